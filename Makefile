@@ -1,0 +1,42 @@
+# Each target is one line that names what runs. `make setup` comes first by itself.
+PYTHON ?= python3
+VENV = .venv/bin
+RUN = JAVA_HOME="$$($(VENV)/python scripts/java.py)" PYSPARK_PYTHON="$(CURDIR)/$(VENV)/python" $(VENV)/python
+KERNELS = $(wildcard shm/*.py shm/kernels/*.py)
+
+.PHONY: setup demo test bench check interop soak layout clean
+.DEFAULT_GOAL := setup
+
+setup: .venv/warm  ## everything a bare machine lacks: .venv, packages, Java, compiled kernels
+
+demo: setup  ## the main way with real data: producers, log, consumers, Spark, compared with the CSV
+	@$(RUN) scripts/demo.py
+
+test: setup check  ## static checks, then the whole suite
+	@$(RUN) -m pytest
+
+check: .venv/ready  ## ruff, import contracts, mypy --strict
+	@$(VENV)/python scripts/check.py
+
+bench: setup  ## the table of the README, peers and floors in the same run
+	@$(RUN) -m bench
+
+interop: setup  ## a real RocketMQ takes over a store of ours and goes on
+	@$(RUN) scripts/interop.py
+
+soak: setup  ## the crash and simulator tests again and again with fresh seeds; ROUNDS=n
+	@$(RUN) scripts/soak.py
+
+layout: .venv/ready  ## write docs/layout.md from shm/layout.py
+	@$(VENV)/python -m scripts.layout_doc
+
+clean:  ## what is made by these targets, .venv too
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.venv/ready: pyproject.toml constraints.txt scripts/setup.sh scripts/setup.py scripts/java.py
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh
+
+.venv/warm: .venv/ready $(KERNELS)
+	@echo "setup: compiling kernels (a minute or so the first time, a second when cached)" >&2
+	@$(VENV)/python -m shm.jit --warm
+	@touch $@

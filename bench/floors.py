@@ -1,0 +1,105 @@
+"""What the machine itself takes: wake-ups between two processors, syncs of a few bytes to the disk.
+
+Nothing on this machine that blocks in the kernel and keeps bytes can be faster than these.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from array import array
+from pathlib import Path
+
+from bench.crew import Crew, Outcome, Phase, SharedFd, Unavailable
+from bench.harness import Bench
+from bench.measure import Measurement, latency, percentiles
+
+SYNC_BYTES = 256
+"""About one record of a 100 byte body with a tag."""
+_MIN_CPUS = 2
+_FILE_BYTES = 16 << 20
+
+
+class Ping:
+    """Rings one bell and waits for the other; the round trip is what is timed."""
+
+    def __init__(self, out: SharedFd, back: SharedFd) -> None:
+        self._out, self._back = out.fd, back.fd
+
+    def run(self, phase: Phase) -> Outcome:
+        out, back = self._out, self._back
+        latencies = array("q")
+        started = time.monotonic_ns()
+        for _ in range(phase.count):
+            before = time.monotonic_ns()
+            os.eventfd_write(out, 1)
+            os.eventfd_read(back)
+            latencies.append(time.monotonic_ns() - before)
+        return Outcome(started, time.monotonic_ns(), phase.count, latencies_ns=latencies)
+
+    def close(self) -> None:
+        os.close(self._out)
+        os.close(self._back)
+
+
+class Echo(Ping):
+    """Answers each ring, asleep in between."""
+
+    def run(self, phase: Phase) -> Outcome:
+        out, back = self._out, self._back
+        started = time.monotonic_ns()
+        for _ in range(phase.count):
+            os.eventfd_read(out)
+            os.eventfd_write(back, 1)
+        return Outcome(started, time.monotonic_ns(), phase.count)
+
+
+def eventfd_round_trip(bench: Bench) -> Measurement:
+    """Two processes pinned to two CPUs, each asleep in read(2) until the other rings."""
+    if len(os.sched_getaffinity(0)) < _MIN_CPUS:
+        raise Unavailable("a round trip between two CPUs needs two CPUs")
+    out, back = os.eventfd(0), os.eventfd(0)
+    try:
+        with Crew(bench.sizes.timeout_s, pinned=True) as crew:
+            crew.start("echo", Echo, SharedFd(out), SharedFd(back))
+            crew.start("ping", Ping, SharedFd(out), SharedFd(back))
+            crew.run(Phase(bench.sizes.round_trips // 10))
+            outcomes = crew.run(Phase(bench.sizes.round_trips))
+    finally:
+        os.close(out)
+        os.close(back)
+    return latency(outcomes, "ping", {})
+
+
+def _prepare(fd: int, *, zeroed: bool) -> None:
+    os.posix_fallocate(fd, 0, _FILE_BYTES)
+    if zeroed:
+        os.pwrite(fd, bytes(_FILE_BYTES), 0)
+    os.fsync(fd)
+
+
+def _pwrite_fdatasync(directory: Path, count: int, *, zeroed: bool) -> Measurement:
+    """Append SYNC_BYTES at a time into a prepared file, each synced, from one process."""
+    record = os.urandom(SYNC_BYTES)
+    latencies = array("q")
+    with tempfile.NamedTemporaryFile(dir=directory, prefix="floor-") as file:
+        _prepare(file.fileno(), zeroed=zeroed)
+        started = time.monotonic_ns()
+        for index in range(count):
+            before = time.monotonic_ns()
+            os.pwrite(file.fileno(), record, index * SYNC_BYTES % _FILE_BYTES)
+            os.fdatasync(file.fileno())
+            latencies.append(time.monotonic_ns() - before)
+        seconds = (time.monotonic_ns() - started) / 1e9
+    return Measurement(values=percentiles(latencies) | {"rate": count / seconds}, count=count)
+
+
+def fdatasync_zeroed(bench: Bench) -> Measurement:
+    """The file is written with zeros beforehand: no metadata changes, the lowest floor."""
+    return _pwrite_fdatasync(bench.directory, bench.sizes.floor_syncs, zeroed=True)
+
+
+def fdatasync_allocated(bench: Bench) -> Measurement:
+    """The file is only allocated: each first write of a block also changes its extent."""
+    return _pwrite_fdatasync(bench.directory, bench.sizes.floor_syncs, zeroed=False)

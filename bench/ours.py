@@ -1,0 +1,155 @@
+"""A broker of ours for one measurement: on a disk, on a fresh home, gone afterwards."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from bench.crew import BenchError, Unavailable
+from bench.harness import Bench
+from bench.measure import CpuMeter
+
+TOPIC: Final = "t"
+_STOP_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A running broker: its home, its process, and how long it took to be ready."""
+
+    home: Path
+    pid: int
+    ready_s: float = 0.0
+
+    def meter(self) -> CpuMeter:
+        """Return a meter of the processor time of all processes of the broker, running."""
+        return CpuMeter(self.pid, "broker")
+
+
+@contextmanager
+def scratch(bench: Bench) -> Iterator[Path]:
+    """Make a directory on the bench's disk for one measurement, and remove it."""
+    bench.directory.mkdir(parents=True, exist_ok=True)
+    path = Path(tempfile.mkdtemp(prefix="run-", dir=bench.directory))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def broker(bench: Bench, **settings: object) -> Iterator[Serving]:
+    """Run a broker on a fresh home, in the way that the bench was told to."""
+    if importlib.util.find_spec("gantrymq") is None:
+        raise Unavailable("gantrymq is not importable: run from a checkout that is set up")
+    with scratch(bench) as directory:
+        run = serving if bench.broker == "serve" else _temporary
+        with run(directory, settings, bench.sizes.timeout_s) as server:
+            yield server
+
+
+@contextmanager
+def serving(
+    directory: Path,
+    settings: Mapping[str, object],
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Serving]:
+    """Run `gantrymq serve` on `directory`/home until the end of the block, ready at its start.
+
+    A home that is there already is gone on with.
+    """
+    home = directory / "home"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bell, _short_path() as notify:
+        bell.bind(notify)
+        command = [sys.executable, "-m", "gantrymq", "serve", "--home", str(home)]
+        for key, setting in settings.items():
+            command += ["--set", f"{key}={setting}"]
+        inherited = {**os.environ, "NOTIFY_SOCKET": notify, **(environment or {})}
+        log_path = directory / "serve.log"
+        with log_path.open("ab") as log:
+            started = time.monotonic()
+            process = subprocess.Popen(command, env=inherited, stdout=log, stderr=log)
+        try:
+            _wait_ready(bell, process, log_path, timeout_s)
+            yield Serving(home, process.pid, time.monotonic() - started)
+        finally:
+            _stop(process)
+
+
+def stop_hard(server: Serving) -> None:
+    """Kill every process of a broker at once, as a crash would."""
+    root = psutil.Process(server.pid)
+    processes = [root, *root.children(recursive=True)]
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    psutil.wait_procs(processes, _STOP_S)
+
+
+@contextmanager
+def _temporary(
+    directory: Path, settings: Mapping[str, object], timeout_s: float
+) -> Iterator[Serving]:
+    """Run `Broker.temporary`, with its home on the bench's disk."""
+    from gantrymq import Broker
+
+    before = {child.pid for child in psutil.Process().children()}
+    usual, tempfile.tempdir = tempfile.tempdir, str(directory)
+    started = time.monotonic()
+    try:
+        with Broker.temporary(**settings) as running:
+            tempfile.tempdir = usual
+            ready_s = time.monotonic() - started
+            found = [each for each in psutil.Process().children() if each.pid not in before]
+            yield Serving(Path(running.home), found[0].pid, ready_s)
+    finally:
+        tempfile.tempdir = usual
+
+
+@contextmanager
+def _short_path() -> Iterator[str]:
+    """Give a path for a socket: short, since socket addresses are, whatever the bench's disk is."""
+    with tempfile.TemporaryDirectory(prefix="notify-") as directory:
+        yield str(Path(directory) / "socket")
+
+
+def _wait_ready(
+    bell: socket.socket, process: subprocess.Popen[bytes], log: Path, timeout_s: float
+) -> None:
+    """Wait for READY=1 of sd_notify, and notice a broker that ends instead."""
+    deadline = time.monotonic() + timeout_s
+    bell.settimeout(0.1)
+    while time.monotonic() < deadline:
+        try:
+            if b"READY=1" in bell.recv(4096):
+                return
+        except TimeoutError:
+            if process.poll() is not None:
+                break
+    said = log.read_text(errors="replace")[-2000:]
+    raise BenchError(f"serve was not ready (exit code {process.poll()}):\n{said}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop cleanly; a broker that does not is killed, and said to be at fault."""
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise BenchError(f"serve did not stop within {_STOP_S:.0f} s of SIGTERM") from None

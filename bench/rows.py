@@ -1,0 +1,250 @@
+"""The lines of the table, with what must and what should hold, and who runs for them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from bench import e2e_latency, e2e_startup, e2e_throughput, floors, store_speed
+from bench.harness import Bound, Contestant, Line, Round, Value, value
+from bench.peers import redis_streams, zmq_push_pull
+from bench.sizes import QUEUE_COUNTS, Sizes
+
+CONTESTANTS: Final[dict[str, Contestant]] = {
+    "eventfd": floors.eventfd_round_trip,
+    "fdatasync-zeroed": floors.fdatasync_zeroed,
+    "fdatasync-allocated": floors.fdatasync_allocated,
+    "zmq": zmq_push_pull.single_sends,
+    "redis-pipelined": redis_streams.pipelined,
+    "redis-xadd": redis_streams.xadd_one_by_one,
+    "redis-paced": redis_streams.paced_end_to_end,
+    "oneway": e2e_throughput.oneway,
+    "async": e2e_throughput.asynchronous,
+    "batch": e2e_throughput.batches,
+    "sync": e2e_latency.sync_written,
+    "paced": e2e_latency.paced_end_to_end,
+    "durable": e2e_latency.sync_durable,
+    "durable-64": e2e_latency.durable_in_flight,
+    "poll": e2e_throughput.full_log,
+    **{f"dispatch-{n}": partial(store_speed.dispatch, queues=n) for n in QUEUE_COUNTS},
+    "verify": store_speed.verify,
+    "recovery": store_speed.recovery,
+    "serve-cold": e2e_startup.cold,
+    "serve-warm": e2e_startup.warm,
+}
+_WAKE_UPS: Final = 0.5
+"""Of a round trip: it is two wake-ups."""
+_PACED_EXTRA_US: Final = 20.0
+_DISPATCH: Final = {1: (4e6, 20e6), 100: (4e6, 15e6), 1000: (2e6, 6e6)}
+
+
+def _ratio_at_least(limit: float) -> Bound:
+    return Bound("ratio", ">=", limit)
+
+
+def _ratio_at_most(limit: float) -> Bound:
+    return Bound("ratio", "<=", limit)
+
+
+def lines(sizes: Sizes) -> list[Line]:
+    """Return the whole table, in its order."""
+    return [
+        *_throughput(),
+        *_latency(),
+        *_durable(),
+        *_store(sizes),
+        *_startup(),
+        *_peers(),
+        *_floors(),
+    ]
+
+
+def _throughput() -> list[Line]:
+    oneway = value("send_oneway", "/s", "oneway", "rate")
+    zmq = value("pyzmq PUSH/PULL ipc, single sends", "/s", "zmq", "rate")
+    redis = value("Redis Streams, no AOF, pipelines of 1000", "/s", "redis-pipelined", "rate")
+    receipts = value("send_async", "/s", "async", "rate")
+    batch = value("send_batch", "/s", "batch", "rate")
+    what = "send_oneway one by one, 100 B, end to end"
+    return [
+        Line("oneway", what, oneway, zmq, _ratio_at_least(0.8), _ratio_at_least(2)),
+        Line("oneway", what, oneway, redis, _ratio_at_least(8)),
+        Line(
+            "async",
+            "send_async with lazy receipts, end to end",
+            receipts,
+            oneway,
+            _ratio_at_least(0.3),
+            _ratio_at_least(0.6),
+        ),
+        Line(
+            "batch",
+            "send_batch of 100, end to end",
+            batch,
+            oneway,
+            _ratio_at_least(1),
+            _ratio_at_least(2),
+        ),
+    ]
+
+
+def _latency() -> list[Line]:
+    xadd = value("Redis XADD one by one, no AOF, p50", "us", "redis-xadd", "p50_us")
+    redis = value("Redis Streams, no AOF, p50", "us", "redis-paced", "p50_us")
+    sync_p50 = value("send", "us", "sync", "p50_us")
+    paced_p50 = value("paced", "us", "paced", "p50_us")
+    wake_ups = Value(
+        "3 wake-ups + 20 us",
+        "us",
+        ("eventfd",),
+        lambda found: 3 * _WAKE_UPS * found["eventfd"].values["p50_us"] + _PACED_EXTRA_US,
+    )
+    return [
+        Line(
+            "sync",
+            "sync send at `written`, p50",
+            sync_p50,
+            _round_trip(),
+            _ratio_at_most(1.5),
+            _ratio_at_most(0.5),
+        ),
+        Line(
+            "sync",
+            "sync send at `written`, p99",
+            value("send", "us", "sync", "p99_us"),
+            xadd,
+            goal=_ratio_at_most(1),
+        ),
+        Line("paced", "paced 1 k/s end to end, p50", paced_p50, redis, _ratio_at_most(1)),
+        Line("paced", "paced 1 k/s end to end, p50", paced_p50, wake_ups, goal=_ratio_at_most(1)),
+        Line(
+            "paced",
+            "paced 1 k/s end to end, p99",
+            value("paced", "us", "paced", "p99_us"),
+            redis,
+            goal=_ratio_at_most(2),
+        ),
+    ]
+
+
+def _durable() -> list[Line]:
+    floor = Value(
+        "pwrite + fdatasync in a preallocated file + 2 wake-ups",
+        "us",
+        ("fdatasync-zeroed", "fdatasync-allocated", "eventfd"),
+        _durable_floor_us,
+    )
+    return [
+        Line(
+            "durable",
+            "sync send at `durable`, 1 in flight, p50",
+            value("durable", "us", "durable", "p50_us"),
+            floor,
+            _ratio_at_most(2),
+            _ratio_at_most(1.3),
+        ),
+        Line(
+            "durable",
+            "durable, 64 in flight",
+            value("durable, 64 in flight", "/s", "durable-64", "rate"),
+            value("durable, 1 in flight", "/s", "durable", "rate"),
+            _ratio_at_least(10),
+            _ratio_at_least(30),
+        ),
+    ]
+
+
+def _durable_floor_us(found: Round) -> float:
+    """The faster of a zeroed and an allocated file: which one it is differs between disks."""
+    syncs = [found[f"fdatasync-{kind}"].values["p50_us"] for kind in ("zeroed", "allocated")]
+    return min(syncs) + 2 * _WAKE_UPS * found["eventfd"].values["p50_us"]
+
+
+def _store(sizes: Sizes) -> list[Line]:
+    size = f"{sizes.store_bytes / 2**20:,.0f} MiB of log"
+    speeds = Bound("ours", ">=", 300), Bound("ours", ">=", 2000)
+    dispatches = [
+        Line(
+            "dispatch",
+            f"reader behind by {size}, {queues} queue{'s' * (queues > 1)}",
+            value("dispatch", "/s", f"dispatch-{queues}", "rate"),
+            None,
+            Bound("ours", ">=", _DISPATCH[queues][0]),
+            Bound("ours", ">=", _DISPATCH[queues][1]),
+        )
+        for queues in QUEUE_COUNTS
+    ]
+    return [
+        Line(
+            "poll",
+            "columnar poll of a full log, every body touched",
+            value("poll", "/s", "poll", "rate"),
+            None,
+            Bound("ours", ">=", 5e6),
+            Bound("ours", ">=", 10e6),
+        ),
+        *dispatches,
+        Line(
+            "store",
+            f"recovery, {size}",
+            value("recovery", "MB/s", "recovery", "mb_s"),
+            None,
+            *speeds,
+        ),
+        Line(
+            "store",
+            f"store verify, {size}",
+            value("verify", "MB/s", "verify", "mb_s"),
+            None,
+            *speeds,
+        ),
+    ]
+
+
+def _startup() -> list[Line]:
+    limits = {"cold": (90, 40), "warm": (2, 1)}
+    return [
+        Line(
+            "serve",
+            f"serve to ready, {state}",
+            value("serve", "s", f"serve-{state}", "seconds"),
+            None,
+            Bound("ours", "<=", must),
+            Bound("ours", "<=", goal),
+        )
+        for state, (must, goal) in limits.items()
+    ]
+
+
+def _peers() -> list[Line]:
+    """Peers by themselves: what `oneway`, `sync` and `paced` are compared with."""
+    return [
+        Line("peers", "100 B, end to end", None, value("pyzmq", "/s", "zmq", "rate")),
+        Line(
+            "peers",
+            "100 B, end to end, acknowledged",
+            None,
+            value("Redis Streams, pipelines of 1000", "/s", "redis-pipelined", "rate"),
+        ),
+        *[
+            Line("peers", what, None, value(f"Redis, {metric[:3]}", "us", contestant, metric))
+            for what, contestant in (
+                ("XADD one by one", "redis-xadd"),
+                ("paced 1 k/s end to end", "redis-paced"),
+            )
+            for metric in ("p50_us", "p99_us")
+        ],
+    ]
+
+
+def _floors() -> list[Line]:
+    sync = f"pwrite + fdatasync of {floors.SYNC_BYTES} B, p50"
+    return [
+        Line("floors", "eventfd, two CPUs", None, _round_trip()),
+        Line("floors", sync, None, value("zeroed file", "us", "fdatasync-zeroed", "p50_us")),
+        Line("floors", sync, None, value("allocated file", "us", "fdatasync-allocated", "p50_us")),
+    ]
+
+
+def _round_trip() -> Value:
+    return value("eventfd round trip between two CPUs", "us", "eventfd", "p50_us")

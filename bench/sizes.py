@@ -1,0 +1,93 @@
+"""How much each measurement does: `smoke` keeps the code alive, `quick` looks, `full` says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+BODY_BYTES: Final = 100
+BODIES: Final = 100
+"""Distinct bodies that a run cycles through."""
+BATCH_MESSAGES: Final = 100
+PIPELINE_COMMANDS: Final = 1000
+"""Commands of a Redis pipeline; counts of messages are multiples of it, and so of the others."""
+PACED_PER_SECOND: Final = 1000
+IN_FLIGHT: Final = 64
+QUEUE_COUNTS: Final = (1, 100, 1000)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One parameter set; counts are messages, per round and after the warm-up."""
+
+    name: str
+    rounds: int
+    messages: int
+    redis_messages: int
+    sync_sends: int
+    paced_messages: int
+    durable_sends: int
+    in_flight_sends: int
+    poll_messages: int
+    round_trips: int
+    floor_syncs: int
+    store_bytes: int
+    timeout_s: float
+    """Watchdog of one phase of one measurement: nothing hangs, and nothing is judged by it."""
+
+    def __post_init__(self) -> None:
+        for count in (self.messages, self.redis_messages, self.poll_messages):
+            if count <= 0 or count % PIPELINE_COMMANDS:
+                raise ValueError(f"{count}: counts are multiples of {PIPELINE_COMMANDS}")
+
+
+def warm_up(count: int) -> int:
+    """Return how many messages warm up a run of `count`: a tenth, in whole pipelines."""
+    return max(1, count // 10 // PIPELINE_COMMANDS) * PIPELINE_COMMANDS
+
+
+SMOKE: Final = Sizes(
+    name="smoke",
+    rounds=1,
+    messages=2_000,
+    redis_messages=2_000,
+    sync_sends=100,
+    paced_messages=100,
+    durable_sends=20,
+    in_flight_sends=200,
+    poll_messages=2_000,
+    round_trips=100,
+    floor_syncs=20,
+    store_bytes=1 << 20,
+    timeout_s=60.0,
+)
+QUICK: Final = Sizes(
+    name="quick",
+    rounds=3,
+    messages=500_000,
+    redis_messages=50_000,
+    sync_sends=3_000,
+    paced_messages=2_000,
+    durable_sends=500,
+    in_flight_sends=10_000,
+    poll_messages=1_000_000,
+    round_trips=5_000,
+    floor_syncs=500,
+    store_bytes=256 << 20,
+    timeout_s=120.0,
+)
+FULL: Final = Sizes(
+    name="full",
+    rounds=5,
+    messages=2_000_000,
+    redis_messages=200_000,
+    sync_sends=10_000,
+    paced_messages=5_000,
+    durable_sends=2_000,
+    in_flight_sends=50_000,
+    poll_messages=4_000_000,
+    round_trips=20_000,
+    floor_syncs=2_000,
+    store_bytes=1 << 30,
+    timeout_s=300.0,
+)

@@ -1,0 +1,85 @@
+"""The one place that builds the broker's agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+from brokerd.config import Settings
+from shm.bell import EventBell
+from shm.board import Board
+from shm.clock import Clock
+from shm.codes import Role
+from shm.storage import Storage
+from workers.agent import Agent, Bells
+from workers.channel import EpollWaiter, SocketSessionTable
+from workers.host import Host, Seat
+from workers.session import SessionTable
+
+#: Where each agent's constructor is. The order is that of a clean stop.
+CONSTRUCTORS: Final = {
+    Role.WRITER: ("brokerd.writer", "open_writer"),
+    Role.FLUSHER: ("brokerd.flusher", "open_flusher"),
+    Role.READER: ("workers.reader", "open_reader"),
+    Role.GROUPS: ("workers.groups", "open_groups"),
+}
+
+
+class _Constructor(Protocol):
+    def __call__(  # noqa: PLR0913 - an agent is given everything it knows of the world
+        self,
+        storage: Storage,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        bells: Bells,
+        settings: Settings,
+    ) -> Agent: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnv:
+    """What an agent is given; `sessions` is set for each."""
+
+    storage: Storage
+    clock: Clock
+    board: Board
+    bells: Bells
+    settings: Settings
+    sessions: SessionTable | None = None
+
+
+def load_all() -> None:
+    """Import every agent's module, and with them the kernels that `shm.jit.warm` compiles."""
+    for module, name in CONSTRUCTORS.values():
+        getattr(import_module(module), name)
+
+
+def build(role: Role, env: AgentEnv) -> Agent:
+    """Open one agent; it may read the store and the board, but writes nothing yet."""
+    module, name = CONSTRUCTORS[role]
+    constructor = cast(_Constructor, getattr(import_module(module), name))
+    if env.sessions is None:
+        raise ValueError("an agent needs a session table")
+    return constructor(
+        env.storage, env.clock, env.board, env.sessions, env.bells, env.settings
+    )
+
+
+def build_host(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable) -> Host:
+    """Open the agents of one process, fed by `table`, and what they sleep on."""
+    seats = []
+    for role in roles:
+        events = table.view()
+        seats.append(Seat(build(role, replace(env, sessions=events)), events))
+    return Host(seats, table, EpollWaiter([bell_of(env.bells, role) for role in roles], [table]))
+
+
+def bell_of(bells: Bells, role: Role) -> EventBell:
+    """The bell that the agent of a role waits on."""
+    bell = getattr(bells, role.name.lower())
+    if not isinstance(bell, EventBell):
+        raise TypeError(f"{role.name} has no bell of the operating system")
+    return bell

@@ -1,0 +1,138 @@
+"""The state of a running broker, and the steps that bring it up.
+
+lock -> sizes -> kernels -> recovery -> board -> topics. Nothing is read before the lock is held, and
+nobody can attach before all of it is done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from brokerd import agents, epoch, lock
+from brokerd.agents import AgentEnv
+from brokerd.config import Configuration
+from brokerd.epoch import Life
+from brokerd.log import Log
+from brokerd.metadata import Metadata
+from brokerd.sessions import Sessions
+from clients.home import run_of, store_of
+from shm import layout
+from shm.bell import EventBell
+from shm.board import Board, unlink_board
+from shm.clock import SystemClock
+from shm.codes import BrokerState
+from shm.identity import require_siblings
+from shm.storage import PosixStorage
+from workers.agent import Bells
+
+#: Called with (done, total, what) while something takes long.
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(slots=True)
+class Broker:
+    """What one life of the broker owns."""
+
+    home: Path
+    configuration: Configuration
+    log: Log
+    lock_descriptor: int
+    life: Life
+    board: Board
+    metadata: Metadata
+    sessions: Sessions
+    env: AgentEnv
+
+    @property
+    def bells(self) -> tuple[EventBell, ...]:
+        """The agents' bells in the order of their roles."""
+        return tuple(agents.bell_of(self.env.bells, role) for role in agents.CONSTRUCTORS)
+
+    @property
+    def state(self) -> BrokerState:
+        """As on the board, where any agent may have set FAILED."""
+        return BrokerState(self.board.half(layout.BOARD_STATE))
+
+    def set_state(self, state: BrokerState) -> None:
+        """Publish a state. FAILED is never taken back."""
+        if self.state != BrokerState.FAILED:
+            self.board.set_half(layout.BOARD_STATE, state)
+
+    def close(self, *, clean: bool) -> None:
+        """Give everything back; after a clean stop nothing but the store is left."""
+        for bell in self.bells:
+            bell.close()
+        if clean:
+            epoch.mark_stopped(self.env.storage)
+        # After a failure the next start scans from the checkpoint as after a power cut.
+        unlink_board(self.board.name)
+        os.close(self.lock_descriptor)
+
+
+def make_directories(home: Path) -> None:
+    """Make home, store and run directory; the last two are for their owner only."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (store_of(home), run_of(home)):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    run_of(home).chmod(0o700)
+
+
+def open_broker(
+    home: Path,
+    configuration: Configuration,
+    log: Log,
+    progress: Progress,
+    alive: Callable[[], bool] = lambda: True,
+) -> Broker:
+    """Bring a store up to the point where agents can start. Raises what exitcode.py knows."""
+    require_siblings()
+    make_directories(home)
+    timeout_s = configuration.settings.lock_timeout
+    lock_descriptor = lock.acquire(store_of(home), timeout_s, alive)
+    try:
+        return _open_locked(home, configuration, log, progress, lock_descriptor)
+    except BaseException:
+        os.close(lock_descriptor)
+        raise
+
+
+def _open_locked(
+    home: Path, configuration: Configuration, log: Log, progress: Progress, lock_descriptor: int
+) -> Broker:
+    storage = PosixStorage(str(store_of(home)))
+    clock = SystemClock()
+    life, configuration = epoch.begin(storage, configuration)
+    settings = configuration.settings
+    agents.load_all()
+    _warm(progress)
+    from brokerd.recovery import recover
+
+    old_board = epoch.find_old_board(home)
+    found = recover(storage, settings, old_board, progress)
+    metadata = Metadata(storage, settings, clock)
+    metadata.load()
+    board = epoch.create_board(home, life, settings, clock.wall_ms())
+    try:
+        metadata.publish(board, found)
+        epoch.forget_old_boards(home, board.name)
+        epoch.mark_running(storage, life)
+        epoch.announce(home, life, board)
+    except BaseException:
+        unlink_board(board.name)
+        raise
+    env = AgentEnv(
+        storage, clock, board, Bells(*(EventBell() for _ in agents.CONSTRUCTORS)), settings
+    )
+    sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
+    return Broker(
+        home, configuration, log, lock_descriptor, life, board, metadata, sessions, env
+    )
+
+
+def _warm(progress: Progress) -> None:
+    from shm import jit
+
+    jit.warm(progress)

@@ -1,0 +1,221 @@
+"""Agents in processes of their own: fork, watch, speak to, start again.
+
+A child is replaced only after its pidfd has said that it is gone. The supervisor must have one
+thread when it forks. `Resident` is the same for agents that live in the supervisor's own loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from brokerd import agents
+from brokerd.agents import AgentEnv
+from brokerd.sessions import SessionRecord
+from shm import wire
+from shm.codes import ExitCode, Role
+from shm.errors import BrokerGone
+from shm.exitcode import exit_code
+from workers.agent import run
+from workers.channel import SocketSessionTable
+from workers.host import Host
+
+_PR_SET_PDEATHSIG: Final = 1
+#: Deaths after less than this count as quick.
+QUICK_NS: Final = 10_000_000_000
+QUICK_DEATHS_MAX: Final = 6
+BACKOFF_FIRST_NS: Final = 20_000_000
+BACKOFF_MAX_NS: Final = 2_000_000_000
+
+
+class Outbox:
+    """The supervisor's end of a channel: frames wait here while the other side is slow."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self.channel = channel
+        self._waiting: deque[tuple[wire.Frame, SessionRecord | None]] = deque()
+
+    @property
+    def behind(self) -> bool:
+        """True while frames wait for room."""
+        return bool(self._waiting)
+
+    def tell(self, frame: wire.Frame, session: SessionRecord | None = None) -> None:
+        """Send in order; descriptors of `session` go along."""
+        self._waiting.append((frame, session))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what fits. A dead child's frames are dropped: its successor is told everything."""
+        while self._waiting:
+            frame, session = self._waiting[0]
+            if session is None or session.is_open:
+                descriptors = session.descriptors if session else ()
+                try:
+                    wire.send(self.channel, frame, descriptors)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    self._waiting.clear()
+                    return
+            self._waiting.popleft()
+
+
+class Crew(Protocol):
+    """One process's agents as the supervisor sees them."""
+
+    roles: Sequence[Role]
+    outbox: Outbox
+    pid: int
+
+    def ended(self) -> int | None:
+        """Exit code, negative for a signal; None while it lives."""
+        ...
+
+
+@dataclass(slots=True)
+class Child:
+    """Agents in a forked process."""
+
+    roles: Sequence[Role]
+    outbox: Outbox
+    pid: int
+    pidfd: int
+    started_ns: int
+
+    def ended(self) -> int | None:
+        """Exit code, negative for a signal; None while it lives."""
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+
+    def close(self) -> None:
+        """Give back what watched it. It has ended."""
+        os.close(self.pidfd)
+        self.outbox.channel.close()
+
+
+@dataclass(slots=True)
+class Resident:
+    """Agents in the supervisor's own loop; if they fail, all does."""
+
+    roles: Sequence[Role]
+    outbox: Outbox
+    host: Host
+    pid: int
+
+    def ended(self) -> int | None:
+        """0 once all have finished."""
+        return 0 if self.host.finished else None
+
+
+@dataclass(slots=True)
+class Backoff:
+    """How long to wait before the next start, and when to give up."""
+
+    deaths: int = 0
+
+    def after_death(self, lived_ns: int) -> int | None:
+        """Nanoseconds to wait; None after too many quick deaths."""
+        self.deaths = self.deaths + 1 if lived_ns < QUICK_NS else 1
+        if self.deaths >= QUICK_DEATHS_MAX:
+            return None
+        return min(BACKOFF_FIRST_NS << (self.deaths - 1), BACKOFF_MAX_NS)
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """The supervisor's end and the agents' end."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def fork_child(roles: Sequence[Role], env: AgentEnv, keep: Sequence[int]) -> Child:
+    """Start the agents of `roles` in a child that keeps only `keep` and its channel open."""
+    tasks = os.listdir("/proc/self/task")
+    assert len(tasks) == 1, f"a fork copies one thread only, and there are {len(tasks)}"
+    ours, theirs = socket_pair()
+    parent = os.getpid()
+    gc.freeze()
+    pid = os.fork()
+    if pid == 0:
+        _child(roles, env, theirs, [*keep, theirs.fileno()], parent)
+    theirs.close()
+    return Child(roles, Outbox(ours), pid, os.pidfd_open(pid), env.clock.monotonic_ns())
+
+
+def _child(
+    roles: Sequence[Role],
+    env: AgentEnv,
+    channel: socket.socket,
+    keep: Sequence[int],
+    parent: int,
+) -> None:
+    """Run the agents and leave the process; nothing of the parent's stack is ever unwound.
+
+    Objects of the parent stay referenced from that stack, so none of them closes a descriptor
+    number that belongs to somebody else here.
+    """
+    code = int(ExitCode.STORE)
+    try:
+        gc.freeze()
+        _detach_from_parent(parent, keep)
+        code = _run_agents(roles, env, SocketSessionTable(channel))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _detach_from_parent(parent: int, keep: Sequence[int]) -> None:
+    signal.set_wakeup_fd(-1)
+    # A terminal's ^C and a service manager's SIGTERM reach the whole group; the supervisor alone
+    # knows the order of a clean stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(ExitCode.NO_BROKER)  # it died before the line above
+    allowed = {0, 1, 2, *keep}
+    for descriptor in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if descriptor not in allowed:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(descriptor)
+
+
+def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable) -> int:
+    speaker = table.view()
+    try:
+        host = agents.build_host(roles, env, table)
+        run(
+            host,
+            clock=env.clock,
+            waiter=host.waiter,
+            keep_running=lambda: not host.finished,
+        )
+    except BrokerGone:
+        return ExitCode.NO_BROKER  # the supervisor is gone, and with it whoever could be told
+    except BaseException as error:
+        with contextlib.suppress(BrokerGone, OSError):
+            text = "".join(traceback.format_exception(error)[-6:])
+            speaker.note("error", "agent_failed", error=repr(error), trace=text)
+        return exit_code(error)
+    return ExitCode.OK
+
+
+def name_of(roles: Sequence[Role]) -> str:
+    """For the log and the process list."""
+    return "+".join(role.name.lower() for role in roles)
+
+

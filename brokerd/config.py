@@ -1,0 +1,304 @@
+"""The settings: one table, one validation, and where each value came from.
+
+Precedence: keyword or `--set`, environment `GANTRYMQ_<NAME>`, `gantrymq.toml` in the home, default.
+What RocketMQ has keeps RocketMQ's name in snake_case. The only module of the broker that looks at
+the environment; it must not load numpy, whose thread count it sets.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+from shm import limits
+from shm.errors import SettingIllegal
+from shm.layout import CQ_UNIT_BYTES, FILLER, RECORD_BYTES_MIN
+
+T = TypeVar("T", int, str, bool)
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+FILE_NAME: Final = "gantrymq.toml"
+ENVIRONMENT_PREFIX: Final = "GANTRYMQ_"
+#: Variables with our prefix that are no settings.
+_NOT_SETTINGS = ("HOME", "MARK", "TEST", "BENCH", "KERNEL", "CACHE")
+_YES = frozenset({"1", "true", "yes", "on"})
+_NO = frozenset({"0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What `--print-config` says of a setting, and what its values must keep to."""
+
+    unit: str
+    meaning: str
+    low: int | None = None
+    high: int | None = None
+    choices: tuple[str, ...] = ()
+
+
+def _setting(  # one row of the table
+    default: T,
+    unit: str,
+    meaning: str,
+    between: tuple[int, int] | None = None,
+    choices: tuple[str, ...] = (),
+) -> T:
+    low, high = between or (None, None)
+    rule = Rule(unit, meaning, low, high, choices)
+    return cast(T, field(default=default, metadata={"rule": rule}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings of a broker, checked."""
+
+    profile: str = _setting(
+        "standard", "", "standard: a process per agent; small: all agents in one child;"
+        " temporary: everything in one process", choices=("standard", "small", "temporary"),
+    )  # fmt: skip
+    broker_name: str = _setting("DEFAULT_BROKER", "", "RocketMQ's brokerName; for hand-over")
+    broker_cluster_name: str = _setting("DefaultCluster", "", "RocketMQ's brokerClusterName")
+    mapped_file_size_commit_log: int = _setting(
+        1 << 30, "bytes", "length of a segment of the CommitLog", (4 * KIB, 1 << 31)
+    )
+    mapped_file_size_consume_queue: int = _setting(
+        300_000 * CQ_UNIT_BYTES, "bytes", "length of a ConsumeQueue file, rounded up to whole units",
+        (CQ_UNIT_BYTES, 1 << 31),
+    )  # fmt: skip
+    max_message_size: int = _setting(
+        limits.BODY_BYTES_MAX, "bytes", "longest body", (1, limits.BODY_BYTES_MAX)
+    )
+    auto_create_topic_enable: bool = _setting(
+        True, "", "the first send to an unknown topic creates it"
+    )
+    default_topic_queue_nums: int = _setting(
+        8, "queues", "queues of a topic that a send creates: this, but 4 at most (CQ-105)",
+        (1, limits.QUEUES_PER_TOPIC_MAX),
+    )  # fmt: skip
+    default_durability: str = _setting(
+        "written", "", "level of new topics: what their consumers may see, what a receipt waits for",
+        choices=("written", "durable"),
+    )  # fmt: skip
+    flush_interval_commit_log: int = _setting(
+        limits.FLUSH_INTERVAL_NS // 1_000_000, "ms", "longest time without fdatasync of new records",
+        (1, 60_000),
+    )  # fmt: skip
+    file_reserved_time: int = _setting(
+        72, "hours", "age at which a sealed segment may go (no version deletes segments yet)",
+        (1, 24 * 3650),
+    )  # fmt: skip
+    consume_timeout: int = _setting(
+        15, "minutes", "a started message older than this ends its consumer's lease", (1, 7 * 1440)
+    )
+    session_memory_max: int = _setting(
+        512 * MIB, "bytes", "shared memory of all sessions together", (MIB, 1 << 40)
+    )
+    sessions_max: int = _setting(1024, "sessions", "attached at one time", (1, 65_536))
+    topics_max: int = _setting(
+        limits.TOPICS_MAX, "topics", "slots of the board's topic table", (16, 65_536)
+    )
+    board_queues_max: int = _setting(
+        limits.BOARD_QUEUES_MAX, "queues", "slots of the board's queue table", (64, 1 << 20)
+    )
+    stop_timeout: int = _setting(
+        30, "seconds", "a clean stop that takes longer is cut short", (1, 3600)
+    )
+    lock_timeout: int = _setting(
+        5, "seconds", "how long a starting broker waits for the store's lock", (0, 3600)
+    )
+    broker_cpu: int = _setting(-1, "", "keep all processes on this CPU; -1: no", (-1, 4095))
+    log_level: str = _setting(
+        "info", "", "least level of log lines", choices=("debug", "info", "warning", "error")
+    )
+
+
+#: What `profile` changes in the defaults of others; given values still win.
+PROFILES: Final[Mapping[str, Mapping[str, int | str | bool]]] = {
+    "standard": {},
+    "small": {"session_memory_max": 128 * MIB, "topics_max": 512, "board_queues_max": 8192},
+    "temporary": {
+        "mapped_file_size_commit_log": 16 * MIB,
+        "mapped_file_size_consume_queue": 30_000 * CQ_UNIT_BYTES,
+        "session_memory_max": 256 * MIB,
+        "topics_max": 256,
+        "board_queues_max": 4096,
+        "log_level": "warning",
+    },
+}
+
+RULES: Final[Mapping[str, Rule]] = {item.name: item.metadata["rule"] for item in fields(Settings)}
+DEFAULTS: Final[Mapping[str, int | str | bool]] = {
+    item.name: item.default for item in fields(Settings)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Settings and the origin of each; `unknown` are variables that look like settings."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    unknown: tuple[str, ...] = ()
+
+    def given(self, name: str) -> bool:
+        """True if somebody chose the value."""
+        return not self.origins[name].startswith("default")
+
+    def replaced(self, name: str, value: int, origin: str) -> Configuration:
+        """The same with one value that the store knows better."""
+        values = {key: getattr(self.settings, key) for key in RULES} | {name: value}
+        settings = _checked(values, {**self.origins, name: origin})
+        return Configuration(settings, {**self.origins, name: origin}, self.unknown)
+
+
+def load(
+    home: Path | None = None,
+    given: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Configuration:
+    """Collect and check all settings. Raises SettingIllegal, naming the setting and the mend."""
+    environment = os.environ if environment is None else environment
+    sources: list[tuple[str, Mapping[str, object]]] = []
+    if home is not None:
+        sources.append((str(home / FILE_NAME), _from_file(home / FILE_NAME)))
+    from_environment, unknown = _from_environment(environment)
+    sources.append(("environment", from_environment))
+    sources.append(("given", given or {}))
+    values: dict[str, Any] = dict(DEFAULTS)
+    origins = dict.fromkeys(DEFAULTS, "default")
+    _apply(sources, values, origins)
+    for name, value in PROFILES[values["profile"]].items():
+        if origins[name] == "default":
+            values[name], origins[name] = value, f"default of profile {values['profile']}"
+    return Configuration(_checked(values, origins), origins, unknown)
+
+
+def parse_assignments(texts: list[str]) -> dict[str, str]:
+    """`name=value` texts of `--set`. Raises SettingIllegal."""
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, _value in pairs:
+        if not equals:
+            raise SettingIllegal(f"--set {name}: write --set name=value", setting=name)
+    return {name.strip(): value.strip() for name, _equals, value in pairs}
+
+
+def describe(configuration: Configuration) -> list[dict[str, object]]:
+    """A row per setting: name, value, unit, default, origin, meaning."""
+    return [
+        {
+            "name": name,
+            "value": getattr(configuration.settings, name),
+            "unit": rule.unit,
+            "default": DEFAULTS[name],
+            "origin": configuration.origins[name],
+            "meaning": rule.meaning,
+        }
+        for name, rule in RULES.items()
+    ]
+
+
+def use_one_thread() -> None:
+    """Keep numpy and numba from starting threads: the broker forks. Call before they are loaded."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def service_manager() -> tuple[str, int]:
+    """Socket of sd_notify (empty: none) and the watchdog's period in microseconds (0: none)."""
+    period = os.environ.get("WATCHDOG_USEC", "0")
+    return os.environ.get("NOTIFY_SOCKET", ""), int(period) if period.isdigit() else 0
+
+
+def _from_file(path: Path) -> Mapping[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingIllegal(f"{path} is not TOML: {error}", path=str(path)) from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    named = {
+        name.removeprefix(ENVIRONMENT_PREFIX): value
+        for name, value in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+    known = {name.lower(): value for name, value in named.items() if name.lower() in RULES}
+    strange = [
+        ENVIRONMENT_PREFIX + name
+        for name in named
+        if name.lower() not in RULES and not name.startswith(_NOT_SETTINGS)
+    ]
+    return known, tuple(sorted(strange))
+
+
+def _apply(
+    sources: list[tuple[str, Mapping[str, object]]], values: dict[str, Any], origins: dict[str, str]
+) -> None:
+    for origin, source in sources:
+        for name, value in source.items():
+            if name not in RULES:
+                raise SettingIllegal(
+                    f"{origin}: there is no setting {name!r}{_suggestion(name)}; "
+                    "`gantrymq serve --print-config` lists all",
+                    setting=name,
+                )
+            values[name], origins[name] = _converted(name, value, origin), origin
+
+
+def _suggestion(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), RULES, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _converted(name: str, value: object, origin: str) -> int | str | bool:
+    wanted = type(DEFAULTS[name])
+    if type(value) is wanted:
+        return value  # type: ignore[return-value] # wanted is int, str or bool
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if wanted is bool and text in _YES | _NO:
+            return text in _YES
+        if wanted is int and text.removeprefix("-").replace("_", "").isdecimal():
+            return int(text)
+    kind = {int: "a whole number", bool: "true or false", str: "a text"}[wanted]
+    raise SettingIllegal(f"{name} = {value!r} ({origin}): give {kind}", setting=name)
+
+
+def _checked(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
+    for name, rule in RULES.items():
+        value = values[name]
+        where = f"{name} = {value!r} ({origins[name]})"
+        if rule.choices and value not in rule.choices:
+            raise SettingIllegal(f"{where}: choose one of {', '.join(rule.choices)}", setting=name)
+        if rule.low is not None and rule.high is not None and not rule.low <= value <= rule.high:
+            unit = f" {rule.unit}" if rule.unit else ""
+            raise SettingIllegal(
+                f"{where}: choose from {rule.low} to {rule.high}{unit}", setting=name
+            )
+    units = -(-values["mapped_file_size_consume_queue"] // CQ_UNIT_BYTES)
+    values["mapped_file_size_consume_queue"] = units * CQ_UNIT_BYTES
+    _check_relations(values, origins)
+    return Settings(**values)
+
+
+def _check_relations(values: dict[str, Any], origins: Mapping[str, str]) -> None:
+    """A largest record and the filler behind it must fit into a segment (SF-20)."""
+    room = values["mapped_file_size_commit_log"] - RECORD_BYTES_MIN - FILLER.size
+    if values["max_message_size"] > room:
+        if origins["max_message_size"].startswith("default"):
+            values["max_message_size"] = room
+            return
+        raise SettingIllegal(
+            f"max_message_size = {values['max_message_size']}: a segment of "
+            f"{values['mapped_file_size_commit_log']} bytes (mapped_file_size_commit_log) has room "
+            f"for {room}; lower the one or raise the other",
+            setting="max_message_size",
+        )

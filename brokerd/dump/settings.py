@@ -1,0 +1,136 @@
+"""Sizes and options that a store was written with.
+
+They come from a file of `key=value` lines with RocketMQ's names, or from `gantry/store.json`, or
+from the lengths of the files. What none of them tells has RocketMQ's default.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from shm import configfile, layout
+from shm.errors import SettingIllegal
+from shm.properties import parse_delay_levels
+from shm.record import Check
+from shm.storage import read_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shm.storage import Storage
+
+STORE_JSON: Final = "gantry/store.json"
+
+_DEFAULTS: Final = {
+    "mappedFileSizeCommitLog": "1073741824",
+    "mappedFileSizeConsumeQueue": "6000000",
+    "mappedFileSizeConsumeQueueExt": "50331648",
+    "mapperFileSizeBatchConsumeQueue": "13800000",
+    "mappedFileSizeTimerLog": "104857600",
+    "maxHashSlotNum": "5000000",
+    "maxIndexNum": "20000000",
+    "messageDelayLevel": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+    "checkCRCOnRecover": "true",
+    "commitLogRecoverMaxNum": "10",
+    "duplicationEnable": "false",
+    "enableConsumeQueueExt": "false",
+    "forceVerifyPropCRC": "false",
+    "messageIndexEnable": "true",
+    "messageIndexSafe": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What is known of a store's settings, by RocketMQ's names; `given` in the order found."""
+
+    given: dict[str, str]
+    measured: dict[str, str]  # lengths of files, for what is not given
+
+    def text(self, name: str) -> str:
+        """Value as text, or RocketMQ's default."""
+        return self.given.get(name) or self.measured.get(name) or _DEFAULTS[name]
+
+    def number(self, name: str) -> int:
+        """Value as a number. Raises SettingIllegal."""
+        try:
+            return int(self.text(name))
+        except ValueError as error:
+            raise SettingIllegal(f"{name}={self.text(name)} is no number", name=name) from error
+
+    def is_on(self, name: str) -> bool:
+        """Whether a switch is on."""
+        return self.text(name).lower() == "true"
+
+    @property
+    def queue_file_bytes(self) -> int:
+        """Length of a ConsumeQueue file: rounded up to whole units."""
+        unit = layout.CQ_UNIT.size
+        return -(-self.number("mappedFileSizeConsumeQueue") // unit) * unit
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """Delay of each level."""
+        return parse_delay_levels(self.text("messageDelayLevel"))
+
+    @property
+    def check(self) -> Check:
+        """What recovery checks of each record."""
+        return Check(
+            body_crc=self.is_on("checkCRCOnRecover"),
+            trailer=self.is_on("forceVerifyPropCRC"),
+            dup_info=self.is_on("duplicationEnable"),
+        )
+
+
+def load_settings(storage: Storage, file: Path | None = None) -> StoreSettings:
+    """Find a store's settings. Raises SettingIllegal for a line that is none, OSError."""
+    given = {}
+    if file is not None:
+        given = _parse_lines(file.read_text(encoding="utf-8"))
+    elif storage.exists(STORE_JSON):
+        kept = configfile.parse_config(read_file(storage, STORE_JSON).decode())
+        given = {_camel_case(key): str(value) for key, value in kept.items()}
+    return StoreSettings(given, _from_lengths(storage))
+
+
+def _parse_lines(text: str) -> dict[str, str]:
+    found = {}
+    for line in text.splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise SettingIllegal(f"{line!r} is no key=value line", line=line)
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _camel_case(name: str) -> str:
+    return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), name)
+
+
+def _from_lengths(storage: Storage) -> dict[str, str]:
+    lengths = {
+        "mappedFileSizeCommitLog": _first_length(storage, "commitlog", 0),
+        "mappedFileSizeConsumeQueue": _first_length(storage, "consumequeue", 2),
+        "mappedFileSizeConsumeQueueExt": _first_length(storage, "consumequeue_ext", 2),
+        "mapperFileSizeBatchConsumeQueue": _first_length(storage, "batchconsumequeue", 2),
+        "mappedFileSizeTimerLog": _first_length(storage, "timerlog", 0),
+    }
+    return {name: str(length) for name, length in lengths.items() if length}
+
+
+def _first_length(storage: Storage, directory: str, depth: int) -> int:
+    """Length of the first file `depth` levels below a directory; 0 if there is none."""
+    for name in storage.list(directory):
+        path = f"{directory}/{name}"
+        if storage.is_directory(path):
+            length = _first_length(storage, path, depth - 1) if depth else 0
+        else:
+            length = storage.size_of(path) if depth == 0 else 0
+        if length:
+            return length
+    return 0

@@ -1,0 +1,177 @@
+"""One life of a broker on a store: its number, its board, and what an earlier life left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from brokerd.config import Configuration, Settings
+from clients.home import board_file, read_board_file, store_of
+from shm import layout
+from shm.board import (
+    NAME_PREFIX,
+    Board,
+    attach_board,
+    create_region,
+    format_board,
+    unlink_board,
+)
+from shm.errors import BrokerGone, Corrupt, Incompatible
+from shm.storage import Storage, read_file, replace_file
+
+ABORT_NAME: Final = "abort"
+STORE_FILE: Final = "gantry/store.json"
+#: A store keeps the sizes that it was made with: file names are positions.
+SIZES: Final = {
+    "mapped_file_size_commit_log": "commitlog",
+    "mapped_file_size_consume_queue": "consumequeue",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What names this life: a random number with the count of starts in its low 16 bits."""
+
+    epoch: int
+    boot_id: str
+
+
+def boot_id() -> str:
+    """The machine's boot, as the kernel names it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configuration]:
+    """Count the start, and settle the sizes with what the store was made with.
+
+    Raises Incompatible for a size that was asked for and is not the store's.
+    """
+    stored = _stored(storage)
+    for name in SIZES:
+        configuration = _settle(configuration, name, stored.get(name))
+    starts = int(stored.get("starts", 0)) + 1
+    sizes = {name: getattr(configuration.settings, name) for name in SIZES}
+    content = {"version": 1, "starts": starts, **sizes}
+    replace_file(storage, STORE_FILE, json.dumps(content).encode())
+    epoch = secrets.randbits(47) << 16 | starts & 0xFFFF
+    return Life(epoch, boot_id()), configuration
+
+
+def _stored(storage: Storage) -> dict[str, Any]:
+    if storage.exists(STORE_FILE):
+        try:
+            content: dict[str, Any] = json.loads(read_file(storage, STORE_FILE))
+        except ValueError as error:
+            raise Corrupt(
+                f"{STORE_FILE} is not JSON: delete it, sizes are then taken from the files",
+                path=STORE_FILE,
+            ) from error
+        return content
+    found = {name: _length_below(storage, folder) for name, folder in SIZES.items()}
+    return {name: length for name, length in found.items() if length}
+
+
+def _length_below(storage: Storage, folder: str) -> int:
+    """Length of the first file below a directory of a store that another broker made; 0: none."""
+    for name in storage.list(folder):
+        path = f"{folder}/{name}"
+        length = _length_below(storage, path) if storage.is_directory(path) else storage.size_of(path)
+        if length:
+            return length
+    return 0
+
+
+def _settle(configuration: Configuration, name: str, stored: int | None) -> Configuration:
+    wanted = getattr(configuration.settings, name)
+    if stored is None or stored == wanted:
+        return configuration
+    if configuration.given(name):
+        raise Incompatible(
+            f"{name} is {stored} in this store, and {wanted} was asked for "
+            f"({configuration.origins[name]}): leave the setting out, or use another store",
+            setting=name,
+        )
+    return configuration.replaced(name, stored, f"the store ({STORE_FILE})")
+
+
+def find_old_board(home: Path) -> Board | None:
+    """The board of a life that a kill has ended since the machine was booted; read-only."""
+    note = read_board_file(home)
+    name = note.get("board", "")
+    if not name.startswith(NAME_PREFIX) or note.get("boot_id") != boot_id():
+        return None
+    try:
+        return attach_board(name)
+    except (BrokerGone, Incompatible):
+        return None
+
+
+def forget_old_boards(home: Path, keep: str) -> None:
+    """Remove every board of this store but one; the store's lock is held, so nobody uses them."""
+    prefix = _board_prefix(home)
+    for name in os.listdir("/dev/shm"):
+        if f"/{name}".startswith(prefix) and f"/{name}" != keep:
+            unlink_board(f"/{name}")
+
+
+def create_board(home: Path, life: Life, settings: Settings, started_ms: int) -> Board:
+    """Make the board of this life; not yet announced."""
+    name = f"{_board_prefix(home)}{life.epoch:x}"
+    size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
+    memory = create_region(name, size)
+    try:
+        format_board(
+            memory,
+            epoch=life.epoch,
+            boot_id=uuid.UUID(life.boot_id).bytes,
+            topics_max=settings.topics_max,
+            queues_max=settings.board_queues_max,
+            segment_bytes=settings.mapped_file_size_commit_log,
+            cq_bytes=settings.mapped_file_size_consume_queue,
+            started_ms=started_ms,
+        )
+        return Board(memory, name)
+    except BaseException:
+        unlink_board(name)
+        raise
+
+
+def announce(home: Path, life: Life, board: Board) -> None:
+    """Name the board in `run/board`, atomically."""
+    content = {"board": board.name, "boot_id": life.boot_id, "epoch": f"{life.epoch:x}"}
+    path = board_file(home)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    temporary.replace(path)
+
+
+def mark_running(storage: Storage, life: Life) -> None:
+    """Write `abort` with our boot id: a RocketMQ that ran here since has overwritten it."""
+    if storage.exists(ABORT_NAME):
+        storage.unlink(ABORT_NAME)
+    file = storage.create(ABORT_NAME)
+    try:
+        file.write_at(life.boot_id.encode(), 0)
+        file.sync()
+    finally:
+        file.close()
+    storage.sync_directory("")
+
+
+def mark_stopped(storage: Storage) -> None:
+    """Remove `abort`: the stop was clean."""
+    storage.unlink(ABORT_NAME)
+    storage.sync_directory("")
+
+
+def _board_prefix(home: Path) -> str:
+    """One store, one prefix, whatever its home is called; another inode is another store."""
+    store = store_of(home)
+    identity = f"{store.resolve()}:{store.stat().st_ino}"
+    return f"{NAME_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:12]}-"

@@ -1,0 +1,70 @@
+"""The store's lock: an open-file-description lock on byte 0 of `lock` (SF-86).
+
+It belongs to the open file, not to the process: children inherit it, so a new broker waits until
+the last of them is gone. A POSIX record lock would go with the supervisor. It excludes RocketMQ as
+well, whose lock covers the same byte.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from shm.errors import StoreBusy
+
+LOCK_NAME: Final = "lock"
+_RETRY_S: Final = 0.02
+_F_OFD_GETLK: Final = 36
+_F_OFD_SETLK: Final = 37
+# struct flock of 64-bit Linux: type, whence, start, length, pid (must be 0).
+_FLOCK: Final = struct.Struct("hhqqi4x")
+
+
+def acquire(store: Path, timeout_s: float, alive: Callable[[], bool] = lambda: True) -> int:
+    """Take the lock and return its descriptor, which the caller keeps as long as it lives.
+
+    Tries for `timeout_s` while `alive()`. Raises StoreBusy if another process keeps it.
+    """
+    descriptor = os.open(store / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + timeout_s
+    while not _try(descriptor):
+        if time.monotonic() >= deadline or not alive():
+            os.close(descriptor)
+            raise StoreBusy(
+                f"another broker holds {store}: stop it first (gantrymq status shows a GantryMQ; "
+                "a RocketMQ broker takes the same lock)",
+                store=str(store),
+            )
+        time.sleep(_RETRY_S)
+    return descriptor
+
+
+def is_held(store: Path) -> bool:
+    """True if some broker, or a child of one, holds the lock."""
+    try:
+        descriptor = os.open(store / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer = fcntl.fcntl(descriptor, _F_OFD_GETLK, asked)
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    finally:
+        os.close(descriptor)
+
+
+def _try(descriptor: int) -> bool:
+    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    try:
+        fcntl.fcntl(descriptor, _F_OFD_SETLK, wanted)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True

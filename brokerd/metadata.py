@@ -1,0 +1,238 @@
+"""Topics: `config/topics.json` and the board's topic and queue tables.
+
+A topic keeps its board slot, and its queues their slots, as long as the broker lives. The file is on
+the disk before anybody is told of a topic.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Protocol
+
+from brokerd import topics
+from brokerd.config import Settings
+from brokerd.topics import TopicConfig
+from shm import layout
+from shm.board import Board, TopicSlot
+from shm.clock import Clock
+from shm.codes import Level
+from shm.configfile import read_config, write_config
+from shm.errors import Rejected, StoreFailed, TopicNotFound
+from shm.storage import Storage, read_file, replace_file
+
+TOPICS_FILE: Final = "topics.json"
+#: Names whose records are still in the log, with their queues: they are dispatched, but hidden.
+DELETED_FILE: Final = "gantry/deleted_topics.json"
+
+
+class RecoveredLog(Protocol):
+    """What recovery found: positions, and (next offset, units, first unit) of each queue."""
+
+    @property
+    def appended(self) -> int: ...
+    @property
+    def durable(self) -> int: ...
+    @property
+    def dispatched(self) -> int: ...
+    @property
+    def store_ms(self) -> int: ...
+    @property
+    def low(self) -> int: ...
+    @property
+    def queues(self) -> Mapping[tuple[str, int], tuple[int, int, int]]: ...
+    @property
+    def topics(self) -> Collection[str]: ...
+
+
+class Metadata:
+    """All topics of the store; the supervisor is its only user."""
+
+    def __init__(self, storage: Storage, settings: Settings, clock: Clock) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._clock = clock
+        self._topics: dict[str, TopicConfig] = {}
+        self._deleted: dict[str, int] = {}
+        self._counter = 0
+        self._slots: dict[str, int] = {}
+        self._board: Board | None = None
+
+    def load(self) -> None:
+        """Read the files; a store without them has no topics yet."""
+        content: Any = read_config(self._storage, TOPICS_FILE) or {}
+        self._counter = int((content.get("dataVersion") or {}).get("counter", 0))
+        for name, entry in (content.get("topicConfigTable") or {}).items():
+            self._topics[name] = TopicConfig.from_json(name, entry)
+        if self._storage.exists(DELETED_FILE):
+            self._deleted = json.loads(read_file(self._storage, DELETED_FILE))
+
+    def publish(self, board: Board, found: RecoveredLog) -> None:
+        """Fill a fresh board: all topics and queues, then the positions of the log."""
+        self._board = board
+        self._adopt(found)
+        for config in sorted(self._topics.values(), key=lambda config: config.name):
+            self._add_slot(config, self._queues_of(config, found))
+        for name, queues in sorted(self._deleted.items()):
+            self._add_slot(TopicConfig(name, queues, 0, 0), queues)
+        for (name, queue_id), numbers in found.queues.items():
+            self._restore_queue(name, queue_id, numbers)
+        for word, value in (
+            (layout.BOARD_APPENDED, found.appended),
+            (layout.BOARD_SETTLED, found.appended),
+            (layout.BOARD_DURABLE, found.durable),
+            (layout.BOARD_DISPATCHED, found.dispatched),
+            (layout.BOARD_STORE_MS, found.store_ms),
+            (layout.BOARD_LOW, found.low),
+        ):
+            board.set_word(word, value)
+
+    def open(self, name: str, *, create: bool) -> TopicSlot:
+        """A topic's slot; made by the settings' rules if `create` (CQ-104, CQ-105).
+
+        Raises MessageIllegal or TopicNotFound.
+        """
+        topics.require_valid_name(name)
+        if name in self._topics:
+            return self._slot(name)
+        if not create or not self._settings.auto_create_topic_enable or topics.is_system(name):
+            raise TopicNotFound(
+                f"there is no topic {name}: create it with `gantrymq topic create {name}`",
+                topic=name,
+            )
+        if topics.is_retry_kind(name):
+            return self.create(name, 1, self._settings.default_durability)
+        queues = min(topics.AUTO_CREATED_QUEUES_MAX, self._settings.default_topic_queue_nums)
+        return self.create(name, queues, self._settings.default_durability)
+
+    def create(self, name: str, queues: int, level: str) -> TopicSlot:
+        """Make a topic; the same again is fine. Raises Rejected and its kinds."""
+        topics.require_creatable(name, queues)
+        if level.upper() not in Level.__members__:
+            raise Rejected(f"topic {name}: durability is written or durable, not {level!r}")
+        if name in self._deleted:
+            raise Rejected(
+                f"topic {name} was deleted and its records are still in the log: use another name",
+                topic=name,
+            )
+        config = TopicConfig(
+            name,
+            queues,
+            queues,
+            topics.PERM_READ | topics.PERM_WRITE,
+            {topics.LEVEL_ATTRIBUTE: level.lower()},
+        )
+        if name in self._topics:
+            return self._require_same(self._topics[name], config)
+        self._require_room(queues)
+        self._topics[name] = config
+        try:
+            self._save()
+        except OSError as error:
+            del self._topics[name]
+            raise StoreFailed(f"config/{TOPICS_FILE}: {error}", topic=name) from error
+        return self._add_slot(config, queues)
+
+    def delete(self, name: str) -> None:
+        """Forget a topic: nobody can open it any more; its records stay until they expire."""
+        if name not in self._topics:
+            raise TopicNotFound(f"there is no topic {name}", topic=name)
+        if topics.is_system(name):
+            raise Rejected(f"topic {name} is a system topic and stays", topic=name)
+        slot = self._slot(name)
+        self._deleted[name] = slot.queue_count
+        replace_file(self._storage, DELETED_FILE, json.dumps(self._deleted).encode())
+        del self._topics[name]
+        self._save()
+        at = self._on_board.topic_at(slot.slot)
+        self._on_board.set_half(at + layout.TOPIC_PERM, 0)
+        self._on_board.set_half(at + layout.TOPIC_SYSTEM, 1)
+
+    def _adopt(self, found: RecoveredLog) -> None:
+        """Take in topics that only the log knows: `topics.json` was lost or is older."""
+        known = self._topics.keys() | self._deleted.keys()
+        lost = sorted(set(found.topics) - known)
+        for name in lost:
+            queues = 1 + max((q for topic, q in found.queues if topic == name), default=0)
+            perm = topics.PERM_READ | topics.PERM_WRITE
+            self._topics[name] = TopicConfig(name, queues, queues, perm)
+        if lost:
+            self._save()
+
+    def _queues_of(self, config: TopicConfig, found: RecoveredLog) -> int:
+        stored = 1 + max((q for topic, q in found.queues if topic == config.name), default=-1)
+        return max(config.read_queues, config.write_queues, stored, 1)
+
+    def _restore_queue(self, name: str, queue_id: int, numbers: tuple[int, int, int]) -> None:
+        slot = self._slot(name)
+        at = self._on_board.queue_at(slot.queue_base + queue_id)
+        next_offset, written, first = numbers
+        self._on_board.set_word(at + layout.QUEUE_NEXT_OFFSET, next_offset)
+        self._on_board.set_word(at + layout.QUEUE_WRITTEN, written)
+        self._on_board.set_word(at + layout.QUEUE_MIN_OFFSET, first)
+        # All that recovery leaves is on the disk, so both levels may see it.
+        self._on_board.set_word(at + layout.QUEUE_MAX_OFFSET, written)
+
+    def _require_same(self, there: TopicConfig, wanted: TopicConfig) -> TopicSlot:
+        slot = self._slot(there.name)
+        level = wanted.level(self._settings.default_durability)
+        if (there.write_queues, slot.level) != (wanted.write_queues, level):
+            raise Rejected(
+                f"topic {there.name} exists with {there.write_queues} queues at level "
+                f"{Level(slot.level).name.lower()}: it cannot be changed",
+                topic=there.name,
+            )
+        return slot
+
+    def _require_room(self, queues: int) -> None:
+        board = self._on_board
+        if board.half(layout.BOARD_TOPIC_COUNT) >= board.topics_max:
+            raise Rejected(f"the broker has {board.topics_max} topics: raise topics_max")
+        if board.half(layout.BOARD_QUEUE_COUNT) + queues > board.queues_max:
+            raise Rejected(f"the broker has {board.queues_max} queues: raise board_queues_max")
+
+    def _save(self) -> None:
+        self._counter += 1
+        version = {"counter": self._counter, "stateVersion": 0, "timestamp": self._clock.wall_ms()}
+        table = {name: config.to_json() for name, config in self._topics.items()}
+        write_config(
+            self._storage, TOPICS_FILE, {"dataVersion": version, "topicConfigTable": table}
+        )
+
+    @property
+    def _on_board(self) -> Board:
+        assert self._board is not None, "publish comes first"
+        return self._board
+
+    def _slot(self, name: str) -> TopicSlot:
+        slot = self._on_board.topic(self._slots[name])
+        assert slot is not None, f"slot of {name} is complete"
+        return slot
+
+    def _add_slot(self, config: TopicConfig, queues: int) -> TopicSlot:
+        self._require_room(queues)
+        board = self._on_board
+        slot = board.half(layout.BOARD_TOPIC_COUNT)
+        base = board.half(layout.BOARD_QUEUE_COUNT)
+        for queue_id in range(queues):
+            at = board.queue_at(base + queue_id)
+            board.set_half(at + layout.QUEUE_TOPIC, slot)
+            board.set_half(at + layout.QUEUE_ID, queue_id)
+        name = config.name.encode()
+        at = board.topic_at(slot)
+        board.memory[at : at + layout.TOPIC_BYTES] = layout.TOPIC.pack(
+            queue_base=base,
+            queue_count=queues,
+            write_queues=config.write_queues,
+            level=config.level(self._settings.default_durability),
+            perm=config.perm,
+            name_bytes=len(name),
+            system=int(topics.refuses_sends(config.name) or not config.perm),
+            name=name,
+        )
+        # Whoever uses the slot has learnt of it by a later message, so plain stores are enough.
+        board.set_half(at + layout.TOPIC_READY, 1)
+        board.set_half(layout.BOARD_QUEUE_COUNT, base + queues)
+        board.set_half(layout.BOARD_TOPIC_COUNT, slot + 1)
+        self._slots[config.name] = slot
+        return self._slot(config.name)

@@ -1,0 +1,128 @@
+"""Attached sessions: their memory, their descriptors, and how much all may take together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from shm import layout, limits, wire
+from shm.arena import ArenaPlan, create_arena, map_arena, plan_arena
+from shm.bell import EventBell
+from shm.errors import Rejected, Unavailable
+
+PRODUCER_BYTES: Final = 10
+#: A lane that a session does not use still has rings, of the least useful size.
+_UNUSED_RING_BYTES: Final = 4096
+_UP_BYTES_MAX: Final = 64 << 20
+
+
+@dataclass(slots=True)
+class SessionRecord:
+    """A session as the supervisor keeps it; it owns the descriptors."""
+
+    session: int
+    pid: int
+    plan: ArenaPlan
+    arena_descriptor: int
+    bell: EventBell
+    producer: bytes
+    groups: bool
+
+    @property
+    def is_open(self) -> bool:
+        """False once its descriptors are given back."""
+        return self.arena_descriptor >= 0
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """Arena and bell, as they go along with `SessionAdded`."""
+        return self.arena_descriptor, self.bell.fileno()
+
+    @property
+    def ring_bytes(self) -> tuple[int, int, int, int]:
+        """Writer up, writer down, groups up, groups down."""
+        lanes = (self.plan.writer, self.plan.groups)
+        return lanes[0].up_bytes, lanes[0].down_bytes, lanes[1].up_bytes, lanes[1].down_bytes
+
+    def added(self) -> wire.SessionAdded:
+        """What agents are told."""
+        return wire.SessionAdded(
+            self.session, self.pid, self.plan.size, self.ring_bytes, self.producer, self.groups
+        )
+
+
+class Sessions:
+    """All sessions of this life of the broker."""
+
+    def __init__(self, epoch: int, memory_max: int, count_max: int) -> None:
+        self._epoch = epoch
+        self._memory_max = memory_max
+        self._count_max = count_max
+        self._memory = 0
+        self._next = 1
+        self._open: dict[int, SessionRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[SessionRecord]:
+        return iter(list(self._open.values()))
+
+    def get(self, session: int) -> SessionRecord | None:
+        """A session that is attached."""
+        return self._open.get(session)
+
+    def open(self, hello: wire.Hello, pid: int) -> SessionRecord:
+        """Make a session's memory. Raises Rejected, or Unavailable where a limit is reached."""
+        plan = _plan(hello)
+        if len(self._open) >= self._count_max:
+            raise Unavailable(
+                f"{self._count_max} sessions are attached: end some, or raise sessions_max"
+            )
+        if self._memory + plan.size > self._memory_max:
+            raise Unavailable(
+                f"the sessions' memory is used up ({self._memory} of {self._memory_max} bytes, "
+                f"{plan.size} more were asked for): end some, or raise session_memory_max"
+            )
+        session = self._next
+        self._next += 1
+        arena = create_arena(plan, self._epoch, session)
+        try:
+            bell = EventBell()
+        except BaseException:
+            os.close(arena)
+            raise
+        record = SessionRecord(session, pid, plan, arena, bell, hello.producer, hello.groups)
+        self._open[session] = record
+        self._memory += plan.size
+        return record
+
+    def close(self, session: int) -> SessionRecord | None:
+        """Forget a session; whoever has mapped its memory may go on writing where nobody reads."""
+        record = self._open.pop(session, None)
+        if record is not None:
+            self._memory -= record.plan.size
+            os.close(record.arena_descriptor)
+            record.arena_descriptor = -1
+            record.bell.close()
+        return record
+
+    def mark_evicted(self, record: SessionRecord) -> None:
+        """Tell the client in its own memory, and wake it."""
+        arena = map_arena(record.arena_descriptor, record.plan.size)
+        arena[layout.ARENA_EVICTED] = 1
+        record.bell.ring()
+
+
+def _plan(hello: wire.Hello) -> ArenaPlan:
+    if hello.producer and len(hello.producer) != PRODUCER_BYTES:
+        raise Rejected(f"a producer's number has {PRODUCER_BYTES} bytes, not {len(hello.producer)}")
+    up = hello.up_bytes or limits.WRITER_UP_BYTES
+    if up & (up - 1) or not _UNUSED_RING_BYTES <= up <= _UP_BYTES_MAX:
+        raise Rejected(f"a ring of {up} bytes: choose a power of two up to {_UP_BYTES_MAX}")
+    unused = _UNUSED_RING_BYTES
+    writer = (up, limits.WRITER_DOWN_BYTES) if hello.producer else (unused, unused)
+    groups = (limits.GROUPS_UP_BYTES, limits.GROUPS_DOWN_BYTES) if hello.groups else (unused,) * 2
+    return plan_arena(*writer, *groups)

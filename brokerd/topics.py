@@ -1,0 +1,116 @@
+"""Rules of topics: names, and what a new one looks like (CQ-100 to CQ-105, SF-35, SF-36)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from shm import limits
+from shm.codes import Level
+from shm.errors import MessageIllegal, NotPermitted, Rejected
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+AUTO_CREATED_QUEUES_MAX: Final = 4  # the default of RocketMQ's clients, CQ-105
+LEVEL_ATTRIBUTE: Final = "gantry.durability"
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+_NO_SENDS: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+_SYSTEM: Final = _NO_SENDS | {"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+
+
+@dataclass(slots=True)
+class TopicConfig:
+    """A topic of `topics.json`; `other` keeps RocketMQ's fields that mean nothing here."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    attributes: dict[str, str] = field(default_factory=dict)
+    other: dict[str, Any] = field(default_factory=dict)
+
+    def level(self, default: str) -> Level:
+        """What the topic's consumers may see."""
+        return Level[self.attributes.get(LEVEL_ATTRIBUTE, default).upper()]
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of `topicConfigTable`."""
+        return {
+            "order": False,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            **self.other,
+            "attributes": self.attributes,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicName": self.name,
+            "writeQueueNums": self.write_queues,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, entry: dict[str, Any]) -> TopicConfig:
+        """From an entry of `topicConfigTable`; RocketMQ gives 16 queues if the numbers lack."""
+        ours = {"attributes", "perm", "readQueueNums", "topicName", "writeQueueNums"}
+        return cls(
+            name,
+            int(entry.get("readQueueNums", 16)),
+            int(entry.get("writeQueueNums", 16)),
+            int(entry.get("perm", PERM_READ | PERM_WRITE)),
+            dict(entry.get("attributes") or {}),
+            {key: value for key, value in entry.items() if key not in ours},
+        )
+
+
+def is_system(name: str) -> bool:
+    """True for topics that users may neither create nor change (CQ-101)."""
+    return name in _SYSTEM or name.startswith("rmq_sys_")
+
+
+def refuses_sends(name: str) -> bool:
+    """True for topics that clients may not send to (CQ-102)."""
+    return name in _NO_SENDS
+
+
+def is_retry_kind(name: str) -> bool:
+    """True for a group's retry and dead letter topics, which may be longer (SF-36)."""
+    return name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
+def require_valid_name(name: str) -> None:
+    """Raise MessageIllegal unless the name keeps to CQ-100, SF-35 and SF-36."""
+    longest = limits.RETRY_TOPIC_BYTES_MAX if is_retry_kind(name) else limits.TOPIC_BYTES_MAX
+    if not name.strip():
+        raise MessageIllegal("the topic's name is empty: give one", topic=name)
+    if not _NAME.fullmatch(name):
+        raise MessageIllegal(
+            f"topic {name!r}: use letters, digits, '_', '-', '%' and '|' only", topic=name
+        )
+    if len(name) > longest:
+        raise MessageIllegal(
+            f"topic {name[:40]}... has {len(name)} characters: use at most {longest}", topic=name
+        )
+
+
+def require_creatable(name: str, queues: int) -> None:
+    """Raise the reason why a user may not create such a topic."""
+    require_valid_name(name)
+    if is_system(name):
+        raise NotPermitted(f"topic {name} is a system topic: choose another name", topic=name)
+    if not 1 <= queues <= limits.QUEUES_PER_TOPIC_MAX:
+        raise Rejected(
+            f"topic {name}: choose 1 to {limits.QUEUES_PER_TOPIC_MAX} queues, not {queues}",
+            topic=name,
+        )

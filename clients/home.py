@@ -1,0 +1,93 @@
+"""Where the broker is: its home directory, and the names below it.
+
+Reads the environment for `GANTRYMQ_HOME` and the XDG state folder; loads neither numpy nor numba.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from shm.errors import BrokerGone, NotPermitted
+
+SYSTEM_HOME: Final = Path("/var/lib/gantrymq")
+SOCKET_NAME: Final = "control.sock"
+
+
+def find_home(given: str | os.PathLike[str] | None = None) -> Path:
+    """The home directory: as given, else `GANTRYMQ_HOME`, else the user's (root's: the system's)."""
+    if given:
+        return Path(given).expanduser().absolute()
+    named = os.environ.get("GANTRYMQ_HOME")
+    if named:
+        return Path(named).expanduser().absolute()
+    if os.geteuid() == 0:
+        return SYSTEM_HOME
+    state = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG rules: a relative path counts as unset.
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return base / "gantrymq"
+
+
+def store_of(home: Path) -> Path:
+    """The store root, in RocketMQ's layout."""
+    return home / "store"
+
+
+def run_of(home: Path) -> Path:
+    """The directory of what lives only as long as the broker."""
+    return home / "run"
+
+
+def board_file(home: Path) -> Path:
+    """The file that names the board."""
+    return run_of(home) / "board"
+
+
+def read_board_file(home: Path) -> dict[str, str]:
+    """Name, boot id and epoch of the board that was made last; empty if there is none."""
+    try:
+        content: dict[str, str] = json.loads(board_file(home).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        # It is replaced atomically, so this was not us; a start writes it anew.
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+@contextmanager
+def socket_address(home: Path) -> Iterator[str]:
+    """An address of the control socket that fits into 107 bytes, however long the path is."""
+    descriptor = os.open(run_of(home), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
+    finally:
+        os.close(descriptor)
+
+
+def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
+    """Connect to the broker at `home`. Raises BrokerGone or NotPermitted with what to do."""
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel.settimeout(timeout_s)
+    try:
+        with socket_address(home) as address:
+            channel.connect(address)
+    except PermissionError as error:
+        channel.close()
+        raise NotPermitted(
+            f"the broker at {home} belongs to another user: run this as that user", home=str(home)
+        ) from error
+    except OSError as error:
+        channel.close()
+        raise BrokerGone(
+            f"no broker answers at {home}: start one with `gantrymq serve --home {home}`, "
+            "or name its home with GANTRYMQ_HOME or home=",
+            home=str(home),
+        ) from error
+    return channel

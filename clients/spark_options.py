@@ -1,0 +1,164 @@
+"""Options of the Spark source, checked once: what api.md lists, in Spark's spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from shm.errors import SettingIllegal
+
+#: Spark's names and types of all columns, in order.
+COLUMN_TYPES: Final = {
+    "topic": "string",
+    "queue_id": "int",
+    "queue_offset": "bigint",
+    "physical_offset": "bigint",
+    "message_id": "string",
+    "tag": "string",
+    "keys": "array<string>",
+    "properties": "map<string,string>",
+    "body": "binary",
+    "born_timestamp": "timestamp",
+    "store_timestamp": "timestamp",
+    "born_host": "string",
+    "delivery_attempt": "int",
+    "sys_flag": "int",
+    "transaction": "string",
+    "crc_ok": "boolean",
+}
+
+#: What RocketMQ keeps for itself (SF-106); retry and dead-letter topics are the users'.
+_SYSTEM_TOPICS: Final = frozenset(
+    (
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    )
+)
+_SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
+_KNOWN: Final = {
+    name.lower(): name
+    for name in (
+        "store",
+        "path",
+        "topic",
+        "startTime",
+        "endTime",
+        "columns",
+        "includeSystem",
+        "includeActive",
+        "badRecords",
+    )
+}
+
+
+def is_system_topic(name: str) -> bool:
+    """Whether a topic belongs to the broker itself."""
+    return name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of one read; times are storeTimestamps in Unix ms, `start_ms` <= t < `end_ms`."""
+
+    store: str
+    topics: frozenset[str] = frozenset()  # empty: all
+    start_ms: int | None = None
+    end_ms: int | None = None
+    columns: tuple[str, ...] = tuple(COLUMN_TYPES)
+    include_system: bool = False
+    include_active: bool = False
+    report_bad_records: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Check what `.option(...)` gave. Raises SettingIllegal, naming the option."""
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(given.keys() - _KNOWN.keys())
+        if unknown:
+            names = ", ".join(_KNOWN.values())
+            raise SettingIllegal(f"no option {unknown[0]!r}; there are {names}", name=unknown[0])
+        store = given.get("store") or given.get("path")
+        if not store:
+            raise SettingIllegal("option 'store' is missing: the store's root, HOME/store")
+        return cls(
+            store=store.removeprefix("file://"),
+            topics=frozenset(_words(given.get("topic", ""))),
+            start_ms=_time_ms(given, "starttime"),
+            end_ms=_time_ms(given, "endtime"),
+            columns=_columns(given.get("columns")),
+            include_system=_flag(given, "includesystem"),
+            include_active=_flag(given, "includeactive"),
+            report_bad_records=_choice(given, "badrecords", ("fail", "report")) == "report",
+        )
+
+    def wants(self, topic: str) -> bool:
+        """Whether records of a topic are asked for; a topic asked for by name always is.
+
+        A record whose topic is hidden by damage ("") is shown whatever the topics are.
+        """
+        if not topic:
+            return True
+        if self.topics:
+            return topic in self.topics
+        return self.include_system or not is_system_topic(topic)
+
+    def overlaps(self, first_ms: int, last_ms: int | None) -> bool:
+        """Whether times from `first_ms` to `last_ms` (None: no end) may be asked for."""
+        too_late = self.end_ms is not None and first_ms >= self.end_ms
+        too_early = self.start_ms is not None and last_ms is not None and last_ms < self.start_ms
+        return not (too_late or too_early)
+
+    @property
+    def schema(self) -> str:
+        """The columns as Spark's DDL."""
+        return ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in self.columns)
+
+
+def _words(text: str) -> list[str]:
+    """Comma-separated; neither topics nor columns may have a comma in their names."""
+    return [word for word in (part.strip() for part in text.split(",")) if word]
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return tuple(COLUMN_TYPES)
+    words = _words(text)
+    wrong = [word for word in words if word not in COLUMN_TYPES]
+    if wrong or not words or len(set(words)) < len(words):
+        known = ", ".join(COLUMN_TYPES)
+        raise SettingIllegal(f"option 'columns' = {text!r}; there are {known}", name="columns")
+    return tuple(words)
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    return _choice(given, name, ("false", "true")) == "true"
+
+
+def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    value = str(given.get(name, choices[0])).lower()
+    if value not in choices:
+        words = " or ".join(choices)
+        raise SettingIllegal(f"option {_KNOWN[name]!r} = {value!r} is not {words}", name=name)
+    return value
+
+
+def _time_ms(given: Mapping[str, str], name: str) -> int | None:
+    """Unix ms as digits, or ISO 8601; without a zone it is UTC."""
+    value = given.get(name)
+    if value is None:
+        return None
+    if value.removeprefix("-").isdecimal():
+        return int(value)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        text = f"option {_KNOWN[name]!r} = {value!r} is neither Unix ms nor ISO 8601"
+        raise SettingIllegal(text, name=name) from None
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(aware.timestamp() * 1000)

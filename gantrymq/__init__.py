@@ -1,0 +1,95 @@
+"""The names that applications import; the code lives in `clients`, `shm` and `brokerd`.
+
+Each name is loaded when it is first used, so `import gantrymq` costs next to nothing. There is no
+logic here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
+    from clients.message import Message, MessageQueue, SendReceipt
+    from clients.producer import Producer
+    from gantrymq.temporary import Broker
+    from shm.errors import (
+        BrokerGone,
+        Closed,
+        Corrupt,
+        DiskFull,
+        Evicted,
+        FilterSyntaxError,
+        GantryError,
+        GroupIllegal,
+        Incompatible,
+        MessageIllegal,
+        NotPermitted,
+        QueueFull,
+        Rejected,
+        SettingIllegal,
+        StoreBusy,
+        StoreFailed,
+        Timeout,
+        TopicNotFound,
+        Unavailable,
+    )
+
+__all__ = [
+    "Broker",
+    "BrokerGone",
+    "Closed",
+    "ConsumeFrom",
+    "Corrupt",
+    "DiskFull",
+    "Evicted",
+    "FilterSyntaxError",
+    "GantryError",
+    "GroupIllegal",
+    "Incompatible",
+    "Message",
+    "MessageBatch",
+    "MessageIllegal",
+    "MessageQueue",
+    "NotPermitted",
+    "Producer",
+    "PullConsumer",
+    "QueueFull",
+    "Rejected",
+    "SendReceipt",
+    "SettingIllegal",
+    "StoreBusy",
+    "StoreFailed",
+    "Timeout",
+    "TopicNotFound",
+    "Unavailable",
+]
+
+_HOMES = {
+    "Broker": "gantrymq.temporary",
+    "ConsumeFrom": "clients.consumer",
+    "Message": "clients.message",
+    "MessageBatch": "clients.consumer",
+    "MessageQueue": "clients.message",
+    "Producer": "clients.producer",
+    "PullConsumer": "clients.consumer",
+    "SendReceipt": "clients.message",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home; names without an entry above are errors."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("gantrymq")
+    if name not in __all__:
+        raise AttributeError(f"module 'gantrymq' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES.get(name, "shm.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,5 @@
+"""`python -m gantrymq`: the command line."""
+
+from gantrymq.cli import main
+
+main()

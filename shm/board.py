@@ -1,0 +1,184 @@
+"""Edge to the operating system: the board, a named POSIX shared memory region.
+
+The broker alone writes it; clients and the command line map it read-only, also when the broker
+hangs. Loads neither numpy nor numba: agents take `board.array()` for their kernels.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import posix_ipc
+
+from shm import layout
+from shm.errors import BrokerGone, Incompatible
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+NAME_PREFIX = "/gantrymq-"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSlot:
+    """A topic as the board shows it."""
+
+    slot: int
+    name: str
+    queue_base: int
+    queue_count: int
+    write_queues: int
+    level: int
+    perm: int
+    system: bool
+
+
+class Board:
+    """A mapped board. Its numbers are read and written as native 8-byte words."""
+
+    def __init__(self, memory: memoryview, name: str = "") -> None:
+        self.memory = memory
+        self.name = name
+        header = layout.BOARD.unpack(memory)
+        if header["magic"] != layout.BOARD_MAGIC or header["fingerprint"] != layout.FINGERPRINT:
+            raise Incompatible(
+                "the board was made by another version of gantrymq: stop that broker first",
+                name=name,
+            )
+        self.epoch: int = header["epoch"]
+        self.boot_id: bytes = header["boot_id"]
+        self.topics_max: int = header["topics_max"]
+        self.queues_max: int = header["queues_max"]
+        self.segment_bytes: int = header["segment_bytes"]
+        self.cq_bytes: int = header["cq_bytes"]
+        self.started_ms: int = header["started_ms"]
+        self.queues_at = layout.queues_at(self.topics_max)
+        whole = len(memory) // 8 * 8
+        self._words = memory[:whole].cast("q")
+        self._halves = memory[:whole].cast("I")
+
+    def array(self) -> NDArray[np.uint8]:
+        """The board as bytes, for kernels; read-only where the map is."""
+        import numpy as np
+
+        return np.frombuffer(self.memory, np.uint8)
+
+    def word(self, offset: int) -> int:
+        """A 64-bit word."""
+        return self._words[offset // 8]
+
+    def set_word(self, offset: int, value: int) -> None:
+        """Store a 64-bit word. Only its owner calls this."""
+        self._words[offset // 8] = value
+
+    def half(self, offset: int) -> int:
+        """A 32-bit word."""
+        return self._halves[offset // 4]
+
+    def set_half(self, offset: int, value: int) -> None:
+        """Store a 32-bit word. Only its owner calls this."""
+        self._halves[offset // 4] = value
+
+    def queue_at(self, queue: int) -> int:
+        """Where a queue's slot starts."""
+        return self.queues_at + queue * layout.QUEUE_BYTES
+
+    def topic_at(self, topic: int) -> int:
+        """Where a topic's slot starts."""
+        return layout.TOPICS_AT + topic * layout.TOPIC_BYTES
+
+    def process_at(self, role: int) -> int:
+        """Where a process's slot starts."""
+        return layout.PROCESSES_AT + role * layout.PROCESS_BYTES
+
+    def queue(self, queue: int) -> dict[str, int]:
+        """The words of a queue's slot."""
+        return layout.QUEUE.unpack(self.memory, self.queue_at(queue))
+
+    def process(self, role: int) -> dict[str, int]:
+        """The words of a process's slot."""
+        return layout.PROCESS.unpack(self.memory, self.process_at(role))
+
+    def topic(self, slot: int) -> TopicSlot | None:
+        """A topic, or None while its slot is not complete."""
+        row: dict[str, Any] = layout.TOPIC.unpack(self.memory, self.topic_at(slot))
+        if not row["ready"]:
+            return None
+        return TopicSlot(
+            slot,
+            row["name"][: row["name_bytes"]].decode(),
+            row["queue_base"],
+            row["queue_count"],
+            row["write_queues"],
+            row["level"],
+            row["perm"],
+            bool(row["system"]),
+        )
+
+    def topics(self) -> list[TopicSlot]:
+        """All complete topics in slot order."""
+        found = (self.topic(slot) for slot in range(self.half(layout.BOARD_TOPIC_COUNT)))
+        return [topic for topic in found if topic is not None]
+
+
+def format_board(
+    memory: memoryview,
+    *,
+    epoch: int,
+    boot_id: bytes,
+    topics_max: int,
+    queues_max: int,
+    segment_bytes: int,
+    cq_bytes: int,
+    started_ms: int,
+) -> None:
+    """Write a fresh board's constant words; `memory` is all zero before."""
+    memory[: layout.BOARD_BYTES] = layout.BOARD.pack(
+        magic=layout.BOARD_MAGIC,
+        fingerprint=layout.FINGERPRINT,
+        epoch=epoch,
+        boot_id=boot_id,
+        topics_max=topics_max,
+        queues_max=queues_max,
+        segment_bytes=segment_bytes,
+        cq_bytes=cq_bytes,
+        started_ms=started_ms,
+    )
+
+
+def create_region(name: str, size: int) -> memoryview:
+    """Make and map a named region with memory behind it (so that /dev/shm full is an error here)."""
+    region = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
+    try:
+        os.posix_fallocate(region.fd, 0, size)
+        return memoryview(mmap.mmap(region.fd, size))
+    except BaseException:
+        region.unlink()
+        raise
+    finally:
+        region.close_fd()
+
+
+def attach_board(name: str, *, write: bool = False) -> Board:
+    """Map an existing board. Raises BrokerGone if there is none of that name."""
+    try:
+        region = posix_ipc.SharedMemory(name, read_only=not write)
+    except posix_ipc.ExistentialError:
+        raise BrokerGone(f"no board {name}: the broker is not running", name=name) from None
+    try:
+        access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+        return Board(memoryview(mmap.mmap(region.fd, 0, access=access)), name)
+    finally:
+        region.close_fd()
+
+
+def unlink_board(name: str) -> None:
+    """Remove a board's name; maps stay valid. A name that is gone already is fine."""
+    try:
+        posix_ipc.unlink_shared_memory(name)
+    except posix_ipc.ExistentialError:
+        return

@@ -1,0 +1,115 @@
+"""RocketMQ's files in `config/`: read what it and we wrote, write as it does (SF-103 to SF-105).
+
+The text is JSON but for one thing: fastjson writes integer keys of maps without quotes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from shm.storage import read_file
+
+if TYPE_CHECKING:
+    from shm.storage import Storage
+
+BACKUP_SUFFIX: Final = ".bak"
+
+# A string, or a bare integer in a key's place. Strings come first, so that none is looked into.
+_STRING_OR_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*:)')
+
+
+def parse_config(text: str) -> Any:  # noqa: ANN401 - JSON
+    """Value of a config file's text; keys are strings, integer ones too (SF-104).
+
+    Raises ValueError where the text is no JSON even with its integer keys quoted.
+    """
+    return json.loads(_STRING_OR_KEY.sub(_quote_key, text))
+
+
+def _quote_key(match: re.Match[str]) -> str:
+    if match[2] is None:
+        return match[0]
+    return f'{match[1]}"{match[2]}"{match[3]}'
+
+
+def by_number(table: Mapping[str, Any]) -> dict[int, Any]:
+    """Return a map with its integer keys as integers, for example queue id -> offset."""
+    return {int(key): value for key, value in table.items()}
+
+
+def format_config(value: Any) -> str:  # noqa: ANN401 - JSON
+    """Text as RocketMQ writes it: tabs, sorted fields, bare integer keys, no nulls (SF-104)."""
+    return _format(value, "")
+
+
+def _format(value: Any, indent: str) -> str:  # noqa: ANN401 - JSON
+    if isinstance(value, Mapping):
+        return _format_map(value, indent)
+    if isinstance(value, list | tuple):
+        return _format_list(value, indent)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _format_map(value: Mapping[Any, Any], indent: str) -> str:
+    inner = indent + "\t"
+    kept = {key: item for key, item in value.items() if item is not None}
+    lines = [
+        f"{key if isinstance(key, int) else json.dumps(key, ensure_ascii=False)}"
+        f":{_format(kept[key], inner)}"
+        for key in sorted(kept, key=lambda key: (isinstance(key, str), key))
+    ]
+    return f"{{\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}}}"
+
+
+def _format_list(value: list[Any] | tuple[Any, ...], indent: str) -> str:
+    if not any(isinstance(item, str | Mapping | list | tuple) for item in value):
+        return json.dumps(value, separators=(",", ":"))
+    inner = indent + "\t"
+    return f"[\n{inner}" + f",\n{inner}".join(_format(v, inner) for v in value) + f"\n{indent}]"
+
+
+def read_config(storage: Storage, name: str) -> Any:  # noqa: ANN401 - JSON
+    """Value of `config/<name>`, else of its backup, else None (SF-103). Changes nothing."""
+    for path in (name, name + BACKUP_SUFFIX):
+        found = _read_whole(storage, f"config/{path}")
+        if found is not None:
+            return found
+    return None
+
+
+def _read_whole(storage: Storage, path: str) -> Any:  # noqa: ANN401 - JSON
+    try:
+        text = read_file(storage, path).decode()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    try:
+        return parse_config(text)
+    except ValueError:  # half written, or empty
+        return None
+
+
+def write_config(storage: Storage, name: str, value: Any) -> None:  # noqa: ANN401 - JSON
+    """Save a value as `config/<name>` in RocketMQ's steps (SF-103).
+
+    Rename to the backup, sync the directory, write in place, sync file and directory. A file that
+    does not parse is removed instead of renamed, so it never replaces a good backup.
+    """
+    path = f"config/{name}"
+    storage.make_directory(os.path.dirname(path))
+    if storage.exists(path):
+        if _read_whole(storage, path) is None:
+            storage.unlink(path)
+        else:
+            storage.rename(path, path + BACKUP_SUFFIX)
+        storage.sync_directory("config")
+    file = storage.create(path)
+    try:
+        file.write_at(format_config(value).encode(), 0)
+        file.sync()
+    finally:
+        file.close()
+    storage.sync_directory("config")

@@ -1,0 +1,101 @@
+"""One end of a lane that carries control messages: cursors of its own, bodies as bytes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.arena import LanePlan
+from shm.codes import EntryKind
+from shm.errors import Incompatible
+from shm.kernels import frames, ring
+
+
+class End(IntEnum):
+    """Whose end of a lane it is; as kernels have it, 1 where the up ring is written."""
+
+    AGENT = 0
+    CLIENT = 1
+
+
+class BrokenLane(Exception):
+    """The peer broke the rules of the ring."""
+
+
+def _word(memory: NDArray[np.uint8], at: int) -> int:
+    return int.from_bytes(memory[at : at + 8].tobytes(), "little", signed=True)
+
+
+class ControlLane:
+    """Puts and takes messages; `wants_bell` says after each whether the peer is to be rung."""
+
+    def __init__(self, arena: NDArray[np.uint8], plan: LanePlan, end: End) -> None:
+        self.arena = arena
+        self.plan = plan
+        self.end = end
+        self.wants_bell = False
+        self.words = np.zeros(frames.LANE_WORDS, np.int64)
+        self.words[frames.CONTROL] = plan.control
+        self.words[frames.UP] = plan.up
+        self.words[frames.UP_MASK] = plan.up_bytes - 1
+        self.words[frames.DOWN] = plan.down
+        self.words[frames.DOWN_MASK] = plan.down_bytes - 1
+        up, down = (
+            (layout.LANE_UP_TAIL, layout.LANE_DOWN_HEAD)
+            if end is End.CLIENT
+            else (layout.LANE_UP_HEAD, layout.LANE_DOWN_TAIL)
+        )
+        self.words[frames.UP_CURSOR] = _word(arena, plan.control + up)
+        self.words[frames.DOWN_CURSOR] = _word(arena, plan.control + down)
+        self._taken = np.zeros(max(plan.up_bytes, plan.down_bytes) // 2, np.uint8)
+
+    def put(self, body: bytes) -> bool:
+        """Publish one message; False if there is no room now. Raises BrokenLane, Incompatible."""
+        kind = EntryKind.REQUEST if self.end is End.CLIENT else EntryKind.NOTICE
+        data = np.frombuffer(body, np.uint8)
+        self.words[frames.RING] = 0
+        done = ring.put_message(self.arena, self.words, self.end.value, kind.value, data)
+        self.wants_bell = bool(self.words[frames.RING])
+        if done == ring.HOSTILE:
+            raise BrokenLane("head of the ring is impossible")
+        if done == ring.TOO_LARGE:
+            raise Incompatible(f"a control message of {len(body)} bytes does not fit into its ring")
+        return done == 1
+
+    def take(self) -> bytes | None:
+        """The next message, or None. Raises BrokenLane."""
+        self.words[frames.RING] = 0
+        got = ring.take_message(self.arena, self.words, 1 - self.end.value, self._taken)
+        self.wants_bell = bool(self.words[frames.RING])
+        if got == ring.HOSTILE:
+            raise BrokenLane("an entry of the ring breaks its rules")
+        return None if got < 0 else self._taken[:got].tobytes()
+
+    def arm(self, flag: int) -> bool:
+        """Raise this end's sleep flag and look again; True if it may sleep."""
+        if self.end is End.CLIENT:
+            flag_at, word_at, seen = (
+                layout.LANE_CLIENT_ARMED,
+                layout.LANE_DOWN_TAIL,
+                frames.DOWN_CURSOR,
+            )
+        else:
+            flag_at, word_at, seen = layout.LANE_AGENT_STATE, layout.LANE_UP_TAIL, frames.UP_CURSOR
+        control = self.plan.control
+        return bool(
+            ring.arm(self.arena, control + flag_at, flag, control + word_at, int(self.words[seen]))
+        )
+
+    def disarm(self) -> None:
+        """Take the flag down."""
+        flag_at = layout.LANE_CLIENT_ARMED if self.end is End.CLIENT else layout.LANE_AGENT_STATE
+        at = self.plan.control + flag_at
+        self.arena[at : at + 4] = 0
+
+    def unread_bytes(self) -> int:
+        """Client: bytes that the agent has not taken yet (it may be taking them)."""
+        head = _word(self.arena, self.plan.control + layout.LANE_UP_HEAD)
+        return int(self.words[frames.UP_CURSOR]) - head

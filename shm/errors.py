@@ -1,0 +1,124 @@
+"""Every error that applications and operators meet.
+
+::
+
+    GantryError
+    ├── Unavailable        retry may help
+    │   ├── BrokerGone     no broker answers at the home directory
+    │   ├── QueueFull      no room in the ring before the deadline
+    │   ├── Timeout        the answer did not come before the deadline
+    │   └── Evicted        the broker ended this session
+    ├── Rejected           the caller's fault; do not retry
+    │   ├── MessageIllegal
+    │   ├── TopicNotFound
+    │   ├── GroupIllegal
+    │   ├── SettingIllegal
+    │   ├── FilterSyntaxError
+    │   ├── NotPermitted
+    │   └── Closed         the object was closed, or belongs to the parent of this fork
+    ├── Incompatible       another layout or another store size: upgrade one side
+    ├── StoreBusy          another broker holds the store
+    └── StoreFailed        page someone
+        ├── DiskFull
+        └── Corrupt        names file, position, expected and found
+
+Three questions decide the branch: retry, stop, or page someone?
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class GantryError(Exception):
+    """Base of all errors; `fields` holds what the text says, for programs."""
+
+    def __init__(self, text: str, **fields: Any) -> None:  # noqa: ANN401 - any picklable value
+        super().__init__(text)
+        self.text = text
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            return fields[name]
+        raise AttributeError(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.text, self.fields)
+
+
+def _rebuild(kind: type[GantryError], text: str, fields: dict[str, Any]) -> GantryError:
+    return kind(text, **fields)
+
+
+class Unavailable(GantryError):
+    """Nothing was lost; the same call may succeed later."""
+
+
+class BrokerGone(Unavailable):
+    """No broker answers at this home directory."""
+
+
+class QueueFull(Unavailable, TimeoutError):
+    """The ring had no room before the deadline: the broker is slower than the producer."""
+
+
+class Timeout(Unavailable, TimeoutError):
+    """The answer did not come before the deadline; the outcome may still become known."""
+
+
+class Evicted(Unavailable):
+    """The broker ended this session; the text says why."""
+
+
+class Rejected(GantryError):
+    """The request can never succeed as it is."""
+
+
+class MessageIllegal(Rejected):
+    """Size, name or property of a message breaks a rule."""
+
+
+class TopicNotFound(Rejected):
+    """The topic does not exist and may not be created by a send."""
+
+
+class GroupIllegal(Rejected):
+    """The group's name or subscription breaks a rule."""
+
+
+class SettingIllegal(Rejected):
+    """A setting has an unknown name or an impossible value."""
+
+
+class FilterSyntaxError(Rejected):
+    """A filter expression does not parse; `position` says where."""
+
+
+class NotPermitted(Rejected):
+    """This user may not do that."""
+
+
+class Closed(Rejected):
+    """The object was closed, or was opened by the parent of this forked process."""
+
+
+class Incompatible(GantryError):
+    """Layouts or store sizes differ; the text says which side to change."""
+
+
+class StoreBusy(GantryError):
+    """Another broker holds the store's lock."""
+
+
+class StoreFailed(GantryError):
+    """The store can take no more; what was acknowledged is safe."""
+
+
+class DiskFull(StoreFailed):
+    """No space for the next segment."""
+
+
+class Corrupt(StoreFailed):
+    """Bytes below the durable position are damaged; `path` and `position` say where."""

@@ -1,0 +1,304 @@
+"""Records of the log -> ConsumeQueue units, grouped by queue (SF-59 to SF-65).
+
+One call parses up to a few thousand records of one segment and leaves, for each queue that they
+touch, its units side by side: the reader then does one pwrite per queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shm import atomics, machine
+from shm.codes import Stop
+from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from shm.kernels.scan import (
+    DELAY,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    ROW_WORDS,
+    SIZE,
+    STORE_MS,
+    SYS_FLAG,
+    TAGS_CODE,
+    TOPIC_AT,
+    TOPIC_SIZE,
+    parse_record,
+    read_properties,
+)
+from shm.layout import (
+    ARENA_INTEREST_COUNT,
+    ARENA_WAIT_ARMED,
+    CQ_SIZE,
+    CQ_TAGS,
+    CQ_UNIT_BYTES,
+    INTEREST_AT,
+    QUEUE_BYTES,
+    QUEUE_MAX_OFFSET,
+    QUEUE_WRITTEN,
+    SYS_COMMIT,
+    SYS_TRANSACTION,
+    TOPIC_BYTES,
+    TOPIC_NAME,
+    TOPIC_NAME_BYTES,
+    TOPIC_QUEUE_BASE,
+    TOPIC_QUEUE_COUNT,
+    TOPICS_AT,
+)
+from shm.limits import INTEREST_MAX
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Words = NDArray[np.int64]
+
+DONE = int(Stop.DONE)
+LIMIT = int(Stop.LIMIT)
+FILLER = int(Stop.FILLER)
+INVALID = int(Stop.INVALID)
+UNKNOWN_TOPIC = int(Stop.UNKNOWN_TOPIC)
+
+# The reader's words for a call: indexes into `form`.
+AT = 0  # offset in the segment's view to start at; moved on
+BASE = 1  # log position of the view's first byte
+END_AT = 2  # offset in the view to stop at (`appended`)
+CHECKS = 3
+SCHEDULE = 4  # topic slot of SCHEDULE_TOPIC_XXXX, or -1
+QUEUES_AT = 5  # where the board's queue table is
+RECORDS = 6  # out: records passed
+UNITS = 7  # out: units made
+TOUCHED = 8  # out: queues touched
+LAST_MS = 9  # out: storeTimestamp of the last record
+CULPRIT = 10  # out: offset in the view of a record that stopped the call
+FORM_WORDS = 16
+
+# A touched queue: TOUCH_WORDS in `touched`.
+TOUCH_QUEUE, TOUCH_FIRST, TOUCH_COUNT, TOUCH_START = range(4)
+TOUCH_WORDS = 4
+
+# A record's note between the two passes: NOTE_WORDS in `notes`.
+NOTE_QUEUE, NOTE_POSITION, NOTE_SIZE, NOTE_TAGS = range(4)
+NOTE_WORDS = 4
+
+
+@kernel()
+def name_hash(memory: Bytes, at: int, count: int) -> int:
+    """Spreads topic names over the index below."""
+    value = np.int64(count)
+    for place in range(at, at + count):
+        value = (value * 31 + np.int64(memory[place])) & 0xFFFFFFFFFFF
+    return value
+
+
+@kernel()
+def _same_bytes(left: Bytes, left_at: int, right: Bytes, right_at: int, count: int) -> int:
+    for place in range(count):
+        if left[left_at + place] != right[right_at + place]:
+            return 0
+    return 1
+
+
+@kernel()
+def _find_topic(memory: Bytes, row: Words, board: Bytes, index: Words, mask: int) -> int:
+    """Topic slot of a record, or -1. Open addressing over (slot + 1)."""
+    size = row[TOPIC_SIZE]
+    at = row[TOPIC_AT]
+    probe = name_hash(memory, at, size) & mask
+    while index[probe]:
+        slot = index[probe] - 1
+        topic_at = TOPICS_AT + slot * TOPIC_BYTES
+        if machine.load32(board, topic_at + TOPIC_NAME_BYTES) == size:
+            if _same_bytes(memory, at, board, topic_at + TOPIC_NAME, size):
+                return slot
+        probe = (probe + 1) & mask
+    return -1
+
+
+@kernel()
+def _index_topics(board: Bytes, count: int, index: Words, mask: int) -> int:
+    for slot in range(count):
+        topic_at = TOPICS_AT + slot * TOPIC_BYTES
+        size = machine.load32(board, topic_at + TOPIC_NAME_BYTES)
+        probe = name_hash(board, topic_at + TOPIC_NAME, size) & mask
+        while index[probe]:
+            probe = (probe + 1) & mask
+        index[probe] = slot + 1
+    return count
+
+
+@kernel(i8, BYTES, i8, WORDS)
+def index_topics(board: Bytes, count: int, index: Words) -> int:
+    """Build the name index of the first `count` topic slots; `index` is zero, a power of two long."""
+    return _index_topics(machine.raw(board), count, machine.raw(index), index.size - 1)
+
+
+@kernel()
+def _tags_code(row: Words, topic: int, schedule: int, delays: Words, levels: int) -> int:
+    """SF-62, and for the schedule topic SF-63: when the message is due."""
+    if topic == schedule and row[DELAY] > 0:
+        level = min(row[DELAY], levels)
+        return row[STORE_MS] + (delays[level - 1] if level > 0 else 1000)
+    return row[TAGS_CODE]
+
+
+@kernel()
+def _note_unit(
+    row: Words, queue: int, tags: int, form: Words, marks: Words, touched: Words, notes: Words,
+    written: int,
+) -> None:  # fmt: skip
+    """Remember a unit and count it for its queue."""
+    mark = marks[queue]
+    if mark == 0:
+        mark = form[TOUCHED] + 1
+        marks[queue] = mark
+        form[TOUCHED] = mark
+        place = (mark - 1) * TOUCH_WORDS
+        touched[place + TOUCH_QUEUE] = queue
+        touched[place + TOUCH_FIRST] = written
+        touched[place + TOUCH_COUNT] = 0
+    touched[(mark - 1) * TOUCH_WORDS + TOUCH_COUNT] += 1
+    place = form[UNITS] * NOTE_WORDS
+    notes[place + NOTE_QUEUE] = mark - 1
+    notes[place + NOTE_POSITION] = form[BASE] + form[AT]
+    notes[place + NOTE_SIZE] = row[SIZE]
+    notes[place + NOTE_TAGS] = tags
+    form[UNITS] += 1
+
+
+@kernel()
+def _next_offset(board: Bytes, form: Words, queue: int, marks: Words, touched: Words) -> int:
+    """The queue offset that the queue's next unit has."""
+    if marks[queue]:
+        place = (marks[queue] - 1) * TOUCH_WORDS
+        return touched[place + TOUCH_FIRST] + touched[place + TOUCH_COUNT]
+    return machine.load64(board, form[QUEUES_AT] + queue * QUEUE_BYTES + QUEUE_WRITTEN)
+
+
+@kernel()
+def _collect(
+    memory: Bytes, form: Words, tables: tuple[Bytes, Words, Words, Words, Words],
+    sizes: tuple[int, int, int], notes: Words, columns: tuple[Words, Words],
+) -> int:  # fmt: skip
+    """First pass: parse records, note their units. Returns a Stop."""
+    board, index, delays, marks, touched = tables
+    mask, levels, room = sizes
+    row, passed = columns
+    while form[RECORDS] < room:
+        at = form[AT]
+        if at >= form[END_AT]:
+            return DONE
+        stop = parse_record(memory, at, form[END_AT], form[BASE] + at, form[CHECKS], row)
+        if stop != DONE:
+            form[CULPRIT] = at
+            return stop
+        topic = _find_topic(memory, row, board, index, mask)
+        base = machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_QUEUE_BASE)
+        count = machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_QUEUE_COUNT)
+        if topic < 0 or row[QUEUE_ID] >= count or row[QUEUE_ID] < 0:
+            form[CULPRIT] = at
+            return UNKNOWN_TOPIC
+        kind = row[SYS_FLAG] & SYS_TRANSACTION
+        if kind == 0 or kind == SYS_COMMIT:  # SF-61
+            queue = base + row[QUEUE_ID]
+            expected = _next_offset(board, form, queue, marks, touched)
+            if row[QUEUE_OFFSET] > expected:
+                form[CULPRIT] = at
+                return INVALID
+            if row[QUEUE_OFFSET] == expected:
+                read_properties(memory, row)
+                tags = _tags_code(row, topic, form[SCHEDULE], delays, levels)
+                _note_unit(row, queue, tags, form, marks, touched, notes, expected)
+        passed[form[RECORDS]] = at << 16 | topic
+        form[RECORDS] += 1
+        form[LAST_MS] = row[STORE_MS]
+        form[AT] = at + row[SIZE]
+    return LIMIT
+
+
+@kernel()
+def _lay_out(form: Words, marks: Words, touched: Words, notes: Words, units: Bytes) -> None:
+    """Second pass: each queue's units side by side. TOUCH_START becomes its end in `units`."""
+    start = 0
+    for place in range(form[TOUCHED]):
+        at = place * TOUCH_WORDS
+        touched[at + TOUCH_START] = start
+        start += touched[at + TOUCH_COUNT] * CQ_UNIT_BYTES
+        marks[touched[at + TOUCH_QUEUE]] = 0
+    for unit in range(form[UNITS]):
+        note = unit * NOTE_WORDS
+        place = notes[note + NOTE_QUEUE] * TOUCH_WORDS + TOUCH_START
+        at = touched[place]
+        machine.store_be64(units, at, notes[note + NOTE_POSITION])
+        machine.store_be32(units, at + CQ_SIZE, notes[note + NOTE_SIZE])
+        machine.store_be64(units, at + CQ_TAGS, notes[note + NOTE_TAGS])
+        touched[place] = at + CQ_UNIT_BYTES
+
+
+@kernel(
+    i8, BYTES_RO, WORDS, BYTES, WORDS, WORDS, WORDS, WORDS, WORDS, BYTES, WORDS, WORDS
+)
+def dispatch_log(
+    memory: Bytes, form: Words, board: Bytes, index: Words, delays: Words, marks: Words,
+    touched: Words, notes: Words, units: Bytes, passed: Words, row: Words,
+) -> int:  # fmt: skip
+    """Make the units of records from form[AT] to form[END_AT] of a segment's view.
+
+    Units that a queue has already (queue offset below its `written`) are passed over. `marks` is
+    zero, a word per queue of the board, and is left zero. `passed` gets offset << 16 | topic slot
+    of every record. The room of `passed` bounds the call; `touched`, `notes` and `units` have room
+    for as many. Returns DONE, LIMIT, FILLER, END, TRUNCATED, INVALID (form[CULPRIT] says where) or
+    UNKNOWN_TOPIC (read the board's topics again).
+    """
+    form[RECORDS] = 0
+    form[UNITS] = 0
+    form[TOUCHED] = 0
+    raw_form = machine.raw(form)
+    raw_marks = machine.raw(marks)
+    raw_touched = machine.raw(touched)
+    raw_notes = machine.raw(notes)
+    tables = (machine.raw(board), machine.raw(index), machine.raw(delays), raw_marks, raw_touched)
+    sizes = (index.size - 1, delays.size, passed.size)
+    columns = (machine.raw(row), machine.raw(passed))
+    stop = _collect(machine.raw(memory), raw_form, tables, sizes, raw_notes, columns)
+    _lay_out(raw_form, raw_marks, raw_touched, raw_notes, machine.raw(units))
+    return stop
+
+
+@kernel(i8, BYTES, WORDS, i8, i8)
+def publish_written(board: Bytes, touched: Words, count: int, queues_at: int) -> int:
+    """After the units are in the files: move `written` of each touched queue."""
+    for place in range(count):
+        at = place * TOUCH_WORDS
+        queue_at = queues_at + touched[at + TOUCH_QUEUE] * QUEUE_BYTES
+        end = touched[at + TOUCH_FIRST] + touched[at + TOUCH_COUNT]
+        atomics.store_release(board, queue_at + QUEUE_WRITTEN, end)
+    return count
+
+
+@kernel(i8, BYTES, WORDS, i8)
+def publish_visible(board: Bytes, pairs: Words, queues_at: int) -> int:
+    """Move `max_offset` of queues: pairs of (queue, offset). Consumers may read below."""
+    for place in range(0, pairs.size, 2):
+        queue_at = queues_at + pairs[place] * QUEUE_BYTES
+        # SYNC POINT: max offset (other end: the consumer's poll)
+        atomics.store_release(board, queue_at + QUEUE_MAX_OFFSET, pairs[place + 1])
+    # SYNC POINT: sleep (other end: `arm` of consumers)
+    atomics.fence()
+    return pairs.size // 2
+
+
+@kernel(i8, BYTES, WORDS, i8)
+def is_interested(arena: Bytes, stamps: Words, now: int) -> int:
+    """1 if a sleeping session waits for a queue whose stamp is `now`. Its words may be anything."""
+    if not atomics.load_acquire32(arena, ARENA_WAIT_ARMED):
+        return 0
+    count = atomics.load_acquire32(arena, ARENA_INTEREST_COUNT)
+    if count > INTEREST_MAX:
+        return 1
+    for place in range(count):
+        queue = machine.load32(arena, INTEREST_AT + 4 * place)
+        if queue < stamps.size and stamps[queue] == now:
+            return 1
+    return 0

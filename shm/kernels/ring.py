@@ -1,0 +1,378 @@
+"""Lanes: entries in rings between one client and one agent, and the sleeping protocol.
+
+Publishing is one release store of the tail, consuming one release store of the head. A side that
+sleeps first raises its flag behind a full fence and looks again; a side that publishes looks at
+the flag behind a full fence. Leave either fence out and a wake-up gets lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shm import atomics, machine
+from shm.codes import AgentState, EntryFlag, EntryKind
+from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from shm.kernels import frames
+from shm.layout import (
+    COMPLETION_BYTES,
+    COMPLETION_END,
+    COMPLETION_POSITION,
+    COMPLETION_QUEUE,
+    COMPLETION_QUEUE_OFFSET,
+    COMPLETION_SEQ,
+    COMPLETION_STATUS,
+    COMPLETION_STORE_MS,
+    ENTRY_APP_FLAG,
+    ENTRY_BATCH,
+    ENTRY_BODY,
+    ENTRY_BORN,
+    ENTRY_BYTES,
+    ENTRY_EXTRA,
+    ENTRY_FLAGS,
+    ENTRY_KIND,
+    ENTRY_QUEUE,
+    ENTRY_ROUTE,
+    ENTRY_SEQ,
+    LANE_AGENT_STATE,
+    LANE_CLIENT_ARMED,
+    LANE_DOWN_HEAD,
+    LANE_DOWN_TAIL,
+    LANE_UP_HEAD,
+    LANE_UP_TAIL,
+    MESSAGE_BODY,
+    MESSAGE_BYTES,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Words = NDArray[np.int64]
+
+PAD = int(EntryKind.PAD)
+SEND = int(EntryKind.SEND)
+COMPLETION = int(EntryKind.COMPLETION)
+URGENT = int(EntryFlag.URGENT)
+BATCH = int(EntryFlag.BATCH)
+NAPPING = int(AgentState.NAPPING)
+ARMED = int(AgentState.ARMED)
+
+#: Results of the functions below that are not counts.
+FULL = -1
+HOSTILE = -2
+TOO_LARGE = -3
+
+
+@kernel(i8, BYTES, i8, i8, i8, i8)
+def arm(memory: Bytes, flag_at: int, flag: int, word_at: int, seen: int) -> int:
+    """Raise a sleep flag, then look at the word once more: 1 = may sleep, 0 = it has moved.
+
+    `seen` is the value that was consumed, never a fresh load.
+    """
+    atomics.store_release32(memory, flag_at, flag)
+    # SYNC POINT: sleep (other end: `wanted`, `publish`)
+    atomics.fence()
+    return 1 if atomics.load_acquire(memory, word_at) == seen else 0
+
+
+@kernel(i8, BYTES, i8, i8)
+def publish(memory: Bytes, word_at: int, value: int) -> int:
+    """Store a word that others may sleep on; their flags are to be looked at afterwards."""
+    atomics.store_release(memory, word_at, value)
+    # SYNC POINT: sleep (other end: `arm`)
+    atomics.fence()
+    return 0
+
+
+@kernel(i8, BYTES, i8, i8, BYTES, i8)
+def publish_and_check(
+    memory: Bytes, word_at: int, value: int, flags: Bytes, flag_at: int
+) -> int:
+    """Store a word and return the sleep flag of the one who waits for it."""
+    atomics.store_release(memory, word_at, value)
+    # SYNC POINT: sleep (other end: `arm`)
+    atomics.fence()
+    return atomics.load_acquire32(flags, flag_at)
+
+
+@kernel()
+def _wants_bell(arena: Bytes, lane: Words, flags: int) -> int:
+    """After the tail's release: must the agent be rung?"""
+    # SYNC POINT: sleep (other end: `arm`)
+    atomics.fence()
+    state = atomics.load_acquire32(arena, lane[frames.CONTROL] + LANE_AGENT_STATE)
+    if state == ARMED:
+        return 1
+    if state == NAPPING:
+        used = lane[frames.UP_CURSOR] - lane[frames.UP_SEEN]
+        half_full = 2 * used > lane[frames.UP_MASK]
+        if half_full:
+            # The head seen last may be old; only a truly half-full ring wakes the agent.
+            head = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_UP_HEAD)
+            lane[frames.UP_SEEN] = head
+            half_full = 2 * (lane[frames.UP_CURSOR] - head) > lane[frames.UP_MASK]
+        return 1 if half_full or flags & URGENT else 0
+    return 0
+
+
+@kernel()
+def _reserve(arena: Bytes, lane: Words, cursor: int, size: int) -> int:
+    """Where an entry of `size` bytes goes if the client's tail is `cursor`; pads at the wrap.
+
+    Returns the tail at which the entry starts, or FULL. Publishes nothing.
+    """
+    mask = lane[frames.UP_MASK]
+    offset = cursor & mask
+    left = mask + 1 - offset
+    skip = left if left < size else 0
+    if cursor + skip + size - lane[frames.UP_SEEN] > mask + 1:
+        # SYNC POINT: up head (other end: `settle_lane`)
+        head = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_UP_HEAD)
+        lane[frames.UP_SEEN] = head
+        if cursor + skip + size - head > mask + 1:
+            return FULL
+    if skip:
+        at = lane[frames.UP] + offset
+        machine.store32(arena, at, skip)
+        machine.store16(arena, at + ENTRY_KIND, PAD)
+        machine.store16(arena, at + ENTRY_FLAGS, 0)
+    return cursor + skip
+
+
+@kernel()
+def fill_send(arena: Bytes, at: int, seq: int, form: Words, body: Bytes, extra: Bytes) -> int:
+    """Write a SEND entry at an arena offset; returns its length.
+
+    `form`: flags, route, queue, born ms, application flag, batch count.
+    """
+    size = (ENTRY_BYTES + body.size + extra.size + 7) & ~7
+    machine.store32(arena, at, size)
+    machine.store16(arena, at + ENTRY_KIND, SEND)
+    machine.store16(arena, at + ENTRY_FLAGS, form[0])
+    machine.store64(arena, at + ENTRY_SEQ, seq)
+    machine.store64(arena, at + ENTRY_BORN, form[3])
+    machine.store32(arena, at + ENTRY_ROUTE, form[1])
+    machine.store32(arena, at + ENTRY_QUEUE, form[2])
+    machine.store32(arena, at + ENTRY_BODY, body.size)
+    machine.store32(arena, at + ENTRY_EXTRA, extra.size)
+    machine.store32(arena, at + ENTRY_APP_FLAG, form[4])
+    machine.store32(arena, at + ENTRY_BATCH, form[5])
+    machine.copy(arena, at + ENTRY_BYTES, body, 0, body.size)
+    machine.copy(arena, at + ENTRY_BYTES + body.size, extra, 0, extra.size)
+    return size
+
+
+@kernel(i8, BYTES, WORDS, WORDS, BYTES_RO, BYTES_RO)
+def put(arena: Bytes, lane: Words, form: Words, body: Bytes, extra: Bytes) -> int:
+    """Put one SEND entry and publish it. Single writer: the client.
+
+    Returns its seq, FULL, or TOO_LARGE (more than half of the ring). `lane[RING]` says whether to
+    ring the agent.
+    """
+    size = (ENTRY_BYTES + body.size + extra.size + 7) & ~7
+    if 2 * size > lane[frames.UP_MASK] + 1:
+        return TOO_LARGE
+    start = _reserve(arena, lane, lane[frames.UP_CURSOR], size)
+    if start < 0:
+        return FULL
+    seq = lane[frames.SEQ] + 1
+    fill_send(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), seq, form, body, extra)
+    lane[frames.SEQ] = seq
+    lane[frames.UP_CURSOR] = start + size
+    # SYNC POINT: up tail (other end: `drain_lane`)
+    atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, start + size)
+    lane[frames.RING] = _wants_bell(arena, lane, form[0])
+    return seq
+
+
+@kernel(i8, BYTES, WORDS, WORDS, BYTES_RO, WORDS)
+def put_batch(arena: Bytes, lane: Words, form: Words, payload: Bytes, lengths: Words) -> int:
+    """Put several entries and publish them by one store: the agent sees all or none.
+
+    `lengths` holds body and extra lengths in turn; `payload` bodies and extras in that order.
+    Returns the seq of the last, FULL or TOO_LARGE.
+    """
+    count = lengths.size // 2
+    total = 0
+    for index in range(count):
+        total += (ENTRY_BYTES + lengths[2 * index] + lengths[2 * index + 1] + 7) & ~7
+    if 2 * total > lane[frames.UP_MASK] + 1:
+        return TOO_LARGE
+    cursor = lane[frames.UP_CURSOR]
+    seq = lane[frames.SEQ]
+    at = 0
+    for index in range(count):
+        body = payload[at : at + lengths[2 * index]]
+        at += lengths[2 * index]
+        extra = payload[at : at + lengths[2 * index + 1]]
+        at += lengths[2 * index + 1]
+        size = (ENTRY_BYTES + body.size + extra.size + 7) & ~7
+        start = _reserve(arena, lane, cursor, size)
+        if start < 0:
+            return FULL
+        seq += 1
+        form[5] = count - index
+        fill_send(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), seq, form, body, extra)
+        cursor = start + size
+    lane[frames.SEQ] = seq
+    lane[frames.UP_CURSOR] = cursor
+    # SYNC POINT: up tail (other end: `drain_lane`)
+    atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, cursor)
+    lane[frames.RING] = _wants_bell(arena, lane, form[0])
+    return seq
+
+
+@kernel(i8, BYTES, WORDS, BYTES_RO)
+def put_raw(arena: Bytes, lane: Words, entry: Bytes) -> int:
+    """Put an entry whose bytes are ready (length, seq and all). Returns 1, FULL or TOO_LARGE."""
+    size = entry.size
+    if 2 * size > lane[frames.UP_MASK] + 1:
+        return TOO_LARGE
+    start = _reserve(arena, lane, lane[frames.UP_CURSOR], size)
+    if start < 0:
+        return FULL
+    machine.copy(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), entry, 0, size)
+    lane[frames.SEQ] = machine.load64(entry, ENTRY_SEQ)
+    lane[frames.UP_CURSOR] = start + size
+    # SYNC POINT: up tail (other end: `drain_lane`)
+    atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, start + size)
+    lane[frames.RING] = _wants_bell(arena, lane, URGENT)
+    return 1
+
+
+@kernel(i8, BYTES, WORDS, WORDS)
+def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
+    """Take completions out of the down ring, as many as `out` has room for. Single reader.
+
+    Returns how many; entries that repeat a seq (posted again after an agent's restart) are passed.
+    """
+    room = out.size // frames.COMPLETION_WORDS
+    taken = 0
+    cursor = lane[frames.DOWN_CURSOR]
+    # SYNC POINT: down tail (other end: `settle_lane`)
+    tail = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_DOWN_TAIL)
+    while cursor < tail and taken < room:
+        at = lane[frames.DOWN] + (cursor & lane[frames.DOWN_MASK])
+        cursor += machine.load32(arena, at)
+        if machine.load16(arena, at + ENTRY_KIND) != COMPLETION:
+            continue
+        seq = machine.load64(arena, at + COMPLETION_SEQ)
+        if seq <= lane[frames.COMPLETED]:
+            continue
+        lane[frames.COMPLETED] = seq
+        row = taken * frames.COMPLETION_WORDS
+        out[row + frames.OUT_SEQ] = seq
+        out[row + frames.OUT_STATUS] = machine.load32(arena, at + COMPLETION_STATUS)
+        out[row + frames.OUT_QUEUE] = machine.load32(arena, at + COMPLETION_QUEUE)
+        out[row + frames.OUT_OFFSET] = machine.load64(arena, at + COMPLETION_QUEUE_OFFSET)
+        out[row + frames.OUT_POSITION] = machine.load64(arena, at + COMPLETION_POSITION)
+        out[row + frames.OUT_END] = machine.load64(arena, at + COMPLETION_END)
+        out[row + frames.OUT_MS] = machine.load64(arena, at + COMPLETION_STORE_MS)
+        taken += 1
+    if cursor != lane[frames.DOWN_CURSOR]:
+        lane[frames.DOWN_CURSOR] = cursor
+        # SYNC POINT: down head (other end: `drain_lane`)
+        atomics.store_release(arena, lane[frames.CONTROL] + LANE_DOWN_HEAD, cursor)
+        atomics.fence()
+        # An agent that stopped draining for want of room is ARMED.
+        state = atomics.load_acquire32(arena, lane[frames.CONTROL] + LANE_AGENT_STATE)
+        lane[frames.RING] = 1 if state == ARMED else 0
+    return taken
+
+
+# --------------------------------------------------------------- control messages, either direction
+
+
+@kernel(i8, BYTES, WORDS, i8, i8, BYTES_RO)
+def put_message(arena: Bytes, lane: Words, up: int, kind: int, body: Bytes) -> int:
+    """Put a control entry into the up ring (`up` = 1, client) or the down ring (0, agent).
+
+    Returns 1, FULL, TOO_LARGE, or HOSTILE if the peer's head is impossible. `lane[RING]` says
+    whether to ring.
+    """
+    own, peer, base, mask, cursor_at = _direction(lane, up)
+    size = (MESSAGE_BYTES + body.size + 7) & ~7
+    if 2 * size > mask + 1:
+        return TOO_LARGE
+    cursor = lane[cursor_at]
+    left = mask + 1 - (cursor & mask)
+    skip = left if left < size else 0
+    head = atomics.load_acquire(arena, peer)
+    if head > cursor or cursor - head > mask + 1:
+        return HOSTILE
+    if cursor + skip + size - head > mask + 1:
+        return FULL
+    if skip:
+        _message_head(arena, base + (cursor & mask), skip, PAD)
+    at = base + ((cursor + skip) & mask)
+    _message_head(arena, at, size, kind)
+    machine.store32(arena, at + MESSAGE_BODY, body.size)
+    machine.copy(arena, at + MESSAGE_BYTES, body, 0, body.size)
+    lane[cursor_at] = cursor + skip + size
+    # SYNC POINT: message tail (other end: `take_message`)
+    atomics.store_release(arena, own, cursor + skip + size)
+    atomics.fence()
+    flag_at = LANE_AGENT_STATE if up else LANE_CLIENT_ARMED
+    flag = atomics.load_acquire32(arena, lane[frames.CONTROL] + flag_at)
+    lane[frames.RING] = 1 if flag else 0
+    return 1
+
+
+@kernel()
+def _direction(lane: Words, up: int) -> tuple[int, int, int, int, int]:
+    """Own word, peer's word, ring, mask and cursor's index for putting in a direction."""
+    control = lane[frames.CONTROL]
+    if up:
+        return (
+            control + LANE_UP_TAIL, control + LANE_UP_HEAD,
+            lane[frames.UP], lane[frames.UP_MASK], frames.UP_CURSOR,
+        )  # fmt: skip
+    return (
+        control + LANE_DOWN_TAIL, control + LANE_DOWN_HEAD,
+        lane[frames.DOWN], lane[frames.DOWN_MASK], frames.DOWN_CURSOR,
+    )  # fmt: skip
+
+
+@kernel()
+def _message_head(arena: Bytes, at: int, length: int, kind: int) -> None:
+    machine.store32(arena, at, length)
+    machine.store16(arena, at + ENTRY_KIND, kind)
+    machine.store16(arena, at + ENTRY_FLAGS, 0)
+
+
+@kernel(i8, BYTES, WORDS, i8, BYTES)
+def take_message(arena: Bytes, lane: Words, up: int, out: Bytes) -> int:
+    """Take a control entry out of the up ring (`up` = 1, agent) or the down ring (0, client).
+
+    Copies its body to `out`; returns the body's length, FULL if there is none, or HOSTILE if the
+    ring breaks its rules (lengths are checked on private copies of the words).
+    """
+    peer_tail, own_head, base, mask, cursor_at = _direction(lane, up)
+    cursor = lane[cursor_at]
+    # SYNC POINT: message tail (other end: `put_message`)
+    tail = atomics.load_acquire(arena, peer_tail)
+    result = FULL
+    if tail < cursor or tail - cursor > mask + 1 or tail & 7:
+        return HOSTILE
+    while cursor < tail and result == FULL:
+        at = base + (cursor & mask)
+        length = atomics.load_acquire32(arena, at)
+        if length < 8 or length & 7 or length > tail - cursor or (cursor & mask) + length > mask + 1:
+            return HOSTILE
+        if machine.load16(arena, at + ENTRY_KIND) != PAD:
+            size = atomics.load_acquire32(arena, at + MESSAGE_BODY) if length >= MESSAGE_BYTES else -1
+            if size < 0 or MESSAGE_BYTES + size > length or size > out.size:
+                return HOSTILE
+            machine.copy(out, 0, arena, at + MESSAGE_BYTES, size)
+            result = size
+        cursor += length
+    if cursor != lane[cursor_at]:
+        lane[cursor_at] = cursor
+        atomics.store_release(arena, own_head, cursor)
+        # SYNC POINT: sleep (other end: `arm`): the peer may wait for room.
+        atomics.fence()
+        flag_at = LANE_CLIENT_ARMED if up else LANE_AGENT_STATE
+        flag = atomics.load_acquire32(arena, lane[frames.CONTROL] + flag_at)
+        lane[frames.RING] = 1 if flag else 0
+    return result

@@ -1,0 +1,7 @@
+"""Every module of kernels, so that `jit.warm` finds them: import this before the first fork."""
+
+from __future__ import annotations
+
+from shm.kernels import dispatch, encode, ring, scan
+
+MODULES = (dispatch, encode, ring, scan)

@@ -1,0 +1,695 @@
+"""Where every byte is: shared memory first, then the files of the store.
+
+The only file that spells a layout. Tables below, plain `int` offsets of the words that kernels
+touch behind them (numba freezes module-level ints). docs/layout.md is made from these tables.
+Nothing here imports numpy or numba.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shm import limits
+from shm.structs import LINE_BYTES, Field, Struct, fingerprint
+
+# ---------------------------------------------------------------------------------- ring entries
+
+ENTRY: Final = Struct(
+    "ring_entry",
+    48,
+    (
+        Field("length", "u4", "bytes of the entry, header and padding to 8 included"),
+        Field("kind", "u2", "codes.EntryKind"),
+        Field("flags", "u2", "codes.EntryFlag"),
+        Field("seq", "u8", "dense per producer, from 1"),
+        Field("born_ms", "i8", "client's wall clock, Unix ms"),
+        Field("route", "u4", "number of a ready slot of the route table"),
+        Field("queue", "i4", "queue id, or -1: the writer takes the topic's queues in turn"),
+        Field("body_bytes", "u4", "the body follows the header"),
+        Field("extra_bytes", "u4", "properties in SF-27's form follow the body"),
+        Field("app_flag", "i4", "RocketMQ's `flag`, opaque"),
+        Field("batch", "u4", "with flag BATCH: members from this one to the last; else 0"),
+    ),
+    note="An entry never wraps: a PAD entry (its first 8 bytes) fills the rest of the ring.",
+)
+ENTRY_BYTES: Final = ENTRY.size
+ENTRY_LENGTH: Final = ENTRY.offset("length")
+ENTRY_KIND: Final = ENTRY.offset("kind")
+ENTRY_FLAGS: Final = ENTRY.offset("flags")
+ENTRY_SEQ: Final = ENTRY.offset("seq")
+ENTRY_BORN: Final = ENTRY.offset("born_ms")
+ENTRY_ROUTE: Final = ENTRY.offset("route")
+ENTRY_QUEUE: Final = ENTRY.offset("queue")
+ENTRY_BODY: Final = ENTRY.offset("body_bytes")
+ENTRY_EXTRA: Final = ENTRY.offset("extra_bytes")
+ENTRY_APP_FLAG: Final = ENTRY.offset("app_flag")
+ENTRY_BATCH: Final = ENTRY.offset("batch")
+PAD_BYTES_MIN: Final = 8
+
+APPEND: Final = Struct(
+    "append_extension",
+    56,
+    (
+        Field("sys_flag", "i4", "SF-25's bits; IPv6 bits say how long the hosts are"),
+        Field("reconsume_times", "i4", ""),
+        Field("prepared_offset", "i8", "RocketMQ's preparedTransactionOffset, or -1 - origin"),
+        Field("born_host", 20, "address and port as stored; 8 or 20 bytes count"),
+        Field("store_host", 20, "likewise"),
+    ),
+    note="Between header and body of an APPEND entry. Its extras are the whole property string.",
+)
+APPEND_BYTES: Final = APPEND.size
+APPEND_SYS_FLAG: Final = APPEND.offset("sys_flag")
+APPEND_RECONSUME: Final = APPEND.offset("reconsume_times")
+APPEND_PREPARED: Final = APPEND.offset("prepared_offset")
+APPEND_BORN_HOST: Final = APPEND.offset("born_host")
+APPEND_STORE_HOST: Final = APPEND.offset("store_host")
+
+COMPLETION: Final = Struct(
+    "completion",
+    56,
+    (
+        Field("length", "u4", "56"),
+        Field("kind", "u2", "EntryKind.COMPLETION"),
+        Field("flags", "u2", "0"),
+        Field("seq", "u8", "of the entry that it answers; rises"),
+        Field("queue_offset", "i8", "ordinal in the queue, -1 if refused"),
+        Field("position", "i8", "of the record in the log, -1 if refused"),
+        Field("end", "i8", "position behind the record: durable when board.durable reaches it"),
+        Field("queue", "i4", "queue id"),
+        Field("status", "u4", "codes.Status"),
+        Field("store_ms", "i8", "storeTimestamp"),
+    ),
+)
+COMPLETION_BYTES: Final = COMPLETION.size
+COMPLETION_SEQ: Final = COMPLETION.offset("seq")
+COMPLETION_QUEUE_OFFSET: Final = COMPLETION.offset("queue_offset")
+COMPLETION_POSITION: Final = COMPLETION.offset("position")
+COMPLETION_END: Final = COMPLETION.offset("end")
+COMPLETION_QUEUE: Final = COMPLETION.offset("queue")
+COMPLETION_STATUS: Final = COMPLETION.offset("status")
+COMPLETION_STORE_MS: Final = COMPLETION.offset("store_ms")
+
+MESSAGE: Final = Struct(
+    "control_entry",
+    16,
+    (
+        Field("length", "u4", "bytes, header and padding to 8 included"),
+        Field("kind", "u2", "REQUEST or NOTICE"),
+        Field("flags", "u2", "0"),
+        Field("body_bytes", "u4", "msgpack body follows"),
+        Field("reserved", "u4", "0"),
+    ),
+    note="What sessions and `groups` say to each other: msgpack bodies, shm/groupwire.py.",
+)
+MESSAGE_BYTES: Final = MESSAGE.size
+MESSAGE_BODY: Final = MESSAGE.offset("body_bytes")
+
+# ----------------------------------------------------------------------------------------- arena
+
+LANE: Final = Struct(
+    "lane",
+    512,
+    (
+        Field("up_tail", "u8", "next byte to write in the up ring; only grows", "client"),
+        Field("pad0", 120, "zero"),
+        Field("down_head", "u8", "next byte to read in the down ring; only grows", "client"),
+        Field("client_armed", "u4", "1: ring my bell at the next change of this lane", "client"),
+        Field("pad1", 116, "zero"),
+        Field("up_head", "u8", "next byte to read in the up ring; only grows", "agent"),
+        Field("agent_state", "u4", "codes.AgentState", "agent"),
+        Field("pad2", 116, "zero"),
+        Field("down_tail", "u8", "next byte to write in the down ring; only grows", "agent"),
+        Field("adopted", "u8", "counts agents that took this lane over, from 1", "agent"),
+        Field("last_seq", "u8", "last seq of this producer in the log when adopted", "agent"),
+        Field("pad3", 104, "zero"),
+    ),
+    note="Cursors count bytes since the lane's birth; masked they are ring offsets. After its writer's"
+    " death a cursor stays as it is: what lies beyond it was never published.",
+)
+LANE_BYTES: Final = LANE.size
+LANE_UP_TAIL: Final = LANE.offset("up_tail")
+LANE_DOWN_HEAD: Final = LANE.offset("down_head")
+LANE_CLIENT_ARMED: Final = LANE.offset("client_armed")
+LANE_UP_HEAD: Final = LANE.offset("up_head")
+LANE_AGENT_STATE: Final = LANE.offset("agent_state")
+LANE_DOWN_TAIL: Final = LANE.offset("down_tail")
+LANE_ADOPTED: Final = LANE.offset("adopted")
+LANE_LAST_SEQ: Final = LANE.offset("last_seq")
+
+ARENA: Final = Struct(
+    "arena_header",
+    512,
+    (
+        Field("magic", "u8", "ARENA_MAGIC", "supervisor, once"),
+        Field("fingerprint", "u8", "of this file", "supervisor, once"),
+        Field("epoch", "u8", "life of the broker that made it", "supervisor, once"),
+        Field("session", "u8", "session id", "supervisor, once"),
+        Field("bytes", "u8", "size of the arena", "supervisor, once"),
+        Field("pad0", 88, "zero"),
+        Field("wait_armed", "u4", "1: ring when a queue of the interest list grows", "client"),
+        Field("wait_pad", "u4", "zero"),
+        Field(
+            "durable_wanted", "u8", "ring when board.durable reaches this; 0 = nothing", "client"
+        ),
+        Field("interest_count", "u4", "queues in the list; more than INTEREST_MAX = any", "client"),
+        Field("interest_pad", "u4", "zero"),
+        Field("pad1", 104, "zero"),
+        Field(
+            "evicted", "u4", "1: this session is over, nothing here is read any more", "supervisor"
+        ),
+        Field("pad2", 124, "zero"),
+        Field("revoked", "u8", "counts lease notices; checked before each delivery", "groups"),
+        Field("pad3", 120, "zero"),
+    ),
+    note="One session's memory: header, interest list, route table, writer lane, groups lane, rings.",
+)
+ARENA_BYTES: Final = ARENA.size
+ARENA_EPOCH: Final = ARENA.offset("epoch")
+ARENA_WAIT_ARMED: Final = ARENA.offset("wait_armed")
+ARENA_DURABLE_WANTED: Final = ARENA.offset("durable_wanted")
+ARENA_INTEREST_COUNT: Final = ARENA.offset("interest_count")
+ARENA_EVICTED: Final = ARENA.offset("evicted")
+ARENA_REVOKED: Final = ARENA.offset("revoked")
+ARENA_MAGIC: Final = 0x6761_6E74_7279_4131  # "gantryA1"
+
+INTEREST_AT: Final = ARENA_BYTES  # u4 board queue numbers
+ROUTES_AT: Final = INTEREST_AT + 4 * limits.INTEREST_MAX
+
+ROUTE: Final = Struct(
+    "route",
+    256,
+    (
+        Field("ready", "u4", "1 once the slot is complete; never changed afterwards", "client"),
+        Field("topic", "u4", "number of a topic slot on the board", "client"),
+        Field("block_bytes", "u4", "bytes of properties", "client"),
+        Field("reserved", "u4", "zero", "client"),
+        Field("block", 240, "properties in SF-27's form, a tag for example", "client"),
+    ),
+    note="The writer copies and checks a slot when it first meets its number, and never looks again.",
+)
+ROUTE_BYTES: Final = ROUTE.size
+ROUTE_READY: Final = ROUTE.offset("ready")
+ROUTE_TOPIC: Final = ROUTE.offset("topic")
+ROUTE_BLOCK_BYTES: Final = ROUTE.offset("block_bytes")
+ROUTE_BLOCK: Final = ROUTE.offset("block")
+
+WRITER_LANE_AT: Final = ROUTES_AT + ROUTE_BYTES * limits.ROUTES_MAX
+GROUPS_LANE_AT: Final = WRITER_LANE_AT + LANE_BYTES
+RINGS_AT: Final = GROUPS_LANE_AT + LANE_BYTES
+# Rings follow in this order: writer up, writer down, groups up, groups down (shm/arena.py).
+assert RINGS_AT % LINE_BYTES == 0
+
+# ----------------------------------------------------------------------------------------- board
+
+BOARD: Final = Struct(
+    "board_header",
+    2048,
+    (
+        Field("magic", "u8", "BOARD_MAGIC", "supervisor, once"),
+        Field("fingerprint", "u8", "of this file", "supervisor, once"),
+        Field("epoch", "u8", "random, with a boot counter in its low 16 bits", "supervisor, once"),
+        Field("boot_id", 16, "of the machine's boot", "supervisor, once"),
+        Field("topics_max", "u4", "slots of the topic table", "supervisor, once"),
+        Field("queues_max", "u4", "slots of the queue table", "supervisor, once"),
+        Field("segment_bytes", "u8", "mappedFileSizeCommitLog", "supervisor, once"),
+        Field("cq_bytes", "u8", "mappedFileSizeConsumeQueue", "supervisor, once"),
+        Field("started_ms", "i8", "wall clock at start", "supervisor, once"),
+        Field("pad0", 56, "zero"),
+        Field("state", "u4", "codes.BrokerState", "supervisor; any agent sets FAILED"),
+        Field("failed_errno", "u4", "errno behind FAILED", "the agent that failed"),
+        Field("topic_count", "u4", "topic slots in use; only grows", "supervisor"),
+        Field("queue_count", "u4", "queue slots in use; only grows", "supervisor"),
+        Field("session_count", "u4", "attached sessions", "supervisor"),
+        Field("pad1", 108, "zero"),
+        Field("appended", "i8", "log positions below are records; only grows", "writer"),
+        Field("store_ms", "i8", "storeTimestamp of the last record", "writer"),
+        Field("pad2", 112, "zero"),
+        Field("settled", "i8", "below, completions are in the rings too; only grows", "writer"),
+        Field("pad3", 120, "zero"),
+        Field("durable_wanted", "i8", "somebody waits for this position", "writer"),
+        Field("pad4", 120, "zero"),
+        Field("durable", "i8", "log positions below survive a power cut; only grows", "flusher"),
+        Field("flusher_armed", "u4", "flusher sleeps until durable_wanted > durable", "flusher"),
+        Field("pad5", 116, "zero"),
+        Field("dispatched", "i8", "log positions below have their units; only grows", "reader"),
+        Field(
+            "reader_armed", "u4", "reader sleeps: ring it after appended or durable grows", "reader"
+        ),
+        Field("pad6", 116, "zero"),
+        Field("low", "i8", "log positions below are gone or going; only grows", "retention"),
+        Field("pad7", 120, "zero"),
+        Field("reserved", 1024, "zero"),
+    ),
+)
+BOARD_BYTES: Final = BOARD.size
+BOARD_EPOCH: Final = BOARD.offset("epoch")
+BOARD_STATE: Final = BOARD.offset("state")
+BOARD_FAILED_ERRNO: Final = BOARD.offset("failed_errno")
+BOARD_TOPIC_COUNT: Final = BOARD.offset("topic_count")
+BOARD_QUEUE_COUNT: Final = BOARD.offset("queue_count")
+BOARD_SESSION_COUNT: Final = BOARD.offset("session_count")
+BOARD_APPENDED: Final = BOARD.offset("appended")
+BOARD_STORE_MS: Final = BOARD.offset("store_ms")
+BOARD_SETTLED: Final = BOARD.offset("settled")
+BOARD_DURABLE_WANTED: Final = BOARD.offset("durable_wanted")
+BOARD_DURABLE: Final = BOARD.offset("durable")
+BOARD_FLUSHER_ARMED: Final = BOARD.offset("flusher_armed")
+BOARD_DISPATCHED: Final = BOARD.offset("dispatched")
+BOARD_READER_ARMED: Final = BOARD.offset("reader_armed")
+BOARD_LOW: Final = BOARD.offset("low")
+BOARD_MAGIC: Final = 0x6761_6E74_7279_4231  # "gantryB1"
+
+PROCESS: Final = Struct(
+    "process_slot",
+    128,
+    (
+        Field("pid", "u4", "0: not running", "supervisor"),
+        Field("restarts", "u4", "since the broker started", "supervisor"),
+        Field("started_ms", "i8", "wall clock", "supervisor"),
+        Field("heartbeat", "u8", "counts the agent's duty cycles", "the agent"),
+        Field("busy", "u8", "duty cycles that found work", "the agent"),
+        Field("work", "u8", "units of work done (records, requests)", "the agent"),
+        Field("refused", "u8", "entries or requests refused", "the agent"),
+        Field("bytes", "u8", "bytes of records handled", "the agent"),
+        Field("faults", "u8", "sessions cut off for breaking a ring's rules", "the agent"),
+        Field("pad", 64, "zero"),
+    ),
+)
+PROCESSES_MAX: Final = 16
+PROCESSES_AT: Final = BOARD_BYTES
+PROCESS_BYTES: Final = PROCESS.size
+PROCESS_HEARTBEAT: Final = PROCESS.offset("heartbeat")
+
+TOPIC: Final = Struct(
+    "topic_slot",
+    320,
+    (
+        Field("ready", "u4", "1 once the slot is complete", "supervisor"),
+        Field("queue_base", "u4", "its first slot in the queue table", "supervisor"),
+        Field("queue_count", "u4", "queues that exist", "supervisor"),
+        Field("write_queues", "u4", "queues that sends without a queue id go to", "supervisor"),
+        Field("level", "u4", "codes.Level", "supervisor"),
+        Field("perm", "u4", "CQ-103", "supervisor"),
+        Field("name_bytes", "u4", "length of the name", "supervisor"),
+        Field("system", "u4", "1: clients may not send to it", "supervisor"),
+        Field("reserved", 32, "zero"),
+        Field("name", 256, "UTF-8", "supervisor"),
+    ),
+)
+TOPICS_AT: Final = PROCESSES_AT + PROCESSES_MAX * PROCESS_BYTES
+TOPIC_BYTES: Final = TOPIC.size
+TOPIC_READY: Final = TOPIC.offset("ready")
+TOPIC_QUEUE_BASE: Final = TOPIC.offset("queue_base")
+TOPIC_QUEUE_COUNT: Final = TOPIC.offset("queue_count")
+TOPIC_WRITE_QUEUES: Final = TOPIC.offset("write_queues")
+TOPIC_LEVEL: Final = TOPIC.offset("level")
+TOPIC_PERM: Final = TOPIC.offset("perm")
+TOPIC_NAME_BYTES: Final = TOPIC.offset("name_bytes")
+TOPIC_SYSTEM: Final = TOPIC.offset("system")
+TOPIC_NAME: Final = TOPIC.offset("name")
+
+QUEUE: Final = Struct(
+    "queue_slot",
+    256,
+    (
+        Field("max_offset", "i8", "consumers may read units below; only grows", "reader"),
+        Field("written", "i8", "units in the ConsumeQueue files; only grows", "reader"),
+        Field("min_offset", "i8", "first unit whose record still exists", "reader"),
+        Field("topic", "u4", "topic slot", "supervisor, once"),
+        Field("queue_id", "u4", "", "supervisor, once"),
+        Field("pad0", 96, "zero"),
+        Field("next_offset", "i8", "queue offset of the next record", "writer"),
+        Field("pad1", 120, "zero"),
+    ),
+)
+QUEUE_BYTES: Final = QUEUE.size
+QUEUE_MAX_OFFSET: Final = QUEUE.offset("max_offset")
+QUEUE_WRITTEN: Final = QUEUE.offset("written")
+QUEUE_MIN_OFFSET: Final = QUEUE.offset("min_offset")
+QUEUE_TOPIC: Final = QUEUE.offset("topic")
+QUEUE_ID: Final = QUEUE.offset("queue_id")
+QUEUE_NEXT_OFFSET: Final = QUEUE.offset("next_offset")
+
+
+def queues_at(topics_max: int) -> int:
+    """Where the queue table starts on a board with that many topic slots."""
+    return TOPICS_AT + topics_max * TOPIC_BYTES
+
+
+def board_bytes(topics_max: int, queues_max: int) -> int:
+    """Size of a board."""
+    return queues_at(topics_max) + queues_max * QUEUE_BYTES
+
+
+# ------------------------------------------------------------------------- store: RocketMQ's files
+
+RECORD: Final = Struct(
+    "record_head",
+    88,
+    (
+        Field("total_size", "i4", "whole record, itself included"),
+        Field("magic", "u4", "RECORD_MAGIC_V1 or _V2"),
+        Field("body_crc", "u4", "SF-5"),
+        Field("queue_id", "i4", ""),
+        Field("flag", "i4", "the application's"),
+        Field("queue_offset", "i8", "0 for prepared and rollback records"),
+        Field("physical_offset", "i8", "of this record's first byte"),
+        Field("sys_flag", "i4", "spec section 3.3"),
+        Field("born_timestamp", "i8", "Unix ms"),
+        Field("born_host", 8, "IPv4 address and i32 port; 12 bytes longer with IPv6"),
+        Field("store_timestamp", "i8", "Unix ms"),
+        Field("store_host", 8, "likewise"),
+        Field("reconsume_times", "i4", ""),
+        Field("prepared_transaction_offset", "i8", "half's position, or -1 - origin"),
+        Field(
+            "body_length", "i4", "body, topic length and topic, properties length and all follow"
+        ),
+    ),
+    order=">",
+    note="Offsets hold for two IPv4 hosts (SF-16).",
+)
+RECORD_HEAD_BYTES: Final = RECORD.size
+RECORD_MAGIC: Final = RECORD.offset("magic")
+RECORD_BODY_CRC: Final = RECORD.offset("body_crc")
+RECORD_QUEUE_ID: Final = RECORD.offset("queue_id")
+RECORD_FLAG: Final = RECORD.offset("flag")
+RECORD_QUEUE_OFFSET: Final = RECORD.offset("queue_offset")
+RECORD_PHYSICAL_OFFSET: Final = RECORD.offset("physical_offset")
+RECORD_SYS_FLAG: Final = RECORD.offset("sys_flag")
+RECORD_BORN_MS: Final = RECORD.offset("born_timestamp")
+RECORD_BORN_HOST: Final = RECORD.offset("born_host")
+RECORD_STORE_MS: Final = RECORD.offset("store_timestamp")
+RECORD_STORE_HOST: Final = RECORD.offset("store_host")
+RECORD_RECONSUME: Final = RECORD.offset("reconsume_times")
+RECORD_PREPARED: Final = RECORD.offset("prepared_transaction_offset")
+RECORD_BODY_LENGTH: Final = RECORD.offset("body_length")
+HOST_BYTES_V4: Final = 8
+HOST_BYTES_V6: Final = 20
+RECORD_MAGIC_V1: Final = 0xDAA320A7
+RECORD_MAGIC_V2: Final = 0xDAA320AB
+FILLER_MAGIC: Final = 0xCBD43194
+RECORD_BYTES_MIN: Final = 91  # SF-16 with empty body, topic and properties
+
+SYS_BORN_V6: Final = 0x10
+SYS_STORE_V6: Final = 0x20
+SYS_TRANSACTION: Final = 0xC
+SYS_PREPARED: Final = 0x4
+SYS_COMMIT: Final = 0x8
+SYS_ROLLBACK: Final = 0xC
+
+FILLER: Final = Struct(
+    "filler",
+    8,
+    (
+        Field("size", "i4", "bytes left in the file, these included"),
+        Field("magic", "u4", "FILLER_MAGIC"),
+    ),
+    order=">",
+)
+
+CQ_UNIT: Final = Struct(
+    "consume_queue_unit",
+    20,
+    (
+        Field("physical_offset", "i8", ""),
+        Field("size", "i4", "of the record"),
+        Field(
+            "tags_code", "i8", "Java hash of TAGS (SF-62), a delivery time (SF-63), or an address"
+        ),
+    ),
+    order=">",
+)
+CQ_UNIT_BYTES: Final = CQ_UNIT.size
+CQ_POSITION: Final = CQ_UNIT.offset("physical_offset")
+CQ_SIZE: Final = CQ_UNIT.offset("size")
+CQ_TAGS: Final = CQ_UNIT.offset("tags_code")
+CQ_FILLER_SIZE: Final = 0x7FFFFFFF  # SF-65
+
+CQ_EXT_UNIT: Final = Struct(
+    "consume_queue_ext_unit",
+    20,
+    (
+        Field("size", "i2", "20 + bitmap bytes"),
+        Field("tags_code", "i8", ""),
+        Field("store_timestamp", "i8", "Unix ms"),
+        Field("bitmap_bytes", "i2", "the bitmap follows"),
+    ),
+    order=">",
+)
+CQ_EXT_ADDRESS_BASE: Final = -(1 << 63)  # SF-71
+CQ_EXT_ADDRESS_MAX: Final = -2147483649
+
+BATCH_CQ_UNIT: Final = Struct(
+    "batch_consume_queue_unit",
+    46,
+    (
+        Field("physical_offset", "i8", ""),
+        Field("size", "i4", ""),
+        Field("tags_code", "i8", ""),
+        Field("store_timestamp", "i8", "Unix ms"),
+        Field("base_offset", "i8", "queue offset of the batch's first message"),
+        Field("batch_size", "i2", ""),
+        Field("compacted_offset", "i4", "-1: none"),
+        Field("reserved", "i4", "0"),
+    ),
+    order=">",
+)
+
+CHECKPOINT: Final = Struct(
+    "checkpoint",
+    40,
+    (
+        Field("physic_msg_timestamp", "i8", "Unix ms"),
+        Field("logics_msg_timestamp", "i8", "Unix ms"),
+        Field("index_msg_timestamp", "i8", "Unix ms"),
+        Field("master_flushed_offset", "i8", ""),
+        Field("confirm_phy_offset", "i8", ""),
+    ),
+    order=">",
+)
+CHECKPOINT_FILE_BYTES: Final = 4096
+
+# --------------------------------------------------------------------- store: our own files, gantry/
+
+GANTRY_CHECKPOINT: Final = Struct(
+    "gantry_checkpoint",
+    128,
+    (
+        Field("magic", "u8", "GANTRY_CHECKPOINT_MAGIC"),
+        Field("serial", "u8", "rises; the valid slot with the higher one counts"),
+        Field("boot_id", 16, "of the machine's boot that wrote it"),
+        Field("epoch", "u8", "life of the broker"),
+        Field("durable", "i8", "log positions below are on the disk"),
+        Field("store_ms", "i8", "storeTimestamp of the last durable record"),
+        Field("dispatched", "i8", "log positions below have their units"),
+        Field("clean", "u4", "1: written by a clean stop"),
+        Field("reserved", 56, "zero"),
+        Field("crc", "u4", "CRC-32 of the bytes before"),
+    ),
+    order=">",
+    note="Two slots, 4096 bytes apart, written in turn: a torn write loses only the newer one.",
+)
+GANTRY_CHECKPOINT_MAGIC: Final = 0x6761_6E74_7279_4331
+GANTRY_CHECKPOINT_SLOT_BYTES: Final = 4096
+
+SIDECAR: Final = Struct(
+    "sidecar_header",
+    128,
+    (
+        Field("magic", "u8", "SIDECAR_MAGIC"),
+        Field("version", "u4", "1"),
+        Field("records", "u4", "fillers not counted"),
+        Field("base", "i8", "position of the segment's first byte"),
+        Field("segment_bytes", "i8", ""),
+        Field("end", "i8", "position behind the last record"),
+        Field("first_ms", "i8", "storeTimestamp of the first record"),
+        Field("last_ms", "i8", "storeTimestamp of the last record"),
+        Field("topics", "u4", "names in the dictionary"),
+        Field("blocks", "u4", "CRCs, one per MiB of the segment"),
+        Field("dictionary_bytes", "u4", "u2 length and UTF-8 per name"),
+        Field("reserved", 56, "zero"),
+        Field("crc", "u4", "CRC-32 of the whole sidecar with this field zero"),
+    ),
+    order=">",
+    note="Then: u4 position of each record in the segment, u2 topic number of each, the dictionary,"
+    " u4 CRC-32 of each MiB of the segment.",
+)
+SIDECAR_MAGIC: Final = 0x6761_6E74_7279_5331
+SIDECAR_BLOCK_BYTES: Final = 1 << 20
+
+LEDGER: Final = Struct(
+    "ledger_entry",
+    48,
+    (
+        Field("kind", "u2", "codes in workers/ledger.py"),
+        Field("attempt", "u2", "deliveries begun"),
+        Field("group", "u4", "number given by a GROUP entry"),
+        Field("topic", "u4", "number given by a TOPIC entry"),
+        Field("queue_id", "u4", ""),
+        Field("offset", "i8", "queue offset"),
+        Field("value", "i8", "kind's own"),
+        Field("session", "u8", "who"),
+        Field(
+            "name_bytes", "u4", "bytes of a name that follow a GROUP or TOPIC entry, padded to 8"
+        ),
+        Field("crc", "u4", "CRC-32 of the entry with this field zero, and the name"),
+    ),
+    order=">",
+    note="Append only; a torn tail is cut at the first bad CRC.",
+)
+
+PRODUCER: Final = Struct(
+    "producer_entry",
+    32,
+    (
+        Field("producer", 10, "80 random bits, first half of UNIQ_KEY"),
+        Field("reserved", 6, "zero"),
+        Field("last_seq", "u8", "last seq in the log"),
+        Field("store_ms", "i8", "its storeTimestamp"),
+    ),
+    order=">",
+)
+PRODUCERS_HEAD: Final = Struct(
+    "producers_header",
+    32,
+    (
+        Field("magic", "u8", "PRODUCERS_MAGIC"),
+        Field("position", "i8", "log positions below are covered"),
+        Field("count", "u8", "entries that follow"),
+        Field("reserved", "u4", "zero"),
+        Field("crc", "u4", "CRC-32 of the whole file with this field zero"),
+    ),
+    order=">",
+)
+PRODUCERS_MAGIC: Final = 0x6761_6E74_7279_5031
+
+# -------------------------------------------------------------------- store: derived files
+
+TRAILER: Final = Struct(
+    "crc_trailer",
+    limits.TRAILER_BYTES,
+    (
+        Field("key", 8, "`__CRC32#`"),
+        Field("separator", "u1", "1"),
+        Field("digits", 10, "decimal digits of the CRC (SF-5), least significant first"),
+        Field("end", "u1", "2"),
+    ),
+    order=">",
+    note="The last bytes of a record's properties (SF-22); the CRC covers all before them (SF-23).",
+)
+TRAILER_KEY: Final = b"__CRC32#"
+
+INDEX_HEADER: Final = Struct(
+    "index_header",
+    40,
+    (
+        Field("begin_timestamp", "i8", "storeTimestamp of the first message, Unix ms"),
+        Field("end_timestamp", "i8", "storeTimestamp of the last message, Unix ms"),
+        Field("begin_phy_offset", "i8", "position of the first message"),
+        Field("end_phy_offset", "i8", "position of the last message"),
+        Field("hash_slot_count", "i4", "slots in use"),
+        Field("index_count", "i4", "next entry number; starts at 1, 0 means 1"),
+    ),
+    order=">",
+    note="Then maxHashSlotNum slots (i4, newest entry number or 0) and maxIndexNum entries.",
+)
+INDEX_SLOT_BYTES: Final = 4
+
+INDEX_ENTRY: Final = Struct(
+    "index_entry",
+    20,
+    (
+        Field("key_hash", "i4", "SF-78"),
+        Field("physical_offset", "i8", ""),
+        Field("time_diff", "i4", "seconds since begin_timestamp"),
+        Field("prev", "i4", "previous entry number in the slot's chain, 0 = end"),
+    ),
+    order=">",
+)
+
+TIMER_CHECKPOINT: Final = Struct(
+    "timer_checkpoint",
+    56,
+    (
+        Field("last_read_time_ms", "i8", ""),
+        Field("last_timer_log_flush_pos", "i8", ""),
+        Field("last_timer_queue_offset", "i8", ""),
+        Field("master_timer_queue_offset", "i8", ""),
+        Field("state_version", "i8", ""),
+        Field("timestamp", "i8", ""),
+        Field("counter", "i8", ""),
+    ),
+    order=">",
+)
+
+TIMER_LOG_UNIT: Final = Struct(
+    "timer_log_unit",
+    52,
+    (
+        Field("size", "i4", "52"),
+        Field("prev", "i8", "position of the slot's previous unit, -1: none"),
+        Field("magic", "i4", "1, + 2 rolled, + 4 delete"),
+        Field("write_time", "i8", "Unix ms"),
+        Field("delay", "i4", "slot time - write time, ms"),
+        Field("physical_offset", "i8", "of the parked record"),
+        Field("record_size", "i4", ""),
+        Field("topic_hash", "i4", "Java hash of REAL_TOPIC"),
+        Field("reserved", "i8", "0"),
+    ),
+    order=">",
+)
+
+TIMER_LOG_END: Final = Struct(
+    "timer_log_end",
+    16,
+    (
+        Field("size", "i4", "bytes left in the file, these included"),
+        Field("zero", "i8", "0"),
+        Field("magic", "u4", "FILLER_MAGIC"),
+    ),
+    order=">",
+)
+
+TIMER_SLOT: Final = Struct(
+    "timer_slot",
+    32,
+    (
+        Field("time", "i8", "in units of the precision"),
+        Field("first_pos", "i8", "timer-log position of the slot's first unit"),
+        Field("last_pos", "i8", "and of its last"),
+        Field("num", "i4", "units in the slot"),
+        Field("magic", "i4", ""),
+    ),
+    order=">",
+)
+
+# -------------------------------------------------------------------------------------- all tables
+
+SHARED: Final = (
+    ENTRY, APPEND, COMPLETION, MESSAGE, LANE, ARENA, ROUTE, BOARD, PROCESS, TOPIC, QUEUE,
+)  # fmt: skip
+STORE: Final = (
+    RECORD, FILLER, CQ_UNIT, CQ_EXT_UNIT, BATCH_CQ_UNIT, CHECKPOINT,
+    GANTRY_CHECKPOINT, SIDECAR, LEDGER, PRODUCERS_HEAD, PRODUCER,
+    TRAILER, INDEX_HEADER, INDEX_ENTRY, TIMER_CHECKPOINT, TIMER_LOG_UNIT, TIMER_LOG_END, TIMER_SLOT,
+)  # fmt: skip
+
+#: Attaching to an arena or board with another fingerprint is refused.
+FINGERPRINT: Final = fingerprint(
+    SHARED, {"routes_at": ROUTES_AT, "rings_at": RINGS_AT, "topics_at": TOPICS_AT}
+)
+
+
+def markdown() -> str:
+    """docs/layout.md."""
+    parts = ["# Layouts\n\nMade from shm/layout.py by `python -m shm.layout > docs/layout.md`.\n"]
+    parts.append("## Shared memory\n")
+    parts += [table.markdown() for table in SHARED]
+    parts.append("## Files\n")
+    parts += [table.markdown() for table in STORE]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

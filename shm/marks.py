@@ -1,0 +1,87 @@
+"""Edge to the operating system: named places where a test may kill the process.
+
+`mark("name")` does nothing unless GANTRYMQ_MARK=name[:n] was set when the process started; then the
+process ends itself by SIGKILL at the n-th passing, as a crash exactly there would. With
+GANTRYMQ_MARKS_REACHED=folder the first process to get there leaves a file of that name in the folder
+and dies; others, its replacement above all, then pass unharmed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+#: Every mark of the product. A meta test compares them with the calls and with what crash tests reached.
+MARKS: Final = frozenset(
+    {
+        "writer.before_append",
+        "writer.after_append",
+        "writer.after_appended",
+        "writer.after_completions",
+        "writer.after_settled",
+        "writer.after_roll",
+        "flusher.before_sync",
+        "flusher.after_sync",
+        "flusher.after_durable",
+        "flusher.after_checkpoint",
+        "reader.before_units",
+        "reader.between_queues",
+        "reader.after_units",
+        "reader.after_dispatched",
+        "reader.after_sidecar",
+    }
+)
+
+_ENVIRONMENT: Final = "GANTRYMQ_MARK"
+_REACHED: Final = "GANTRYMQ_MARKS_REACHED"
+
+
+def mark(name: str) -> None:
+    """Pass a named place; free of cost but for a call when no test has asked for it."""
+    if _hook is not None:
+        _hook(name)
+
+
+def set_hook(hook: Callable[[str], None] | None) -> None:
+    """Let the simulator be told of each passing; it raises to kill a simulated process."""
+    global _hook  # noqa: PLW0603 - one process, one hook
+    _hook = hook
+
+
+class _Killer:
+    """Counts passings of one mark and ends the process at the n-th."""
+
+    def __init__(self, wish: str, reached: str | None) -> None:
+        name, _, count = wish.partition(":")
+        if name not in MARKS:
+            raise ValueError(f"{_ENVIRONMENT} names no mark: {name}")
+        self._name = name
+        self._left = int(count or "1")
+        self._reached = reached
+
+    def __call__(self, name: str) -> None:
+        if name != self._name:
+            return
+        self._left -= 1
+        if self._left == 0 and self._first_to_get_here():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _first_to_get_here(self) -> bool:
+        if self._reached is None:
+            return True
+        path = os.path.join(self._reached, self._name)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+
+def _from_environment() -> Callable[[str], None] | None:
+    wish = os.environ.get(_ENVIRONMENT)
+    return _Killer(wish, os.environ.get(_REACHED)) if wish else None
+
+
+_hook: Callable[[str], None] | None = _from_environment()

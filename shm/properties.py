@@ -1,0 +1,68 @@
+"""Properties of a message in their stored form, and the numbers that queues keep of them.
+
+store-format.md section 3.4 and SF-4, SF-62, SF-63. Pure Python, no numba.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_KEY_END: Final = "\x01"
+_VALUE_END: Final = "\x02"
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_INT: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+def parse_properties(data: bytes) -> dict[str, str]:
+    """Properties as RocketMQ reads them: half entries drop out, the last of a key wins (SF-28)."""
+    found = {}
+    for segment in data.decode(errors="replace").split(_VALUE_END):
+        key, separator, value = segment.partition(_KEY_END)
+        if separator and key and value:
+            found[key] = value
+    return found
+
+
+def encode_properties(properties: Mapping[str, str | None]) -> bytes:
+    """Properties in stored form; entries without a value are left out (SF-27)."""
+    return "".join(
+        f"{key}{_KEY_END}{value}{_VALUE_END}"
+        for key, value in properties.items()
+        if value is not None
+    ).encode()
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 units, signed 32 bits (SF-4)."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Delays in ms of `messageDelayLevel`, level 1 first: "1s 5s 2h"."""
+    return tuple(int(word[:-1]) * _UNITS_MS[word[-1]] for word in text.split())
+
+
+def tags_code(
+    topic: str, properties: Mapping[str, str], store_timestamp: int, delays_ms: Sequence[int]
+) -> int:
+    """What a queue unit keeps of a record: hash of TAGS, or the delivery time (SF-62, SF-63)."""
+    if topic == SCHEDULE_TOPIC and "DELAY" in properties:
+        level = min(java_int(properties["DELAY"]) or 0, len(delays_ms))
+        if level > 0:
+            return store_timestamp + delays_ms[level - 1]
+    return java_hash(properties.get("TAGS", ""))
+
+
+def java_int(text: str) -> int | None:
+    """Java's Integer.parseInt; None where it throws."""
+    if not _INT.fullmatch(text):
+        return None
+    value = int(text)
+    return value if -(1 << 31) <= value < 1 << 31 else None

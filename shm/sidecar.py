@@ -1,0 +1,212 @@
+"""A sealed segment's sidecar: where its records are, of which topics, and CRCs of its bytes.
+
+`gantry/segments/<20 digits>`, layout.SIDECAR. It is derived: a missing one is built from its
+segment. Bytes and numbers only; files are the caller's. Nothing here imports numba.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm import layout
+from shm.errors import Corrupt
+from shm.record import Filler
+from shm.record_columns import RecordColumns, number_topics, read_records
+from shm.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+DIRECTORY: Final = "gantry/segments"
+VERSION: Final = 1
+TOPICS_MAX: Final = 1 << 16  # a topic's number is a u2
+_CHUNK_RECORDS: Final = 1 << 17
+_CRC_AT: Final = layout.SIDECAR.offset("crc")
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """What a sidecar says. `positions` are bytes from the segment's start, times are Unix ms.
+
+    `end` is the log position behind the last record; `names[topic_numbers[i]]` is the topic of
+    record i; `block_crcs` are CRC-32s of each MiB of the segment, the last one maybe shorter.
+    """
+
+    base: int
+    segment_bytes: int
+    end: int
+    first_ms: int
+    last_ms: int
+    positions: NDArray[np.uint32]
+    topic_numbers: NDArray[np.uint16]
+    names: tuple[str, ...]
+    block_crcs: NDArray[np.uint32]
+
+    def bounds(self) -> NDArray[np.int64]:
+        """Bytes from the segment's start where records begin, and where the last one ends."""
+        return np.append(self.positions.astype(np.int64), self.end - self.base)
+
+    def encode(self) -> bytes:
+        """The file's bytes. Raises ValueError with too many topics."""
+        if len(self.names) > TOPICS_MAX:
+            raise ValueError(f"{len(self.names)} topics in one segment")
+        raw = [name.encode() for name in self.names]
+        dictionary = b"".join(len(name).to_bytes(2, "big") + name for name in raw)
+        head = layout.SIDECAR.pack(
+            magic=layout.SIDECAR_MAGIC,
+            version=VERSION,
+            records=len(self.positions),
+            base=self.base,
+            segment_bytes=self.segment_bytes,
+            end=self.end,
+            first_ms=self.first_ms,
+            last_ms=self.last_ms,
+            topics=len(raw),
+            blocks=len(self.block_crcs),
+            dictionary_bytes=len(dictionary),
+        )
+        payload = b"".join(
+            (
+                self.positions.astype(">u4").tobytes(),
+                self.topic_numbers.astype(">u2").tobytes(),
+                dictionary,
+                self.block_crcs.astype(">u4").tobytes(),
+            )
+        )
+        crc = zlib.crc32(payload, zlib.crc32(head))
+        return head[:_CRC_AT] + crc.to_bytes(4, "big") + payload
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def parse(data: bytes, name: str = "sidecar") -> Sidecar:
+    """The sidecar in a file's bytes. Raises Corrupt, naming the file, if anything is wrong."""
+    size = layout.SIDECAR.size
+    if len(data) < size:
+        raise _corrupt(name, f"{len(data)} bytes are no header")
+    head = layout.SIDECAR.unpack(data)
+    if (head["magic"], head["version"]) != (layout.SIDECAR_MAGIC, VERSION):
+        raise _corrupt(name, f"magic {head['magic']:#x}, version {head['version']}")
+    zeroed = data[:_CRC_AT] + bytes(4)
+    if zlib.crc32(memoryview(data)[size:], zlib.crc32(zeroed)) != head["crc"]:
+        raise _corrupt(name, "its CRC differs")
+    records, blocks = head["records"], head["blocks"]
+    numbers_at = size + 4 * records
+    names_at = numbers_at + 2 * records
+    blocks_at = names_at + head["dictionary_bytes"]
+    if len(data) != blocks_at + 4 * blocks:
+        raise _corrupt(name, f"{len(data)} bytes, its counts say {blocks_at + 4 * blocks}")
+    found = Sidecar(
+        **{key: head[key] for key in ("base", "segment_bytes", "end", "first_ms", "last_ms")},
+        positions=np.frombuffer(data, ">u4", records, size).astype(np.uint32),
+        topic_numbers=np.frombuffer(data, ">u2", records, numbers_at).astype(np.uint16),
+        names=tuple(_names(data[names_at:blocks_at])),
+        block_crcs=np.frombuffer(data, ">u4", blocks, blocks_at).astype(np.uint32),
+    )
+    _require_consistent(found, head["topics"], name)
+    return found
+
+
+def _names(dictionary: bytes) -> Iterator[str]:
+    at = 0
+    while at < len(dictionary):
+        count = int.from_bytes(dictionary[at : at + 2], "big")
+        yield dictionary[at + 2 : at + 2 + count].decode(errors="replace")
+        at += 2 + count
+
+
+def _require_consistent(found: Sidecar, topics: int, name: str) -> None:
+    """Readers index the segment with these numbers without looking at them again."""
+    sizes = np.diff(found.bounds())
+    blocks = -(-found.segment_bytes // layout.SIDECAR_BLOCK_BYTES)
+    rules = {
+        "records overlap": bool((sizes < layout.RECORD_BYTES_MIN).any()),
+        "its end is outside": not found.base <= found.end <= found.base + found.segment_bytes,
+        "a topic has no name": bool((found.topic_numbers >= len(found.names)).any()),
+        "names are missing": len(found.names) != topics,
+        "blocks are missing": len(found.block_crcs) != blocks,
+    }
+    broken = [text for text, is_broken in rules.items() if is_broken]
+    if broken:
+        raise _corrupt(name, ", ".join(broken))
+
+
+def _corrupt(name: str, what: str) -> Corrupt:
+    return Corrupt(f"{name}: {what}; delete it, it is built again from its segment", path=name)
+
+
+# ---------------------------------------------------------------------------------------- building
+
+
+def build_from_segment(view: NDArray[np.uint8], base: int) -> Sidecar:
+    """The sidecar of a segment's bytes, by walking them; a foreign store's, or a lost one.
+
+    Raises Corrupt where a record's lengths or position are wrong, or where neither a filler nor
+    the log's end (zeroes) follows the last record. Checksums are not looked at.
+    """
+    segment = Segment(base, view)
+    starts = segment.record_starts(base, segment.end) - base
+    end = int(starts[-1]) + _size_at(view, int(starts[-1])) if len(starts) else 0
+    _require_end(segment, end)
+    known: dict[str, int] = {}
+    numbers, times = [], []
+    for columns in _chunks(view, base, np.append(starts, end)):
+        local, names = number_topics(view, columns)
+        shared = np.array([known.setdefault(name, len(known)) for name in names], np.uint16)
+        numbers.append(shared[local])
+        times += [int(columns.store_timestamp[0]), int(columns.store_timestamp[-1])]
+    return Sidecar(
+        base=base,
+        segment_bytes=len(view),
+        end=base + end,
+        first_ms=times[0] if times else 0,
+        last_ms=times[-1] if times else 0,
+        positions=starts.astype(np.uint32),
+        topic_numbers=np.concatenate(numbers) if numbers else np.empty(0, np.uint16),
+        names=tuple(known),
+        block_crcs=block_crcs(view.data),
+    )
+
+
+def block_crcs(view: Buffer, first: int = 0, count: int | None = None) -> NDArray[np.uint32]:
+    """CRC-32 of MiB blocks of a segment, from block `first` on; the last block may be shorter."""
+    data = memoryview(view).cast("B")
+    step = layout.SIDECAR_BLOCK_BYTES
+    total = -(-len(data) // step)
+    last = total if count is None else min(total, first + count)
+    found = [zlib.crc32(data[at * step : (at + 1) * step]) for at in range(first, last)]
+    return np.array(found, np.uint32)
+
+
+def _size_at(view: NDArray[np.uint8], at: int) -> int:
+    return int.from_bytes(view[at : at + 4].tobytes(), "big")
+
+
+def _require_end(segment: Segment, at: int) -> None:
+    """A chain of records ends at a filler, at zeroes, or at the file's end."""
+    head = segment.view[at : at + layout.FILLER.size].tobytes()
+    if any(head) and not isinstance(segment.item_at(segment.base + at), Filler):
+        position = segment.base + at
+        raise Corrupt(f"no record, filler or end of the log at {position}", position=position)
+
+
+def _chunks(
+    view: NDArray[np.uint8], base: int, bounds: NDArray[np.int64]
+) -> Iterator[RecordColumns]:
+    for first in range(0, len(bounds) - 1, _CHUNK_RECORDS):
+        part = bounds[first : first + _CHUNK_RECORDS + 1]
+        columns = read_records(view, part[:-1], np.diff(part), base)
+        if not columns.intact.all():
+            position = base + int(columns.at[~columns.intact][0])
+            raise Corrupt(
+                f"the record at {position} is damaged: its lengths or position are wrong",
+                position=position,
+            )
+        yield columns

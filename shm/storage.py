@@ -1,0 +1,281 @@
+"""Edge to the operating system: files of one store, by names relative to its root.
+
+Agents know files only through these two interfaces, so the simulator can lose, tear and fail every
+write. Errors are `OSError`s, never SIGBUS: everything is written with pwrite.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+_ZEROES = bytes(1 << 20)
+
+
+class File(Protocol):
+    """An open file of a store."""
+
+    name: str
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        """Write all of `data` (short writes go on). Raises OSError."""
+        ...
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` as far as the file reaches; returns the bytes read."""
+        ...
+
+    def sync(self) -> None:
+        """Make contents durable (fdatasync). An error is final: never call it again."""
+        ...
+
+    def allocate(self, size: int) -> None:
+        """Give the file `size` bytes with blocks behind them, so that later writes find space."""
+        ...
+
+    def zero_range(self, start: int, count: int) -> None:
+        """Write zeroes."""
+        ...
+
+    def punch(self, start: int, count: int) -> None:
+        """Give blocks back; the range reads as zeroes."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Set the length; grown parts are holes."""
+        ...
+
+    def size(self) -> int:
+        """Length in bytes."""
+        ...
+
+    def view(self) -> NDArray[np.uint8]:
+        """Read-only map of the file at its present length."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back; views stay valid."""
+        ...
+
+
+class Storage(Protocol):
+    """The files below one store root."""
+
+    root: str
+
+    def open(self, name: str, *, write: bool = False) -> File:
+        """Open a file that exists. Raises FileNotFoundError."""
+        ...
+
+    def create(self, name: str) -> File:
+        """Make an empty file and its directories. Raises FileExistsError."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether a file or directory of that name is there."""
+        ...
+
+    def size_of(self, name: str) -> int:
+        """Length of a file. Raises FileNotFoundError."""
+        ...
+
+    def list(self, name: str) -> list[str]:
+        """Names in a directory, sorted; empty if there is no such directory."""
+        ...
+
+    def is_directory(self, name: str) -> bool:
+        """Whether the name is a directory."""
+        ...
+
+    def make_directory(self, name: str) -> None:
+        """Make a directory and its parents if absent."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically put a file in another's place."""
+        ...
+
+    def unlink(self, name: str) -> None:
+        """Remove a file. Raises FileNotFoundError."""
+        ...
+
+    def sync_directory(self, name: str) -> None:
+        """Make names of a directory durable."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Space left for this user on the store's disk."""
+        ...
+
+
+class PosixFile:
+    """A file of the operating system."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self.descriptor = descriptor
+        self.name = name
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        """Write all of `data`."""
+        left = memoryview(data).cast("B")
+        while left:
+            done = os.pwrite(self.descriptor, left, position)
+            if done == 0:
+                raise OSError(errno.EIO, "pwrite wrote nothing", self.name)
+            left = left[done:]
+            position += done
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` as far as the file reaches."""
+        left = memoryview(buffer).cast("B")
+        total = 0
+        while left:
+            done = os.preadv(self.descriptor, [left], position + total)
+            if done == 0:
+                break
+            left = left[done:]
+            total += done
+        return total
+
+    def sync(self) -> None:
+        """Fdatasync."""
+        os.fdatasync(self.descriptor)
+
+    def allocate(self, size: int) -> None:
+        """posix_fallocate."""
+        os.posix_fallocate(self.descriptor, 0, size)
+
+    def zero_range(self, start: int, count: int) -> None:
+        """Write zeroes in pieces of 1 MiB."""
+        while count > 0:
+            piece = min(count, len(_ZEROES))
+            self.write_at(memoryview(_ZEROES)[:piece], start)
+            start += piece
+            count -= piece
+
+    def punch(self, start: int, count: int) -> None:
+        """Write zeroes where the file system cannot punch; the length stays."""
+        self.zero_range(start, count)
+
+    def truncate(self, size: int) -> None:
+        """Set the length."""
+        os.ftruncate(self.descriptor, size)
+
+    def size(self) -> int:
+        """Length in bytes."""
+        return os.fstat(self.descriptor).st_size
+
+    def view(self) -> NDArray[np.uint8]:
+        """Read-only map; an empty file gives an empty array."""
+        if self.size() == 0:
+            return np.empty(0, np.uint8)
+        mapped = mmap.mmap(self.descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        return np.frombuffer(mapped, np.uint8)
+
+    def close(self) -> None:
+        """Give the descriptor back. Safe to call twice."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class PosixStorage:
+    """Files below a directory of the operating system."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    def open(self, name: str, *, write: bool = False) -> PosixFile:
+        """Open a file that exists."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        return PosixFile(os.open(self._path(name), flags), name)
+
+    def create(self, name: str) -> PosixFile:
+        """Make an empty file and its directories."""
+        path = self._path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return PosixFile(os.open(path, flags, 0o600), name)
+
+    def exists(self, name: str) -> bool:
+        """Whether the name is there."""
+        return os.path.exists(self._path(name))
+
+    def size_of(self, name: str) -> int:
+        """Length of a file."""
+        return os.stat(self._path(name)).st_size
+
+    def list(self, name: str) -> list[str]:
+        """Names in a directory, sorted."""
+        try:
+            return sorted(os.listdir(self._path(name)))
+        except FileNotFoundError:
+            return []
+
+    def is_directory(self, name: str) -> bool:
+        """Whether the name is a directory."""
+        return os.path.isdir(self._path(name))
+
+    def make_directory(self, name: str) -> None:
+        """Make a directory and its parents."""
+        os.makedirs(self._path(name), exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically put a file in another's place."""
+        os.rename(self._path(old), self._path(new))
+
+    def unlink(self, name: str) -> None:
+        """Remove a file."""
+        os.unlink(self._path(name))
+
+    def sync_directory(self, name: str) -> None:
+        """Fsync the directory."""
+        descriptor = os.open(self._path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self) -> int:
+        """Space left for this user."""
+        room = os.statvfs(self.root)
+        return room.f_bavail * room.f_frsize
+
+
+def read_file(storage: Storage, name: str) -> bytes:
+    """All bytes of a file. Raises FileNotFoundError."""
+    file = storage.open(name)
+    try:
+        buffer = bytearray(file.size())
+        return bytes(buffer[: file.read_into(buffer, 0)])
+    finally:
+        file.close()
+
+
+def replace_file(storage: Storage, name: str, data: bytes) -> None:
+    """Write a small file of `gantry/` whole: a crash leaves the old or the new one.
+
+    Not for RocketMQ's directories, where a stray temporary file stops the store (SF-11).
+    """
+    temporary = name + ".new"
+    if storage.exists(temporary):
+        storage.unlink(temporary)
+    file = storage.create(temporary)
+    try:
+        file.write_at(data, 0)
+        file.sync()
+    finally:
+        file.close()
+    storage.rename(temporary, name)
+    storage.sync_directory(os.path.dirname(name))

@@ -1,0 +1,205 @@
+"""Control frames: what supervisor, clients and agents say over Unix sockets (SOCK_SEQPACKET, msgpack).
+
+One frame is one packet of at most FRAME_BYTES_MAX. Descriptors travel beside it (SCM_RIGHTS).
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Final
+
+import msgspec
+
+from shm import errors
+
+FRAME_BYTES_MAX: Final = 64 * 1024
+DESCRIPTORS_MAX: Final = 8
+
+
+class Frame(msgspec.Struct, frozen=True, tag=True):
+    """Base of all frames; the class name is the tag."""
+
+
+# client -> supervisor -------------------------------------------------------------------------
+
+
+class Hello(Frame, frozen=True):
+    """Opens a session. `kind` is client or look (no arena: command line)."""
+
+    pid: int
+    fingerprint: int
+    kind: str = "client"
+    producer: bytes = b""  # 10 bytes; empty for a session that does not send
+    groups: bool = False  # wants a lane with groups
+    up_bytes: int = 0  # size of the writer lane's up ring, a power of two; 0 = the default
+
+
+class OpenTopic(Frame, frozen=True):
+    """Asks for a topic's number; `create` lets the broker make it by its settings."""
+
+    name: str
+    create: bool = True
+
+
+class CreateTopic(Frame, frozen=True):
+    """Makes a topic (owner of the broker only)."""
+
+    name: str
+    queues: int
+    level: str = "written"
+
+
+class DeleteTopic(Frame, frozen=True):
+    """Forgets a topic (owner only)."""
+
+    name: str
+
+
+class ShowSettings(Frame, frozen=True):
+    """Asks for the broker's settings and where its files are."""
+
+
+class StopBroker(Frame, frozen=True):
+    """Asks for a clean stop (owner only)."""
+
+
+# supervisor -> client -------------------------------------------------------------------------
+
+
+class Welcome(Frame, frozen=True):
+    """A session. Descriptors with it: arena, client's bell, writer's bell, groups' bell."""
+
+    session: int
+    epoch: int
+    board: str
+    store: str
+    arena_bytes: int
+    ring_bytes: tuple[int, int, int, int]  # writer up, down, groups up, down
+
+
+class TopicOpened(Frame, frozen=True):
+    """A topic as on the board."""
+
+    slot: int
+    name: str
+    queue_base: int
+    queues: int
+    write_queues: int
+    level: int
+
+
+class Done(Frame, frozen=True):
+    """The request was carried out."""
+
+
+class Settings(Frame, frozen=True):
+    """Settings with their origins, and the pids of the broker."""
+
+    values: dict[str, Any]
+    origins: dict[str, str]
+    pids: dict[str, int]
+
+
+class Refused(Frame, frozen=True):
+    """The request was not carried out: an error of shm.errors by class name."""
+
+    error: str
+    text: str
+
+    def as_error(self) -> errors.GantryError:
+        """The exception to raise at the client."""
+        kind = getattr(errors, self.error, errors.GantryError)
+        if not (isinstance(kind, type) and issubclass(kind, errors.GantryError)):
+            kind = errors.GantryError
+        return kind(self.text)
+
+
+# supervisor -> agent --------------------------------------------------------------------------
+
+
+class SessionAdded(Frame, frozen=True):
+    """A session to serve. Descriptors with it: arena, client's bell."""
+
+    session: int
+    pid: int
+    arena_bytes: int
+    ring_bytes: tuple[int, int, int, int]
+    producer: bytes
+    groups: bool
+    internal: bool = False  # a broker agent's own session: may APPEND
+
+
+class SessionRemoved(Frame, frozen=True):
+    """A session that ended."""
+
+    session: int
+
+
+class Stop(Frame, frozen=True):
+    """Finish what has been accepted, make it durable, exit with 0."""
+
+
+# agent -> supervisor --------------------------------------------------------------------------
+
+
+class CutOff(Frame, frozen=True):
+    """A session broke the rules; end it."""
+
+    session: int
+    why: str
+
+
+class Failed(Frame, frozen=True):
+    """The store failed at this agent; the board says FAILED."""
+
+    errno: int
+    what: str
+
+
+class Note(Frame, frozen=True):
+    """A line for the log."""
+
+    level: str
+    event: str
+    fields: dict[str, Any] = {}
+
+
+AnyFrame = (
+    Hello | OpenTopic | CreateTopic | DeleteTopic | ShowSettings | StopBroker | Welcome
+    | TopicOpened | Done | Settings | Refused | SessionAdded | SessionRemoved | Stop
+    | CutOff | Failed | Note
+)  # fmt: skip
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def encode(frame: Frame) -> bytes:
+    """A frame's bytes."""
+    return _ENCODER.encode(frame)
+
+
+def decode(data: bytes) -> AnyFrame:
+    """A frame. Raises msgspec.DecodeError or ValidationError if it is none."""
+    return _DECODER.decode(data)
+
+
+def send(channel: socket.socket, frame: Frame, descriptors: tuple[int, ...] = ()) -> None:
+    """Send one frame. Raises BrokenPipeError, BlockingIOError, ... as sockets do."""
+    data = encode(frame)
+    if len(data) > FRAME_BYTES_MAX:
+        raise ValueError(f"frame {type(frame).__name__} has {len(data)} bytes")
+    if descriptors:
+        socket.send_fds(channel, [data], list(descriptors))
+    else:
+        channel.send(data)
+
+
+def receive(channel: socket.socket) -> tuple[AnyFrame, list[int]] | None:
+    """The next frame and its descriptors, which the caller owns; None at the end of the stream."""
+    data, descriptors, _flags, _address = socket.recv_fds(
+        channel, FRAME_BYTES_MAX, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
+    )
+    if not data:
+        return None
+    return decode(data), descriptors

@@ -1,0 +1,121 @@
+"""Fixtures of every test: names, folders, waiting, and the check that nothing is left behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import leaks
+from tests.support.watchdog import poll_until
+
+TESTS = Path(__file__).resolve().parent
+
+#: Seconds that a kind of test should take in all; the report shows both, nothing fails by time.
+BUDGET_S = {
+    "unit": 30,
+    "property": 30,
+    "sim": 30,
+    "golden": 30,
+    "meta": 30,
+    "crash": 60,
+    "system": 120,
+    "spark": 120,
+}
+#: What was told to end may need that long on a loaded machine.
+GRACE_S = 5.0
+#: Kinds whose tests start process trees: their leak check looks for orphans too.
+_WITH_PROCESSES = ("crash", "system", "spark")
+
+_numbers = itertools.count()
+_seconds_of_kind: dict[str, float] = defaultdict(float)
+_traces_at_start = pytest.StashKey[leaks.Traces]()
+
+
+def kind_of(path: Path) -> str:
+    """Return the folder below tests/ that a test file is in."""
+    inside = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
+    return inside[0] if len(inside) > 1 else "other"
+
+
+@pytest.fixture
+def unique_name() -> str:
+    """Return a name that no other test or run uses, and that the leak check sees."""
+    return f"{leaks.PREFIX}-test-{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def store_dir(tmp_path: Path) -> Path:
+    """Return an empty folder for a store."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def seed() -> int:
+    """Return the seed of this run: fixed in the suite, fresh in every round of `make soak`."""
+    return int(os.environ.get("GANTRYMQ_TEST_SEED", "20131"))
+
+
+@pytest.fixture(name="poll_until")
+def poll_until_fixture() -> Callable[..., object]:
+    """Return tests.support.watchdog.poll_until, for tests that use nothing else of it."""
+    return poll_until
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a region or a process; fixtures of wider scope may keep theirs."""
+    orphans = kind_of(request.path) in _WITH_PROCESSES
+    before = leaks.take(orphans)
+    yield
+    _require_nothing_since(before, orphans)
+
+
+def _require_nothing_since(before: leaks.Traces, orphans: bool) -> None:
+    left = leaks.left_since(before, orphans)
+    if left == leaks.Traces(frozenset(), frozenset()):
+        return
+    try:
+        poll_until(lambda: not leaks.left_since(before, orphans).describe(), "all has ended", GRACE_S)
+    except AssertionError:
+        left = leaks.left_since(before, orphans)
+        text = left.describe()
+        leaks.clear(left)
+        pytest.fail(f"left behind (now removed):\n{text}", pytrace=False)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Note what exists before the first test."""
+    leaks.mark_this_run()
+    session.config.stash[_traces_at_start] = leaks.take()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the whole run if wider fixtures left something."""
+    try:
+        _require_nothing_since(session.config.stash[_traces_at_start], orphans=True)
+    except pytest.fail.Exception as failure:
+        print(f"\nThe test run {failure}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add a test's set-up, call and tear-down to the time of its kind."""
+    _seconds_of_kind[kind_of(TESTS.parent / report.location[0])] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the time used per kind beside its budget."""
+    terminalreporter.section("time per kind of test")
+    for kind, seconds in sorted(_seconds_of_kind.items()):
+        budget = BUDGET_S.get(kind)
+        allowed = f"of {budget:4d} s" if budget else "without a budget"
+        over = "  over budget" if budget and seconds > budget else ""
+        terminalreporter.write_line(f"{kind:10s} {seconds:7.1f} s {allowed}{over}")

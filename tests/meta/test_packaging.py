@@ -1,0 +1,91 @@
+"""The wheel holds what it should and works away from the repository."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.tree import PACKAGES, ROOT, project_files, python_files
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Run a command without this process's Python settings; its output is in the failure."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        command, cwd=cwd, env=clean | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the project's files without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    kept = (*PACKAGES, "pyproject.toml", "README.md")
+    for path in project_files():
+        inside = path.relative_to(ROOT)
+        if inside.parts[0] in kept or inside.parts[0] in ("tests", "bench", "scripts"):
+            (source / inside).parent.mkdir(parents=True, exist_ok=True)
+            (source / inside).write_bytes(path.read_bytes())
+    run(
+        sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, source, cwd=folder
+    )
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of a fresh venv with the wheel in it; dependencies come by a path entry."""
+    home = tmp_path_factory.mktemp("venv")
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=home)
+    site = Path(
+        run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=home).strip()
+    )
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return home / "bin"
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    modules = {str(path.relative_to(ROOT)) for path in python_files(*PACKAGES)}
+    assert names == modules | {f"{package}/py.typed" for package in PACKAGES}
+
+
+def test_the_wheel_is_imported_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    program = f"import {', '.join(PACKAGES)}; print({', '.join(f'{p}.__file__' for p in PACKAGES)})"
+    files = run(installed / "python", "-c", program, cwd=tmp_path).split()
+    assert all(Path(file).is_relative_to(installed.parent) for file in files)
+
+
+def test_the_packages_of_the_wheel_are_siblings(installed: Path, tmp_path: Path) -> None:
+    program = "from shm.identity import require_siblings; require_siblings()"
+    run(installed / "python", "-c", program, cwd=tmp_path)
+
+
+def test_the_console_script_runs(installed: Path, tmp_path: Path) -> None:
+    assert "serve" in run(installed / "gantrymq", "--help", cwd=tmp_path)
+
+
+def test_the_command_runs_as_a_module(installed: Path, tmp_path: Path) -> None:
+    assert "serve" in run(installed / "python", "-P", "-m", "gantrymq", "--help", cwd=tmp_path)
+
+
+def test_foreign_packages_in_the_current_folder_do_not_hurt_the_script(
+    installed: Path, tmp_path: Path
+) -> None:
+    for package in ("workers", "clients"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('not ours')\n")
+    assert "serve" in run(installed / "gantrymq", "--help", cwd=tmp_path)

@@ -1,0 +1,162 @@
+"""The groups agent between a simulated disk and members that speak its wire by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TypeVar
+
+from shm import groupwire, layout
+from shm.board import Board
+from shm.controllane import ControlLane, End
+from tests.support.memory_sessions import MemorySessions, memory_board, memory_session
+from tests.support.simclock import SimClock
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
+from workers.groups import Groups, open_groups
+from workers.session import Session
+
+N = TypeVar("N", bound=groupwire.Notice)
+
+
+class Hand:
+    """A session whose owner is the test."""
+
+    def __init__(self, rig: Rig, session: Session) -> None:
+        self.rig = rig
+        self.session = session
+        self.number = session.session
+        self.lane = ControlLane(session.arena, session.plan.groups, End.CLIENT)
+        self.leases: dict[int, int] = {}
+        self.granted: dict[int, groupwire.Granted] = {}
+        self.revoked: set[int] = set()
+        self.heard: list[groupwire.AnyNotice] = []
+
+    def say(self, request: groupwire.Request) -> list[groupwire.AnyNotice]:
+        """Put a request and let everything settle; returns what this session heard since."""
+        assert self.lane.put(groupwire.encode(request))
+        self.rig.settle()
+        return self.listen()
+
+    def listen(self) -> list[groupwire.AnyNotice]:
+        """Take all notices, and keep track of leases as a client does."""
+        fresh = []
+        while (body := self.lane.take()) is not None:
+            notice = groupwire.decode_notice(body)
+            fresh.append(notice)
+            if isinstance(notice, groupwire.Granted):
+                self.leases[notice.queue] = notice.lease
+                self.granted[notice.queue] = notice
+            elif isinstance(notice, groupwire.Revoke):
+                self.revoked.add(notice.queue)
+        self.heard += fresh
+        return fresh
+
+    def join(
+        self,
+        group: str = "g",
+        topics: tuple[int, ...] = (0,),
+        consume_from: int = groupwire.StartAt.FIRST_OFFSET,
+        **more: dict[int, int],
+    ) -> list[groupwire.AnyNotice]:
+        """Become a member."""
+        return self.say(groupwire.Join(1, group, list(topics), consume_from, **more))
+
+    def commit(self, **offsets: int) -> groupwire.Committed:
+        """Commit by queue, as `commit(q0=5)`."""
+        wanted = {int(name[1:]): offset for name, offset in offsets.items()}
+        heard = self.say(groupwire.Commit(2, wanted, self.leases))
+        return only(heard, groupwire.Committed)
+
+    def start(self, **nexts: int) -> None:
+        """Mark messages as handed out, as `start(q0=5)`."""
+        self.say(groupwire.Started({int(k[1:]): n for k, n in nexts.items()}, self.leases))
+
+    def release(self, queue: int, offset: int = -1) -> None:
+        """Give a queue back."""
+        self.revoked.discard(queue)
+        self.say(groupwire.Released(queue, self.leases.pop(queue), offset))
+
+    def release_revoked(self) -> None:
+        """Give back all queues that were asked for."""
+        for queue in sorted(self.revoked):
+            self.release(queue)
+
+    def die(self) -> None:
+        """End the session as the supervisor does after the process's death."""
+        self.rig.sessions.detach(self.number)
+        del self.rig.hands[self.number]
+        self.rig.settle()
+
+
+class Rig:
+    """Board, disk, clock and the agent."""
+
+    def __init__(self, **topics: int) -> None:
+        self.disk = Disk()
+        self.clock = SimClock()
+        self.board: Board = memory_board(topics or {"orders": 4})
+        self.hands: dict[int, Hand] = {}
+        self.sessions = MemorySessions()
+        self.agent = self.open_agent()
+
+    def open_agent(self) -> Groups:
+        """Make the agent over the present disk."""
+        settings = SimpleNamespace(consume_timeout=15)
+        storage = SimStorage(self.disk)
+        return open_groups(storage, self.clock, self.board, self.sessions, (), settings)
+
+    def attach(self) -> Hand:
+        """Add a session."""
+        hand = Hand(self, memory_session(len(self.sessions.cut) + self._next()))
+        self.hands[hand.number] = hand
+        self.sessions.attach(hand.session)
+        self.settle()
+        return hand
+
+    _last = 0
+
+    def _next(self) -> int:
+        self._last += 1
+        return self._last
+
+    def settle(self) -> None:
+        """Run the agent until it has nothing to do."""
+        for _ in range(1000):
+            if not self.agent.do_work(self.clock.monotonic_ns()):
+                return
+        raise AssertionError("the agent never comes to rest")
+
+    def fill(self, queue: int, max_offset: int, min_offset: int = 0) -> None:
+        """Say on the board what a queue holds."""
+        at = self.board.queue_at(queue)
+        self.board.set_word(at + layout.QUEUE_MAX_OFFSET, max_offset)
+        self.board.set_word(at + layout.QUEUE_NEXT_OFFSET, max_offset)
+        self.board.set_word(at + layout.QUEUE_MIN_OFFSET, min_offset)
+
+    def replace_agent(self) -> None:
+        """Kill `groups` alone: all sessions are told again to the next one."""
+        self.sessions = MemorySessions()
+        self.agent = self.open_agent()
+        for hand in self.hands.values():
+            self.sessions.attach(hand.session)
+        self.settle()
+
+    def restart_broker(self) -> None:
+        """Begin another life of the broker: no session of the last one is there."""
+        epoch = self.board.epoch + 1
+        old = self.board
+        topics = {topic.name: topic.queue_count for topic in old.topics()}
+        self.board = memory_board(topics, epoch=epoch)
+        for number in range(old.queues_max):
+            words = old.queue(number)
+            self.fill(number, words["max_offset"], words["min_offset"])
+        self.hands.clear()
+        self.sessions = MemorySessions()
+        self.agent = self.open_agent()
+
+
+def only(notices: list[groupwire.AnyNotice], kind: type[N]) -> N:
+    """The one notice of a kind."""
+    found = [notice for notice in notices if isinstance(notice, kind)]
+    assert len(found) == 1, f"{notices} should hold one {kind.__name__}"
+    return found[0]

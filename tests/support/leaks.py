@@ -1,0 +1,129 @@
+"""What a test may not leave behind: shared memory of ours, and processes.
+
+A region counts as ours if its name starts with the product's name and no process outside of this
+test run has it mapped (a broker of the machine's user may live beside the suite). Processes are the
+descendants of this one, and orphans of theirs, which are known by a variable of the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "gantrymq"
+SHARED_MEMORY = Path("/dev/shm")
+PROC = Path("/proc")
+
+MARK = "GANTRYMQ_TEST_RUN"
+#: Helpers of Python and Spark that end with this process; they belong to the run, not to a test.
+_PERMITTED = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "org.apache.spark")
+
+
+def mark_this_run() -> None:
+    """Give all later children a variable by which orphans are recognised."""
+    os.environ[MARK] = f"{os.getpid()}-{uuid.uuid4().hex}"
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What exists at one moment."""
+
+    regions: frozenset[str]
+    processes: frozenset[int]
+
+    def describe(self) -> str:
+        """Name every region and process, one a line."""
+        lines = [f"/dev/shm/{name}" for name in sorted(self.regions)]
+        lines += [f"process {pid}: {command_line(pid)[:200]}" for pid in sorted(self.processes)]
+        return "\n".join(lines)
+
+
+def take(orphans: bool = False) -> Traces:
+    """Look at shared memory and descendants; with `orphans` (costs a scan) at lost ones too."""
+    processes = descendants(os.getpid())
+    if orphans:
+        processes |= _orphans(processes)
+    return Traces(frozenset(regions()), frozenset(processes))
+
+
+def left_since(before: Traces, orphans: bool = False) -> Traces:
+    """Return what came since `before`, apart from what lives under something older."""
+    now = take(orphans)
+    fresh = {pid for pid in now.processes - before.processes if not _is_excused(pid, before)}
+    return Traces(
+        frozenset(name for name in now.regions - before.regions if not _is_foreign(name)),
+        frozenset(fresh),
+    )
+
+
+def clear(traces: Traces) -> None:
+    """Remove what a failed test left, so that the next ones start clean."""
+    for pid in traces.processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for name in traces.regions:
+        (SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+def regions() -> set[str]:
+    """Names in shared memory that bear our prefix."""
+    return {name for name in os.listdir(SHARED_MEMORY) if name.startswith(PREFIX)}
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the living processes below `pid`; zombies hold nothing and are left out."""
+    found: set[int] = set()
+    for task in _read(PROC / str(pid) / "task", listing=True).split():
+        for child in map(int, _read(PROC / str(pid) / "task" / task / "children").split()):
+            found |= descendants(child)
+            if command_line(child):
+                found.add(child)
+    return found
+
+
+def command_line(pid: int) -> str:
+    """Return the arguments joined by blanks; empty if the process has ended."""
+    return _read(PROC / str(pid) / "cmdline").replace("\0", " ").strip()
+
+
+def _read(path: Path, listing: bool = False) -> str:
+    """Read a file of /proc, or name a folder's entries; empty if the process has gone."""
+    try:
+        return " ".join(os.listdir(path)) if listing else path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _orphans(known: set[int]) -> set[int]:
+    mark = f"{MARK}={os.environ.get(MARK)}"
+    others = {int(name) for name in os.listdir(PROC) if name.isdigit()} - known - {os.getpid()}
+    return {
+        pid
+        for pid in others
+        if mark in _read(PROC / str(pid) / "environ").split("\0") and command_line(pid)
+    }
+
+
+def _is_excused(pid: int, before: Traces) -> bool:
+    """True for helpers of the run, and for what an older process (a wider fixture) has started."""
+    while pid > 1 and pid != os.getpid():
+        if pid in before.processes or any(mark in command_line(pid) for mark in _PERMITTED):
+            return True
+        fields = _read(PROC / str(pid) / "stat").rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
+    return False
+
+
+def _is_foreign(region: str) -> bool:
+    """True if a process that this run did not start has the region mapped."""
+    ours = take(orphans=True).processes | {os.getpid()}
+    path = str(SHARED_MEMORY / region)
+    return any(
+        path in _read(PROC / name / "maps")
+        for name in os.listdir(PROC)
+        if name.isdigit() and int(name) not in ours
+    )

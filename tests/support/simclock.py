@@ -1,0 +1,29 @@
+"""Virtual time: moves only when the scheduler says so."""
+
+from __future__ import annotations
+
+
+class SimClock:
+    """`shm.clock.Clock` with a hand on it. The wall may be stepped, monotonic time only advances."""
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+        self._now_ns = 1_000_000_000
+        self._wall_at_start_ms = wall_ms
+
+    def wall_ms(self) -> int:
+        """Unix milliseconds."""
+        return self._wall_at_start_ms + self._now_ns // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since some point of the past."""
+        return self._now_ns
+
+    def advance(self, duration_ns: int) -> None:
+        """Let time pass."""
+        if duration_ns < 0:
+            raise ValueError("monotonic time never steps back")
+        self._now_ns += duration_ns
+
+    def step_wall(self, by_ms: int) -> None:
+        """Set the wall clock forward or back."""
+        self._wall_at_start_ms += by_ms

@@ -1,0 +1,227 @@
+"""`shm.storage.Storage` over the simulated disk: one per simulated process, with its own faults."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tests.support.faults import PAGE_BYTES, FaultPlan, KilledError
+from tests.support.simdisk import Disk, Inode, NameChange, parent_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+
+class SimFile:
+    """A simulated process's descriptor of a file."""
+
+    def __init__(self, storage: SimStorage, name: str, inode: Inode, *, write: bool) -> None:
+        self.name = name
+        self._storage = storage
+        self._inode = inode
+        self._write = write
+        self._open = True
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        """Write all of `data`; killed in the middle, up to a page boundary."""
+        self._require(write=True)
+        left = np.frombuffer(memoryview(data).cast("B"), np.uint8)
+
+        def whole() -> None:
+            self._storage.take_blocks(self._inode, position, position + left.size)
+            self._inode.write(left, position)
+
+        def half() -> None:
+            first = PAGE_BYTES - position % PAGE_BYTES
+            cuts = range(first, left.size, PAGE_BYTES)
+            if cuts:
+                count = self._storage.faults.dice.choice(cuts)
+                self._inode.write(left[:count], position)
+
+        self._storage.change("write", self.name, whole, half, f"{position}+{left.size}")
+
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` as far as the file reaches."""
+        self._require()
+        target = np.frombuffer(memoryview(buffer).cast("B"), np.uint8)
+        count = max(0, min(target.size, self._inode.length - position))
+        target[:count] = self._inode.memory[position : position + count]
+        return count
+
+    def sync(self) -> None:
+        """Make contents durable; a failure loses them as the kernel does."""
+        self._require()
+        try:
+            self._storage.change("sync", self.name, self._inode.sync)
+        except OSError:
+            self._inode.sync_failed(self._storage.faults.dice)
+            raise
+
+    def allocate(self, size: int) -> None:
+        """Give the file `size` bytes with blocks behind them."""
+        self._require(write=True)
+
+        def effect() -> None:
+            self._storage.take_blocks(self._inode, 0, size)
+            self._inode.allocate(size)
+
+        self._storage.change("allocate", self.name, effect, detail=str(size))
+
+    def zero_range(self, start: int, count: int) -> None:
+        """Write zeroes."""
+        if count > 0:
+            self.write_at(bytes(count), start)
+
+    def punch(self, start: int, count: int) -> None:
+        """The range reads as zeroes; blocks stay, which is the worse case for space."""
+        self.zero_range(start, count)
+
+    def truncate(self, size: int) -> None:
+        """Set the length."""
+        self._require(write=True)
+        self._storage.change(
+            "truncate", self.name, lambda: self._inode.truncate(size), detail=str(size)
+        )
+
+    def size(self) -> int:
+        """Length in bytes."""
+        self._require()
+        return self._inode.length
+
+    def view(self) -> NDArray[np.uint8]:
+        """Read-only array over the same memory, at the present length."""
+        self._require()
+        view = self._inode.memory[: self._inode.length]
+        view.flags.writeable = False
+        return view
+
+    def close(self) -> None:
+        """Give the descriptor back. Safe to call twice."""
+        self._open = False
+
+    def _require(self, *, write: bool = False) -> None:
+        self._storage.require_alive()
+        if not self._open or (write and not self._write):
+            raise OSError(errno.EBADF, "bad file descriptor", self.name)
+
+
+class SimStorage:
+    """One process's way to the disk. Once killed, it refuses everything."""
+
+    def __init__(self, disk: Disk, process: str = "test", faults: FaultPlan | None = None) -> None:
+        self.root = "/simulated"
+        self.disk = disk
+        self.process = process
+        self.faults = faults or FaultPlan()
+        self.dead = False
+
+    def open(self, name: str, *, write: bool = False) -> SimFile:
+        """Open a file that exists."""
+        self.require_alive()
+        return SimFile(self, name, self._inode(name), write=write)
+
+    def create(self, name: str) -> SimFile:
+        """Make an empty file and its directories."""
+        if name in self.disk.names.entries:
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        self.make_directory(parent_of(name))
+        inode = self.disk.new_inode()
+        self.change("create", name, lambda: self.disk.change(NameChange("", name, inode)))
+        return SimFile(self, name, inode, write=True)
+
+    def exists(self, name: str) -> bool:
+        """Whether a file or directory of that name is there."""
+        self.require_alive()
+        return name in self.disk.names.entries
+
+    def size_of(self, name: str) -> int:
+        """Length of a file."""
+        self.require_alive()
+        return self._inode(name).length
+
+    def list(self, name: str) -> list[str]:
+        """Names in a directory, sorted."""
+        self.require_alive()
+        inside = (entry for entry in self.disk.names.entries if entry and parent_of(entry) == name)
+        return sorted(entry.rpartition("/")[2] for entry in inside)
+
+    def is_directory(self, name: str) -> bool:
+        """Whether the name is a directory."""
+        self.require_alive()
+        return self.disk.names.entries.get(name, self) is None
+
+    def make_directory(self, name: str) -> None:
+        """Make a directory and its parents if absent."""
+        self.require_alive()
+        if name in self.disk.names.entries:
+            if self.disk.names.entries[name] is not None:
+                raise FileExistsError(errno.EEXIST, "is a file", name)
+            return
+        self.make_directory(parent_of(name))
+        change = NameChange("", name, None)
+        self.change("make_directory", name, lambda: self.disk.change(change))
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically put a file in another's place."""
+        inode = self._inode(old)
+        if not self.is_directory(parent_of(new)):
+            raise FileNotFoundError(errno.ENOENT, "no such directory", new)
+        effect = NameChange(old, new, inode)
+        self.change("rename", new, lambda: self.disk.change(effect), detail=f"from {old}")
+
+    def unlink(self, name: str) -> None:
+        """Remove a file; who has it open keeps it."""
+        self._inode(name)
+        self.change("unlink", name, lambda: self.disk.change(NameChange(name, "", None)))
+
+    def sync_directory(self, name: str) -> None:
+        """Make names of a directory durable."""
+        self.require_alive()
+        if not self.is_directory(name):
+            raise FileNotFoundError(errno.ENOENT, "no such directory", name)
+        self.change("sync_directory", name, lambda: self.disk.sync_directory(name))
+
+    def free_bytes(self) -> int:
+        """Space left on the disk."""
+        return self.disk.capacity - self.disk.used()
+
+    def change(
+        self,
+        kind: str,
+        name: str,
+        effect: Callable[[], None],
+        half: Callable[[], None] | None = None,
+        detail: str = "",
+    ) -> None:
+        """Every change goes through here: logged, counted, and open to faults."""
+        self.require_alive()
+        self.disk.log.append(f"{self.process}: {kind} {name} {detail}")
+        try:
+            self.faults.around(kind, name, effect, half)
+        except KilledError:
+            self.dead = True
+            raise
+
+    def take_blocks(self, inode: Inode, start: int, end: int) -> None:
+        """Find room for a range. Raises OSError(ENOSPC)."""
+        fresh = set(range(start // PAGE_BYTES, -(-end // PAGE_BYTES))) - inode.pages
+        if fresh and len(fresh) * PAGE_BYTES > self.free_bytes():
+            raise OSError(errno.ENOSPC, "no space left on the simulated disk")
+        inode.pages |= fresh
+
+    def require_alive(self) -> None:
+        """A dead process does nothing any more, whatever its objects are asked to do."""
+        if self.dead:
+            raise KilledError(self.process)
+
+    def _inode(self, name: str) -> Inode:
+        self.require_alive()
+        inode = self.disk.names.entries.get(name)
+        if inode is None:
+            kind = IsADirectoryError if name in self.disk.names.entries else FileNotFoundError
+            raise kind(errno.ENOENT, "no such file", name)
+        return inode

@@ -1,0 +1,42 @@
+"""The files of the project, for tests about the tree itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+#: What is installed; tests, bench and scripts are not.
+PACKAGES = ("gantrymq", "brokerd", "workers", "clients", "shm")
+
+
+@cache
+def project_files() -> tuple[Path, ...]:
+    """Return all files of the project, committed or not; ignored ones are left out."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    paths = (ROOT / name for name in listed.decode().split("\0") if name)
+    return tuple(sorted(path for path in paths if path.is_file()))
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Return the Python files below the named folders of the root, all of them if none is named."""
+    return [
+        path
+        for path in project_files()
+        if path.suffix == ".py" and (not folders or path.relative_to(ROOT).parts[0] in folders)
+    ]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name of a Python file; a package's `__init__` has the package's name."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

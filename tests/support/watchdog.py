@@ -1,0 +1,27 @@
+"""Waiting in tests: for a condition, never for a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Long enough for a loaded machine; it ends a hang, it measures nothing.
+PATIENCE_S = 60.0
+_PAUSE_S = 0.002
+
+
+def poll_until(condition: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
+    """Call `condition` until its result is true and return it; in the end fail, naming `what`."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        result = condition()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"waited {patience_s:.0f} s in vain until {what}; the last answer was {result!r}"
+            )
+        time.sleep(_PAUSE_S)

@@ -1,0 +1,72 @@
+"""What an agent is, and the one loop that every broker process runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shm.bell import Bell
+from shm.clock import Clock
+
+#: How long an idle agent sleeps at most before it looks at its timers and peers again.
+IDLE_NS = 1_000_000_000
+
+
+class Agent(Protocol):
+    """A step function over interfaces; the simulator drives it like the loop below."""
+
+    name: str
+
+    def do_work(self, now_ns: int) -> int:
+        """One bounded duty cycle; returns how much was done (0 = idle)."""
+        ...
+
+    def arm(self, now_ns: int) -> int:
+        """Announce sleep (flags with a full fence), then look once more.
+
+        Returns nanoseconds to sleep at most, 0 if there is work after all.
+        """
+        ...
+
+    def disarm(self) -> None:
+        """Take the announcement back after waking."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Does not finish work: a clean stop is a phase of `do_work`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bells:
+    """The bell of each agent: everybody may ring, only its agent waits."""
+
+    writer: Bell
+    flusher: Bell
+    reader: Bell
+    groups: Bell
+
+
+class Waiter(Protocol):
+    """How a loop sleeps: on the agent's bell and its channel to the supervisor."""
+
+    def wait(self, timeout_ns: int) -> None:
+        """Sleep until rung, spoken to, or timed out; clears the bell."""
+        ...
+
+
+def run(
+    agent: Agent, *, clock: Clock, waiter: Waiter, keep_running: Callable[[], bool]
+) -> None:
+    """Drive an agent until told to stop; every broker process runs this loop and no other."""
+    try:
+        while keep_running():
+            if agent.do_work(clock.monotonic_ns()):
+                continue
+            sleep_ns = agent.arm(clock.monotonic_ns())
+            if sleep_ns > 0:
+                waiter.wait(sleep_ns)
+            agent.disarm()
+    finally:
+        agent.close()

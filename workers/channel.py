@@ -1,0 +1,201 @@
+"""How an agent's process hears of sessions: frames over its socket pair with the supervisor.
+
+One channel serves all agents of a process; each sees it through a table of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from shm import wire
+from shm.arena import map_arena, plan_arena
+from shm.bell import EventBell
+from shm.errors import BrokerGone
+from workers.session import Attached, Detached, Session
+
+#: A busy agent looks at its channel this often; an idle one is woken by it.
+LOOK_EVERY_NS: Final = 1_000_000
+
+
+class Speaker(Protocol):
+    """What a table hands the agent's own frames to."""
+
+    def say(self, frame: wire.Frame) -> None:
+        """Speak to the supervisor."""
+        ...
+
+
+class Descriptor(Protocol):
+    """Anything with a file descriptor."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        ...
+
+
+class SessionEvents:
+    """One agent's `SessionTable`: what came over the channel since it last asked."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        self._speaker = speaker
+        self._events: list[Attached | Detached] = []
+        self._stopping = False
+
+    def poll(self) -> Sequence[Attached | Detached]:
+        """What has changed since the last call."""
+        if not self._events:
+            return ()
+        events, self._events = self._events, []
+        return events
+
+    def stopping(self) -> bool:
+        """True once it is this agent's turn to finish."""
+        return self._stopping
+
+    def cut_off(self, session: int, why: str) -> None:
+        """Ask the supervisor to end a session."""
+        self._speaker.say(wire.CutOff(session, why))
+
+    def failed(self, errno: int, what: str) -> None:
+        """Tell the supervisor that the store failed."""
+        self._speaker.say(wire.Failed(errno, what))
+
+    def note(self, level: str, event: str, **fields: object) -> None:
+        """A line for the broker's log."""
+        self._speaker.say(wire.Note(level, event, fields))
+
+    def tell(self, event: Attached | Detached) -> None:
+        """Called by whoever feeds the table."""
+        self._events.append(event)
+
+    def finish(self) -> None:
+        """Called by the host when it is this agent's turn to finish."""
+        self._stopping = True
+
+
+class SocketSessionTable:
+    """The agents' end of the socket pair with the supervisor."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self.channel = channel
+        self.stop_wanted = False
+        self._views: list[SessionEvents] = []
+        self._sessions: set[int] = set()
+        self._next_look_ns = 0
+
+    def fileno(self) -> int:
+        """Readable when the supervisor has said something."""
+        return self.channel.fileno()
+
+    def view(self) -> SessionEvents:
+        """A table for one more agent of this process."""
+        view = SessionEvents(self)
+        self._views.append(view)
+        return view
+
+    def pump(self, now_ns: int, *, heard: bool) -> int:
+        """Hand on what the supervisor has said. Raises BrokerGone if it is dead."""
+        if not heard and now_ns < self._next_look_ns:
+            return 0
+        self._next_look_ns = now_ns + LOOK_EVERY_NS
+        count = 0
+        while self._take_one():
+            count += 1
+        return count
+
+    def say(self, frame: wire.Frame) -> None:
+        """Speak to the supervisor; waits while its side is full."""
+        try:
+            try:
+                wire.send(self.channel, frame)
+            except BlockingIOError:
+                select.select([], [self.channel], [], 5.0)
+                wire.send(self.channel, frame)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise BrokerGone("the supervisor is gone") from error
+
+    def close(self) -> None:
+        """Give the channel back; maps and bells go with the last agent that holds them."""
+        self.channel.close()
+
+    def _take_one(self) -> bool:
+        try:
+            received = wire.receive(self.channel)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            received = None
+        if received is None:
+            raise BrokerGone("the supervisor is gone")
+        frame, descriptors = received
+        match frame:
+            case wire.SessionAdded():
+                self._add(frame, descriptors)
+            case wire.SessionRemoved():
+                self._remove(frame.session)
+            case wire.Stop():
+                self.stop_wanted = True
+            case _:
+                raise msgspec.ValidationError(f"an agent is not sent {type(frame).__name__}")
+        return True
+
+    def _add(self, frame: wire.SessionAdded, descriptors: list[int]) -> None:
+        arena_descriptor, bell_descriptor = descriptors
+        plan = plan_arena(*frame.ring_bytes)
+        try:
+            arena = map_arena(arena_descriptor, plan.size)
+        finally:
+            os.close(arena_descriptor)
+        # Agents may ring once more before they take the news of its end, and the number must not
+        # be another file's by then: the descriptor goes with the last reference to the bell.
+        bell = EventBell(bell_descriptor)
+        self._sessions.add(frame.session)
+        session = Session(
+            frame.session, arena, plan, bell, frame.pid, frame.producer, frame.groups, frame.internal
+        )
+        for view in self._views:
+            view.tell(Attached(session))
+
+    def _remove(self, session: int) -> None:
+        if session not in self._sessions:
+            return  # it ended before this process was told of it
+        self._sessions.remove(session)
+        for view in self._views:
+            view.tell(Detached(session))
+
+
+class EpollWaiter:
+    """Sleeps on bells and channels; the loop's `Waiter`."""
+
+    def __init__(self, bells: Sequence[EventBell], channels: Sequence[Descriptor]) -> None:
+        self._epoll = select.epoll()
+        for bell in bells:
+            # Edge-triggered: each ring wakes once, and nothing has to be read to clear it.
+            self._epoll.register(bell.fileno(), select.EPOLLIN | select.EPOLLET)
+        self._channels = {channel.fileno() for channel in channels}
+        for descriptor in self._channels:
+            self._epoll.register(descriptor, select.EPOLLIN)
+        self.heard = False
+
+    def wait(self, timeout_ns: int) -> None:
+        """Sleep until rung, spoken to, or timed out."""
+        if timeout_ns < 10_000_000 and self._epoll.fileno() < 1024:
+            # epoll counts milliseconds; a nap is shorter than one.
+            if not select.select([self._epoll], [], [], timeout_ns / 1e9)[0]:
+                return
+            events = self._epoll.poll(0)
+        else:
+            events = self._epoll.poll(timeout_ns / 1e9)
+        if any(descriptor in self._channels for descriptor, _mask in events):
+            self.heard = True
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._epoll.close()

@@ -1,0 +1,378 @@
+"""The agent that decides who owns a queue, and the only writer of offsets.
+
+A duty cycle: hear of sessions, take their requests, balance, put all changes into the ledger by one
+write, and only then tell anybody. Whatever was not told yet when this process dies is asked again:
+a replaced `groups` sends `Rejoin`, and sessions repeat what has not been answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from shm import groupwire, layout, limits
+from shm.bell import Bell
+from shm.board import Board
+from shm.clock import Clock
+from shm.codes import AgentState, Role
+from shm.controllane import BrokenLane
+from shm.storage import Storage
+from workers.agent import IDLE_NS
+from workers.ledger import Ledger, open_ledger
+from workers.membership import Member, Membership, Move
+from workers.offsetfile import checksum_of, import_offsets, offsets_of, write_offsets
+from workers.peer import Peer
+from workers.session import Attached, Session, SessionTable
+
+REQUESTS_PER_CYCLE: Final = 256
+SYNC_NS: Final = 1_000_000_000
+EXPORT_NS: Final = 5_000_000_000  # CQ-30
+#: After a replacement, sessions are told again at once; one that was not by then is ended.
+MISSING_NS: Final = 2_000_000_000
+
+
+class GroupsSettings(Protocol):
+    """What `groups` needs of the broker's settings."""
+
+    @property
+    def consume_timeout(self) -> int:
+        """Minutes after which a started message ends its consumer's lease."""
+        ...
+
+
+class Groups:
+    """Agent; see the module. Made by `open_groups`."""
+
+    name = "groups"
+
+    def __init__(
+        self, ledger: Ledger, clock: Clock, board: Board, sessions: SessionTable, minutes: int
+    ) -> None:
+        self.ledger = ledger
+        self.board = board
+        self.membership = Membership(ledger, board)
+        self.refused = 0
+        self.finished = False
+        self.failed = False
+        self._clock = clock
+        self._sessions = sessions
+        self._stall_ns = minutes * 60_000_000_000
+        self._peers: dict[int, Peer] = {}
+        self._restoring = True
+        self._missing_since = -1
+        self._synced_ns = self._exported_ns = 0
+        self._exported = 0
+
+    # -------------------------------------------------------------------------------- duty cycle
+
+    def do_work(self, now_ns: int) -> int:
+        """One duty cycle; returns requests handled and notices sent."""
+        if self.failed or self.finished:
+            return 0
+        try:
+            done = self._cycle(now_ns)
+        except OSError as error:
+            self.failed = True  # final: nothing is answered after a failed write (P3)
+            self._sessions.failed(error.errno or 0, f"ledger of groups: {error}")
+            return 0
+        slot = self.board.process_at(Role.GROUPS)
+        self._count(slot, "heartbeat", 1)
+        self._count(slot, "busy", int(done > 0))
+        self._count(slot, "work", done)
+        return done
+
+    def _cycle(self, now_ns: int) -> int:
+        done = self._hear_sessions()
+        self._end_missing(now_ns)
+        stopping = self._sessions.stopping()
+        for peer in list(self._peers.values()):
+            done += self._serve(peer, now_ns)
+        self.membership.grown()
+        done += self._balance()
+        self.ledger.flush()
+        done += sum(self._tell(peer) for peer in list(self._peers.values()))
+        self._keep_durable(now_ns, stopping and not done)
+        return done
+
+    def _count(self, slot: int, field: str, more: int) -> None:
+        at = slot + layout.PROCESS.offset(field)
+        self.board.set_word(at, self.board.word(at) + more)
+
+    def _hear_sessions(self) -> int:
+        events = self._sessions.poll()
+        for event in events:
+            if isinstance(event, Attached):
+                if event.session.groups:
+                    self._attach(event.session)
+            else:
+                self._detach(event.session)
+        return len(events)
+
+    def _attach(self, session: Session) -> None:
+        peer = self._peers[session.session] = Peer(session)
+        if peer.adopt():
+            peer.outbox.append(groupwire.Rejoin())
+
+    def _detach(self, session: int) -> None:
+        peer = self._peers.pop(session, None)
+        if peer is None:
+            return
+        for _ in self._requests(peer, limits.GROUPS_UP_BYTES):
+            pass  # what it had published counts, commits above all
+        self.membership.leave(session, failed=True)
+
+    def restore(self) -> None:
+        """Members of the last `groups` of this life, as far as they hold leases."""
+        self.membership.topics.refresh()
+        for session in self.membership.holders():
+            for group, key, _lease in self.membership.leases_of(session):
+                slot = self.membership.topics.slots.get(key[0])
+                topics = frozenset() if slot is None else frozenset([slot])
+                self.membership.restore_member(group, Member(session, topics, 0))
+
+    def _end_missing(self, now_ns: int) -> None:
+        if not self._restoring:
+            return
+        missing = self.membership.holders() - self._peers.keys()
+        self._restoring = bool(missing)
+        if not missing:
+            return
+        if self._missing_since < 0:
+            self._missing_since = now_ns
+        elif now_ns - self._missing_since >= MISSING_NS:
+            for session in missing:
+                self._sessions.cut_off(session, "groups was replaced and was not told of it")
+                self.membership.leave(session, failed=True)
+
+    # ---------------------------------------------------------------------------------- requests
+
+    def _serve(self, peer: Peer, now_ns: int) -> int:
+        if peer.outbox:
+            return 0  # no room for answers: its requests wait
+        self._end_stalled(peer, now_ns)
+        return sum(1 for _ in self._requests(peer, REQUESTS_PER_CYCLE))
+
+    def _requests(self, peer: Peer, most: int) -> Iterator[None]:
+        """Handle up to `most` requests; a broken ring or body ends the session."""
+        for _ in range(most):
+            try:
+                body = peer.lane.take()
+                if body is None:
+                    return
+                if peer.lane.wants_bell:
+                    peer.session.bell.ring()
+                self._handle(peer, groupwire.decode_request(body))
+            except (BrokenLane, msgspec.DecodeError) as error:
+                self._cut_off(peer, f"groups lane: {error}")
+                return
+            yield
+
+    def _cut_off(self, peer: Peer, why: str) -> None:
+        slot = self.board.process_at(Role.GROUPS)
+        self._count(slot, "faults", 1)
+        self._sessions.cut_off(peer.session.session, why)
+        self._peers.pop(peer.session.session, None)
+        self.membership.leave(peer.session.session, failed=True)
+
+    def _handle(self, peer: Peer, request: groupwire.AnyRequest) -> None:
+        match request:
+            case groupwire.Join():
+                self._join(peer, request)
+            case groupwire.Commit():
+                self._commit(peer, request)
+            case groupwire.Started():
+                self._start(peer, request)
+            case groupwire.Released():
+                self._release(peer, request)
+            case groupwire.Leave():
+                self.membership.leave(peer.session.session, failed=False)
+                peer.outbox.append(groupwire.Left(request.serial))
+
+    def _join(self, peer: Peer, request: groupwire.Join) -> None:
+        session = peer.session.session
+        self.membership.topics.refresh()
+        fault = self._fault_of(session, request)
+        if fault:
+            self._refuse(1)
+            peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", fault))
+            return
+        self.membership.join(session, request)
+        peer.outbox.append(groupwire.Joined(request.serial))
+        for _group, key, lease in list(self.membership.leases_of(session)):
+            queue = self.membership.topics.queue(key)
+            if queue is not None:
+                # After a replacement both sides may have missed the last word: say it again.
+                lease.revoking = False
+                self._announce(peer, queue, request.group)
+
+    def _fault_of(self, session: int, request: groupwire.Join) -> str:
+        name = request.group
+        if not name or len(name.encode()) > limits.GROUP_BYTES_MAX or not _is_name(name):
+            return f"{name!r} is no group name: letters, digits and _-%| only (CQ-100)"
+        unknown = [t for t in request.topics if t not in self.membership.topics.by_slot]
+        if unknown or not request.topics:
+            return f"topic slots {unknown} do not exist" if unknown else "no topic subscribed"
+        other = self.membership.group_of.get(session, name)
+        return "" if other == name else f"this session is in group {other!r} already"
+
+    def _commit(self, peer: Peer, request: groupwire.Commit) -> None:
+        lost = [
+            queue
+            for queue, offset in request.offsets.items()
+            if not self.membership.commit(
+                peer.session.session, queue, request.leases.get(queue, 0), offset
+            )
+        ]
+        for queue in request.offsets:
+            peer.stalled_since.pop(queue, None)
+        self._refuse(len(lost))
+        peer.outbox.append(groupwire.Committed(request.serial, lost))
+
+    def _start(self, peer: Peer, request: groupwire.Started) -> None:
+        now_ns = self._clock.monotonic_ns()
+        for queue, next_offset in request.nexts.items():
+            lease = request.leases.get(queue, 0)
+            if self.membership.start(peer.session.session, queue, lease, next_offset):
+                peer.stalled_since.setdefault(queue, now_ns)
+            else:
+                self._refuse(1)
+
+    def _release(self, peer: Peer, request: groupwire.Released) -> None:
+        session = peer.session.session
+        if request.offset >= 0:
+            self.membership.commit(session, request.queue, request.lease, request.offset)
+        peer.stalled_since.pop(request.queue, None)
+        self.membership.release(session, request.queue, request.lease)
+
+    def _refuse(self, count: int) -> None:
+        self.refused += count
+        self._count(self.board.process_at(Role.GROUPS), "refused", count)
+
+    def _end_stalled(self, peer: Peer, now_ns: int) -> None:
+        """A message started too long ago ends the session if others could take the queue."""
+        since = min(peer.stalled_since.values(), default=now_ns)
+        if now_ns - since < self._stall_ns:
+            return
+        group = self.membership.groups.get(self.membership.group_of.get(peer.session.session, ""))
+        if group and len(group.members) > 1:
+            self._cut_off(peer, "a started message is older than consume_timeout")
+
+    # ----------------------------------------------------------------------------------- notices
+
+    def _balance(self) -> int:
+        moves = list(self.membership.moves())
+        for move in moves:
+            self._move(move)
+        return len(moves)
+
+    def _move(self, move: Move) -> None:
+        peer = self._peers.get(move.session)
+        key = self.membership.topics.key(move.queue)
+        if key is None:
+            return
+        progress = self.ledger.group(move.group).queue(key)
+        if move.grant:
+            if peer is None:
+                return  # restored and not told of yet
+            self.ledger.grant(move.group, key, move.session)
+            self._announce(peer, move.queue, move.group)
+        elif progress.lease:
+            if peer is None:
+                self.membership.groups[move.group].dirty = True
+                return
+            progress.lease.revoking = True
+            peer.outbox.append(groupwire.Revoke(move.queue, progress.lease.number))
+
+    def _announce(self, peer: Peer, queue: int, group: str) -> None:
+        key = self.membership.topics.key(queue)
+        assert key is not None, f"the board lost queue {queue}"
+        progress = self.ledger.group(group).queue(key)
+        words = self.board.queue(queue)
+        if progress.committed < words["min_offset"]:
+            self.ledger.commit(group, key, words["min_offset"])
+        assert progress.lease is not None, "announced after its grant"
+        peer.outbox.append(
+            groupwire.Granted(
+                queue, progress.lease.number, progress.committed, list(progress.attempts)
+            )
+        )
+
+    def _tell(self, peer: Peer) -> int:
+        told = 0
+        try:
+            while peer.outbox and peer.lane.put(groupwire.encode(peer.outbox[0])):
+                notice = peer.outbox.popleft()
+                if isinstance(notice, groupwire.Revoke | groupwire.Rejoin):
+                    peer.bump_revoked()
+                if peer.lane.wants_bell:
+                    peer.session.bell.ring()
+                told += 1
+        except BrokenLane as error:
+            self._cut_off(peer, f"groups lane: {error}")
+        return told
+
+    # ------------------------------------------------------------------------- time and stopping
+
+    def _keep_durable(self, now_ns: int, last: bool) -> None:
+        if now_ns - self._synced_ns >= SYNC_NS or last:
+            self._synced_ns = now_ns
+            self.ledger.sync()
+        if now_ns - self._exported_ns >= EXPORT_NS or last:
+            self._exported_ns = now_ns
+            self._export()
+        self.finished = last
+
+    def _export(self) -> None:
+        offsets = offsets_of(self.ledger)
+        checksum = checksum_of(offsets)
+        if checksum == self._exported:
+            return
+        self._exported = checksum
+        self.ledger.exported(checksum)  # first, so that our own file is never taken for another's
+        self.ledger.sync()
+        write_offsets(self.ledger.storage, offsets)
+
+    def arm(self, now_ns: int) -> int:
+        """Go to sleep unless a session has asked something since."""
+        if any(not peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()):
+            return 0
+        if not self.ledger.unsynced:
+            return IDLE_NS
+        return min(IDLE_NS, max(1, self._synced_ns + SYNC_NS - now_ns))
+
+    def disarm(self) -> None:
+        """Awake again."""
+        for peer in self._peers.values():
+            peer.lane.disarm()
+
+    def close(self) -> None:
+        """Give the ledger's descriptor back."""
+        self.ledger.close()
+
+
+def _is_name(text: str) -> bool:
+    return all(c.isascii() and (c.isalnum() or c in "_-%|") for c in text)
+
+
+def open_groups(
+    storage: Storage,
+    clock: Clock,
+    board: Board,
+    sessions: SessionTable,
+    bells: Sequence[Bell],
+    settings: GroupsSettings,
+) -> Groups:
+    """Read ledger and consumerOffset.json and make the agent. Raises OSError.
+
+    `bells` are those of the other agents; `groups` has nothing to tell them.
+    """
+    del bells
+    ledger = open_ledger(storage, board.epoch)
+    import_offsets(ledger)
+    groups = Groups(ledger, clock, board, sessions, settings.consume_timeout)
+    groups.restore()
+    groups.membership.clamp_offsets()
+    ledger.sync()
+    return groups

@@ -1,0 +1,77 @@
+"""One or more agents in one process: they take turns in the one loop, and finish one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workers.agent import Agent
+from workers.channel import EpollWaiter, SessionEvents, SocketSessionTable
+
+
+@dataclass(slots=True)
+class Seat:
+    """An agent of the process and its view of the sessions."""
+
+    agent: Agent
+    events: SessionEvents
+    idle: bool = False
+
+
+class Host:
+    """An `Agent` made of agents, fed by the process's channel to the supervisor.
+
+    After the supervisor's Stop each in turn is told to finish, in the order of the seats: what the
+    writer still appends is then seen by those behind it.
+    """
+
+    def __init__(
+        self, seats: Sequence[Seat], table: SocketSessionTable, waiter: EpollWaiter
+    ) -> None:
+        self.name = "+".join(seat.agent.name for seat in seats)
+        self._seats = list(seats)
+        self._table = table
+        self.waiter = waiter
+        self._turn = 0
+
+    @property
+    def finished(self) -> bool:
+        """True once every agent has finished what was accepted."""
+        return self._turn == len(self._seats)
+
+    def do_work(self, now_ns: int) -> int:
+        """A duty cycle of each agent."""
+        work = self._table.pump(now_ns, heard=self.waiter.heard)
+        self.waiter.heard = False
+        for seat in self._seats:
+            done = seat.agent.do_work(now_ns)
+            seat.idle = done == 0
+            work += done
+        if self._table.stop_wanted and not self.finished:
+            self._finish_in_turn()
+        return work
+
+    def arm(self, now_ns: int) -> int:
+        """Announce sleep for all; the shortest sleep counts."""
+        if self._table.stop_wanted:
+            return 0
+        return min(seat.agent.arm(now_ns) for seat in self._seats)
+
+    def disarm(self) -> None:
+        """Take the announcements back."""
+        for seat in self._seats:
+            seat.agent.disarm()
+
+    def close(self) -> None:
+        """Close the agents and the channel."""
+        for seat in self._seats:
+            seat.agent.close()
+        self._table.close()
+        self.waiter.close()
+
+    def _finish_in_turn(self) -> None:
+        seat = self._seats[self._turn]
+        if not seat.events.stopping():
+            seat.events.finish()
+        elif seat.idle:
+            self._turn += 1

@@ -1,0 +1,307 @@
+"""`gantry/ledger`: the truth about groups, append only, in the hands of `groups` alone.
+
+Changes go to memory and to a buffer at once; `flush` puts the buffer into the file, and only then
+may a session hear of them. Reading stops at the first entry with a bad CRC (a torn tail) and cuts
+there. When the file has grown large it is replaced by one that says the same in fewer entries.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from shm import layout
+from shm.groupwire import Attempts
+from shm.storage import File, Storage, read_file, replace_file
+from workers.progress import UNSET, Lease, Progress
+
+NAME: Final = "gantry/ledger"
+COMPACT_BYTES: Final = 4 * 1024 * 1024
+#: A compacted ledger must have grown to this multiple before it is compacted again.
+COMPACT_GROWTH: Final = 4
+#: consumerOffset.json may be one of the last few that were written: a crash leaves file or .bak.
+EXPORTS_KEPT: Final = 4
+
+QueueKey = tuple[str, int]
+
+
+class Kind(IntEnum):
+    """What an entry says; the fields it uses follow."""
+
+    EPOCH = 1  # value: a life of the broker, leases of others are over; offset: last lease
+    GROUP = 2  # group: number of the name that follows
+    TOPIC = 3  # topic: number of the name that follows
+    SUBSCRIBED = 4  # queue_id: the topic's queues when the group first subscribed
+    COMMIT = 5  # offset
+    START = 6  # offset: next one not handed out
+    GRANT = 7  # value: lease; session
+    END = 8  # value: 1 = the holder died
+    ATTEMPTS = 9  # offset: first; value: behind the last; attempt: deliveries begun
+    CLAMP = 11  # offset: lowest, value: highest offset that the queue holds
+    EXPORTED = 10  # value: CRC-32 of the offsets about to be written to consumerOffset.json
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """What the ledger knows of one group."""
+
+    queues: dict[QueueKey, Progress] = field(default_factory=dict)
+    subscribed: dict[str, int] = field(default_factory=dict)
+
+    def queue(self, key: QueueKey) -> Progress:
+        """Progress in a queue; a queue met for the first time has no offset."""
+        return self.queues.setdefault(key, Progress())
+
+
+class Ledger:
+    """The ledger of one store, open for appending."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.groups: dict[str, GroupProgress] = {}
+        self.exports: deque[int] = deque(maxlen=EXPORTS_KEPT)
+        self.last_lease = 0
+        self.unsynced = False
+        self._group_numbers: dict[str, int] = {}
+        self._topic_numbers: dict[str, int] = {}
+        self._buffer = bytearray()
+        self._end = 0
+        self._epoch = 0
+        self._compacted_bytes = 0
+        self._file: File | None = None
+
+    # ---------------------------------------------------------------------------------- changes
+
+    def group(self, name: str) -> GroupProgress:
+        """What is known of a group."""
+        return self.groups.setdefault(name, GroupProgress())
+
+    def subscribe(self, group: str, topic: str, queues: int) -> None:
+        """Note that a group has fixed its start in a topic that had so many queues."""
+        self._change(Kind.SUBSCRIBED, group, (topic, queues))
+
+    def commit(self, group: str, key: QueueKey, offset: int, session: int = 0) -> None:
+        """Store the next offset to consume."""
+        self._change(Kind.COMMIT, group, key, offset=offset, session=session)
+
+    def start(self, group: str, key: QueueKey, next_offset: int, session: int) -> None:
+        """Note that messages below `next_offset` have been handed out."""
+        self._change(Kind.START, group, key, offset=next_offset, session=session)
+
+    def grant(self, group: str, key: QueueKey, session: int) -> int:
+        """Give a queue to a session; returns the lease's number."""
+        number = self.last_lease + 1
+        self._change(Kind.GRANT, group, key, value=number, session=session)
+        return number
+
+    def end_lease(self, group: str, key: QueueKey, failed: bool) -> None:
+        """Take a queue back; `failed` counts what was started as one more attempt."""
+        self._change(Kind.END, group, key, value=int(failed))
+
+    def clamp(self, group: str, key: QueueKey, low: int, high: int) -> bool:
+        """Bring a queue's offsets into what it holds; True if they were not."""
+        queue = self.group(group).queue(key)
+        if not deepcopy(queue).clamp(low, high):
+            return False
+        self._change(Kind.CLAMP, group, key, offset=low, value=high)
+        return True
+
+    def exported(self, checksum: int) -> None:
+        """Note what consumerOffset.json is about to say."""
+        self.exports.append(checksum)
+        self._append(Kind.EXPORTED, value=checksum)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Note a life of the broker. In a new one no session of the last is alive."""
+        self._apply_epoch(epoch)
+        self._append(Kind.EPOCH, value=epoch, offset=self.last_lease)
+
+    def _change(self, kind: Kind, group: str, key: QueueKey, **values: int) -> None:
+        number = self._number(Kind.GROUP, self._group_numbers, group)
+        topic = self._number(Kind.TOPIC, self._topic_numbers, key[0])
+        self._apply(kind, self.group(group), key, values)
+        self._append(kind, group=number, topic=topic, queue_id=key[1], **values)
+
+    def _number(self, kind: Kind, numbers: dict[str, int], name: str) -> int:
+        if name not in numbers:
+            numbers[name] = len(numbers)
+            column = "group" if kind is Kind.GROUP else "topic"
+            self._buffer += _entry(kind, name.encode(), **{column: numbers[name]})
+        return numbers[name]
+
+    def _append(self, kind: Kind, **values: int) -> None:
+        self._buffer += _entry(kind, b"", **values)
+
+    # --------------------------------------------------------------------------- what they mean
+
+    def _apply(self, kind: Kind, group: GroupProgress, key: QueueKey, row: dict[str, Any]) -> None:
+        if kind is Kind.SUBSCRIBED:
+            group.subscribed[key[0]] = key[1]
+            return
+        queue = group.queue(key)
+        if kind is Kind.COMMIT:
+            queue.commit(row["offset"])
+        elif kind is Kind.START:
+            queue.start(row["offset"])
+        elif kind is Kind.GRANT:
+            queue.lease = Lease(row["value"], row["session"])
+            self.last_lease = max(self.last_lease, row["value"])
+        elif kind is Kind.END:
+            queue.end_lease(bool(row["value"]))
+        elif kind is Kind.CLAMP:
+            queue.clamp(row["offset"], row["value"])
+        elif kind is Kind.ATTEMPTS:
+            ranges: list[Attempts] = [
+                *queue.attempts,
+                (row["offset"], row["value"], row["attempt"]),
+            ]
+            queue.set_attempts(ranges)
+
+    def _apply_epoch(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            for group in self.groups.values():
+                for queue in group.queues.values():
+                    if queue.lease:
+                        queue.end_lease(failed=True)
+        self._epoch = epoch
+
+    # ------------------------------------------------------------------------------------- file
+
+    def load(self) -> None:
+        """Read the file, cut a torn tail, and stay open. Raises OSError."""
+        if not self.storage.exists(NAME):
+            replace_file(self.storage, NAME, b"")
+        data = read_file(self.storage, NAME)
+        self._end = self._replay(data)
+        self._file = self.storage.open(NAME, write=True)
+        if self._end < len(data):
+            self._file.truncate(self._end)
+            self._file.sync()
+
+    def _replay(self, data: bytes) -> int:
+        group_names: dict[int, str] = {}
+        topic_names: dict[int, str] = {}
+        end = 0
+        for row, name, entry_end in _entries(data):
+            end = entry_end
+            kind = Kind(row["kind"])
+            if kind is Kind.GROUP:
+                group_names[row["group"]] = name
+            elif kind is Kind.TOPIC:
+                topic_names[row["topic"]] = name
+            elif kind is Kind.EPOCH:
+                self._apply_epoch(row["value"])
+                self.last_lease = max(self.last_lease, row["offset"])
+            elif kind is Kind.EXPORTED:
+                self.exports.append(row["value"])
+            else:
+                key = (topic_names[row["topic"]], row["queue_id"])
+                self._apply(kind, self.group(group_names[row["group"]]), key, row)
+        self._group_numbers = {name: number for number, name in group_names.items()}
+        self._topic_numbers = {name: number for number, name in topic_names.items()}
+        return end
+
+    def flush(self) -> bool:
+        """Put all changes into the file; from then on they outlive this process. Raises OSError."""
+        if not self._buffer:
+            return False
+        assert self._file is not None, "load comes first"
+        self._file.write_at(bytes(self._buffer), self._end)
+        self._end += len(self._buffer)
+        self._buffer.clear()
+        self.unsynced = True
+        return True
+
+    def sync(self) -> None:
+        """Make it outlive a power cut; compact it if it has grown large. Raises OSError."""
+        self.flush()
+        if not self.unsynced:
+            return
+        assert self._file is not None, "load comes first"
+        self._file.sync()
+        self.unsynced = False
+        if self._end > max(COMPACT_BYTES, COMPACT_GROWTH * self._compacted_bytes):
+            self.compact()
+
+    def compact(self) -> None:
+        """Replace the file by a shorter one that says the same. Raises OSError."""
+        self.flush()
+        self._write_state()
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        replace_file(self.storage, NAME, data)
+        self.close()
+        self._file = self.storage.open(NAME, write=True)
+        self._end = self._compacted_bytes = len(data)
+        self.unsynced = False
+
+    def _write_state(self) -> None:
+        self._group_numbers, self._topic_numbers = {}, {}
+        self._append(Kind.EPOCH, value=self._epoch, offset=self.last_lease)
+        for checksum in self.exports:
+            self._append(Kind.EXPORTED, value=checksum)
+        for group, progress in self.groups.items():
+            numbers = {"group": self._number(Kind.GROUP, self._group_numbers, group)}
+            for topic, queues in progress.subscribed.items():
+                numbers["topic"] = self._number(Kind.TOPIC, self._topic_numbers, topic)
+                self._append(Kind.SUBSCRIBED, queue_id=queues, **numbers)
+            for (topic, queue_id), queue in progress.queues.items():
+                numbers["topic"] = self._number(Kind.TOPIC, self._topic_numbers, topic)
+                self._write_queue(queue, {**numbers, "queue_id": queue_id})
+
+    def _write_queue(self, queue: Progress, numbers: dict[str, int]) -> None:
+        if queue.committed != UNSET:
+            self._append(Kind.COMMIT, offset=queue.committed, **numbers)
+        if queue.lease:
+            lease = queue.lease
+            self._append(Kind.GRANT, value=lease.number, session=lease.session, **numbers)
+        if queue.started > queue.committed:
+            self._append(Kind.START, offset=queue.started, **numbers)
+        for first, end, count in queue.attempts:
+            self._append(Kind.ATTEMPTS, offset=first, value=end, attempt=count, **numbers)
+
+    def close(self) -> None:
+        """Give the descriptor back; what was not flushed is lost. Safe to call twice."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+
+def _entry(kind: Kind, name: bytes, **values: int) -> bytes:
+    padded = name + bytes(-len(name) % 8)
+    plain = layout.LEDGER.pack(kind=kind, name_bytes=len(name), **values)
+    crc = zlib.crc32(plain + padded)
+    return layout.LEDGER.pack(kind=kind, name_bytes=len(name), crc=crc, **values) + padded
+
+
+def _entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """Fields, name and end of each entry up to the first bad one."""
+    size, crc_at = layout.LEDGER.size, layout.LEDGER.offset("crc")
+    at = 0
+    while at + size <= len(data):
+        row = layout.LEDGER.unpack(data, at)
+        end = at + size + (row["name_bytes"] + 7) // 8 * 8
+        entry = bytearray(data[at:end])
+        entry[crc_at : crc_at + 4] = bytes(4)
+        if end > len(data) or zlib.crc32(entry) != row["crc"] or row["kind"] not in _KINDS:
+            return
+        name = data[at + size : at + size + row["name_bytes"]].decode()
+        yield row, name, end
+        at = end
+
+
+_KINDS: Final = frozenset(Kind)
+
+
+def open_ledger(storage: Storage, epoch: int) -> Ledger:
+    """Open a store's ledger for a life of the broker. Raises OSError."""
+    ledger = Ledger(storage)
+    ledger.load()
+    ledger.begin_epoch(epoch)
+    ledger.sync()
+    return ledger

@@ -1,0 +1,74 @@
+"""`config/consumerOffset.json` as RocketMQ reads and writes it (store-format.md section 12)."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shm.configfile import by_number, read_config, write_config
+from shm.storage import Storage
+from workers.ledger import Ledger
+from workers.progress import UNSET
+
+FILE: Final = "consumerOffset.json"
+
+#: (topic, group) -> queue id -> next offset to consume
+Offsets = dict[tuple[str, str], dict[int, int]]
+
+
+def offsets_of(ledger: Ledger) -> Offsets:
+    """All committed offsets: (topic, group) -> queue id -> next offset to consume."""
+    table: Offsets = {}
+    for group, progress in ledger.groups.items():
+        for (topic, queue_id), queue in progress.queues.items():
+            if queue.committed != UNSET:
+                table.setdefault((topic, group), {})[queue_id] = queue.committed
+    return table
+
+
+def read_offsets(storage: Storage) -> Offsets:
+    """Offsets of the file, or of its backup; none if there is neither. Raises OSError."""
+    value: Any = read_config(storage, FILE)
+    table: Mapping[str, Any] = value.get("offsetTable") or {} if isinstance(value, dict) else {}
+    found: Offsets = {}
+    for name, queues in table.items():
+        topic, separator, group = name.partition("@")
+        if separator:
+            kept = {q: n for q, n in by_number(queues).items() if isinstance(n, int) and n >= 0}
+            found[topic, group] = kept
+    return found
+
+
+def write_offsets(storage: Storage, offsets: Offsets) -> None:
+    """Save all offsets. Raises OSError."""
+    groups: dict[str, list[str]] = {}
+    for topic, group in sorted(offsets):
+        groups.setdefault(group, []).append(topic)
+    value = {
+        "dataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},  # it never told (SF-105)
+        "groupTopicMap": groups,
+        "offsetTable": {f"{topic}@{group}": queues for (topic, group), queues in offsets.items()},
+    }
+    write_config(storage, FILE, value)
+
+
+def checksum_of(offsets: Offsets) -> int:
+    """The same number for the same offsets, whatever file said them."""
+    rows = sorted((*key, sorted(queues.items())) for key, queues in offsets.items())
+    return zlib.crc32(json.dumps(rows).encode())
+
+
+def import_offsets(ledger: Ledger) -> None:
+    """Offsets of a RocketMQ that had this store: where the ledger has none, or that came later.
+
+    A file that we did not write ourselves was written by another broker since (SF-105: its version
+    does not tell).
+    """
+    offsets = read_offsets(ledger.storage)
+    newer = bool(ledger.exports) and checksum_of(offsets) not in ledger.exports
+    for (topic, group), queues in offsets.items():
+        for queue_id, offset in queues.items():
+            if newer or ledger.group(group).queue((topic, queue_id)).committed == UNSET:
+                ledger.commit(group, (topic, queue_id), offset)

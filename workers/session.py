@@ -1,0 +1,65 @@
+"""Sessions as an agent sees them: arenas to serve, and who has come or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm.arena import ArenaPlan
+from shm.bell import Bell
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One client's (or broker agent's) arena, mapped, and the bell towards it."""
+
+    session: int
+    arena: NDArray[np.uint8]
+    plan: ArenaPlan
+    bell: Bell
+    pid: int
+    producer: bytes  # 10 bytes, or empty
+    groups: bool = False
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A session to serve from now on."""
+
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """A session that is over; drop its arena."""
+
+    session: int
+
+
+class SessionTable(Protocol):
+    """An agent's view of who is attached. After an agent's restart all are told again."""
+
+    def poll(self) -> Sequence[Attached | Detached]:
+        """What has changed since the last call."""
+        ...
+
+    def stopping(self) -> bool:
+        """The supervisor wants a clean stop: finish what was accepted."""
+        ...
+
+    def cut_off(self, session: int, why: str) -> None:
+        """Ask the supervisor to end a session that broke the rules."""
+        ...
+
+    def failed(self, errno: int, what: str) -> None:
+        """Tell the supervisor that the store failed."""
+        ...
+
+    def note(self, level: str, event: str, **fields: object) -> None:
+        """A line for the broker's log."""
+        ...
