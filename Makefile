@@ -38,5 +38,5 @@ clean:  ## what is made by these targets, .venv too
 
 .venv/warm: .venv/ready $(KERNELS)
 	@echo "setup: compiling kernels (a minute or so the first time, a second when cached)" >&2
-	@$(VENV)/python -m shm.jit --warm
+	@$(VENV)/python -m scripts.warm
 	@touch $@

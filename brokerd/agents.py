@@ -14,7 +14,7 @@ from shm.clock import Clock
 from shm.codes import Role
 from shm.storage import Storage
 from workers.agent import Agent, Bells
-from workers.channel import EpollWaiter, SocketSessionTable
+from workers.channel import Descriptor, EpollWaiter, SocketSessionTable
 from workers.host import Host, Seat
 from workers.session import SessionTable
 
@@ -28,7 +28,7 @@ CONSTRUCTORS: Final = {
 
 
 class _Constructor(Protocol):
-    def __call__(  # noqa: PLR0913 - an agent is given everything it knows of the world
+    def __call__(
         self,
         storage: Storage,
         clock: Clock,
@@ -63,18 +63,19 @@ def build(role: Role, env: AgentEnv) -> Agent:
     constructor = cast(_Constructor, getattr(import_module(module), name))
     if env.sessions is None:
         raise ValueError("an agent needs a session table")
-    return constructor(
-        env.storage, env.clock, env.board, env.sessions, env.bells, env.settings
-    )
+    return constructor(env.storage, env.clock, env.board, env.sessions, env.bells, env.settings)
 
 
-def build_host(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable) -> Host:
-    """Open the agents of one process, fed by `table`, and what they sleep on."""
+def build_host(
+    roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable, *also: Descriptor
+) -> Host:
+    """Open the agents of one process, fed by `table`; they sleep on it, their bells and `also`."""
     seats = []
     for role in roles:
         events = table.view()
         seats.append(Seat(build(role, replace(env, sessions=events)), events))
-    return Host(seats, table, EpollWaiter([bell_of(env.bells, role) for role in roles], [table]))
+    waiter = EpollWaiter([bell_of(env.bells, role) for role in roles], [table, *also])
+    return Host(seats, table, waiter)
 
 
 def bell_of(bells: Bells, role: Role) -> EventBell:

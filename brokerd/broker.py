@@ -1,7 +1,7 @@
 """The state of a running broker, and the steps that bring it up.
 
-lock -> sizes -> kernels -> recovery -> board -> topics. Nothing is read before the lock is held, and
-nobody can attach before all of it is done.
+lock -> sizes -> kernels -> recovery -> board -> topics. Nothing is read before the lock is held,
+and nobody can attach before all of it is done.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from brokerd import agents, epoch, lock
 from brokerd.agents import AgentEnv
+from brokerd.checkpoint import CheckpointFile
 from brokerd.config import Configuration
 from brokerd.epoch import Life
 from brokerd.log import Log
@@ -66,10 +67,25 @@ class Broker:
         for bell in self.bells:
             bell.close()
         if clean:
+            self._write_clean_checkpoint()
             epoch.mark_stopped(self.env.storage)
         # After a failure the next start scans from the checkpoint as after a power cut.
         unlink_board(self.board.name)
         os.close(self.lock_descriptor)
+
+    def _write_clean_checkpoint(self) -> None:
+        """Say that the log ends at `durable`; every agent has finished, so this is the last word."""
+        board = self.board
+        checkpoint = CheckpointFile(self.env.storage, board.boot_id, board.epoch)
+        try:
+            checkpoint.write(
+                board.word(layout.BOARD_DURABLE),
+                board.word(layout.BOARD_STORE_MS),
+                board.word(layout.BOARD_DISPATCHED),
+                clean=True,
+            )
+        finally:
+            checkpoint.close()
 
 
 def make_directories(home: Path) -> None:
@@ -127,9 +143,7 @@ def _open_locked(
         storage, clock, board, Bells(*(EventBell() for _ in agents.CONSTRUCTORS)), settings
     )
     sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
-    return Broker(
-        home, configuration, log, lock_descriptor, life, board, metadata, sessions, env
-    )
+    return Broker(home, configuration, log, lock_descriptor, life, board, metadata, sessions, env)
 
 
 def _warm(progress: Progress) -> None:

@@ -217,5 +217,3 @@ def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable)
 def name_of(roles: Sequence[Role]) -> str:
     """For the log and the process list."""
     return "+".join(role.name.lower() for role in roles)
-
-

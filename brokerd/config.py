@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from shm import limits
 from shm.errors import SettingIllegal
@@ -49,7 +49,8 @@ def _setting(  # one row of the table
 ) -> T:
     low, high = between or (None, None)
     rule = Rule(unit, meaning, low, high, choices)
-    return cast(T, field(default=default, metadata={"rule": rule}))
+    row: T = field(default=default, metadata={"rule": rule})
+    return row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +63,15 @@ class Settings:
     )  # fmt: skip
     broker_name: str = _setting("DEFAULT_BROKER", "", "RocketMQ's brokerName; for hand-over")
     broker_cluster_name: str = _setting("DefaultCluster", "", "RocketMQ's brokerClusterName")
+    broker_port: int = _setting(
+        10_911, "", "port in records' storeHost (RocketMQ's listenPort); nobody listens there",
+        (1, 65_535),
+    )  # fmt: skip
     mapped_file_size_commit_log: int = _setting(
         1 << 30, "bytes", "length of a segment of the CommitLog", (4 * KIB, 1 << 31)
     )
     mapped_file_size_consume_queue: int = _setting(
-        300_000 * CQ_UNIT_BYTES, "bytes", "length of a ConsumeQueue file, rounded up to whole units",
+        300_000 * CQ_UNIT_BYTES, "bytes", "length of a ConsumeQueue file, rounded up to units",
         (CQ_UNIT_BYTES, 1 << 31),
     )  # fmt: skip
     max_message_size: int = _setting(
@@ -79,12 +84,16 @@ class Settings:
         8, "queues", "queues of a topic that a send creates: this, but 4 at most (CQ-105)",
         (1, limits.QUEUES_PER_TOPIC_MAX),
     )  # fmt: skip
+    message_delay_level: str = _setting(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "",
+        "RocketMQ's delay levels, the first is level 1",
+    )  # fmt: skip
     default_durability: str = _setting(
-        "written", "", "level of new topics: what their consumers may see, what a receipt waits for",
+        "written", "", "of new topics: what consumers may see, and receipts wait for",
         choices=("written", "durable"),
     )  # fmt: skip
     flush_interval_commit_log: int = _setting(
-        limits.FLUSH_INTERVAL_NS // 1_000_000, "ms", "longest time without fdatasync of new records",
+        limits.FLUSH_INTERVAL_NS // 1_000_000, "ms", "longest wait of new records for fdatasync",
         (1, 60_000),
     )  # fmt: skip
     file_reserved_time: int = _setting(
@@ -131,9 +140,7 @@ PROFILES: Final[Mapping[str, Mapping[str, int | str | bool]]] = {
 }
 
 RULES: Final[Mapping[str, Rule]] = {item.name: item.metadata["rule"] for item in fields(Settings)}
-DEFAULTS: Final[Mapping[str, int | str | bool]] = {
-    item.name: item.default for item in fields(Settings)
-}
+DEFAULTS: Final[Mapping[str, Any]] = {item.name: item.default for item in fields(Settings)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +265,11 @@ def _suggestion(name: str) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def _converted(name: str, value: object, origin: str) -> int | str | bool:
+def _converted(name: str, value: Any, origin: str) -> int | str | bool:  # noqa: ANN401
     wanted = type(DEFAULTS[name])
     if type(value) is wanted:
-        return value  # type: ignore[return-value] # wanted is int, str or bool
+        same: int | str | bool = value
+        return same
     if isinstance(value, str):
         text = value.strip().lower()
         if wanted is bool and text in _YES | _NO:

@@ -58,7 +58,7 @@ class ControlServer:
         self._listener: socket.socket | None = None
 
     def listen(self) -> None:
-        """Start to accept. The store's lock is held: a socket file that is there is a dead one's."""
+        """Start to accept. The store's lock is held: a socket file found is a dead broker's."""
         path = run_of(self._home) / SOCKET_NAME
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)

@@ -81,7 +81,8 @@ def _length_below(storage: Storage, folder: str) -> int:
     """Length of the first file below a directory of a store that another broker made; 0: none."""
     for name in storage.list(folder):
         path = f"{folder}/{name}"
-        length = _length_below(storage, path) if storage.is_directory(path) else storage.size_of(path)
+        folder_below = storage.is_directory(path)
+        length = _length_below(storage, path) if folder_below else storage.size_of(path)
         if length:
             return length
     return 0

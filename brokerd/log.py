@@ -25,7 +25,8 @@ class Log:
         if rank < self._least:
             return
         now = time.time()
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03}Z"
+        second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        stamp = f"{second}.{int(now * 1000) % 1000:03}Z"
         if self._json:
             row = {"time": stamp, "level": level, "event": event, **fields}
             text = json.dumps(row, default=str, ensure_ascii=False)

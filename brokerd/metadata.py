@@ -1,7 +1,7 @@
 """Topics: `config/topics.json` and the board's topic and queue tables.
 
-A topic keeps its board slot, and its queues their slots, as long as the broker lives. The file is on
-the disk before anybody is told of a topic.
+A topic keeps its board slot, and its queues their slots, as long as the broker lives. The file is
+on the disk before anybody is told of a topic.
 """
 
 from __future__ import annotations

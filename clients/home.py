@@ -20,7 +20,7 @@ SOCKET_NAME: Final = "control.sock"
 
 
 def find_home(given: str | os.PathLike[str] | None = None) -> Path:
-    """The home directory: as given, else `GANTRYMQ_HOME`, else the user's (root's: the system's)."""
+    """The home directory: as given, else `GANTRYMQ_HOME`, else the user's or the system's."""
     if given:
         return Path(given).expanduser().absolute()
     named = os.environ.get("GANTRYMQ_HOME")

@@ -62,7 +62,7 @@ class Rows:
         )
 
 
-# ------------------------------------------------------------------------------------- cutting bytes
+# ------------------------------------------------------------------------------------ cutting bytes
 
 
 def cut(
@@ -131,7 +131,8 @@ def split(
     if open_end.any():
         item = np.append(item, np.flatnonzero(open_end))
         ends = np.append(marks, edges[1:][open_end])
-        order = np.argsort(ends, kind="stable")
+        # By item: an open end may be where the next item's first separator is.
+        order = np.argsort(item, kind="stable")
         item, ends = item[order], ends[order]
     else:
         ends = marks
@@ -161,7 +162,7 @@ class Properties:
 
     @classmethod
     def parse(cls, raw: Bytes) -> Properties:
-        """Take apart the stored form: entries without key or value drop out, the last of a key wins."""
+        """Take the stored form apart; half entries drop out, the last of a key wins."""
         data, edges = content(raw)
         record, start, end = split(data, edges, _PROPERTY_END)
         mark = _first_marks(data, start, end)
@@ -247,6 +248,11 @@ def _times(name: str) -> Callable[[Rows], Any]:
     return column
 
 
+def _attempts(rows: Rows) -> Any:  # noqa: ANN401
+    attempts = np.minimum(rows.records.reconsume_times + 1, np.iinfo(np.int32).max)
+    return pa.array(attempts.astype(np.int32))
+
+
 def _body(rows: Rows) -> Bytes:
     return cut(rows.view, rows.records.body_at, rows.records.body_bytes, ~rows.records.intact)
 
@@ -303,7 +309,7 @@ COLUMNS: Final[dict[str, Callable[[Rows], Any]]] = {
     "born_timestamp": _times("born_timestamp"),
     "store_timestamp": _times("store_timestamp"),
     "born_host": _born_hosts,
-    "delivery_attempt": lambda rows: pa.array((rows.records.reconsume_times + 1).astype(np.int32)),
+    "delivery_attempt": _attempts,
     "sys_flag": _integers("sys_flag", pa.int32()),
     "transaction": lambda rows: pick(_TRANSACTIONS, (rows.records.sys_flag >> 2) & 3),
     "crc_ok": lambda rows: pa.array(rows.crc_ok),

@@ -6,7 +6,6 @@ The text is JSON but for one thing: fastjson writes integer keys of maps without
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -99,7 +98,9 @@ def write_config(storage: Storage, name: str, value: Any) -> None:  # noqa: ANN4
     does not parse is removed instead of renamed, so it never replaces a good backup.
     """
     path = f"config/{name}"
-    storage.make_directory(os.path.dirname(path))
+    if not storage.exists("config"):
+        storage.make_directory("config")
+        storage.sync_directory("")
     if storage.exists(path):
         if _read_whole(storage, path) is None:
             storage.unlink(path)

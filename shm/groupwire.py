@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 
-class StartAt(IntEnum):
+class ConsumeFrom(IntEnum):
     """Where a group begins in a queue that it has no offset for."""
 
     LAST_OFFSET = 0
@@ -37,23 +37,20 @@ class Join(Request, frozen=True):
     serial: int
     group: str
     topics: list[int]
-    consume_from: int = StartAt.LAST_OFFSET
+    consume_from: int = ConsumeFrom.LAST_OFFSET
     starts: dict[int, int] = {}
 
 
 class Commit(Request, frozen=True):
-    """Offsets to store, where the lease named is still held; also how a session seeks."""
+    """Offsets to store, and how far messages have been handed out, by leases still held.
+
+    Also how a session seeks. Serial 0 is answered only where a lease was over.
+    """
 
     serial: int
-    offsets: dict[int, int]
     leases: dict[int, int]
-
-
-class Started(Request, frozen=True):
-    """Messages below `nexts` have been handed to the application."""
-
-    nexts: dict[int, int]
-    leases: dict[int, int]
+    offsets: dict[int, int] = {}
+    started: dict[int, int] = {}
 
 
 class Released(Request, frozen=True):
@@ -121,7 +118,7 @@ class Refused(Notice, frozen=True):
     text: str
 
 
-AnyRequest = Join | Commit | Started | Released | Leave
+AnyRequest = Join | Commit | Released | Leave
 AnyNotice = Joined | Granted | Revoke | Committed | Left | Rejoin | Refused
 
 _ENCODER = msgspec.msgpack.Encoder()

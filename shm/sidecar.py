@@ -151,13 +151,12 @@ def build_from_segment(view: NDArray[np.uint8], base: int) -> Sidecar:
     Raises Corrupt where a record's lengths or position are wrong, or where neither a filler nor
     the log's end (zeroes) follows the last record. Checksums are not looked at.
     """
-    segment = Segment(base, view)
-    starts = segment.record_starts(base, segment.end) - base
-    end = int(starts[-1]) + _size_at(view, int(starts[-1])) if len(starts) else 0
-    _require_end(segment, end)
+    bounds = walk(view, base)
+    end = int(bounds[-1])
+    _require_end(Segment(base, view), end)
     known: dict[str, int] = {}
     numbers, times = [], []
-    for columns in _chunks(view, base, np.append(starts, end)):
+    for columns in _chunks(view, base, bounds):
         local, names = number_topics(view, columns)
         shared = np.array([known.setdefault(name, len(known)) for name in names], np.uint16)
         numbers.append(shared[local])
@@ -168,7 +167,7 @@ def build_from_segment(view: NDArray[np.uint8], base: int) -> Sidecar:
         end=base + end,
         first_ms=times[0] if times else 0,
         last_ms=times[-1] if times else 0,
-        positions=starts.astype(np.uint32),
+        positions=bounds[:-1].astype(np.uint32),
         topic_numbers=np.concatenate(numbers) if numbers else np.empty(0, np.uint16),
         names=tuple(known),
         block_crcs=block_crcs(view.data),
@@ -185,8 +184,21 @@ def block_crcs(view: Buffer, first: int = 0, count: int | None = None) -> NDArra
     return np.array(found, np.uint32)
 
 
-def _size_at(view: NDArray[np.uint8], at: int) -> int:
-    return int.from_bytes(view[at : at + 4].tobytes(), "big")
+def walk(
+    view: NDArray[np.uint8], base: int, start: int = 0, end: int | None = None
+) -> NDArray[np.int64]:
+    """Bytes from the segment's start where the records from `start` on begin, and where they end.
+
+    By sizes and magics only; records that begin at or behind `end` are left out. The last number
+    is where something else than a whole record begins: `start` itself if there is none.
+    """
+    limit = len(view) if end is None else end
+    starts = Segment(base, view).record_starts(base + start, base + limit) - base
+    if not len(starts):
+        return np.array([start], np.int64)
+    last = int(starts[-1])
+    behind = last + int.from_bytes(view[last : last + 4].tobytes(), "big")
+    return starts if behind > limit else np.append(starts, behind)
 
 
 def _require_end(segment: Segment, at: int) -> None:

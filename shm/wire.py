@@ -5,6 +5,7 @@ One frame is one packet of at most FRAME_BYTES_MAX. Descriptors travel beside it
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import Any, Final
 
@@ -202,4 +203,9 @@ def receive(channel: socket.socket) -> tuple[AnyFrame, list[int]] | None:
     )
     if not data:
         return None
-    return decode(data), descriptors
+    try:
+        return decode(data), descriptors
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise

@@ -79,11 +79,13 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _require_nothing_since(before: leaks.Traces, orphans: bool) -> None:
-    left = leaks.left_since(before, orphans)
-    if left == leaks.Traces(frozenset(), frozenset()):
+    def is_clean() -> bool:
+        return leaks.left_since(before, orphans) == leaks.NOTHING
+
+    if is_clean():
         return
     try:
-        poll_until(lambda: not leaks.left_since(before, orphans).describe(), "all has ended", GRACE_S)
+        poll_until(is_clean, "all has ended", GRACE_S)
     except AssertionError:
         left = leaks.left_since(before, orphans)
         text = left.describe()

@@ -158,7 +158,14 @@ class SocketSessionTable:
         bell = EventBell(bell_descriptor)
         self._sessions.add(frame.session)
         session = Session(
-            frame.session, arena, plan, bell, frame.pid, frame.producer, frame.groups, frame.internal
+            frame.session,
+            arena,
+            plan,
+            bell,
+            frame.pid,
+            frame.producer,
+            frame.groups,
+            frame.internal,
         )
         for view in self._views:
             view.tell(Attached(session))

@@ -114,6 +114,7 @@ class Groups:
         peer = self._peers[session.session] = Peer(session)
         if peer.adopt():
             peer.outbox.append(groupwire.Rejoin())
+            self.membership.unsettle(session.session)
 
     def _detach(self, session: int) -> None:
         peer = self._peers.pop(session, None)
@@ -182,8 +183,6 @@ class Groups:
                 self._join(peer, request)
             case groupwire.Commit():
                 self._commit(peer, request)
-            case groupwire.Started():
-                self._start(peer, request)
             case groupwire.Released():
                 self._release(peer, request)
             case groupwire.Leave():
@@ -218,26 +217,21 @@ class Groups:
         return "" if other == name else f"this session is in group {other!r} already"
 
     def _commit(self, peer: Peer, request: groupwire.Commit) -> None:
-        lost = [
-            queue
-            for queue, offset in request.offsets.items()
-            if not self.membership.commit(
-                peer.session.session, queue, request.leases.get(queue, 0), offset
-            )
-        ]
-        for queue in request.offsets:
+        session = peer.session.session
+        lost: set[int] = set()
+        for queue, offset in request.offsets.items():
             peer.stalled_since.pop(queue, None)
-        self._refuse(len(lost))
-        peer.outbox.append(groupwire.Committed(request.serial, lost))
-
-    def _start(self, peer: Peer, request: groupwire.Started) -> None:
+            if not self.membership.commit(session, queue, request.leases.get(queue, 0), offset):
+                lost.add(queue)
         now_ns = self._clock.monotonic_ns()
-        for queue, next_offset in request.nexts.items():
-            lease = request.leases.get(queue, 0)
-            if self.membership.start(peer.session.session, queue, lease, next_offset):
+        for queue, offset in request.started.items():
+            if self.membership.start(session, queue, request.leases.get(queue, 0), offset):
                 peer.stalled_since.setdefault(queue, now_ns)
             else:
-                self._refuse(1)
+                lost.add(queue)
+        self._refuse(len(lost))
+        if request.serial or lost:
+            peer.outbox.append(groupwire.Committed(request.serial, sorted(lost)))
 
     def _release(self, peer: Peer, request: groupwire.Released) -> None:
         session = peer.session.session
@@ -270,18 +264,13 @@ class Groups:
     def _move(self, move: Move) -> None:
         peer = self._peers.get(move.session)
         key = self.membership.topics.key(move.queue)
-        if key is None:
-            return
+        if peer is None or key is None:
+            return  # restored and not told of yet: balanced again when it is, or is ended
         progress = self.ledger.group(move.group).queue(key)
         if move.grant:
-            if peer is None:
-                return  # restored and not told of yet
             self.ledger.grant(move.group, key, move.session)
             self._announce(peer, move.queue, move.group)
         elif progress.lease:
-            if peer is None:
-                self.membership.groups[move.group].dirty = True
-                return
             progress.lease.revoking = True
             peer.outbox.append(groupwire.Revoke(move.queue, progress.lease.number))
 

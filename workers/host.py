@@ -63,11 +63,9 @@ class Host:
             seat.agent.disarm()
 
     def close(self) -> None:
-        """Close the agents and the channel."""
+        """Close the agents. The channel stays: a failure is still to be told."""
         for seat in self._seats:
             seat.agent.close()
-        self._table.close()
-        self.waiter.close()
 
     def _finish_in_turn(self) -> None:
         seat = self._seats[self._turn]

@@ -67,6 +67,7 @@ class Ledger:
         self.exports: deque[int] = deque(maxlen=EXPORTS_KEPT)
         self.last_lease = 0
         self.unsynced = False
+        self.compact_bytes = COMPACT_BYTES
         self._group_numbers: dict[str, int] = {}
         self._topic_numbers: dict[str, int] = {}
         self._buffer = bytearray()
@@ -176,6 +177,7 @@ class Ledger:
         """Read the file, cut a torn tail, and stay open. Raises OSError."""
         if not self.storage.exists(NAME):
             replace_file(self.storage, NAME, b"")
+            self.storage.sync_directory("")  # gantry/ itself may be new
         data = read_file(self.storage, NAME)
         self._end = self._replay(data)
         self._file = self.storage.open(NAME, write=True)
@@ -225,7 +227,7 @@ class Ledger:
         assert self._file is not None, "load comes first"
         self._file.sync()
         self.unsynced = False
-        if self._end > max(COMPACT_BYTES, COMPACT_GROWTH * self._compacted_bytes):
+        if self._end > max(self.compact_bytes, COMPACT_GROWTH * self._compacted_bytes):
             self.compact()
 
     def compact(self) -> None:

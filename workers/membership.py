@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from shm import layout
 from shm.board import Board, TopicSlot
-from shm.groupwire import Join, StartAt
+from shm.groupwire import Join, ConsumeFrom
 from workers.assignment import assign
 from workers.ledger import Ledger, QueueKey
 from workers.progress import UNSET, Lease, Progress
@@ -151,9 +151,9 @@ class Membership:
         words = self.board.queue(queue)
         if topic.startswith(RETRY_PREFIX):
             return 0
-        if request.consume_from == StartAt.FIRST_OFFSET:
+        if request.consume_from == ConsumeFrom.FIRST_OFFSET:
             return words["min_offset"]
-        if request.consume_from == StartAt.TIMESTAMP and queue in request.starts:
+        if request.consume_from == ConsumeFrom.TIMESTAMP and queue in request.starts:
             return request.starts[queue]
         return words["max_offset"]
 
@@ -169,6 +169,11 @@ class Membership:
         for group, key, _lease in list(self.leases_of(session)):
             self.ledger.end_lease(group, key, failed)
             self._mark(group)
+
+    def unsettle(self, session: int) -> None:
+        """Balance a session's group anew."""
+        if session in self.group_of:
+            self._mark(self.group_of[session])
 
     def _mark(self, group: str) -> None:
         self.groups.setdefault(group, Group(group)).dirty = True

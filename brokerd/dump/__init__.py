@@ -1,7 +1,8 @@
 """Dump of a store directory as JSON lines: what lies there, or what a start would make of it.
 
-Reads files through read-only maps and changes none of them. Schema: docs/internals.md and the
-golden sets in tests/golden.
+Reads files through read-only maps and changes none of them. Kinds and fields of the objects are
+those of the golden sets (tests/golden/data), plus kind `invalid`: bytes before the log's end that
+are neither record nor filler, with `physicalOffset`, `reason` and `detail`.
 """
 
 from __future__ import annotations
@@ -35,12 +36,11 @@ def dump_objects(
     Raises FileNotFoundError if there is no store, Incompatible or SettingIllegal if its files do
     not fit the settings.
     """
-    if not root.is_dir():
-        raise FileNotFoundError(f"{root} is no directory")
+    if not any((root / part).is_dir() for part in ("commitlog", "config")):
+        raise FileNotFoundError(f"{root} holds no store: neither commitlog/ nor config/ is there")
     storage = PosixStorage(str(root))
     store = open_store(storage, load_settings(storage, settings_file), now_ms)
     yield lines.meta_line(store, stage)
-    index = list(lines.index_lines(store))
     records, end = 0, store.log.min_position
     if stage == "recovered":
         recover(store)
@@ -52,7 +52,7 @@ def dump_objects(
         yield line
     if stage == "recovered":
         yield from lines.queue_lines(store)
-    yield from index
+    yield from lines.index_lines(store)
     if stage == "recovered":
         yield from lines.index_query_lines(store)
     yield from lines.file_lines(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -22,6 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         dump_store(chosen.dir, sys.stdout, chosen.settings, chosen.stage)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (Incompatible, SettingIllegal) as error:
         print(f"store dump: {error}", file=sys.stderr)
         return ExitCode.STORE if isinstance(error, Incompatible) else ExitCode.USAGE

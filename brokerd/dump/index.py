@@ -106,7 +106,11 @@ class IndexFile:
 
 
 class Index:
-    """All index files, oldest first; `tags_too` as 5.4.0 does (SF-122)."""
+    """All index files, oldest first; `tags_too` as 5.4.0 does (SF-122).
+
+    Slot and entry counts cannot be told from a file's length. If they are not known, `readable` is
+    False: headers are there, but neither entries nor queries.
+    """
 
     def __init__(
         self, slot_count: int, entry_count: int, *, tags_too: bool, now_ms: int | None = None
@@ -115,11 +119,15 @@ class Index:
         self.entry_count = entry_count
         self.tags_too = tags_too
         self.files: list[IndexFile] = []
+        self.readable = True
         # Files that recovery makes are named by the clock.
         self.now_ms = int(time.time() * 1000) if now_ms is None else now_ms
 
-    def load(self, storage: Storage) -> None:
-        """Map the files of `index/`. Raises Incompatible if their length is another."""
+    def load(self, storage: Storage, *, sized: bool) -> None:
+        """Map the files of `index/`.
+
+        With `sized`, the counts were given: raises Incompatible for a file of another length.
+        """
         for name in storage.list("index"):
             file = storage.open(f"index/{name}")
             try:
@@ -127,7 +135,9 @@ class Index:
             finally:
                 file.close()
             expected = self._entries_at + layout.INDEX_ENTRY.size * self.entry_count
-            require_length(f"index/{name}", len(view), expected)
+            if sized:
+                require_length(f"index/{name}", len(view), expected)
+            self.readable = self.readable and len(view) == expected
             self.files.append(self._open(name, view))
 
     @property
@@ -137,6 +147,9 @@ class Index:
     def _open(self, name: str, view: NDArray[np.uint8]) -> IndexFile:
         header = Header(**layout.INDEX_HEADER.unpack(view.data))
         header.index_count = max(header.index_count, 1)
+        file = IndexFile(name, header, self.slot_count, self.entry_count, size=len(view))
+        if not self.readable:
+            return file
         return IndexFile(
             name,
             header,
@@ -154,6 +167,8 @@ class Index:
 
     def add(self, record: Record) -> None:
         """Index a record that is dispatched (SF-61, SF-78, SF-81)."""
+        if not self.readable:
+            return
         file = self._last()
         if record.physical_offset < file.header.end_phy_offset:
             return

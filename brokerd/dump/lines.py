@@ -10,7 +10,7 @@ from typing import Any, Final
 from brokerd.dump.bodies import SYS_COMPRESSED, plain_body
 from brokerd.dump.index import message_keys
 from brokerd.dump.queues import BatchQueue, ExtFiles, Queue
-from brokerd.dump.recovered import Store
+from brokerd.dump.recovered import Store, load_index
 from brokerd.dump.timers import timer_lines
 from shm.messageid import format_host
 from shm.record import STRUCTURE, Filler, Invalid, Record
@@ -173,7 +173,7 @@ def _batch_units(queue: BatchQueue) -> Iterator[Line]:
 
 def index_lines(store: Store) -> Iterator[Line]:
     """Index files as they are on disk, before recovery."""
-    for file in store.index.files:
+    for file in load_index(store.storage, store.settings).files:
         head = file.header
         yield {
             "kind": "indexFile",
@@ -186,21 +186,24 @@ def index_lines(store: Store) -> Iterator[Line]:
             "hashSlotCount": head.hash_slot_count,
             "indexCount": head.index_count,
         }
-        for number, entry in enumerate(file.entries[1 : head.index_count].tolist(), 1):
+        for number in range(1, min(head.index_count, len(file.entries))):
+            key_hash, position, diff, prev = file.entry(number)
             yield {
                 "kind": "indexEntry",
                 "file": file.name,
                 "n": number,
-                "keyHash": entry[0],
-                "physicalOffset": entry[1],
-                "timeDiff": entry[2],
-                "prev": entry[3],
+                "keyHash": key_hash,
+                "physicalOffset": position,
+                "timeDiff": diff,
+                "prev": prev,
             }
 
 
 def index_query_lines(store: Store) -> Iterator[Line]:
     """What a query for each key of the log finds, in the order of the keys' first records."""
     asked = set()
+    if not store.index.readable:
+        return
     for position, item in store.log.scan(store.log.min_position, store.end, STRUCTURE):
         if not isinstance(item, Record) or position >= store.end:
             continue

@@ -69,22 +69,26 @@ def open_store(storage: Storage, settings: StoreSettings, now_ms: int | None = N
     topics = saved.get("topicConfigTable", {})
     batch_bytes = settings.number("mapperFileSizeBatchConsumeQueue")
     queues = load_queues(storage, settings.queue_file_bytes, batch_bytes)
-    store = Store(
+    return Store(
         storage,
         settings,
         open_log(storage, segment_bytes=settings.number("mappedFileSizeCommitLog")),
         topics,
         {(queue.topic, queue.queue_id): queue for queue in queues},
-        Index(
-            settings.number("maxHashSlotNum"),
-            settings.number("maxIndexNum"),
-            tags_too=_TOPIC_OF_5_4 in topics,
-            now_ms=now_ms,
-        ),
+        load_index(storage, settings, tags_too=_TOPIC_OF_5_4 in topics, now_ms=now_ms),
         storage.exists("abort"),
     )
-    store.index.load(storage)
-    return store
+
+
+def load_index(
+    storage: Storage, settings: StoreSettings, *, tags_too: bool = False, now_ms: int | None = None
+) -> Index:
+    """Map the index files as they are on disk. Raises Incompatible for another length."""
+    names = ("maxHashSlotNum", "maxIndexNum")
+    slots, entries = map(settings.number, names)
+    index = Index(slots, entries, tags_too=tags_too, now_ms=now_ms)
+    index.load(storage, sized=not settings.given.keys().isdisjoint(names))
+    return index
 
 
 def recover(store: Store) -> None:

@@ -72,8 +72,14 @@ class StoreSettings:
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        """Delay of each level."""
-        return parse_delay_levels(self.text("messageDelayLevel"))
+        """Delay of each level. Raises SettingIllegal."""
+        text = self.text("messageDelayLevel")
+        try:
+            return parse_delay_levels(text)
+        except (KeyError, ValueError) as error:
+            raise SettingIllegal(
+                f"messageDelayLevel={text!r} is no list like '1s 5m 2h'"
+            ) from error
 
     @property
     def check(self) -> Check:

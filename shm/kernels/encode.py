@@ -84,6 +84,7 @@ from shm.layout import (
 from shm.limits import (
     PROPERTIES_BYTES_MAX,
     RECORD_OVERHEAD_BYTES_MAX,
+    ROUTES_MAX,
     TOPIC_BYTES_MAX,
     TRAILER_BYTES,
     UNIQ_KEY_PROPERTY_BYTES,
@@ -417,6 +418,8 @@ def _admit(
         result[field] = -1
     if batch[frames.REFUSE]:
         return batch[frames.REFUSE]
+    if head[ROUTE_ID] >= ROUTES_MAX:
+        return UNKNOWN_ROUTE
     row = head[ROUTE_ID] * frames.ROUTE_WORDS
     if row >= batch[frames.ROUTES_SIZE] or routes[row] == frames.ROUTE_UNKNOWN:
         return -ROUTE
@@ -620,6 +623,7 @@ def _drain(
     if tail < cursor or tail - cursor > lane[frames.UP_MASK] + 1 or tail & 7:
         return HOSTILE
     lane[frames.UP_SEEN] = tail
+    lane[frames.BLOCKED] = 0
     taken = 0
     while cursor < tail:
         if taken >= batch[frames.TAKEN_LIMIT] or batch[frames.FILLED] >= batch[frames.STAGING_LIMIT]:
@@ -634,6 +638,7 @@ def _drain(
         in_batch = head[FLAGS] & BATCH
         room = _completion_room(arena, lane, head[COUNT] if in_batch else 1)
         if room != 1:
+            lane[frames.BLOCKED] = 1
             return HOSTILE if room == HOSTILE else BACKPRESSURE
         if in_batch and head[SEQ] > lane[frames.SEQ]:
             if head[COUNT] < 1 or not _whole_batch(arena, lane, tail, head, probe):

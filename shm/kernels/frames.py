@@ -21,7 +21,8 @@ DOWN_SEEN: Final = 8
 SEQ: Final = 9  # client: last seq put; agent: last seq in the log
 RING: Final = 10  # 1: the last call wants the peer's bell rung
 COMPLETED: Final = 11  # client: last seq with a completion; agent: not used
-DONE: Final = 12  # agent: entries taken in this batch
+DONE: Final = 12  # agent: entries taken so far
+BLOCKED: Final = 13  # agent: 1 while the down ring has no room
 LANE_WORDS: Final = 16
 
 # A batch of the writer (BATCH_WORDS).

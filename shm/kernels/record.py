@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shm import machine
-from shm.jit import kernel
+from shm.jit import BYTES_RO, i8, kernel
 from shm.layout import (
     RECORD_BODY_CRC,
     RECORD_BODY_LENGTH,
@@ -108,6 +108,12 @@ def properties_legal(memory: Bytes, at: int, count: int) -> int:
             return 0
         at += 1
     return 1
+
+
+@kernel(i8, BYTES_RO)
+def legal_properties(block: Bytes) -> int:
+    """`properties_legal` of a whole array."""
+    return properties_legal(machine.raw(block), 0, block.size)
 
 
 @kernel()

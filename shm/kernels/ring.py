@@ -14,6 +14,7 @@ from shm.codes import AgentState, EntryFlag, EntryKind
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
 from shm.kernels import frames
 from shm.layout import (
+    ARENA_DURABLE_WANTED,
     COMPLETION_BYTES,
     COMPLETION_END,
     COMPLETION_POSITION,
@@ -94,6 +95,90 @@ def publish_and_check(
     # SYNC POINT: sleep (other end: `arm`)
     atomics.fence()
     return atomics.load_acquire32(flags, flag_at)
+
+
+@kernel(i8, BYTES, i8)
+def load_word(memory: Bytes, at: int) -> int:
+    """A 64-bit word by acquire, for code outside kernels."""
+    return atomics.load_acquire(memory, at)
+
+
+@kernel(i8, BYTES, i8, i8)
+def store_word(memory: Bytes, at: int, value: int) -> int:
+    """A 64-bit word by release, for code outside kernels."""
+    atomics.store_release(memory, at, value)
+    return value
+
+
+@kernel(i8, BYTES, i8, i8)
+def store_half(memory: Bytes, at: int, value: int) -> int:
+    """A 32-bit word by release, for code outside kernels."""
+    atomics.store_release32(memory, at, value)
+    return value
+
+
+@kernel(i8, BYTES, i8)
+def wants_durable(arena: Bytes, durable: int) -> int:
+    """1 if a session sleeps until `durable` reaches a position that it has reached.
+
+    The caller has published `durable` behind a full fence.
+    """
+    wanted = atomics.load_acquire(arena, ARENA_DURABLE_WANTED)
+    return 1 if 0 < wanted <= durable else 0
+
+
+@kernel(i8, BYTES, WORDS, i8)
+def look_up_lane(arena: Bytes, lane: Words, state: int) -> int:
+    """Agent: announce a state (unless negative), then 1 if the lane has something to do.
+
+    A lane whose down ring was full has something to do once its client has read on.
+    """
+    control = lane[frames.CONTROL]
+    if state >= 0:
+        atomics.store_release32(arena, control + LANE_AGENT_STATE, state)
+        # SYNC POINT: sleep (other end: `_wants_bell`)
+        atomics.fence()
+    if lane[frames.BLOCKED]:
+        head = atomics.load_acquire(arena, control + LANE_DOWN_HEAD)
+        return 1 if head != lane[frames.DOWN_SEEN] else 0
+    tail = atomics.load_acquire(arena, control + LANE_UP_TAIL)
+    return 1 if tail != lane[frames.UP_CURSOR] else 0
+
+
+#: Entries that `nap_lane` looks at for an urgent one.
+NAP_LOOK = 16
+
+
+@kernel(i8, BYTES, WORDS)
+def nap_lane(arena: Bytes, lane: Words) -> int:
+    """Agent: announce a nap; 0 if a half-full ring or an urgent entry forbids it.
+
+    An entry put between the last drain and the announcement rang nobody, so the first few are
+    looked at here; a later urgent one waits for the nap's end at most.
+    """
+    control = lane[frames.CONTROL]
+    atomics.store_release32(arena, control + LANE_AGENT_STATE, NAPPING)
+    # SYNC POINT: sleep (other end: `_wants_bell`)
+    atomics.fence()
+    mask = lane[frames.UP_MASK]
+    cursor = lane[frames.UP_CURSOR]
+    used = atomics.load_acquire(arena, control + LANE_UP_TAIL) - cursor
+    if lane[frames.BLOCKED]:
+        return 1
+    if used < 0 or 2 * used > mask:
+        return 0
+    looked = 0
+    place = 0
+    while place < used and looked < NAP_LOOK:
+        at = lane[frames.UP] + ((cursor + place) & mask)
+        length = atomics.load_acquire32(arena, at)
+        if length < 8 or length > used - place or ((cursor + place) & mask) + length > mask + 1:
+            return 0
+        if machine.load16(arena, at + ENTRY_FLAGS) & URGENT:
+            return 0
+        place += length
+        looked += 1
+    return 1
 
 
 @kernel()

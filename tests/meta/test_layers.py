@@ -5,15 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gantrymq
-from tests.support.tree import ROOT, module_name, python_files
+from tests.support.tree import PACKAGES, ROOT, module_name, python_files
 
-#: The modules of shm that touch the operating system; all others are pure.
-EDGE = {"arena", "board", "bell", "storage", "clock", "marks", "jit", "identity"}
+#: The modules of shm that touch the operating system.
+EDGE = ("arena", "board", "bell", "storage", "clock", "marks")
 #: Loaded by the command line, the control path or Spark: no numba below these.
 WITHOUT_NUMBA = {
     *("shm.structs", "shm.layout", "shm.limits", "shm.codes", "shm.errors", "shm.record"),
@@ -32,21 +33,61 @@ def modules(package: str) -> set[str]:
     return {module_name(path) for path in python_files(package)} - {package}
 
 
-def test_every_pure_module_of_shm_is_under_the_contract() -> None:
-    edge = {f"shm.{name}" for name in EDGE}
-    pure = {name for name in modules("shm") - edge if not name.startswith("shm.kernels.")}
-    assert set(contract("the pure part of shm")["source_modules"]) == pure
-
-
-def test_the_contract_forbids_every_edge_module() -> None:
-    forbidden = set(contract("the pure part of shm")["forbidden_modules"])
-    there = {f"shm.{name}" for name in EDGE - {"jit", "identity"}} & modules("shm")
-    assert forbidden == there
+def test_the_pure_part_of_shm_is_kept_from_its_whole_edge() -> None:
+    edge = contract("the pure part of shm")
+    assert set(edge["protected_modules"]) == {f"shm.{name}" for name in EDGE}
+    importers = {name for name in edge["allowed_importers"] if name.startswith("shm.")}
+    assert importers - set(edge["protected_modules"]) == {"shm.controllane", "shm.configfile"}
 
 
 def test_what_must_do_without_numba_is_under_the_contract() -> None:
     listed = set(contract("what Spark, the command line")["source_modules"])
     assert listed == WITHOUT_NUMBA & (modules("shm") | modules("clients"))
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages and their contracts, to be broken on purpose."""
+    folder = tmp_path_factory.mktemp("copied")
+    for path in [*python_files(*PACKAGES), ROOT / "pyproject.toml"]:
+        target = folder / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    return folder
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache", "--no-logo"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_contracts_hold(copied: Path) -> None:
+    done = lint(copied)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "broken"),
+    [
+        ("shm/limits.py", "import clients", "layers"),
+        ("workers/agent.py", "import clients.home", "layers"),
+        ("clients/home.py", "import brokerd.config", "layers"),
+        ("shm/errors.py", "import numba", "what Spark"),
+        ("shm/errors.py", "import shm.kernels.ring", "what Spark"),
+        ("shm/codes.py", "import numpy", "the command line"),
+        ("shm/record.py", "import shm.clock", "the pure part"),
+    ],
+)
+def test_each_contract_finds_a_breach(copied: Path, module: str, line: str, broken: str) -> None:
+    path = copied / module
+    text = path.read_text()
+    path.write_text(f"{text}\n{line}\n")
+    try:
+        done = lint(copied)
+    finally:
+        path.write_text(text)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert any(name.startswith(broken) and "BROKEN" in name for name in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize("statement", ["import gantrymq", "import gantrymq, gantrymq.cli"])

@@ -8,6 +8,7 @@ from typing import TypeVar
 from shm import groupwire, layout
 from shm.board import Board
 from shm.controllane import ControlLane, End
+from tests.support.faults import FaultPlan
 from tests.support.memory_sessions import MemorySessions, memory_board, memory_session
 from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
@@ -55,7 +56,7 @@ class Hand:
         self,
         group: str = "g",
         topics: tuple[int, ...] = (0,),
-        consume_from: int = groupwire.StartAt.FIRST_OFFSET,
+        consume_from: int = groupwire.ConsumeFrom.FIRST_OFFSET,
         **more: dict[int, int],
     ) -> list[groupwire.AnyNotice]:
         """Become a member."""
@@ -64,12 +65,13 @@ class Hand:
     def commit(self, **offsets: int) -> groupwire.Committed:
         """Commit by queue, as `commit(q0=5)`."""
         wanted = {int(name[1:]): offset for name, offset in offsets.items()}
-        heard = self.say(groupwire.Commit(2, wanted, self.leases))
+        heard = self.say(groupwire.Commit(2, self.leases, wanted))
         return only(heard, groupwire.Committed)
 
     def start(self, **nexts: int) -> None:
         """Mark messages as handed out, as `start(q0=5)`."""
-        self.say(groupwire.Started({int(k[1:]): n for k, n in nexts.items()}, self.leases))
+        started = {int(name[1:]): offset for name, offset in nexts.items()}
+        self.say(groupwire.Commit(0, self.leases, started=started))
 
     def release(self, queue: int, offset: int = -1) -> None:
         """Give a queue back."""
@@ -91,29 +93,29 @@ class Hand:
 class Rig:
     """Board, disk, clock and the agent."""
 
-    def __init__(self, **topics: int) -> None:
+    def __init__(self, faults: FaultPlan | None = None, **topics: int) -> None:
         self.disk = Disk()
+        self.faults = faults
         self.clock = SimClock()
         self.board: Board = memory_board(topics or {"orders": 4})
         self.hands: dict[int, Hand] = {}
         self.sessions = MemorySessions()
+        self._last = 0
         self.agent = self.open_agent()
 
     def open_agent(self) -> Groups:
         """Make the agent over the present disk."""
         settings = SimpleNamespace(consume_timeout=15)
-        storage = SimStorage(self.disk)
+        storage = SimStorage(self.disk, "groups", self.faults)
         return open_groups(storage, self.clock, self.board, self.sessions, (), settings)
 
     def attach(self) -> Hand:
         """Add a session."""
-        hand = Hand(self, memory_session(len(self.sessions.cut) + self._next()))
+        hand = Hand(self, memory_session(self._next()))
         self.hands[hand.number] = hand
         self.sessions.attach(hand.session)
         self.settle()
         return hand
-
-    _last = 0
 
     def _next(self) -> int:
         self._last += 1

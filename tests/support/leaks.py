@@ -42,6 +42,9 @@ class Traces:
         return "\n".join(lines)
 
 
+NOTHING = Traces(frozenset(), frozenset())
+
+
 def take(orphans: bool = False) -> Traces:
     """Look at shared memory and descendants; with `orphans` (costs a scan) at lost ones too."""
     processes = descendants(os.getpid())

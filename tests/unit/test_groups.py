@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import random
+
 import pytest
 
 from shm import groupwire, layout
 from shm.configfile import read_config
-from shm.groupwire import StartAt
+from shm.groupwire import ConsumeFrom
 from shm.storage import read_file
+from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Rig, only
 from tests.support.memory_sessions import add_topic, grow_topic
 from tests.support.simstorage import SimStorage
@@ -103,7 +107,7 @@ def test_commits_published_before_a_death_still_count() -> None:
     rig.fill(0, 10)
     first = rig.attach()
     first.join()
-    first.lane.put(groupwire.encode(groupwire.Commit(5, {0: 8}, first.leases)))
+    first.lane.put(groupwire.encode(groupwire.Commit(5, first.leases, {0: 8})))
     first.die()
     second = rig.attach()
     second.join()
@@ -117,7 +121,7 @@ def test_a_commit_after_the_lease_is_over_is_refused_and_counted() -> None:
     first.join()
     lease = first.leases[0]
     first.release(0)
-    late = only(first.say(groupwire.Commit(4, {0: 9}, {0: lease})), groupwire.Committed)
+    late = only(first.say(groupwire.Commit(4, {0: lease}, {0: 9})), groupwire.Committed)
     first.listen()
     assert late.lost == [0]
     assert rig.agent.refused == 1
@@ -152,7 +156,7 @@ def test_a_committed_notice_means_that_the_offset_is_in_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("consume_from", "offset"), [(StartAt.LAST_OFFSET, 7), (StartAt.FIRST_OFFSET, 2)]
+    ("consume_from", "offset"), [(ConsumeFrom.LAST_OFFSET, 7), (ConsumeFrom.FIRST_OFFSET, 2)]
 )
 def test_the_first_member_fixes_where_the_group_begins(consume_from: int, offset: int) -> None:
     rig = Rig(orders=1)
@@ -162,7 +166,7 @@ def test_the_first_member_fixes_where_the_group_begins(consume_from: int, offset
     first.die()
     rig.fill(0, 50, min_offset=2)
     second = rig.attach()
-    second.join(consume_from=StartAt.LAST_OFFSET)
+    second.join(consume_from=ConsumeFrom.LAST_OFFSET)
     assert second.granted[0].offset == offset
 
 
@@ -171,7 +175,7 @@ def test_a_start_by_time_is_what_the_session_found() -> None:
     rig.fill(0, 7)
     rig.fill(1, 7)
     hand = rig.attach()
-    hand.join(consume_from=StartAt.TIMESTAMP, starts={0: 3, 1: 99})
+    hand.join(consume_from=ConsumeFrom.TIMESTAMP, starts={0: 3, 1: 99})
     assert [hand.granted[q].offset for q in (0, 1)] == [3, 7]
 
 
@@ -181,7 +185,7 @@ def test_queues_created_later_and_retry_topics_begin_at_zero() -> None:
     rig.fill(0, 7)
     rig.fill(16 * retry, 3)
     hand = rig.attach()
-    hand.join(topics=(0, retry), consume_from=StartAt.LAST_OFFSET)
+    hand.join(topics=(0, retry), consume_from=ConsumeFrom.LAST_OFFSET)
     assert hand.granted[0].offset == 7
     assert hand.granted[16 * retry].offset == 0
     rig.fill(1, 5)
@@ -295,7 +299,7 @@ def test_offsets_of_a_rocketmq_count_where_the_ledger_has_none() -> None:
     write_offsets_by_hand(rig, '{"offsetTable":{"orders@g":{0:4,1:99}}}')
     rig.restart_broker()
     hand = rig.attach()
-    hand.join(consume_from=StartAt.LAST_OFFSET)
+    hand.join(consume_from=ConsumeFrom.LAST_OFFSET)
     assert {q: hand.granted[q].offset for q in range(3)} == {0: 4, 1: 10, 2: 0}
 
 
@@ -380,7 +384,7 @@ def test_garbage_ends_its_own_session_only() -> None:
     bad.lane.put(b"\xc1 no msgpack")
     rig.settle()
     assert [session for session, _ in rig.sessions.cut] == [bad.number]
-    assert only(good.say(groupwire.Commit(7, {0: 0}, good.leases)), groupwire.Committed)
+    assert only(good.say(groupwire.Commit(7, good.leases, {0: 0})), groupwire.Committed)
 
 
 def test_an_impossible_cursor_ends_its_own_session_only() -> None:
@@ -401,7 +405,7 @@ def test_a_full_down_ring_holds_up_its_own_session_only() -> None:
     quick.join()
     sent = 0
     for _ in range(100_000):
-        if not slow.lane.put(groupwire.encode(groupwire.Commit(sent, {0: 0}, slow.leases))):
+        if not slow.lane.put(groupwire.encode(groupwire.Commit(sent + 1, slow.leases, {0: 0}))):
             break
         sent += 1
         rig.settle()
@@ -415,22 +419,22 @@ def test_a_full_down_ring_holds_up_its_own_session_only() -> None:
     assert answers == sent
 
 
-def test_a_failing_write_is_final_and_answers_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(orders=1)
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_a_failing_write_or_sync_is_final_and_answers_nobody(kind: str) -> None:
+    """P3."""
+    plan = FaultPlan()
+    rig = Rig(plan, orders=1)
     rig.fill(0, 10)
     hand = rig.attach()
     hand.join()
-    storage = rig.agent.ledger.storage
-    assert isinstance(storage, SimStorage)
-
-    def fails(*_: object) -> bool:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(rig.agent.ledger, "flush", fails)
-    assert hand.say(groupwire.Commit(2, {0: 5}, hand.leases)) == []
-    assert rig.sessions.failures[0][0] == 5
-    monkeypatch.undo()
-    assert hand.say(groupwire.Commit(3, {0: 6}, hand.leases)) == []
+    rig.clock.advance(SYNC_NS)
+    plan.faults = [Fault(1, error=errno.EIO, kinds=(kind,), under="gantry/ledger")]
+    assert not [n for n in hand.say(groupwire.Commit(2, hand.leases, {0: 5})) if kind == "write"]
+    rig.clock.advance(SYNC_NS)
+    rig.settle()
+    assert rig.sessions.failures[0][0] == errno.EIO
+    assert hand.say(groupwire.Commit(3, hand.leases, {0: 6})) == []
+    assert len(plan.met) == 1, "a failed call must not be tried again"
 
 
 def test_a_stalled_member_is_ended_when_another_could_take_over() -> None:
@@ -450,7 +454,7 @@ def test_a_stalled_member_is_ended_when_another_could_take_over() -> None:
     assert other.granted[0].attempts == [(0, 1, 1)]
 
 
-def test_the_ledger_is_synced_within_a_second() -> None:
+def test_a_commit_survives_a_power_cut_a_second_later(seed: int) -> None:
     rig = Rig(orders=1)
     rig.fill(0, 10)
     hand = rig.attach()
@@ -460,8 +464,43 @@ def test_the_ledger_is_synced_within_a_second() -> None:
     rig.agent.disarm()
     rig.clock.advance(SYNC_NS)
     rig.settle()
-    rig.disk.power_cut() if hasattr(rig.disk, "power_cut") else None
-    assert not rig.agent.ledger.unsynced
+    rig.disk.power_cut(random.Random(seed))
+    rig.restart_broker()
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 5
+
+
+def test_committed_offsets_survive_a_kill_at_every_storage_call() -> None:
+    """F2: before and after each call, through exports and a compaction; never below a Committed."""
+    calls = run_until_killed(FaultPlan())
+    assert calls > 20
+    for at in range(1, calls + 1):
+        for moment in (Moment.BEFORE, Moment.MIDDLE, Moment.AFTER):
+            run_until_killed(FaultPlan([Fault(at, moment)]))
+
+
+def run_until_killed(plan: FaultPlan) -> int:
+    """A life with commits, exports and a compaction; then another life checks the offsets."""
+    rig = Rig(orders=1)
+    rig.fill(0, 100)
+    acknowledged = said = 0
+    hand = rig.attach()
+    hand.join()
+    storage = rig.agent.ledger.storage
+    assert isinstance(storage, SimStorage)
+    storage.faults = plan
+    rig.agent.ledger.compact_bytes = 200
+    try:
+        for said in range(1, 5):
+            hand.commit(q0=said)
+            acknowledged = said
+            rig.clock.advance(EXPORT_NS)
+            rig.settle()
+    except KilledError:
+        storage.faults = FaultPlan()
+    rig.restart_broker()
+    committed = rig.agent.ledger.group("g").queue(("orders", 0)).committed
+    assert acknowledged <= committed <= said, plan.met
+    return plan.calls
 
 
 def test_the_ledger_names_each_group_once() -> None:

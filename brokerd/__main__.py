@@ -1,0 +1,41 @@
+"""`python -P -m brokerd --home DIR`: the broker without the command line around it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from brokerd import config
+from clients.home import find_home
+from shm.errors import GantryError
+from shm.exitcode import exit_code
+
+
+def main() -> int:
+    """Parse, load the settings, serve; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="brokerd", description=__doc__)
+    parser.add_argument("--home", type=Path, help="directory of the broker")
+    parser.add_argument("--profile", help="standard, small or temporary")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument(
+        "--lifeline", action="store_true", help="stop and remove the home when standard input ends"
+    )
+    options = parser.parse_args()
+    home = find_home(options.home)
+    try:
+        given = config.parse_assignments(options.set)
+        if options.profile:
+            given["profile"] = options.profile
+        configuration = config.load(home, given)
+    except GantryError as error:
+        print(f"brokerd: {error}", file=sys.stderr)
+        return exit_code(error)
+    config.use_one_thread()
+    from brokerd.serve import serve
+
+    return serve(home, configuration, lifeline=options.lifeline)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""`gantry/checkpoint`: how far the log is durable, by the flusher. Two slots, written in turn."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from shm import layout
+from shm.storage import File, Storage, read_file
+
+FILE = "gantry/checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One slot. `durable` is a lower bound: the slot itself is not synced each time."""
+
+    serial: int = 0
+    boot_id: bytes = bytes(16)
+    epoch: int = 0
+    durable: int = 0
+    store_ms: int = 0
+    dispatched: int = 0
+    clean: bool = False
+
+
+def read_checkpoint(storage: Storage) -> Checkpoint | None:
+    """The newest valid slot, or None if there is none."""
+    try:
+        data = read_file(storage, FILE)
+    except FileNotFoundError:
+        return None
+    found: list[Checkpoint] = []
+    for at in (0, layout.GANTRY_CHECKPOINT_SLOT_BYTES):
+        slot = data[at : at + layout.GANTRY_CHECKPOINT.size]
+        if len(slot) < layout.GANTRY_CHECKPOINT.size:
+            continue
+        row = layout.GANTRY_CHECKPOINT.unpack(slot)
+        whole = row["magic"] == layout.GANTRY_CHECKPOINT_MAGIC
+        if whole and zlib.crc32(slot[:-4]) == row["crc"]:
+            found.append(
+                Checkpoint(
+                    row["serial"], row["boot_id"], row["epoch"], row["durable"],
+                    row["store_ms"], row["dispatched"], bool(row["clean"]),
+                )
+            )  # fmt: skip
+    return max(found, key=lambda slot: slot.serial, default=None)
+
+
+class CheckpointFile:
+    """Writes slots in turn, so that a torn one leaves the older."""
+
+    def __init__(self, storage: Storage, boot_id: bytes, epoch: int) -> None:
+        last = read_checkpoint(storage)
+        self._serial = last.serial if last else 0
+        self._boot_id = boot_id
+        self._epoch = epoch
+        size = 2 * layout.GANTRY_CHECKPOINT_SLOT_BYTES
+        if storage.exists(FILE) and storage.size_of(FILE) >= size:
+            self._file: File = storage.open(FILE, write=True)
+            return
+        if storage.exists(FILE):
+            storage.unlink(FILE)
+        self._file = storage.create(FILE)
+        self._file.truncate(size)
+
+    def write(self, durable: int, store_ms: int, dispatched: int, *, clean: bool = False) -> None:
+        """Write the next slot; nothing is synced but at a clean stop."""
+        self._serial += 1
+        body = layout.GANTRY_CHECKPOINT.pack(
+            magic=layout.GANTRY_CHECKPOINT_MAGIC,
+            serial=self._serial,
+            boot_id=self._boot_id,
+            epoch=self._epoch,
+            durable=durable,
+            store_ms=store_ms,
+            dispatched=dispatched,
+            clean=int(clean),
+        )[:-4]
+        slot = body + zlib.crc32(body).to_bytes(4, "big")
+        self._file.write_at(slot, self._serial % 2 * layout.GANTRY_CHECKPOINT_SLOT_BYTES)
+        if clean:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._file.close()

@@ -1,0 +1,126 @@
+"""The commit log's segments: names, the active one, the spare one, rolling.
+
+A segment gets all its blocks in `gantry/` and is then renamed into `commitlog/`: a file of the
+wrong length there would keep a real RocketMQ from starting (SF-11), and a full disk shows itself
+before the space is needed.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm.errors import Corrupt, StoreFailed
+from shm.storage import File, Storage
+
+DIRECTORY = "commitlog"
+SPARE = "gantry/spare"
+
+
+def segment_name(base: int) -> str:
+    """File of the segment that starts at a log position (SF-9)."""
+    return f"{DIRECTORY}/{base:020d}"
+
+
+def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
+    """Base positions of the segments there are, checked to be contiguous and of full length.
+
+    A last file of another length is what a kill leaves of RocketMQ's preallocation: not counted.
+    Raises Corrupt for anything else.
+    """
+    names = storage.list(DIRECTORY)
+    bases: list[int] = []
+    for name in names:
+        path = f"{DIRECTORY}/{name}"
+        if len(name) != 20 or not name.isdigit():
+            raise Corrupt(
+                f"{path} is no segment: move it out of {DIRECTORY}/", path=path, position=0
+            )
+        if storage.size_of(path) != segment_bytes:
+            if name == names[-1]:
+                break
+            raise Corrupt(
+                f"{path} has {storage.size_of(path)} bytes, segments have {segment_bytes}",
+                path=path,
+                position=int(name),
+            )
+        if bases and int(name) != bases[-1] + segment_bytes:
+            raise Corrupt(
+                f"a segment is missing between {bases[-1]:020d} and {name}",
+                path=path,
+                position=bases[-1] + segment_bytes,
+            )
+        bases.append(int(name))
+    return bases
+
+
+def prepare_spare(storage: Storage, segment_bytes: int, temporary: str) -> None:
+    """Make the spare segment with all its blocks. `temporary` is the caller's own name for it."""
+    path = f"gantry/{temporary}"
+    if storage.exists(path):
+        storage.unlink(path)
+    file = storage.create(path)
+    try:
+        file.allocate(segment_bytes)
+    except OSError:
+        storage.unlink(path)
+        raise
+    finally:
+        file.close()
+    storage.rename(path, SPARE)
+
+
+class CommitLog:
+    """The active segment, written at its end only."""
+
+    def __init__(self, storage: Storage, segment_bytes: int, appended: int) -> None:
+        """Open the segment that `appended` is in; makes it if it is the first or was just due."""
+        self._storage = storage
+        self.segment_bytes = segment_bytes
+        self.base = appended // segment_bytes * segment_bytes
+        self._file = self._open(self.base)
+
+    @property
+    def end(self) -> int:
+        """Log position behind the active segment."""
+        return self.base + self.segment_bytes
+
+    def _open(self, base: int) -> File:
+        name = segment_name(base)
+        if not self._storage.exists(name):
+            self._storage.make_directory(DIRECTORY)
+            if not self._storage.exists(SPARE):
+                prepare_spare(self._storage, self.segment_bytes, "spare.writer")
+            self._storage.rename(SPARE, name)
+        return self._storage.open(name, write=True)
+
+    def append(self, data: NDArray[np.uint8], position: int) -> None:
+        """Write records at the log's end. Raises OSError, which is final for the store."""
+        if position < self.base or position + data.size > self.end:
+            raise StoreFailed(
+                f"append of {data.size} bytes at {position} leaves segment {self.base}"
+            )
+        self._file.write_at(data, position - self.base)
+
+    def roll(self) -> None:
+        """Go on in the next segment. Raises OSError (ENOSPC) and changes nothing if it can't."""
+        following = self._open(self.end)
+        self._file.close()
+        self._file = following
+        self.base = self.end
+
+    def clear_behind(self, position: int, count: int) -> None:
+        """Zero what a writer that died may have left behind the log's end."""
+        start = position - self.base
+        self._file.zero_range(start, min(count, self.segment_bytes - start))
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._file.close()
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether an error means that space ran out."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

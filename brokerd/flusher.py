@@ -1,0 +1,205 @@
+"""The flusher: makes the log durable and says how far.
+
+It syncs back to back while somebody waits for a position, else every flush interval. A failed sync
+is final: what the kernel has thrown away by then is unknown, so nothing is tried again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from brokerd.checkpoint import CheckpointFile
+from brokerd.commitlog import DIRECTORY, SPARE, is_disk_full, prepare_spare, segment_name
+from shm import layout
+from shm.codes import BrokerState, Role
+from shm.kernels.ring import arm, publish_and_check, store_half, wants_durable
+from shm.marks import mark
+from workers.session import Attached, Session
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.clock import Clock
+    from shm.storage import File, Storage
+    from workers.session import SessionTable
+
+IDLE_NS = 100_000_000
+SPARE_RETRY_NS = 1_000_000_000
+
+
+class Flusher:
+    """Agent; only writer of `durable` and of gantry/checkpoint. Keeps the spare segment ready."""
+
+    name = "flusher"
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        bells: Any,  # noqa: ANN401 - workers.agent.Bells
+        settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+    ) -> None:
+        self._storage = storage
+        self._board = board
+        self._words = board.array()
+        self._table = sessions
+        self._bells = bells
+        self._clients: dict[int, Session] = {}
+        self._interval_ns = settings.flush_interval_commit_log * 1_000_000
+        self._durable = board.word(layout.BOARD_DURABLE)
+        self._segment_base = -1
+        self._segment: File | None = None
+        self._checkpoint = CheckpointFile(storage, board.boot_id, board.epoch)
+        self._last_ns = clock.monotonic_ns()
+        self._spare_ns = 0
+        self._failed = False
+        self._stopped = False
+        self._cycles = 0
+        self._syncs = 0
+
+    def do_work(self, now_ns: int) -> int:
+        """Sync if it is due; prepare the spare segment otherwise."""
+        self._cycles += 1
+        self._meet_sessions()
+        if self._failed or self._stopped:
+            return 0
+        appended = self._board.word(layout.BOARD_APPENDED)
+        if self._is_due(appended, now_ns):
+            self._sync(appended, now_ns)
+            return 1
+        if self._table.stopping():
+            self._finish_stop()
+            return 0
+        self._publish_counters()
+        return self._keep_spare(appended, now_ns)
+
+    def arm(self, now_ns: int) -> int:
+        """Sleep until a position is wanted or the interval is over."""
+        if self._failed or self._stopped:
+            return 10 * IDLE_NS
+        wanted = self._board.word(layout.BOARD_DURABLE_WANTED)
+        still = arm(
+            self._words, layout.BOARD_FLUSHER_ARMED, 1, layout.BOARD_DURABLE_WANTED, wanted
+        )
+        if not still or wanted > self._durable:
+            return 0
+        return min(IDLE_NS, max(1, self._last_ns + self._interval_ns - now_ns))
+
+    def disarm(self) -> None:
+        """Awake."""
+        store_half(self._words, layout.BOARD_FLUSHER_ARMED, 0)
+
+    def close(self) -> None:
+        """Give files back."""
+        if self._segment is not None:
+            self._segment.close()
+        self._checkpoint.close()
+
+    def _meet_sessions(self) -> None:
+        for event in self._table.poll():
+            if isinstance(event, Attached):
+                self._clients[event.session.session] = event.session
+            else:
+                self._clients.pop(event.session, None)
+
+    def _is_due(self, appended: int, now_ns: int) -> bool:
+        if appended <= self._durable:
+            self._last_ns = now_ns
+            return False
+        wanted = self._board.word(layout.BOARD_DURABLE_WANTED) > self._durable
+        waited = now_ns - self._last_ns >= self._interval_ns
+        return wanted or waited or self._table.stopping()
+
+    def _sync(self, appended: int, now_ns: int) -> None:
+        """Make everything up to `appended` durable, then say so."""
+        mark("flusher.before_sync")
+        store_ms = self._board.word(layout.BOARD_STORE_MS)
+        try:
+            self._sync_segments(appended)
+        except OSError as error:
+            self._fail(error)
+            return
+        mark("flusher.after_sync")
+        self._durable = appended
+        self._last_ns = now_ns
+        self._syncs += 1
+        reader_armed = publish_and_check(
+            self._words, layout.BOARD_DURABLE, appended, self._words, layout.BOARD_READER_ARMED
+        )
+        mark("flusher.after_durable")
+        if reader_armed:
+            self._bells.reader.ring()
+        for session in self._clients.values():
+            if wants_durable(session.arena, appended):
+                session.bell.ring()
+        self._checkpoint.write(
+            appended, store_ms, self._board.word(layout.BOARD_DISPATCHED)
+        )
+        mark("flusher.after_checkpoint")
+
+    def _sync_segments(self, appended: int) -> None:
+        """Every segment that holds bytes between `durable` and `appended`; new names as well."""
+        size = self._board.segment_bytes
+        first = self._durable // size * size
+        last = max(first, (appended - 1) // size * size)
+        for base in range(first, last + size, size):
+            if base != self._segment_base:
+                if self._segment is not None:
+                    self._segment.close()
+                self._segment = self._storage.open(segment_name(base), write=True)
+                self._segment_base = base
+                self._storage.sync_directory(DIRECTORY)
+            if self._segment is not None:
+                self._segment.sync()
+
+    def _keep_spare(self, appended: int, now_ns: int) -> int:
+        """Prepare the next segment once the active one is half full; a full disk is no error yet."""
+        size = self._board.segment_bytes
+        used = appended % size
+        if 2 * used < size or now_ns < self._spare_ns or self._storage.exists(SPARE):
+            return 0
+        try:
+            prepare_spare(self._storage, size, "spare.flusher")
+        except OSError as error:
+            if not is_disk_full(error):
+                self._fail(error)
+                return 0
+            self._spare_ns = now_ns + SPARE_RETRY_NS
+            self._table.note("warning", "no_space_for_next_segment", bytes=size)
+            return 0
+        return 1
+
+    def _fail(self, error: OSError) -> None:
+        """A sync error is final (the kernel may have dropped the pages it could not write)."""
+        self._failed = True
+        self._board.set_half(layout.BOARD_FAILED_ERRNO, error.errno or 0)
+        self._board.set_half(layout.BOARD_STATE, int(BrokerState.FAILED))
+        for session in self._clients.values():
+            session.bell.ring()
+        self._table.failed(error.errno or 0, f"sync at {self._durable}: {error}")
+
+    def _finish_stop(self) -> None:
+        store_ms = self._board.word(layout.BOARD_STORE_MS)
+        dispatched = self._board.word(layout.BOARD_DISPATCHED)
+        self._checkpoint.write(self._durable, store_ms, dispatched)
+        if self._storage.exists(SPARE):
+            self._storage.unlink(SPARE)
+        self._stopped = True
+
+    def _publish_counters(self) -> None:
+        at = self._board.process_at(Role.FLUSHER)
+        self._board.set_word(at + layout.PROCESS_HEARTBEAT, self._cycles)
+        self._board.set_word(at + layout.PROCESS.offset("work"), self._syncs)
+
+
+def open_flusher(
+    storage: Storage,
+    clock: Clock,
+    board: Board,
+    sessions: SessionTable,
+    bells: Any,  # noqa: ANN401 - workers.agent.Bells
+    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+) -> Flusher:
+    """A flusher that goes on from the board's durable position."""
+    return Flusher(storage, clock, board, sessions, bells, settings)

@@ -1,0 +1,67 @@
+"""Walks the log over segment boundaries with the scan kernel: recovery, the writer's start, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brokerd.commitlog import segment_name
+from shm.codes import Stop
+from shm.kernels import scan
+from shm.storage import Storage
+
+ROWS_PER_CALL = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of one call: rows of scan.ROW_WORDS, places relative to the segment's view."""
+
+    view: NDArray[np.uint8]
+    base: int
+    rows: NDArray[np.int64]
+    next: int  # log position behind them
+    stop: Stop
+    last_ms: int
+
+
+def walk(
+    storage: Storage, segment_bytes: int, start: int, end: int | None, checks: int,
+    *, last_ms: int = -1,
+) -> Iterator[Piece]:  # fmt: skip
+    """Pieces from log position `start` to `end` (None: as far as there are records).
+
+    The last piece's `stop` says why the walk ended: LIMIT at `end`, END at zeroes or where the
+    next segment is missing, INVALID or TRUNCATED at something that is no record. `last_ms` >= 0
+    refuses a storeTimestamp that goes back.
+    """
+    rows = np.empty(ROWS_PER_CALL * scan.ROW_WORDS, np.int64)
+    position = start
+    while end is None or position < end:
+        base = position // segment_bytes * segment_bytes
+        name = segment_name(base)
+        if not storage.exists(name):
+            yield Piece(np.empty(0, np.uint8), base, rows[:0].reshape(0, scan.ROW_WORDS), position,
+                        Stop.END, last_ms)  # fmt: skip
+            return
+        file = storage.open(name)
+        view = file.view()
+        file.close()
+        limit = view if end is None or end - base >= segment_bytes else view[: end - base]
+        stop = Stop.LIMIT
+        while stop == Stop.LIMIT and (end is None or position < end):
+            form = np.array([position - base, base, checks, last_ms, last_ms >= 0, 0], np.int64)
+            stop = Stop(scan.scan_log(limit, form, rows))
+            found = rows[: form[5] * scan.ROW_WORDS].reshape(-1, scan.ROW_WORDS).copy()
+            position = base + int(form[0])
+            last_ms = int(form[3]) if len(found) else last_ms
+            if stop == Stop.FILLER:
+                position = base + segment_bytes
+            elif stop == Stop.END and end is not None and position >= end:
+                stop = Stop.LIMIT
+            yield Piece(view, base, found, position, stop, last_ms)
+        if stop not in (Stop.LIMIT, Stop.FILLER):
+            return

@@ -1,0 +1,160 @@
+"""Which seq of which producer is in the log: what makes re-submission append nothing twice.
+
+Derived from UNIQ_KEYs. A snapshot in `gantry/producers` covers the log up to a position; the rest
+is scanned. Forgotten are producers beyond the newest 100,000 or silent for seven days.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.kernels import frames
+from shm.kernels.scan import (
+    AT,
+    PREPARED,
+    PROPERTIES_AT,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    SIZE,
+    STORE_MS,
+    UNIQ_AT,
+    UNIQ_BYTES,
+)
+from shm.storage import Storage, read_file, replace_file
+
+FILE = "gantry/producers"
+PRODUCERS_MAX = 100_000
+KEPT_MS = 7 * 86_400_000
+PRODUCER_BYTES = 10
+_PRODUCER_DIGITS = 2 * PRODUCER_BYTES
+
+
+@dataclass(slots=True)
+class Producers:
+    """Last seq in the log per producer, and records that may still be waited for."""
+
+    position: int = 0
+    last: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # id -> (seq, store ms)
+    recent: dict[bytes, list[NDArray[np.int64]]] = field(default_factory=dict)
+
+    def last_seq(self, producer: bytes) -> int:
+        """Last seq of a producer in the log, 0 if it is unknown."""
+        return self.last.get(producer, (0, 0))[0]
+
+    def note(self, producer: bytes, seq: int, store_ms: int) -> None:
+        """Remember what a session has appended."""
+        if producer:
+            self.last[producer] = (seq, store_ms)
+
+    def stored(self, producer: bytes) -> NDArray[np.int64]:
+        """Rows (frames.STORED_WORDS) of a producer's records behind `settled`, by seq."""
+        rows = self.recent.get(producer)
+        if not rows:
+            return np.zeros(0, np.int64)
+        table = np.concatenate(rows).reshape(-1, frames.STORED_WORDS)
+        return np.ascontiguousarray(table[np.argsort(table[:, 0], kind="stable")]).reshape(-1)
+
+    def learn(
+        self, view: NDArray[np.uint8], rows: NDArray[np.int64], base: int, keep_from: int
+    ) -> None:
+        """Take in scanned records of a segment (rows of scan.ROW_WORDS).
+
+        Records that the broker derived share their origin's UNIQ_KEY and do not count: they carry
+        a negative preparedTransactionOffset. Nor does a UNIQ_KEY that is not the first property,
+        where the writer puts it: a client may have invented it. From `keep_from` on, positions
+        are kept as well.
+        """
+        first = rows[:, UNIQ_AT] == rows[:, PROPERTIES_AT] + len(b"UNIQ_KEY\x01")
+        rows = rows[first & (rows[:, PREPARED] >= 0)]
+        if not len(rows):
+            return
+        keys = view[rows[:, UNIQ_AT][:, None] + np.arange(UNIQ_BYTES)]
+        digits = _digits(keys)
+        whole = (digits >= 0).all(axis=1)
+        rows, digits = rows[whole], digits[whole]
+        if not len(rows):
+            return
+        nibbles = digits.astype(np.uint8)
+        ids = nibbles[:, 0:_PRODUCER_DIGITS:2] << 4 | nibbles[:, 1:_PRODUCER_DIGITS:2]
+        shifts = np.arange(44, -4, -4)
+        seqs = (digits[:, _PRODUCER_DIGITS:].astype(np.int64) << shifts).sum(axis=1)
+        names = np.ascontiguousarray(ids).view(f"V{PRODUCER_BYTES}").reshape(-1)
+        unique, inverse = np.unique(names, return_inverse=True)
+        for number, name in enumerate(unique):
+            chosen = np.flatnonzero(inverse == number)
+            self._learn_one(name.tobytes(), rows[chosen], seqs[chosen], (base, keep_from))
+
+    def _learn_one(
+        self,
+        producer: bytes,
+        rows: NDArray[np.int64],
+        seqs: NDArray[np.int64],
+        where: tuple[int, int],
+    ) -> None:
+        base, keep_from = where
+        newest = int(np.argmax(seqs))
+        if int(seqs[newest]) > self.last_seq(producer):
+            self.last[producer] = (int(seqs[newest]), int(rows[newest, STORE_MS]))
+        kept = rows[:, AT] + base >= keep_from
+        if kept.any():
+            rows, seqs = rows[kept], seqs[kept]
+            position = rows[:, AT] + base
+            table = np.empty((len(rows), frames.STORED_WORDS), np.int64)
+            table[:, frames.STORED_SEQ] = seqs
+            table[:, frames.STORED_QUEUE] = rows[:, QUEUE_ID]
+            table[:, frames.STORED_OFFSET] = rows[:, QUEUE_OFFSET]
+            table[:, frames.STORED_POSITION] = position
+            table[:, frames.STORED_END] = position + rows[:, SIZE]
+            table[:, frames.STORED_MS] = rows[:, STORE_MS]
+            self.recent.setdefault(producer, []).append(table.reshape(-1))
+
+    def save(self, storage: Storage, position: int, now_ms: int) -> None:
+        """Write the snapshot that covers the log up to `position`."""
+        rows = [item for item in self.last.items() if item[1][1] >= now_ms - KEPT_MS]
+        rows.sort(key=lambda item: item[1][1])
+        rows = rows[-PRODUCERS_MAX:]
+        self.last = dict(rows)
+        body = b"".join(
+            layout.PRODUCER.pack(producer=name, last_seq=seq, store_ms=ms)
+            for name, (seq, ms) in rows
+        )
+        head = {"magic": layout.PRODUCERS_MAGIC, "position": position, "count": len(rows)}
+        crc = zlib.crc32(layout.PRODUCERS_HEAD.pack(**head) + body)
+        replace_file(storage, FILE, layout.PRODUCERS_HEAD.pack(**head, crc=crc) + body)
+        self.position = position
+
+
+def load_producers(storage: Storage) -> Producers:
+    """The snapshot, or an empty table at position 0 if there is none or it is damaged."""
+    try:
+        data = read_file(storage, FILE)
+    except FileNotFoundError:
+        return Producers()
+    size = layout.PRODUCERS_HEAD.size
+    if len(data) < size:
+        return Producers()
+    head = layout.PRODUCERS_HEAD.unpack(data)
+    bare = layout.PRODUCERS_HEAD.pack(**{**head, "crc": 0})
+    whole = len(data) == size + head["count"] * layout.PRODUCER.size
+    if not whole or head["magic"] != layout.PRODUCERS_MAGIC:
+        return Producers()
+    if zlib.crc32(bare + data[size:]) != head["crc"]:
+        return Producers()
+    table = Producers(position=head["position"])
+    for at in range(size, len(data), layout.PRODUCER.size):
+        row = layout.PRODUCER.unpack(data, at)
+        table.last[row["producer"]] = (row["last_seq"], row["store_ms"])
+    return table
+
+
+def _digits(text: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """Values of upper-case hex digits, -1 for anything else."""
+    table = np.full(256, -1, np.int8)
+    table[48:58] = np.arange(10)
+    table[65:71] = np.arange(10, 16)
+    return table[text]

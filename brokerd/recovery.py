@@ -1,0 +1,354 @@
+"""What a start makes of the files: where the log ends, what of the queues holds. Before any agent.
+
+Every step can be done again: a crash amid recovery leaves a store that recovers to the same.
+
+1. Scan from the segment of the durable position D. With the board of a broker that was killed
+   (same boot) D and the end are known exactly.
+2. Invalid below D is damage: refuse, name the place. The first invalid record at or above D is
+   the end.
+3. Cut: zero the rest of the last file (LW-3), remove later files.
+4. Write the tail from D on again and sync it: after a failed sync pages may be marked clean that
+   never reached the disk.
+5. Queues: what was synced, or what the board of the same boot knows, holds; the reader makes the
+   rest from the log. A queue that does not fit is rebuilt with all others from the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from brokerd.checkpoint import read_checkpoint
+from brokerd.commitlog import DIRECTORY, segment_bases, segment_name
+from brokerd.logscan import Piece, walk
+from shm import layout, limits
+from shm.codes import Stop
+from shm.errors import Corrupt
+from shm.kernels import scan
+from shm.storage import Storage, read_file
+
+if TYPE_CHECKING:
+    from shm.board import Board
+
+Progress = Callable[[int, int, str], None]
+QueueKey = tuple[str, int]
+
+QUEUES = "consumequeue"
+PROGRESS_FILE = "gantry/queues.json"
+_BLOCK = 1 << 20
+CHECKS = scan.CHECK_PLACE | scan.CHECK_TRAILER
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A store ready for agents. Positions are log positions, `queues` maps (topic, queue id) to
+    (next offset, units written, first unit)."""
+
+    appended: int = 0
+    durable: int = 0
+    dispatched: int = 0
+    store_ms: int = 0
+    low: int = 0
+    queues: dict[QueueKey, tuple[int, int, int]] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
+
+
+def recover(
+    storage: Storage, settings: Any, old_board: Board | None, progress: Progress | None = None  # noqa: ANN401
+) -> Recovered:
+    """Bring log and queues to a state that agents can go on from. Raises Corrupt, OSError."""
+    segment_bytes = settings.mapped_file_size_commit_log
+    bases = segment_bases(storage, segment_bytes)
+    checkpoint = read_checkpoint(storage)
+    durable = max(
+        checkpoint.durable if checkpoint else 0,
+        old_board.word(layout.BOARD_DURABLE) if old_board else 0,
+    )
+    if not bases:
+        if durable:
+            raise Corrupt(
+                f"{DIRECTORY}/ is empty, but {durable} bytes of the log were durable: bring the"
+                " files back",
+                path=DIRECTORY,
+                position=0,
+            )
+        return Recovered()
+    found = Recovered(low=bases[0])
+    known = checkpoint is not None or old_board is not None
+    _find_end(storage, segment_bytes, found, max(durable, bases[0]), progress)
+    _judge_end(storage, segment_bytes, found, durable, known)
+    if old_board is not None:
+        _judge_board(found, old_board)
+    _cut(storage, segment_bytes, found.appended, bases, old_board is not None)
+    _write_again(storage, segment_bytes, max(durable, found.low), found.appended)
+    found.durable = found.appended
+    _recover_queues(storage, settings, found, old_board)
+    return found
+
+
+# ------------------------------------------------------------------------------------------- log
+
+
+def _find_end(
+    storage: Storage, segment_bytes: int, found: Recovered, durable: int,
+    progress: Progress | None,
+) -> None:  # fmt: skip
+    """Scan from the segment of D; sets `appended`, `store_ms` and the topics seen."""
+    start = max(found.low, durable // segment_bytes * segment_bytes)
+    if start == durable and start > found.low:
+        start -= segment_bytes  # D ends a segment: see its last time
+    found.appended = start
+    for piece in walk(storage, segment_bytes, start, None, CHECKS, last_ms=0):
+        found.appended = piece.next
+        found.store_ms = max(found.store_ms, piece.last_ms)
+        _note_topics(piece, found.topics)
+        if progress:
+            progress(piece.next - start, max(piece.next, durable) - start, "checking the log")
+
+
+def _note_topics(piece: Piece, topics: set[str]) -> None:
+    if not len(piece.rows):
+        return
+    places = piece.rows[:, [scan.TOPIC_AT, scan.TOPIC_SIZE]]
+    sizes, keep = places[:, 1], 24
+    # Names are told apart by length and first bytes; only new ones are decoded.
+    window = piece.view[np.minimum(places[:, :1] + np.arange(keep), piece.view.size - 1)].copy()
+    window[np.arange(keep) >= sizes[:, None]] = 0
+    tagged = np.concatenate([window, (sizes[:, None] & 0xFF).astype(np.uint8)], axis=1)
+    whole = sizes > keep
+    _, first = np.unique(tagged, axis=0, return_index=True)
+    for index in set(first.tolist()) | set(np.flatnonzero(whole).tolist()):
+        at, size = places[index].tolist()
+        topics.add(piece.view[at : at + size].tobytes().decode())
+
+
+def _judge_end(
+    storage: Storage, segment_bytes: int, found: Recovered, durable: int, known: bool
+) -> None:
+    """The end may not lie below D; where D is unknown, no record may lie behind the end (LW-4)."""
+    if found.appended < durable:
+        raise _damaged(found.appended, segment_bytes, f"the log was durable up to {durable}")
+    if not known:
+        following = _record_behind(storage, segment_bytes, found.appended)
+        if following is not None:
+            raise _damaged(found.appended, segment_bytes, f"a record follows at {following}")
+
+
+def _judge_board(found: Recovered, board: Board) -> None:
+    """A killed broker of this boot left all it appended in the page cache; what lies behind
+    `appended` was never told to anybody and goes."""
+    appended = board.word(layout.BOARD_APPENDED)
+    if found.appended < appended:
+        raise _damaged(
+            found.appended, board.segment_bytes, f"the broker had appended up to {appended}"
+        )
+    found.appended = appended
+
+
+def _damaged(position: int, segment_bytes: int, why: str) -> Corrupt:
+    base = position // segment_bytes * segment_bytes
+    return Corrupt(
+        f"{segment_name(base)} is damaged at byte {position - base} (log position {position}):"
+        f" {why}; `gantrymq store verify` lists all damage, nothing has been changed",
+        path=segment_name(base),
+        position=position,
+    )
+
+
+def _record_behind(storage: Storage, segment_bytes: int, position: int) -> int | None:
+    """Position of a sound record somewhere behind a place that is none, or None."""
+    base = position // segment_bytes * segment_bytes
+    magic = layout.RECORD_MAGIC_V1.to_bytes(4, "big")
+    while storage.exists(segment_name(base)):
+        file = storage.open(segment_name(base))
+        view = file.view()
+        file.close()
+        data = view.tobytes()
+        at = data.find(magic, max(position - base, 0))
+        while at >= 0:
+            start = at - layout.RECORD_MAGIC
+            form = np.array([start, base, CHECKS, 0, 0, 0], np.int64)
+            row = np.zeros(scan.ROW_WORDS, np.int64)
+            if start >= 0 and base + start > position:
+                scan.scan_log(view, form, row)
+                if form[5]:
+                    return base + start
+            at = data.find(magic, at + 1)
+        base += segment_bytes
+    return None
+
+
+def _cut(
+    storage: Storage, segment_bytes: int, end: int, bases: list[int], same_boot: bool
+) -> None:
+    """Zero what follows the end in its file, remove the files behind."""
+    for base in bases[::-1]:
+        if base > end or (base == end and base != bases[0]):
+            storage.unlink(segment_name(base))
+            storage.sync_directory(DIRECTORY)
+    stray = storage.list(DIRECTORY)
+    for name in stray:
+        if int(name) not in bases:
+            storage.unlink(f"{DIRECTORY}/{name}")
+            storage.sync_directory(DIRECTORY)
+    base = end // segment_bytes * segment_bytes
+    if not storage.exists(segment_name(base)):
+        return
+    file = storage.open(segment_name(base), write=True)
+    try:
+        reach = limits.STAGING_BYTES + limits.FILLER_BYTES_MIN if same_boot else segment_bytes
+        stop = min(segment_bytes, end - base + reach)
+        _zero(file, end - base, stop)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _zero(file: Any, start: int, stop: int) -> None:  # noqa: ANN401 - shm.storage.File
+    """Zero the blocks of a range that hold anything."""
+    view = file.view()
+    while start < stop:
+        until = min(stop, (start // _BLOCK + 1) * _BLOCK)
+        if view[start:until].any():
+            file.zero_range(start, until - start)
+        start = until
+
+
+def _write_again(storage: Storage, segment_bytes: int, start: int, end: int) -> None:
+    """Write the bytes from D to the end once more and sync them."""
+    while start < end:
+        base = start // segment_bytes * segment_bytes
+        stop = min(end, base + segment_bytes)
+        file = storage.open(segment_name(base), write=True)
+        try:
+            view = file.view()
+            for at in range(start - base, stop - base, _BLOCK):
+                file.write_at(view[at : min(at + _BLOCK, stop - base)].copy(), at)
+            file.sync()
+        finally:
+            file.close()
+        start = stop
+    storage.sync_directory(DIRECTORY)
+
+
+# ---------------------------------------------------------------------------------------- queues
+
+
+def _recover_queues(
+    storage: Storage, settings: Any, found: Recovered, old_board: Board | None  # noqa: ANN401
+) -> None:
+    """Decide from where on the reader makes units, and cut what lies behind in the files."""
+    cq_bytes = settings.mapped_file_size_consume_queue
+    known = _from_board(old_board) if old_board else _from_progress(storage)
+    if known is not None and known[0] <= found.appended:
+        position, written = known
+        if all(_fits(storage, cq_bytes, key, units, found) for key, units in written.items()):
+            found.dispatched = position
+            for key, units in written.items():
+                found.queues[key] = (units, units, 0)
+            _cut_queues(storage, cq_bytes, written)
+            return
+    _rebuild(storage, settings, found)
+
+
+def _from_board(board: Board) -> tuple[int, dict[QueueKey, int]]:
+    written: dict[QueueKey, int] = {}
+    for topic in board.topics():
+        for queue_id in range(topic.queue_count):
+            at = board.queue_at(topic.queue_base + queue_id)
+            written[topic.name, queue_id] = board.word(at + layout.QUEUE_WRITTEN)
+    return board.word(layout.BOARD_DISPATCHED), written
+
+
+def _from_progress(storage: Storage) -> tuple[int, dict[QueueKey, int]] | None:
+    """What the reader last saved after a sync of all queues."""
+    try:
+        content = json.loads(read_file(storage, PROGRESS_FILE))
+        written = {
+            (name, int(queue_id)): int(units)
+            for (name, _, queue_id), units in (
+                (key.rpartition("@"), units) for key, units in content["queues"].items()
+            )
+        }
+        return int(content["position"]), written
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # derived: rebuilt from the log
+
+
+def _fits(
+    storage: Storage, cq_bytes: int, key: QueueKey, units: int, found: Recovered
+) -> bool:
+    """Whether a queue's last unit is there and lies below the log's end."""
+    if units == 0:
+        return True
+    at = (units - 1) * layout.CQ_UNIT_BYTES
+    name = f"{QUEUES}/{key[0]}/{key[1]}/{at // cq_bytes * cq_bytes:020d}"
+    if not storage.exists(name) or storage.size_of(name) != cq_bytes:
+        return False
+    file = storage.open(name)
+    unit = bytearray(layout.CQ_UNIT_BYTES)
+    file.read_into(unit, at % cq_bytes)
+    file.close()
+    row = layout.CQ_UNIT.unpack(unit)
+    size = row["size"]
+    return bool(size > 0 and row["physical_offset"] + size <= found.appended)
+
+
+def _cut_queues(storage: Storage, cq_bytes: int, written: dict[QueueKey, int]) -> None:
+    """Make everything behind each queue's units a hole again, and remove later files."""
+    for topic in storage.list(QUEUES):
+        for folder in storage.list(f"{QUEUES}/{topic}"):
+            units = written.get((topic, int(folder)), 0) if folder.isdigit() else 0
+            _cut_queue(storage, cq_bytes, f"{QUEUES}/{topic}/{folder}", units)
+
+
+def _cut_queue(storage: Storage, cq_bytes: int, folder: str, units: int) -> None:
+    end = units * layout.CQ_UNIT_BYTES
+    for name in storage.list(folder):
+        path = f"{folder}/{name}"
+        base = int(name)
+        if base >= end:
+            storage.unlink(path)
+        elif base + cq_bytes > end or storage.size_of(path) != cq_bytes:
+            file = storage.open(path, write=True)
+            file.truncate(min(end - base, cq_bytes))
+            file.truncate(cq_bytes)
+            file.close()
+
+
+def _rebuild(storage: Storage, settings: Any, found: Recovered) -> None:  # noqa: ANN401
+    """Forget all units; the reader makes them from the log's first record on."""
+    cq_bytes = settings.mapped_file_size_consume_queue
+    first: dict[QueueKey, int] = {}
+    segment_bytes = settings.mapped_file_size_commit_log
+    for piece in walk(storage, segment_bytes, found.low, found.appended, 0):
+        _note_topics(piece, found.topics)
+        for row in piece.rows:
+            kind = int(row[scan.SYS_FLAG]) & layout.SYS_TRANSACTION
+            at = int(row[scan.TOPIC_AT])
+            topic = piece.view[at : at + int(row[scan.TOPIC_SIZE])].tobytes().decode()
+            if kind in (0, layout.SYS_COMMIT):
+                first.setdefault((topic, int(row[scan.QUEUE_ID])), int(row[scan.QUEUE_OFFSET]))
+        if piece.stop not in (Stop.LIMIT, Stop.FILLER):
+            break
+    _cut_queues(storage, cq_bytes, {})
+    for (topic, queue_id), offset in first.items():
+        found.queues[topic, queue_id] = (offset, offset, offset)
+        if offset:
+            _fill_front(storage, cq_bytes, f"{QUEUES}/{topic}/{queue_id}", offset)
+    found.dispatched = found.low
+
+
+def _fill_front(storage: Storage, cq_bytes: int, folder: str, offset: int) -> None:
+    """A queue whose first unit is not 0 begins with filler units in its first file (SF-65)."""
+    end = offset * layout.CQ_UNIT_BYTES
+    base = end // cq_bytes * cq_bytes
+    file = storage.create(f"{folder}/{base:020d}")
+    file.truncate(cq_bytes)
+    unit = layout.CQ_UNIT.pack(size=layout.CQ_FILLER_SIZE)
+    file.write_at(unit * ((end - base) // layout.CQ_UNIT_BYTES), 0)
+    file.close()

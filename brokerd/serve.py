@@ -1,0 +1,171 @@
+"""Run a broker in the foreground until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Final, NoReturn
+
+from brokerd import config
+from brokerd.broker import Broker, Progress, open_broker
+from brokerd.children import Resident
+from brokerd.config import Configuration
+from brokerd.log import Log
+from brokerd.notify import ServiceManager
+from brokerd.supervisor import Signals, Supervisor
+from shm.codes import BrokerState, ExitCode
+from shm.errors import GantryError
+from shm.exitcode import exit_code
+from workers.agent import Agent, Waiter, run
+from workers.channel import EpollWaiter
+
+_PROGRESS_EVERY_S: Final = 1.0
+
+
+class Interrupted(Exception):
+    """A signal came before the broker was ready."""
+
+
+def serve(home: Path, configuration: Configuration, *, lifeline: bool = False) -> ExitCode:
+    """Run the broker at `home`; returns what the process should exit with.
+
+    With `lifeline` it also stops when standard input ends or its parent is gone, and then removes
+    `home`: nobody else is left to do so.
+    """
+    log = Log(configuration.settings.log_level)
+    for name in configuration.unknown:
+        log.warning("unknown_variable", name=name)
+    try:
+        _prepare_process(configuration)
+        broker = open_broker(home, configuration, log, _progress(log))
+    except Interrupted:
+        return ExitCode.OK
+    except (GantryError, OSError) as error:
+        log.error("not_started", error=type(error).__name__, why=str(error))
+        return exit_code(error)
+    return _serve(broker, Lifeline(home) if lifeline else None)
+
+
+def _serve(broker: Broker, lifeline: Lifeline | None) -> ExitCode:
+    manager = ServiceManager(*config.service_manager())
+    supervisor = Supervisor(broker, manager)
+    clean = False
+    try:
+        Signals(supervisor.reactor, supervisor.stop)
+        if lifeline:
+            lifeline.watch(supervisor)
+        agent, waiter = _in_one_loop(supervisor, supervisor.start(), lifeline)
+        run(
+            agent,
+            clock=broker.env.clock,
+            waiter=waiter,
+            keep_running=lambda: not supervisor.finished,
+        )
+        clean = supervisor.clean
+    except (GantryError, OSError) as error:
+        broker.log.error("failed", error=type(error).__name__, why=str(error))
+        supervisor.exit_code = exit_code(error)
+    finally:
+        broker.set_state(BrokerState.STOPPED)
+        broker.close(clean=clean)
+    broker.log.info("stopped", clean=clean)
+    if lifeline and lifeline.broken:
+        shutil.rmtree(broker.home, ignore_errors=True)
+    return supervisor.exit_code
+
+
+class Lifeline:
+    """Ends a temporary broker with the process that wanted it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.broken = False
+        self._parent = os.getppid()
+        self._supervisor: Supervisor | None = None
+
+    def watch(self, supervisor: Supervisor) -> None:
+        """Stop the broker when standard input ends."""
+        self._supervisor = supervisor
+        os.set_blocking(0, False)
+        supervisor.reactor.watch(0, self._hear)
+
+    def check_parent(self) -> None:
+        """Some child of the parent may have inherited the pipe's other end."""
+        if os.getppid() != self._parent:
+            self._break()
+
+    def _hear(self) -> None:
+        if not os.read(0, 4096):
+            self._break()
+
+    def _break(self) -> None:
+        if self._supervisor and not self.broken:
+            self.broken = True
+            self._supervisor.reactor.forget(0)
+            self._supervisor.stop("the parent is gone")
+
+
+class _Loop:
+    """Supervisor, resident agents and lifeline as one agent."""
+
+    name = "broker"
+
+    def __init__(self, agents: list[Agent], lifeline: Lifeline | None) -> None:
+        self._agents = agents
+        self._lifeline = lifeline
+
+    def do_work(self, now_ns: int) -> int:
+        return sum(agent.do_work(now_ns) for agent in self._agents)
+
+    def arm(self, now_ns: int) -> int:
+        if self._lifeline:
+            self._lifeline.check_parent()
+        return min(agent.arm(now_ns) for agent in self._agents)
+
+    def disarm(self) -> None:
+        for agent in self._agents:
+            agent.disarm()
+
+    def close(self) -> None:
+        for agent in self._agents:
+            agent.close()
+
+
+def _in_one_loop(
+    supervisor: Supervisor, resident: Resident | None, lifeline: Lifeline | None
+) -> tuple[Agent, Waiter]:
+    if resident is None:
+        return _Loop([supervisor], lifeline), EpollWaiter([], [supervisor.reactor])
+    return _Loop([supervisor, resident.host], lifeline), resident.host.waiter
+
+
+def _prepare_process(configuration: Configuration) -> None:
+    def interrupt(number: int, _frame: object) -> NoReturn:
+        raise Interrupted(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, interrupt)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    os.umask(0o077)
+    cpu = configuration.settings.broker_cpu
+    if cpu >= 0:
+        os.sched_setaffinity(0, {cpu})
+
+
+def _progress(log: Log) -> Progress:
+    """Says how a long step of the start is getting on, at most once a second."""
+    spoke = time.monotonic()
+
+    def say(done: int, total: int, what: str) -> None:
+        nonlocal spoke
+        now = time.monotonic()
+        if now - spoke >= _PROGRESS_EVERY_S:
+            spoke = now
+            log.info("starting", done=done, total=total, what=what)
+
+    return say

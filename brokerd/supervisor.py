@@ -1,0 +1,381 @@
+"""Sessions, children and the order of start and stop: the broker's own agent.
+
+It is driven by the same loop as every other. Signals and frames only set a phase; each step of a
+stop is taken when the one before has ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from brokerd import agents, children
+from brokerd.broker import Broker
+from brokerd.children import Backoff, Child, Crew, Outbox, Resident
+from brokerd.config import describe
+from brokerd.control import ControlServer
+from brokerd.notify import ServiceManager
+from brokerd.reactor import Reactor
+from shm import layout, wire
+from shm.board import TopicSlot
+from shm.codes import BrokerState, ExitCode, Role
+from shm.errors import BrokerGone, Rejected
+from workers.channel import SocketSessionTable
+
+#: Processes of each profile; the order within and between is that of a clean stop.
+CREWS: Final[dict[str, tuple[tuple[Role, ...], ...]]] = {
+    "standard": tuple((role,) for role in agents.CONSTRUCTORS),
+    "small": (tuple(agents.CONSTRUCTORS),),
+    "temporary": (tuple(agents.CONSTRUCTORS),),
+}
+_TICK_NS: Final = 500_000_000
+_RETRY_NS: Final = 1_000_000
+#: After a failure of the store, agents have this long to tell their clients.
+_FAILED_STOP_NS: Final = 5_000_000_000
+
+
+class Supervisor:
+    """Keeps one life of the broker going, and ends it."""
+
+    name = "supervisor"
+
+    def __init__(self, broker: Broker, manager: ServiceManager) -> None:
+        self.broker = broker
+        self.reactor = Reactor()
+        self.exit_code = ExitCode.OK
+        self.clean = False
+        self.finished = False
+        self.connections_max = broker.configuration.settings.sessions_max
+        self._clock = broker.env.clock
+        self._log = broker.log
+        self._manager = manager
+        self._control = ControlServer(broker.home, self.reactor, self, broker.log)
+        self._crews: list[Crew] = []
+        self._backoffs: dict[Sequence[Role], Backoff] = {}
+        self._restarts: list[tuple[int, Sequence[Role]]] = []  # (when, who)
+        self._stopping = False
+        self._stop_deadline_ns = 0
+        self._told_to_stop: Crew | None = None
+
+    # ------------------------------------------------------------------------------- as an agent
+
+    def do_work(self, now_ns: int) -> int:
+        """One look at everything that is ready or due."""
+        work = self.reactor.poll()
+        for crew in self._crews:
+            crew.outbox.flush()
+        self._manager.pat_watchdog(now_ns)
+        self._notice_failure()
+        if self._stopping:
+            return work + self._advance_stop(now_ns)
+        return work + self._start_again(now_ns)
+
+    def arm(self, now_ns: int) -> int:
+        """How long nothing is due."""
+        if any(crew.outbox.behind for crew in self._crews):
+            return _RETRY_NS
+        due = [when - now_ns for when, _roles in self._restarts]
+        if self._manager.watchdog_ns:
+            due.append(self._manager.watchdog_ns)
+        return max(1, min([_TICK_NS, *due]))
+
+    def disarm(self) -> None:
+        """Nothing was announced."""
+
+    def close(self) -> None:
+        """End whatever is left: after a clean stop that is nothing."""
+        for crew in self._crews:
+            if isinstance(crew, Child):
+                os.kill(crew.pid, signal.SIGKILL)
+                os.waitpid(crew.pid, 0)
+                crew.close()
+        self._control.close()
+        self.reactor.close()
+
+    # ----------------------------------------------------------------------------- start and stop
+
+    def start(self) -> children.Resident | None:
+        """Start the agents and open the door. Returns what must run in this process's loop."""
+        profile = self.broker.configuration.settings.profile
+        resident = None
+        for roles in CREWS[profile]:
+            if profile == "temporary":
+                resident = self._take_in(roles)
+            else:
+                self._fork(roles)
+        self._note_process(Role.SUPERVISOR, os.getpid())
+        self._control.listen()
+        self.broker.set_state(BrokerState.READY)
+        self._manager.tell("READY=1")
+        self._log.info("ready", home=str(self.broker.home), epoch=f"{self.broker.life.epoch:x}")
+        return resident
+
+    def stop(self, why: str) -> None:
+        """Begin a clean stop; a second call changes nothing."""
+        if self._stopping:
+            return
+        for _when, roles in self._restarts:
+            self._fork(roles)  # a dead writer's successor finishes what was accepted
+        bound_ns = self.broker.configuration.settings.stop_timeout * 1_000_000_000
+        self._begin_stop(why, bound_ns)
+
+    def fail(self, code: ExitCode, why: str) -> None:
+        """Begin to end after a failure, with an exit code that says so."""
+        if self.exit_code == ExitCode.OK:
+            self.exit_code = code
+            self._log.error("failed", why=why, exit_code=int(code))
+        if not self._stopping:
+            self._begin_stop(why, _FAILED_STOP_NS)
+
+    def _begin_stop(self, why: str, bound_ns: int) -> None:
+        self._stopping = True
+        self._stop_deadline_ns = self._clock.monotonic_ns() + bound_ns
+        self._restarts.clear()
+        self.broker.set_state(BrokerState.STOPPING)
+        self._control.stop_listening()
+        self._manager.tell("STOPPING=1")
+        self._log.info("stopping", why=why)
+
+    def _advance_stop(self, now_ns: int) -> int:
+        """Stop crews one after the other; what one still hands on is seen by the next."""
+        if self._crews and now_ns > self._stop_deadline_ns:
+            names = ", ".join(children.name_of(crew.roles) for crew in self._crews)
+            self.fail(ExitCode.STORE, f"the stop took too long: {names} did not finish")
+            self.finished = True
+            return 1
+        if self._crews and self._told_to_stop is not self._crews[0]:
+            self._told_to_stop = self._crews[0]
+            self._told_to_stop.outbox.tell(wire.Stop())
+            return 1
+        for crew in self._crews:
+            if isinstance(crew, Resident) and crew.ended() is not None:
+                self._crews.remove(crew)
+                return 1
+        if not self._crews:
+            self.clean = self.exit_code == ExitCode.OK
+            self.finished = True
+        return 0
+
+    def _notice_failure(self) -> None:
+        if self.broker.state == BrokerState.FAILED:
+            number = self.broker.board.half(layout.BOARD_FAILED_ERRNO)
+            self.fail(_code_of(number), f"the store failed: {os.strerror(number)}")
+
+    # ------------------------------------------------------------------------------------- agents
+
+    def _fork(self, roles: Sequence[Role]) -> None:
+        keep = [self.broker.lock_descriptor, *(bell.fileno() for bell in self.broker.bells)]
+        child = children.fork_child(roles, self.broker.env, keep)
+        self.reactor.watch(child.pidfd, partial(self._child_ended, child))
+        self._introduce(child)
+
+    def _take_in(self, roles: Sequence[Role]) -> Resident:
+        ours, theirs = children.socket_pair()
+        host = agents.build_host(roles, self.broker.env, SocketSessionTable(theirs), self.reactor)
+        resident = Resident(roles, Outbox(ours), host, os.getpid())
+        self._introduce(resident)
+        return resident
+
+    def _introduce(self, crew: Crew) -> None:
+        """Listen to a fresh crew, and tell it of every session."""
+        self._crews.append(crew)
+        # Also for a successor: clean stops go in the order of the profile.
+        order = list(CREWS[self.broker.configuration.settings.profile])
+        self._crews.sort(key=lambda crew: order.index(tuple(crew.roles)))
+        channel = crew.outbox.channel
+        self.reactor.watch(channel.fileno(), partial(self._hear, crew))
+        for session in self.broker.sessions:
+            crew.outbox.tell(session.added(), session)
+        for role in crew.roles:
+            self._note_process(role, crew.pid)
+
+    def _hear(self, crew: Crew) -> None:
+        try:
+            received = wire.receive(crew.outbox.channel)
+        except BlockingIOError:
+            return
+        except (OSError, msgspec.MsgspecError):
+            received = None
+        if received is None:
+            # Its process is ending; the pidfd says when it is gone.
+            self.reactor.forget(crew.outbox.channel.fileno())
+            return
+        match received[0]:
+            case wire.CutOff(session, why):
+                self._evict(session, why)
+            case wire.Failed(number, what):
+                self.fail(_code_of(number), what)
+            case wire.Note(level, event, fields):
+                agent = children.name_of(crew.roles)
+                self._log.write(level, event, {"agent": agent, **fields})
+
+    def _child_ended(self, child: Child) -> None:
+        code = child.ended()
+        if code is None:
+            return
+        while self._has_more_to_say(child):
+            self._hear(child)
+        self.reactor.forget(child.pidfd)
+        self.reactor.forget(child.outbox.channel.fileno())
+        self._crews.remove(child)
+        lived_ns = self._clock.monotonic_ns() - child.started_ns
+        child.close()
+        for role in child.roles:
+            self._note_process(role, 0)
+        name = children.name_of(child.roles)
+        if self._stopping:
+            if code or self._told_to_stop is not child:
+                self.fail(ExitCode.STORE, f"{name} ended with {code} during the stop")
+            return
+        self._log.warning("agent_ended", agent=name, code=code, lived_ms=lived_ns // 1_000_000)
+        self._plan_restart(child.roles, lived_ns)
+
+    def _has_more_to_say(self, child: Child) -> bool:
+        try:
+            return bool(child.outbox.channel.recv(1, _PEEK))
+        except OSError:
+            return False
+
+    def _plan_restart(self, roles: Sequence[Role], lived_ns: int) -> None:
+        wait_ns = self._backoffs.setdefault(tuple(roles), Backoff()).after_death(lived_ns)
+        if wait_ns is None:
+            name = children.name_of(roles)
+            self.fail(ExitCode.STORE, f"{name} died {children.QUICK_DEATHS_MAX} times in a row")
+            return
+        self._restarts.append((self._clock.monotonic_ns() + wait_ns, roles))
+
+    def _start_again(self, now_ns: int) -> int:
+        due = [item for item in self._restarts if item[0] <= now_ns]
+        for item in due:
+            self._restarts.remove(item)
+            self._fork(item[1])
+            for role in item[1]:
+                at = self.broker.board.process_at(role) + layout.PROCESS.offset("restarts")
+                self.broker.board.set_half(at, self.broker.board.half(at) + 1)
+        return len(due)
+
+    def _note_process(self, role: Role, pid: int) -> None:
+        board, at = self.broker.board, self.broker.board.process_at(role)
+        board.set_half(at + layout.PROCESS.offset("pid"), pid)
+        board.set_word(at + layout.PROCESS.offset("started_ms"), self._clock.wall_ms())
+
+    # ------------------------------------------------------------------------- what clients ask for
+
+    def attach(self, hello: wire.Hello, pid: int) -> tuple[wire.Welcome, tuple[int, ...]]:
+        """Open a session and tell the agents."""
+        if self._stopping:
+            raise BrokerGone("the broker is stopping: try again when it has been started")
+        broker = self.broker
+        store = str(broker.env.storage.root)
+        if hello.kind == "look":
+            look = wire.Welcome(0, broker.life.epoch, broker.board.name, store, 0, (0, 0, 0, 0))
+            return look, ()
+        record = broker.sessions.open(hello, pid)
+        for crew in self._crews:
+            crew.outbox.tell(record.added(), record)
+        self._count_sessions()
+        self._log.write("debug", "attached", {"session": record.session, "pid": pid})
+        bells = broker.env.bells
+        descriptors = (
+            *record.descriptors,
+            agents.bell_of(bells, Role.WRITER).fileno(),
+            agents.bell_of(bells, Role.GROUPS).fileno(),
+        )
+        welcome = wire.Welcome(
+            record.session,
+            broker.life.epoch,
+            broker.board.name,
+            store,
+            record.plan.size,
+            record.ring_bytes,
+        )
+        return welcome, descriptors
+
+    def detach(self, session: int) -> None:
+        """The client is gone: its lanes are nobody's any more."""
+        if self.broker.sessions.close(session) is None:
+            return
+        for crew in self._crews:
+            crew.outbox.tell(wire.SessionRemoved(session))
+        self._count_sessions()
+        self._log.write("debug", "detached", {"session": session})
+
+    def carry_out(self, frame: wire.AnyFrame) -> wire.Frame:
+        """Answer a request. Raises GantryError to refuse."""
+        metadata = self.broker.metadata
+        match frame:
+            case wire.OpenTopic(name, create):
+                return _opened(metadata.open(name, create=create))
+            case wire.CreateTopic(name, queues, level):
+                return _opened(metadata.create(name, queues, level))
+            case wire.DeleteTopic(name):
+                metadata.delete(name)
+                return wire.Done()
+            case wire.ShowSettings():
+                return self._settings()
+            case wire.StopBroker():
+                self.stop("a client asked for it")
+                return wire.Done()
+            case _:
+                raise Rejected(f"a client does not send {type(frame).__name__}")
+
+    def _settings(self) -> wire.Settings:
+        rows = describe(self.broker.configuration)
+        pids = {children.name_of(crew.roles): crew.pid for crew in self._crews}
+        return wire.Settings(
+            {str(row["name"]): row["value"] for row in rows},
+            {str(row["name"]): str(row["origin"]) for row in rows},
+            {"supervisor": os.getpid(), **pids},
+        )
+
+    def _evict(self, session: int, why: str) -> None:
+        record = self.broker.sessions.get(session)
+        if record is None:
+            return
+        self._log.warning("evicted", session=session, pid=record.pid, why=why)
+        self.broker.sessions.mark_evicted(record)
+        self._control.evict(session, why)
+
+    def _count_sessions(self) -> None:
+        count = len(self.broker.sessions)
+        self.broker.board.set_half(layout.BOARD_SESSION_COUNT, count)
+
+
+_PEEK: Final = 0x2 | 0x40  # MSG_PEEK, MSG_DONTWAIT
+
+
+def _code_of(number: int) -> ExitCode:
+    """EIO, ENOSPC and the like are the disk's; damage has no errno, or EBADMSG."""
+    return ExitCode.STORE if number in (0, errno.EBADMSG) else ExitCode.IO_ERROR
+
+
+def _opened(topic: TopicSlot) -> wire.TopicOpened:
+    return wire.TopicOpened(
+        topic.slot, topic.name, topic.queue_base, topic.queue_count, topic.write_queues, topic.level
+    )
+
+
+class Signals:
+    """SIGTERM and SIGINT as something to poll: handlers only write to a pipe."""
+
+    def __init__(self, reactor: Reactor, stop: Callable[[str], None]) -> None:
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stop = stop
+        reactor.watch(self._read, self._hear)
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _noted)
+
+    def _hear(self) -> None:
+        for number in os.read(self._read, 64):
+            self._stop(signal.Signals(number).name)
+
+
+def _noted(_number: int, _frame: object) -> None:
+    """The wake-up descriptor has said it already."""

@@ -1,0 +1,494 @@
+"""The writer: drains producers' rings into the commit log and says how far it goes.
+
+Order, which everything else relies on (design: the way of a message): pwrite, `appended`,
+completions and ring heads, `settled`. Whatever kills it in between, a new writer finds every entry
+either in its ring or in the log, and tells which by (producer, seq).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brokerd.commitlog import CommitLog, is_disk_full
+from brokerd.logscan import walk
+from brokerd.producers import Producers, load_producers
+from shm import layout, limits
+from shm.codes import AgentState, BrokerState, Role, Status, Stop
+from shm.kernels import frames, scan
+from shm.kernels.encode import ROUTE_ID, SCRATCH_WORDS, drain_lane, settle_lane
+from shm.kernels.record import legal_properties
+from shm.kernels.ring import (
+    load_word,
+    look_up_lane,
+    nap_lane,
+    publish_and_check,
+    store_half,
+    store_word,
+)
+from shm.marks import mark
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.clock import Clock
+    from shm.storage import Storage
+    from workers.session import Session, SessionTable
+
+IDLE_NS = 1_000_000_000
+#: Naps without work before the writer goes to sleep in earnest.
+NAPS_MAX = 2
+DISK_RETRY_NS = 100_000_000
+#: Batches that a clean stop writes at most while clients keep sending.
+STOP_ROUNDS = 64
+_LOOPBACK = bytes([127, 0, 0, 1])
+
+
+@dataclass(slots=True)
+class Lane:
+    """A session as the writer serves it."""
+
+    session: Session
+    words: NDArray[np.int64]
+    routes: NDArray[np.int64]
+    blocks: NDArray[np.uint8]
+    identity: NDArray[np.uint8]
+    stored: NDArray[np.int64]
+    block_bytes: int = 0
+    hot: bool = True
+    over: bool = False
+
+
+@dataclass(slots=True)
+class _Counters:
+    cycles: int = 0
+    busy: int = 0
+    records: int = 0
+    refused: int = 0
+    bytes: int = 0
+    faults: int = 0
+    fields: tuple[str, ...] = field(
+        default=("heartbeat", "busy", "work", "refused", "bytes", "faults")
+    )
+
+
+class Writer:
+    """Agent; only writer of the CommitLog, of queue offsets and of `appended` and `settled`."""
+
+    name = "writer"
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        bells: Any,  # noqa: ANN401 - brokerd.agents.Bells
+        settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._board = board
+        self._words = board.array()
+        self._sessions = sessions
+        self._bells = bells
+        self._lanes: dict[int, Lane] = {}
+        self._staging = np.zeros(limits.STAGING_BYTES, np.uint8)
+        self._scratch = np.zeros(SCRATCH_WORDS, np.int64)
+        self._batch = np.zeros(frames.BATCH_WORDS, np.int64)
+        self._batch[frames.BODY_MAX] = settings.max_message_size
+        self._batch[frames.QUEUES_AT] = board.queues_at
+        self._batch[frames.SEGMENT_BYTES] = board.segment_bytes
+        self._batch[frames.STAGING_LIMIT] = limits.DRAIN_BYTES
+        self._batch[frames.TAKEN_LIMIT] = 1 << 20
+        self._store_host = _LOOPBACK + int(settings.broker_port).to_bytes(4, "big")
+        self._drained: list[Lane] = []
+        self._appended = board.word(layout.BOARD_APPENDED)
+        self._store_ms = board.word(layout.BOARD_STORE_MS)
+        self._producers = Producers()
+        self._log = CommitLog(storage, board.segment_bytes, self._appended)
+        self._naps = 0
+        self._more = False
+        self._failed = False
+        self._disk_retry_ns = 0
+        self._counters = _Counters()
+        self.stopped = False
+
+    # ------------------------------------------------------------------------------ start and end
+
+    def recover(self) -> None:
+        """Make good what a writer that died has left: bytes behind the log's end, seqs, offsets."""
+        self._log.clear_behind(self._appended, limits.STAGING_BYTES + limits.FILLER_BYTES_MIN)
+        self._producers = load_producers(self._storage)
+        settled = self._board.word(layout.BOARD_SETTLED)
+        dispatched = self._board.word(layout.BOARD_DISPATCHED)
+        low = self._board.word(layout.BOARD_LOW)
+        start = max(low, min(self._producers.position, settled, dispatched))
+        offsets: dict[tuple[bytes, int], int] = {}
+        pieces = walk(self._storage, self._board.segment_bytes, start, self._appended, 0)
+        for piece in pieces:
+            self._producers.learn(piece.view, piece.rows, piece.base, settled)
+            _last_offsets(piece.view, piece.rows, offsets)
+        self._set_next_offsets(offsets)
+        self._board.set_word(layout.BOARD_SETTLED, self._appended)
+
+    def _set_next_offsets(self, seen: dict[tuple[bytes, int], int]) -> None:
+        for topic in self._board.topics():
+            for queue_id in range(topic.queue_count):
+                at = self._board.queue_at(topic.queue_base + queue_id)
+                written = self._board.word(at + layout.QUEUE_WRITTEN)
+                last = seen.get((topic.name.encode(), queue_id), -1)
+                self._board.set_word(at + layout.QUEUE_NEXT_OFFSET, max(written, last + 1))
+
+    def close(self) -> None:
+        """Give the segment back."""
+        self._log.close()
+
+    def _finish_stop(self, now_ns: int) -> None:
+        """What was published up to now is appended; later entries stay in their rings."""
+        for lane in self._lanes.values():
+            lane.hot = not lane.over
+        for _ in range(STOP_ROUNDS):
+            if not self._drain_all(now_ns):
+                break
+        self._producers.save(self._storage, self._appended, self._clock.wall_ms())
+        self.stopped = True
+
+    # ------------------------------------------------------------------------------- duty cycle
+
+    def do_work(self, now_ns: int) -> int:
+        """Meet sessions, drain rings, append, answer. 0 also when a nap pays (see `arm`)."""
+        self._counters.cycles += 1
+        if self._failed or self.stopped:
+            self._sessions.poll()
+            return 0
+        self._meet_sessions(now_ns)
+        taken = self._drain_all(now_ns)
+        if taken:
+            self._naps = NAPS_MAX
+            self._counters.busy += 1
+        if self._sessions.stopping():
+            self._finish_stop(now_ns)
+        self._publish_counters()
+        return taken if self._more else 0
+
+    def arm(self, now_ns: int) -> int:
+        """Nap after work, sleep in earnest after some idle naps."""
+        if self._failed or self.stopped:
+            return IDLE_NS
+        if self._naps > 0:
+            self._naps -= 1
+            busy = [lane for lane in self._lanes.values() if lane.hot]
+            calm = [nap_lane(lane.session.arena, lane.words) for lane in busy]
+            return limits.NAP_NS if all(calm) else 0
+        quiet = True
+        for lane in self._lanes.values():
+            if look_up_lane(lane.session.arena, lane.words, int(AgentState.ARMED)):
+                lane.hot = True
+                quiet = False
+            else:
+                lane.hot = False
+        return IDLE_NS if quiet else 0
+
+    def disarm(self) -> None:
+        """Poll busy lanes again; idle ones stay armed until they have something."""
+        for lane in self._lanes.values():
+            if lane.hot or look_up_lane(lane.session.arena, lane.words, -1):
+                lane.hot = not lane.over
+                at = lane.session.plan.writer.control + layout.LANE_AGENT_STATE
+                store_half(lane.session.arena, at, int(AgentState.HOT))
+
+    # ---------------------------------------------------------------------------------- sessions
+
+    def _meet_sessions(self, now_ns: int) -> None:
+        from workers.session import Attached
+
+        for event in self._sessions.poll():
+            if isinstance(event, Attached):
+                if event.session.producer:
+                    self._adopt(event.session)
+            else:
+                lane = self._lanes.get(event.session)
+                if lane is not None:
+                    self._drain_last(lane, now_ns)
+                    del self._lanes[event.session]
+
+    def _adopt(self, session: Session) -> None:
+        """Take a lane over where it stands, and tell its client what is in the log already."""
+        plan = session.plan.writer
+        words = np.zeros(frames.LANE_WORDS, np.int64)
+        words[frames.CONTROL] = plan.control
+        words[frames.UP], words[frames.UP_MASK] = plan.up, plan.up_bytes - 1
+        words[frames.DOWN], words[frames.DOWN_MASK] = plan.down, plan.down_bytes - 1
+        arena = session.arena
+        words[frames.UP_CURSOR] = load_word(arena, plan.control + layout.LANE_UP_HEAD)
+        words[frames.DOWN_CURSOR] = load_word(arena, plan.control + layout.LANE_DOWN_TAIL)
+        words[frames.DOWN_SEEN] = load_word(arena, plan.control + layout.LANE_DOWN_HEAD)
+        if not _cursors_legal(words):
+            self._sessions.cut_off(session.session, "its ring cursors are impossible")
+            return
+        words[frames.SEQ] = self._producers.last_seq(session.producer)
+        lane = Lane(
+            session,
+            words,
+            np.full(16 * frames.ROUTE_WORDS, frames.ROUTE_UNKNOWN, np.int64),
+            np.zeros(1024, np.uint8),
+            _identity(session.producer, self._store_host),
+            self._producers.stored(session.producer),
+        )
+        self._lanes[session.session] = lane
+        store_word(arena, plan.control + layout.LANE_LAST_SEQ, int(words[frames.SEQ]))
+        adopted = load_word(arena, plan.control + layout.LANE_ADOPTED)
+        store_word(arena, plan.control + layout.LANE_ADOPTED, adopted + 1)
+        session.bell.ring()
+
+    def _drain_last(self, lane: Lane, now_ns: int) -> None:
+        """What a session that ended has published is appended all the same; nobody is answered."""
+        while not lane.over:
+            lane.words[frames.DOWN_SEEN] = lane.words[frames.DOWN_CURSOR]
+            self._begin_batch(now_ns)
+            before = int(lane.words[frames.DONE])
+            stop = self._drain_lane(lane, now_ns)
+            self._write_batch()
+            taken = int(lane.words[frames.DONE]) - before
+            if stop not in (Stop.LIMIT, Stop.BACKPRESSURE) and not taken:
+                return
+
+    def _cut_off(self, lane: Lane, why: str) -> None:
+        lane.over = True
+        lane.hot = False
+        self._counters.faults += 1
+        self._sessions.cut_off(lane.session.session, why)
+
+    # ------------------------------------------------------------------------------------- drain
+
+    def _drain_all(self, now_ns: int) -> int:
+        self._more = False
+        self._begin_batch(now_ns)
+        total = 0
+        for lane in list(self._lanes.values()):
+            if not lane.hot or lane.over:
+                continue
+            before = int(lane.words[frames.DONE])
+            stop = self._drain_lane(lane, now_ns)
+            self._more = self._more or stop == Stop.LIMIT
+            total += int(lane.words[frames.DONE]) - before
+        self._write_batch()
+        return total
+
+    def _begin_batch(self, now_ns: int) -> None:
+        """Open a batch at the log's end; at a segment's end roll first, or refuse while it can't."""
+        batch = self._batch
+        full = self._appended == self._log.end and not self._roll(now_ns)
+        batch[frames.REFUSE] = int(Status.DISK_FULL) if full else 0
+        self._store_ms = max(self._store_ms, self._clock.wall_ms())  # LW-12
+        batch[frames.STORE_MS] = self._store_ms
+        batch[frames.FILLED] = 0
+        batch[frames.RECORDS] = 0
+        batch[frames.REFUSED] = 0
+        batch[frames.WANTED] = 0
+        batch[frames.POSITION] = self._appended
+        batch[frames.SEGMENT_END] = self._log.end
+
+    def _drain_lane(self, lane: Lane, now_ns: int) -> Stop:
+        """Take a lane's entries until its ring is empty or the batch has to be written."""
+        batch = self._batch
+        batch[frames.INTERNAL] = 1 if lane.session.internal else 0
+        while True:
+            filled = int(batch[frames.FILLED])
+            stop = Stop(
+                drain_lane(
+                    lane.session.arena, lane.words, self._words, lane.routes, lane.blocks,
+                    lane.identity, lane.stored, self._staging, batch, self._scratch,
+                )
+            )  # fmt: skip
+            if lane not in self._drained:
+                self._drained.append(lane)
+            if stop == Stop.ROUTE:
+                self._load_route(lane)
+            elif stop == Stop.ROLL:
+                self._write_batch(closing=True)
+                self._begin_batch(now_ns)
+            elif stop == Stop.LIMIT and filled:
+                self._write_batch()
+                self._begin_batch(now_ns)
+                return stop
+            else:
+                if stop == Stop.HOSTILE:
+                    self._cut_off(lane, "its ring breaks the rules")
+                return stop
+
+    def _load_route(self, lane: Lane) -> None:
+        """Copy, check and remember the route that the next entry names."""
+        number = int(self._scratch[ROUTE_ID])
+        arena, plan = lane.session.arena, layout.ROUTES_AT + number * layout.ROUTE_BYTES
+        topic, block = _read_route(arena[plan : plan + layout.ROUTE_BYTES].tobytes())
+        if topic >= 0 and not self._may_send(lane, topic, block):
+            topic = frames.ROUTE_REFUSED
+        while (number + 1) * frames.ROUTE_WORDS > lane.routes.size:
+            more = np.full(lane.routes.size, frames.ROUTE_UNKNOWN, np.int64)
+            lane.routes = np.concatenate([lane.routes, more])
+        while lane.block_bytes + len(block) > lane.blocks.size:
+            lane.blocks = np.concatenate([lane.blocks, np.zeros(lane.blocks.size, np.uint8)])
+        at = lane.block_bytes
+        lane.blocks[at : at + len(block)] = np.frombuffer(block, np.uint8)
+        lane.block_bytes += len(block)
+        row = number * frames.ROUTE_WORDS
+        lane.routes[row : row + frames.ROUTE_WORDS] = (topic, at, len(block), number)
+
+    def _may_send(self, lane: Lane, slot: int, block: bytes) -> bool:
+        if slot >= self._board.half(layout.BOARD_TOPIC_COUNT):
+            return False
+        topic = self._board.topic(slot)
+        if topic is None or (topic.system and not lane.session.internal):
+            return False
+        return not block or bool(legal_properties(np.frombuffer(block, np.uint8)))
+
+    # ------------------------------------------------------------------------------------- append
+
+    def _write_batch(self, *, closing: bool = False) -> None:
+        """Staging into the log, then tell everybody, in this order. `closing`: ends in a filler."""
+        filled = int(self._batch[frames.FILLED])
+        if self._failed or (filled and not self._append(filled, closing)):
+            return
+        self._settle()
+        self._counters.records += int(self._batch[frames.RECORDS])
+        self._counters.refused += int(self._batch[frames.REFUSED])
+        self._counters.bytes += filled
+        self._batch[frames.FILLED] = 0
+
+    def _append(self, filled: int, closing: bool) -> bool:
+        mark("writer.before_append")
+        try:
+            self._log.append(self._staging[:filled], self._appended)
+        except OSError as error:
+            self._fail(error)
+            return False
+        mark("writer.after_append")
+        self._appended = self._log.end if closing else self._appended + filled
+        self._board.set_word(layout.BOARD_STORE_MS, self._store_ms)
+        reader_armed = publish_and_check(
+            self._words, layout.BOARD_APPENDED, self._appended,
+            self._words, layout.BOARD_READER_ARMED,
+        )  # fmt: skip
+        mark("writer.after_appended")
+        if reader_armed:
+            self._bells.reader.ring()
+        self._want_durable(int(self._batch[frames.WANTED]))
+        return True
+
+    def _want_durable(self, wanted: int) -> None:
+        if wanted > self._board.word(layout.BOARD_DURABLE_WANTED):
+            armed = publish_and_check(
+                self._words, layout.BOARD_DURABLE_WANTED, wanted,
+                self._words, layout.BOARD_FLUSHER_ARMED,
+            )  # fmt: skip
+            if armed:
+                self._bells.flusher.ring()
+
+    def _settle(self) -> None:
+        for lane in self._drained:
+            if lane.over:
+                continue
+            armed = settle_lane(lane.session.arena, lane.words)
+            mark("writer.after_settle_lane")
+            self._producers.note(
+                lane.session.producer, int(lane.words[frames.SEQ]), self._store_ms
+            )
+            if armed:
+                lane.session.bell.ring()
+        self._drained.clear()
+        self._board.set_word(layout.BOARD_SETTLED, self._appended)
+
+    def _roll(self, now_ns: int) -> bool:
+        """Go on in the next segment; a full disk refuses sends until there is room again."""
+        if now_ns < self._disk_retry_ns:
+            return False
+        mark("writer.before_roll")
+        try:
+            self._log.roll()
+        except OSError as error:
+            if not is_disk_full(error):
+                self._fail(error)
+                return False
+            self._disk_retry_ns = now_ns + DISK_RETRY_NS
+            self._sessions.note("error", "disk_full", position=self._appended)
+            return False
+        mark("writer.after_roll")
+        self._producers.save(self._storage, self._appended, self._store_ms)
+        return True
+
+    def _fail(self, error: OSError) -> None:
+        """A write error is final: nothing more is appended or acknowledged."""
+        self._failed = True
+        self._drained.clear()
+        self._board.set_half(layout.BOARD_FAILED_ERRNO, error.errno or 0)
+        self._board.set_half(layout.BOARD_STATE, int(BrokerState.FAILED))
+        for lane in self._lanes.values():
+            lane.session.bell.ring()
+        self._sessions.failed(error.errno or 0, f"append at {self._appended}: {error}")
+
+    def _publish_counters(self) -> None:
+        at = self._board.process_at(Role.WRITER)
+        counters = self._counters
+        values = (
+            counters.cycles, counters.busy, counters.records, counters.refused,
+            counters.bytes, counters.faults,
+        )  # fmt: skip
+        for name, value in zip(counters.fields, values, strict=True):
+            self._board.set_word(at + layout.PROCESS.offset(name), value)
+
+
+def _read_route(slot: bytes) -> tuple[int, bytes]:
+    """Topic slot and property block of a route slot, judged on this copy."""
+    route = layout.ROUTE.unpack(slot)
+    if not route["ready"] or route["block_bytes"] > limits.ROUTE_BLOCK_BYTES_MAX:
+        return frames.ROUTE_REFUSED, b""
+    return route["topic"], route["block"][: route["block_bytes"]]
+
+
+def _identity(producer: bytes, store_host: bytes) -> NDArray[np.uint8]:
+    """What the encode kernel puts into every record of a session."""
+    identity = np.zeros(frames.IDENTITY_BYTES, np.uint8)
+    prefix = b"UNIQ_KEY\x01" + producer.hex().upper().encode()
+    identity[: frames.IDENTITY_PREFIX_BYTES] = np.frombuffer(prefix, np.uint8)
+    born = _LOOPBACK + bytes(4)
+    identity[frames.IDENTITY_BORN_HOST :][:8] = np.frombuffer(born, np.uint8)
+    identity[frames.IDENTITY_STORE_HOST :][:8] = np.frombuffer(store_host, np.uint8)
+    return identity
+
+
+def _cursors_legal(words: NDArray[np.int64]) -> bool:
+    up, down, seen = (
+        int(words[at]) for at in (frames.UP_CURSOR, frames.DOWN_CURSOR, frames.DOWN_SEEN)
+    )
+    aligned = not (up | down | seen) & 7
+    return aligned and up >= 0 and 0 <= seen <= down <= seen + int(words[frames.DOWN_MASK]) + 1
+
+
+def _last_offsets(
+    view: NDArray[np.uint8], rows: NDArray[np.int64], seen: dict[tuple[bytes, int], int]
+) -> None:
+    """Highest queue offset per (topic name, queue id) among scanned records (SF-42)."""
+    kinds = rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION
+    for row in rows[(kinds == 0) | (kinds == layout.SYS_COMMIT)]:
+        at = int(row[scan.TOPIC_AT])
+        name = view[at : at + int(row[scan.TOPIC_SIZE])].tobytes()
+        key = (name, int(row[scan.QUEUE_ID]))
+        seen[key] = max(seen.get(key, -1), int(row[scan.QUEUE_OFFSET]))
+
+
+def open_writer(
+    storage: Storage,
+    clock: Clock,
+    board: Board,
+    sessions: SessionTable,
+    bells: Any,  # noqa: ANN401 - brokerd.agents.Bells
+    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+) -> Writer:
+    """A writer that goes on where the log ends. Raises OSError, Corrupt."""
+    writer = Writer(storage, clock, board, sessions, bells, settings)
+    writer.recover()
+    return writer

@@ -1,0 +1,201 @@
+"""Messages in columns: what `poll` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.message import Message, MessageQueue
+from shm import layout
+from shm.groupwire import Attempts
+from shm.kernels import fetch
+from shm.messageid import format_host, offset_message_id
+from shm.properties import parse_properties
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Words = NDArray[np.int64]
+_OWN_KEYS = ("TAGS", "KEYS", "UNIQ_KEY", "__CRC32#")
+
+
+class Columns:
+    """Arrays with room for rows; the fetch kernel fills them, batches show parts of them."""
+
+    def __init__(self, rows: int, content_bytes: int) -> None:
+        self.rows = rows
+        self.bodies = np.empty(content_bytes, np.uint8)
+        self.properties = np.empty(content_bytes, np.uint8)
+        self.body_offsets = np.zeros(rows + 1, np.int64)
+        self.property_offsets = np.zeros(rows + 1, np.int64)
+        self.numbers = np.empty(fetch.COLUMNS * rows, np.int64)
+        self.hosts = np.zeros(fetch.HOSTS_BYTES * rows, np.uint8)
+
+    def column(self, number: int, count: int) -> Words:
+        """The first `count` words of one column."""
+        return self.numbers[number * self.rows : number * self.rows + count]
+
+
+class ByteColumn(Sequence[memoryview]):
+    """Byte strings one behind the other in `buffer`; item i is between offsets i and i + 1."""
+
+    def __init__(self, buffer: NDArray[np.uint8], offsets: Words) -> None:
+        self.buffer = buffer[offsets[0] : offsets[-1]] if len(offsets) else buffer[:0]
+        self.offsets = offsets - offsets[0] if len(offsets) and offsets[0] else offsets
+
+    def __len__(self) -> int:
+        return max(0, len(self.offsets) - 1)
+
+    @overload
+    def __getitem__(self, index: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[memoryview]: ...
+    def __getitem__(self, index: int | slice) -> memoryview | Sequence[memoryview]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return memoryview(self.buffer)[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[memoryview]:
+        view = memoryview(self.buffer)
+        for start, end in pairwise(self.offsets.tolist()):
+            yield view[start:end]
+
+
+class MessageBatch(Sequence[Message]):
+    """Messages of one poll, in order within each queue.
+
+    Columns are numpy arrays of one number per message; iterating makes `Message` objects, which
+    costs microseconds each. Everything stays valid as long as it is referenced.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        count: int,
+        queues: Mapping[int, MessageQueue],
+        attempts: Mapping[int, Sequence[Attempts]],
+    ) -> None:
+        self._columns = columns
+        self._count = count
+        self._queues = queues
+        self._attempts = attempts
+        self.bodies = ByteColumn(columns.bodies, columns.body_offsets[: count + 1])
+        self.raw_properties = ByteColumn(columns.properties, columns.property_offsets[: count + 1])
+        self.queue_offsets = columns.column(fetch.QUEUE_OFFSET, count)
+        self.positions = columns.column(fetch.POSITION, count)
+        self.born_timestamps = columns.column(fetch.BORN_MS, count)
+        self.store_timestamps = columns.column(fetch.STORE_MS, count)
+        self.reconsume_times = columns.column(fetch.RECONSUME_TIMES, count)
+        self.sys_flags = columns.column(fetch.SYS_FLAG, count)
+        self.flags = columns.column(fetch.FLAG, count)
+        self.board_queues = columns.column(fetch.QUEUE_NUMBER, count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """Topic and queue id of each message."""
+        return [self._queues[number] for number in self.board_queues.tolist()]
+
+    @property
+    def topics(self) -> list[str]:
+        """Topic of each message."""
+        return [queue.topic for queue in self.queues]
+
+    @property
+    def queue_ids(self) -> Words:
+        """Queue id of each message."""
+        return np.array([queue.queue_id for queue in self.queues], np.int64)
+
+    @property
+    def properties(self) -> list[dict[str, str]]:
+        """All stored properties of each message, the broker's too (SF-28)."""
+        return [parse_properties(bytes(raw)) for raw in self.raw_properties]
+
+    @property
+    def delivery_attempts(self) -> Words:
+        """How often each message was delivered, this time included."""
+        counts = self.reconsume_times + 1
+        for queue, ranges in self._attempts.items():
+            for first, end, begun in ranges:
+                offsets = self.queue_offsets
+                counts[(self.board_queues == queue) & (offsets >= first) & (offsets < end)] += begun
+        return counts
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if index < 0:
+            index += self._count
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        return self._message(index)
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(self._message, range(self._count))
+
+    def _message(self, row: int) -> Message:
+        number = int(self.board_queues[row])
+        queue = self._queues[number]
+        offset = int(self.queue_offsets[row])
+        stored = parse_properties(bytes(self.raw_properties[row]))
+        begun = sum(n for first, end, n in self._attempts.get(number, ()) if first <= offset < end)
+        born, store = self._hosts(row)
+        return Message(
+            queue.topic,
+            bytes(self.bodies[row]),
+            tag=stored.get("TAGS"),
+            keys=tuple(stored.get("KEYS", "").split()),
+            properties={key: stored[key] for key in stored if key not in _OWN_KEYS},
+            queue_id=queue.queue_id,
+            message_id=stored.get("UNIQ_KEY") or offset_message_id(store, int(self.positions[row])),
+            queue_offset=offset,
+            born_timestamp=int(self.born_timestamps[row]),
+            store_timestamp=int(self.store_timestamps[row]),
+            born_host=format_host(born),
+            delivery_attempt=int(self.reconsume_times[row]) + 1 + begun,
+        )
+
+    def _hosts(self, row: int) -> tuple[bytes, bytes]:
+        """Born and store host as stored."""
+        at = row * fetch.HOSTS_BYTES
+        both = self._columns.hosts[at : at + fetch.HOSTS_BYTES].tobytes()
+        flags = int(self.sys_flags[row])
+        born = layout.HOST_BYTES_V6 if flags & layout.SYS_BORN_V6 else layout.HOST_BYTES_V4
+        store = layout.HOST_BYTES_V6 if flags & layout.SYS_STORE_V6 else layout.HOST_BYTES_V4
+        return both[:born], both[fetch.STORE_HOST_AT : fetch.STORE_HOST_AT + store]
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The same as an Arrow batch; bodies are not copied. Needs pyarrow."""
+        import pyarrow as pa
+
+        def content(column: ByteColumn) -> Any:  # noqa: ANN401 - pa.Array
+            buffers = [None, pa.py_buffer(column.offsets), pa.py_buffer(column.buffer)]
+            return pa.Array.from_buffers(pa.large_binary(), self._count, buffers)
+
+        moment = pa.timestamp("ms", "UTC")
+        return pa.RecordBatch.from_pydict(
+            {
+                "topic": pa.array(self.topics, pa.string()),
+                "queue_id": pa.array(self.queue_ids, pa.int32()),
+                "queue_offset": pa.array(self.queue_offsets),
+                "physical_offset": pa.array(self.positions),
+                "body": content(self.bodies),
+                "born_timestamp": pa.array(self.born_timestamps).cast(moment),
+                "store_timestamp": pa.array(self.store_timestamps).cast(moment),
+                "delivery_attempt": pa.array(self.delivery_attempts, pa.int32()),
+            }
+        )

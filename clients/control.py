@@ -1,0 +1,111 @@
+"""Requests to a broker's supervisor over the control socket; loads neither numpy nor numba."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from clients.home import connect
+from shm import layout, wire
+from shm.errors import BrokerGone, GantryError, Timeout
+
+ANSWER_S: Final = 30.0
+
+F = TypeVar("F", bound=wire.Frame)
+
+
+class ControlChannel:
+    """A connection that asks and waits for the answer; one thread at a time."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.channel = connect(home, ANSWER_S)
+        self._late = 0  # answers that nobody waits for any more
+
+    def ask(self, frame: wire.Frame) -> tuple[wire.AnyFrame, list[int]]:
+        """Send a request; the caller owns the descriptors of the answer.
+
+        Raises what the broker refuses with, Timeout, or BrokerGone.
+        """
+        try:
+            wire.send(self.channel, frame)
+            self._late += 1
+            while self._late:
+                received = wire.receive(self.channel)
+                self._late -= 1
+                if self._late and received:
+                    close_all(received[1])
+        except TimeoutError as error:
+            raise Timeout(
+                f"the broker at {self.home} did not answer in {ANSWER_S:.0f} s"
+            ) from error
+        except OSError as error:
+            raise gone(self.home) from error
+        if received is None:
+            raise gone(self.home)
+        answer, descriptors = received
+        if isinstance(answer, wire.Refused):
+            raise answer.as_error()
+        return answer, descriptors
+
+    def request(self, frame: wire.Frame, kind: type[F]) -> F:
+        """The answer to a request that brings no descriptors."""
+        answer, descriptors = self.ask(frame)
+        close_all(descriptors)
+        return expect(answer, kind)
+
+    def close(self) -> None:
+        """End the connection. Safe to call twice."""
+        self.channel.close()
+
+    def shut_down(self) -> None:
+        """End it for whoever waits on it; the descriptor stays valid."""
+        with contextlib.suppress(OSError):
+            self.channel.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def look_at(home: Path) -> ControlChannel:
+    """Connect without a session, as the command line does."""
+    control = ControlChannel(home)
+    try:
+        control.request(wire.Hello(os.getpid(), layout.FINGERPRINT, "look"), wire.Welcome)
+    except BaseException:
+        control.close()
+        raise
+    return control
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Give back what came with a frame."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def gone(home: Path) -> BrokerGone:
+    """The error of a broker that was there."""
+    return BrokerGone(
+        f"the broker at {home} is gone: start it again (gantrymq serve --home {home})",
+        home=str(home),
+    )
+
+
+def expect(frame: wire.AnyFrame, kind: type[F]) -> F:
+    """The frame, which must be of that kind."""
+    if not isinstance(frame, kind):
+        raise GantryError(f"the broker answered with {type(frame).__name__}")
+    return frame

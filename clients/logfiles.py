@@ -1,0 +1,79 @@
+"""Read-only maps of a store's segments and ConsumeQueue files, found by arithmetic."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.message import MessageQueue
+from shm import layout
+from shm.board import Board
+from shm.storage import PosixStorage
+
+_SEGMENTS_MAX: Final = 8
+_QUEUE_FILES_MAX: Final = 1024
+
+View = NDArray[np.uint8]
+
+
+class LogFiles:
+    """Maps kept while they are used; the least recently used go first."""
+
+    def __init__(self, store: str, board: Board) -> None:
+        self._storage = PosixStorage(store)
+        self.segment_bytes = board.segment_bytes
+        self.queue_file_units = board.cq_bytes // layout.CQ_UNIT_BYTES
+        self._segments: OrderedDict[str, View] = OrderedDict()
+        self._queue_files: OrderedDict[str, View] = OrderedDict()
+
+    def segment(self, position: int) -> tuple[int, View]:
+        """Base position and bytes of the segment around a position. Raises FileNotFoundError."""
+        base = position // self.segment_bytes * self.segment_bytes
+        return base, self._map(self._segments, f"commitlog/{base:020}", _SEGMENTS_MAX)
+
+    def queue_file(self, queue: MessageQueue, offset: int) -> tuple[int, View]:
+        """First queue offset and bytes of the file that has the unit. Raises FileNotFoundError."""
+        first = offset // self.queue_file_units * self.queue_file_units
+        start = first * layout.CQ_UNIT_BYTES
+        name = f"consumequeue/{queue.topic}/{queue.queue_id}/{start:020}"
+        return first, self._map(self._queue_files, name, _QUEUE_FILES_MAX)
+
+    def _map(self, views: OrderedDict[str, View], name: str, most: int) -> View:
+        view = views.get(name)
+        if view is not None:
+            views.move_to_end(name)
+            return view
+        file = self._storage.open(name)
+        try:
+            view = views[name] = file.view()
+        finally:
+            file.close()
+        while len(views) > most:
+            views.popitem(last=False)
+        return view
+
+    def store_ms(self, queue: MessageQueue, offset: int) -> int:
+        """storeTimestamp of the message at a queue offset. Raises FileNotFoundError."""
+        first, units = self.queue_file(queue, offset)
+        unit = layout.CQ_UNIT.unpack(units, (offset - first) * layout.CQ_UNIT_BYTES)
+        base, log = self.segment(unit["physical_offset"])
+        at = unit["physical_offset"] - base
+        sys_flag = int.from_bytes(
+            log[at + layout.RECORD_SYS_FLAG : at + layout.RECORD_SYS_FLAG + 4].tobytes(), "big"
+        )
+        wide = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4 if sys_flag & layout.SYS_BORN_V6 else 0
+        at += layout.RECORD_STORE_MS + wide
+        return int.from_bytes(log[at : at + 8].tobytes(), "big", signed=True)
+
+    def offset_at(self, queue: MessageQueue, low: int, high: int, time_ms: int) -> int:
+        """First offset in [low, high) stored at `time_ms` or later, else `high` (CQ-62, LOWER)."""
+        while low < high:
+            middle = (low + high) // 2
+            if self.store_ms(queue, middle) < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low

@@ -1,0 +1,150 @@
+"""What a client gives and gets: messages, receipts, queues, and the rules that sends keep to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from shm import limits
+from shm.errors import MessageIllegal
+from shm.properties import encode_properties
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic."""
+
+    topic: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send, or one received; the lower fields are filled in by the broker.
+
+    Times are Unix milliseconds. `delivery_attempt` counts from 1.
+    """
+
+    topic: str
+    body: Buffer
+    _: KW_ONLY
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = NO_PROPERTIES
+    queue_id: int | None = None
+    message_id: str | None = None
+    queue_offset: int | None = None
+    born_timestamp: int | None = None
+    store_timestamp: int | None = None
+    born_host: str | None = None
+    delivery_attempt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """Where a message is now; `durability` says what it survives: written or durable."""
+
+    message_id: str
+    offset_msg_id: str
+    message_queue: MessageQueue
+    queue_offset: int
+    durability: str
+
+
+def check_topic(topic: str) -> None:
+    """Names of topics (CQ-100, SF-35, SF-36). Raises MessageIllegal."""
+    if not isinstance(topic, str) or not is_name(topic):
+        raise MessageIllegal(
+            f"{topic!r} is no topic name: letters, digits and _-%| only (CQ-100)", topic=topic
+        )
+    derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    most = limits.RETRY_TOPIC_BYTES_MAX if derived else limits.TOPIC_BYTES_MAX
+    if len(topic) > most:
+        raise MessageIllegal(f"topic name has {len(topic)} bytes, {most} are allowed", topic=topic)
+
+
+def is_name(text: str) -> bool:
+    """True for letters, digits and `_-%|`, at least one (CQ-100)."""
+    return bool(text) and text.isascii() and all(c.isalnum() or c in "_-%|" for c in text)
+
+
+def check_body(body: Buffer, body_bytes_max: int = limits.BODY_BYTES_MAX) -> memoryview:
+    """The bytes of a body, not copied if they are contiguous. Raises MessageIllegal (SF-18)."""
+    try:
+        view = memoryview(body)
+    except TypeError:
+        raise MessageIllegal(f"a body is bytes-like, not {type(body).__name__}") from None
+    view = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+    if view.nbytes > body_bytes_max:
+        raise MessageIllegal(f"body has {view.nbytes} bytes, {body_bytes_max} are allowed")
+    return view
+
+
+def tag_block(tag: str | None) -> bytes:
+    """Stored form of a tag; empty without one. Raises MessageIllegal (FL-1, FL-2)."""
+    if tag is None:
+        return b""
+    if tag != tag.strip() or not tag or "||" in tag:
+        raise MessageIllegal(
+            f"tag {tag!r} could never match a subscription: no blanks around it, no ||", tag=tag
+        )
+    _check_text("tag", tag)
+    return encode_properties({"TAGS": tag})
+
+
+def extra_block(keys: Iterable[str] = (), properties: Mapping[str, str] = NO_PROPERTIES) -> bytes:
+    """Stored form of keys and user properties. Raises MessageIllegal (SF-27 to SF-30)."""
+    if isinstance(keys, str):
+        raise MessageIllegal("keys is a sequence of texts, not one text", keys=keys)
+    stored: dict[str, str] = {}
+    words = list(keys)
+    for key in words:
+        _check_text("key", key)
+        if not key or key.split() != [key]:
+            raise MessageIllegal(f"key {key!r}: blanks separate keys, none may be in one", key=key)
+    if words:
+        stored["KEYS"] = " ".join(words)
+    for name, value in properties.items():
+        _check_property(name, value)
+        stored[name] = value
+    return encode_properties(stored)
+
+
+def _check_property(name: str, value: str) -> None:
+    _check_text("property", name)
+    _check_text(f"value of property {name!r}", value)
+    if not name or not value:
+        raise MessageIllegal(
+            f"property {name!r}: an empty name or value is lost on reading (SF-28)"
+        )
+    if name in limits.RESERVED_KEYS:
+        raise MessageIllegal(f"property {name!r} belongs to the broker (SF-30)", property=name)
+
+
+def _check_text(what: str, text: str) -> None:
+    if not isinstance(text, str):
+        raise MessageIllegal(f"{what} is {type(text).__name__}, not str")
+    if any(separator in text for separator in "\x00\x01\x02"):
+        raise MessageIllegal(f"{what} {text!r} holds a byte that separates properties (SF-27)")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MessageIllegal(f"{what} {text!r} is no Unicode text") from None
+
+
+def check_properties_bytes(block_bytes: int, extra_bytes: int) -> None:
+    """All properties together, with what the broker adds. Raises MessageIllegal (SF-18)."""
+    total = limits.UNIQ_KEY_PROPERTY_BYTES + block_bytes + extra_bytes + limits.TRAILER_BYTES
+    if total > limits.PROPERTIES_BYTES_MAX:
+        raise MessageIllegal(
+            f"properties take {total} bytes, {limits.PROPERTIES_BYTES_MAX} are allowed"
+        )

@@ -1,0 +1,252 @@
+"""A session with the broker: its memory, its bells, and waiting that notices when either side ends.
+
+Loads numpy, never numba. An object belongs to the process that made it: in a forked child it is
+closed from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from clients.control import ControlChannel, close_all, expect, gone
+from clients.home import find_home
+from shm import layout, wire
+from shm.arena import check_header, map_arena, plan_arena
+from shm.bell import EventBell
+from shm.board import attach_board
+from shm.codes import BrokerState
+from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
+
+#: The longest sleep without a look at the board, whose broker may hang with its sockets open.
+_LOOK_NS: Final = 500_000_000
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class Session:
+    """One attachment. It ends with `close`, with the broker, or by eviction; never comes back.
+
+    `arena` and `plan` are its lanes, `board` the broker's numbers, `store` the store's root.
+    """
+
+    def __init__(
+        self,
+        home: str | os.PathLike[str] | None = None,
+        producer: bytes = b"",
+        groups: bool = False,
+        up_bytes: int = 0,
+    ) -> None:
+        """Attach to the broker at `home`.
+
+        `producer` is the 10 bytes of a session that sends, `up_bytes` the size of its ring if not
+        the default. Raises BrokerGone, NotPermitted, Incompatible or Unavailable.
+        """
+        self.home: Path = find_home(home)
+        self.is_open = False
+        self._why_over: GantryError | None = None
+        self._topics: dict[str, wire.TopicOpened] = {}
+        self._requests = threading.Lock()
+        self._turn = threading.Condition()
+        self._someone_polls = False
+        self._control = ControlChannel(self.home)
+        try:
+            self._greet(producer, groups, up_bytes)
+        except BaseException:
+            self._control.close()
+            raise
+        self.is_open = True
+        _sessions.add(self)
+
+    def _greet(self, producer: bytes, groups: bool, up_bytes: int) -> None:
+        hello = wire.Hello(os.getpid(), layout.FINGERPRINT, "client", producer, groups, up_bytes)
+        answer, descriptors = self._ask(hello)
+        try:
+            welcome = expect(answer, wire.Welcome)
+            self.plan = plan_arena(*welcome.ring_bytes)
+            self.arena = map_arena(descriptors[0], self.plan.size)
+            check_header(self.arena)
+            self.board = attach_board(welcome.board)
+        except BaseException:
+            close_all(descriptors)
+            raise
+        os.close(descriptors[0])
+        self.bell, self.writer_bell, self.groups_bell = map(EventBell, descriptors[1:4])
+        self.session = welcome.session
+        self.epoch = welcome.epoch
+        self.store = welcome.store
+
+    # -------------------------------------------------------------------------------------- asking
+
+    def open_topic(self, name: str, *, create: bool = True) -> wire.TopicOpened:
+        """A topic's number and queues; asked for once.
+
+        Raises TopicNotFound, MessageIllegal, or what `check` raises.
+        """
+        known = self._topics.get(name)
+        if known is None:
+            known = expect(self.request(wire.OpenTopic(name, create)), wire.TopicOpened)
+            self._topics[name] = known
+        return known
+
+    def request(self, frame: wire.Frame) -> wire.AnyFrame:
+        """Ask the supervisor. Raises what it refuses with, Timeout, or what `check` raises."""
+        self.check()
+        with self._requests:
+            answer, descriptors = self._ask(frame)
+        close_all(descriptors)
+        return answer
+
+    def _ask(self, frame: wire.Frame) -> tuple[wire.AnyFrame, list[int]]:
+        try:
+            return self._control.ask(frame)
+        except (BrokerGone, Evicted) as error:
+            raise self._over(error) from error.__cause__
+
+    # ------------------------------------------------------------------------------------- waiting
+
+    def wait(self, deadline_ns: int, ready: Callable[[], bool]) -> bool:
+        """Sleep until `ready()`; False when CLOCK_BOOTTIME has reached `deadline_ns` before.
+
+        `ready` sets the caller's flag with a full fence and then looks, so that no ring is lost.
+        Several threads may wait. Raises what `check` raises, but only after a last look: what
+        was answered before the end counts.
+        """
+        while True:
+            if ready():
+                return True
+            try:
+                self.check()
+            except GantryError:
+                if ready():
+                    return True
+                raise
+            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            if now_ns >= deadline_ns:
+                return False
+            self._sleep(min(deadline_ns - now_ns, _LOOK_NS))
+
+    def _sleep(self, timeout_ns: int) -> None:
+        """One thread sleeps on the descriptors and wakes the others, which sleep on it."""
+        with self._turn:
+            if self._someone_polls:
+                self._turn.wait(timeout_ns / 1e9)
+                return
+            self._someone_polls = True
+        try:
+            ready = _readable(self.bell.fileno(), self._control.channel.fileno(), timeout_ns)
+            if self.bell.fileno() in ready:
+                self.bell.clear()
+            if self._control.channel.fileno() in ready:
+                self._hear()
+        finally:
+            with self._turn:
+                self._someone_polls = False
+                self._turn.notify_all()
+
+    def fileno(self) -> int:
+        """Readable when the bell was rung; for select, epoll or an event loop."""
+        return self.bell.fileno()
+
+    def check(self) -> None:
+        """Raise Closed, Evicted, StoreFailed or BrokerGone unless the session goes on."""
+        if self._why_over is not None:
+            raise self._why_over
+        if not self.is_open:
+            raise Closed("this session is closed: open a new one (a forked child needs its own)")
+        if self.arena[layout.ARENA_EVICTED]:
+            self._hear()
+            raise self._over(Evicted("the broker ended this session; its log says why"))
+        state = self.board.half(layout.BOARD_STATE)
+        if state == BrokerState.FAILED:
+            number = self.board.half(layout.BOARD_FAILED_ERRNO)
+            raise self._over(
+                StoreFailed(
+                    f"the store of the broker at {self.home} failed: {os.strerror(number)}. "
+                    "What was acknowledged is safe; mend the disk and start the broker again",
+                    errno=number,
+                )
+            )
+        if state == BrokerState.STOPPED:
+            raise self._over(gone(self.home))
+
+    def look(self) -> None:
+        """Take notice of a connection that has ended; as `check`, at the cost of a system call."""
+        self.check()
+        self._hear()
+
+    def _hear(self) -> None:
+        """Look at the control socket outside of requests: an end, or an eviction."""
+        if not self._requests.acquire(blocking=False):
+            return  # an answer is on its way to somebody
+        try:
+            if not _readable(self._control.channel.fileno(), self._control.channel.fileno(), 0):
+                return
+            received = wire.receive(self._control.channel)
+        except (OSError, msgspec.MsgspecError):
+            received = None
+        finally:
+            self._requests.release()
+        if received is None:
+            raise self._over(gone(self.home))
+        if isinstance(received[0], wire.Refused):
+            raise self._over(received[0].as_error())
+
+    def _over(self, error: GantryError) -> GantryError:
+        if self._why_over is None:
+            self._why_over = error
+        return self._why_over
+
+    # ---------------------------------------------------------------------------------------- end
+
+    def close(self) -> None:
+        """End the session. Safe to call twice, and from any thread."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self.bell.ring()  # whoever sleeps looks, and finds it closed
+        self._control.shut_down()
+        with self._turn:
+            self._turn.wait_for(lambda: not self._someone_polls, timeout=1.0)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._control.close()
+        for bell in (self.bell, self.writer_bell, self.groups_bell):
+            bell.close()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: let go of the parent's descriptors, so that its end is noticed."""
+        self.is_open = False
+        self._requests = threading.Lock()
+        self._turn = threading.Condition()
+        self._why_over = Closed(
+            "this session was opened by the parent of this forked process: open a new one"
+        )
+        self._give_back()
+
+
+def _readable(one: int, other: int, timeout_ns: int) -> list[int]:
+    """Which of two descriptors can be read."""
+    if timeout_ns < 10_000_000 and max(one, other) < 1024:
+        return select.select({one, other}, [], [], timeout_ns / 1e9)[0]
+    poll = select.poll()
+    for descriptor in {one, other}:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _mask in poll.poll(timeout_ns / 1e6)]
+
+
+def _close_in_child() -> None:
+    for session in list(_sessions):
+        if session.is_open:
+            session._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,125 @@
+"""`gantrymq send`: try a topic, or feed lines into it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from gantrymq.cli.options import Shared, grouped, home_of, print_json
+from shm.errors import MessageIllegal
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from clients.message import SendReceipt
+
+HELP = """Send messages: --body, or each line of standard input.
+
+\b
+Example: echo hello | gantrymq send orders --tag paid
+Example: gantrymq send orders --body '{"id": 42}' --key 42 --property region=eu
+Example: gantrymq send orders --lines json < messages.jsonl
+         (objects with body, and optionally tag, keys, properties)
+"""
+#: Receipts that may be outstanding while lines are read.
+_IN_FLIGHT = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What all messages get besides their bodies."""
+
+    tag: Annotated[str | None, typer.Option(help="Tag of all messages.")] = None
+    key: Annotated[list[str] | None, typer.Option(help="Key; may be given repeatedly.")] = None
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Repeatable.")
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """As arguments of a message."""
+        pairs = _pairs(self.properties or [])
+        return {"tag": self.tag, "keys": self.key or [], "properties": pairs}
+
+
+@grouped
+def send(
+    topic: Annotated[str, typer.Argument(help="The topic; created if settings allow.")],
+    marks: Marks,
+    shared: Shared,
+    body: Annotated[str | None, typer.Option(help="One message's body.")] = None,
+    lines: Annotated[
+        str, typer.Option(help="What a line of standard input is: text (a body) or json.")
+    ] = "text",
+    durability: Annotated[
+        str | None, typer.Option(help="What receipts wait for: written or durable.")
+    ] = None,
+) -> None:
+    """Send and wait for every receipt."""
+    if lines not in ("text", "json"):
+        raise typer.BadParameter("choose text or json", param_hint="--lines")
+    if body is not None:
+        messages = iter([{**marks.fields(), "body": body.encode()}])
+    else:
+        messages = _messages(sys.stdin.buffer, lines, marks.fields())
+    from clients.message import Message
+    from clients.producer import Producer
+
+    count = 0
+    waiting: deque[Future[SendReceipt]] = deque()
+    with Producer(home=home_of(shared.home)) as producer:
+        for fields in messages:
+            message = Message(topic, **fields)
+            waiting.append(producer.send_async(message, durability=durability))
+            count += 1
+            if len(waiting) > _IN_FLIGHT:
+                _show(waiting.popleft().result(), shared.as_json)
+        while waiting:
+            _show(waiting.popleft().result(), shared.as_json)
+    if not shared.as_json:
+        sys.stdout.write(f"{count} sent to {topic}\n")
+
+
+def _show(receipt: SendReceipt, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "message_id": receipt.message_id,
+                "queue": receipt.message_queue.queue_id,
+                "queue_offset": receipt.queue_offset,
+            }
+        )
+
+
+def _messages(stream: BinaryIO, lines: str, shared: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(stream, 1):
+        text = line.rstrip(b"\r\n")
+        yield {"body": text, **shared} if lines == "text" else _from_json(text, number, shared)
+
+
+def _from_json(text: bytes, number: int, shared: dict[str, Any]) -> dict[str, Any]:
+    try:
+        given = json.loads(text)
+        body = given["body"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MessageIllegal(
+            f'line {number} is no object with "body": {error}', line=number
+        ) from error
+    unknown = given.keys() - {"body", *shared}
+    if unknown:
+        raise MessageIllegal(f"line {number} has unknown fields {sorted(unknown)}", line=number)
+    data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    return {**shared, **given, "body": data}
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, _value in pairs:
+        if not equals:
+            raise typer.BadParameter(f"{name}: write name=value", param_hint="--property")
+    return {name: value for name, _equals, value in pairs}

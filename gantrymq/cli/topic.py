@@ -1,0 +1,131 @@
+"""`gantrymq topic ...`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json, print_rows
+from gantrymq.cli.status import running_board
+from shm.board import Board, TopicSlot
+from shm.codes import Level
+from shm.errors import TopicNotFound
+
+app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+NameArgument = Annotated[str, typer.Argument(help="Letters, digits, '_', '-', '%' and '|'.")]
+
+
+@app.command(
+    help="""Create a topic; the same again is fine.
+
+\b
+Example: gantrymq topic create orders --queues 8 --durability durable
+"""
+)
+def create(
+    name: NameArgument,
+    queues: Annotated[int, typer.Option("--queues", min=1, max=1024)] = 4,
+    durability: Annotated[
+        str, typer.Option(help="written, or durable: consumers see what a power cut cannot take.")
+    ] = "written",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a topic."""
+    from clients.control import look_at
+    from shm import wire
+
+    with look_at(home_of(home)) as control:
+        made = control.request(wire.CreateTopic(name, queues, durability), wire.TopicOpened)
+    level = Level(made.level).name.lower()
+    row = {"topic": made.name, "queues": made.queues, "durability": level}
+    if as_json:
+        print_json(row)
+    else:
+        sys.stdout.write(f"topic {made.name}: {made.queues} queues, {level}\n")
+
+
+@app.command(
+    "list",
+    help="""List topics with their messages.
+
+\b
+Example: gantrymq topic list --json
+""",
+)
+def list_topics(
+    home: HomeOption = None,
+    system: Annotated[bool, typer.Option("--system", help="RocketMQ's own topics too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List topics with their messages."""
+    board = running_board(home_of(home))
+    shown = [topic for topic in board.topics() if topic.perm and (system or not topic.system)]
+    rows = [_row(board, topic) for topic in sorted(shown, key=lambda topic: topic.name)]
+    print_rows(rows, as_json=as_json)
+
+
+@app.command(
+    help="""Show a topic's queues and their offsets.
+
+\b
+Example: gantrymq topic describe orders
+"""
+)
+def describe(name: NameArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Show a topic's queues and their offsets."""
+    board = running_board(home_of(home))
+    topic = _find(board, name)
+    queues = []
+    for queue_id in range(topic.queue_count):
+        slot = board.queue(topic.queue_base + queue_id)
+        row = {"queue": queue_id, "min_offset": slot["min_offset"]}
+        row |= {"max_offset": slot["max_offset"], "next_offset": slot["next_offset"]}
+        queues.append(row)
+    if as_json:
+        print_json(_row(board, topic) | {"queue_offsets": queues})
+    else:
+        print_rows([_row(board, topic)], as_json=False)
+        sys.stdout.write("\n")
+        print_rows(queues, as_json=False)
+
+
+@app.command(
+    help="""Delete a topic: nobody can open it any more. Its records stay until they expire.
+
+\b
+Example: gantrymq topic delete orders
+"""
+)
+def delete(name: NameArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Delete a topic: nobody can open it any more."""
+    from clients.control import look_at
+    from shm import wire
+
+    with look_at(home_of(home)) as control:
+        control.request(wire.DeleteTopic(name), wire.Done)
+    if as_json:
+        print_json({"topic": name, "deleted": True})
+    else:
+        sys.stdout.write(f"topic {name} is deleted\n")
+
+
+def _find(board: Board, name: str) -> TopicSlot:
+    for topic in board.topics():
+        if topic.name == name and topic.perm:
+            return topic
+    raise TopicNotFound(f"there is no topic {name}: `gantrymq topic list` shows all", topic=name)
+
+
+def _row(board: Board, topic: TopicSlot) -> dict[str, object]:
+    first, count = topic.queue_base, topic.queue_count
+    slots = [board.queue(queue) for queue in range(first, first + count)]
+    return {
+        "topic": topic.name,
+        "queues": count,
+        "durability": Level(topic.level).name.lower(),
+        "messages": sum(slot["max_offset"] - slot["min_offset"] for slot in slots),
+        "system": bool(topic.system),
+    }

@@ -1,0 +1,72 @@
+"""The Spark side: `GantryDataSource` to register, and a session whose workers find this package.
+
+Importing it loads pyspark; `import gantrymq` alone does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from clients.spark_source import GantryDataSource
+from shm import errors
+from shm.errors import GantryError, SettingIllegal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["GantryDataSource", "own_error", "session"]
+
+#: A local Spark talks to itself only: nothing of it listens on the network.
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+#: The last line of a Python worker's traceback, as Spark passes it on.
+_OWN_ERROR = re.compile(r"shm\.errors\.(\w+): (.*)")
+
+
+def session(
+    name: str = "gantrymq",
+    *,
+    master: str = "local[*]",
+    memory: str = "1g",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start (or return the running) local Spark with the source registered, its UI off.
+
+    Spark's Python workers run this interpreter: with Spark's default, `python3` of the PATH, they
+    would lack the package. Times are shown in UTC. Raises SettingIllegal if there is no Java.
+    """
+    from pyspark.sql import SparkSession
+
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        raise SettingIllegal("Spark needs Java 17 or newer: install it, or set JAVA_HOME to one")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    chosen = {
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        **(_LOOPBACK if master.startswith("local") else {}),
+        **(settings or {}),
+    }
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.dataSource.register(GantryDataSource)
+    return spark
+
+
+def own_error(error: BaseException) -> GantryError | None:
+    """The error of ours that an exception of Spark carries in its text; None if there is none."""
+    found = _OWN_ERROR.findall(str(error))
+    if not found:
+        return None
+    name, text = found[-1]
+    kind = getattr(errors, name, GantryError)
+    return kind(text) if issubclass(kind, GantryError) else GantryError(text)

@@ -1,0 +1,1 @@
+"""Small programs behind the targets of the Makefile; each does one thing."""

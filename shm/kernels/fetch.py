@@ -1,0 +1,304 @@
+"""Units of one queue -> columns of a consumer.
+
+One call walks units of one ConsumeQueue file whose records lie in one segment. A record is taken
+only if it is whole and is the one that its unit means: lengths, magic, physicalOffset, queueOffset
+and checksum (SF-23, or SF-5 where there is no trailer).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shm import machine
+from shm.codes import Stop
+from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from shm.kernels import scan
+from shm.layout import (
+    CQ_EXT_ADDRESS_MAX,
+    CQ_FILLER_SIZE,
+    CQ_POSITION,
+    CQ_SIZE,
+    CQ_TAGS,
+    CQ_UNIT_BYTES,
+    HOST_BYTES_V4,
+    HOST_BYTES_V6,
+    RECORD_BORN_HOST,
+    RECORD_BORN_MS,
+    RECORD_FLAG,
+    RECORD_SYS_FLAG,
+    SYS_BORN_V6,
+    SYS_STORE_V6,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Words = NDArray[np.int64]
+
+DONE = int(Stop.DONE)
+LIMIT = int(Stop.LIMIT)
+ROLL = int(Stop.ROLL)
+INVALID = int(Stop.INVALID)
+TRUNCATED = int(Stop.TRUNCATED)
+REMOVED = int(Stop.REMOVED)
+
+# Words of `form`. A call moves OFFSET, ROWS, BODY_USED and PROPERTIES_USED on.
+OFFSET = 0  # queue offset of the unit to look at next
+END_OFFSET = 1  # stop before this one
+CQ_BASE = 2  # queue offset of the ConsumeQueue file's first unit
+LOG_BASE = 3  # position of the segment's first byte
+LOW = 4  # log positions below are gone
+QUEUE = 5  # board queue number, for the column
+ROWS = 6
+BODY_USED = 7
+PROPERTIES_USED = 8
+TRUSTED_FROM = 9  # records in [from, end) must have a true trailer: this broker wrote them
+TRUSTED_END = 10
+FILTER = 11  # 1: only the tags given
+WANTED_POSITION = 12  # out: of the record that stopped the call
+WANTED_SIZE = 13
+ROW_AT = 16  # scratch: a parsed record (scan.ROW_WORDS)
+FORM_WORDS = ROW_AT + scan.ROW_WORDS
+
+# Columns: each has a word for every row that there is room for.
+(
+    QUEUE_OFFSET, POSITION, BORN_MS, STORE_MS, RECONSUME_TIMES, SYS_FLAG, FLAG, QUEUE_NUMBER,
+) = range(8)  # fmt: skip
+COLUMNS = 8
+
+#: Bytes of hosts per row: born host at 0, store host at 20, as stored (8 or 20 bytes count).
+HOSTS_BYTES = 40
+STORE_HOST_AT = 20
+
+# Words per tag of `tags`, by rising hash.
+TAG_HASH, TAG_AT, TAG_END = range(3)
+TAG_WORDS = 3
+
+_CHECKS_OWN = scan.CHECK_PLACE | scan.CHECK_TRAILER
+_CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY | scan.CHECK_TRAILER_IF_THERE
+_CHECKS_BODY = scan.CHECK_PLACE | scan.CHECK_BODY
+_TAGS_WORD = int.from_bytes(b"TAGS", "little")
+
+
+@kernel()
+def _signed32(value: int) -> int:
+    return value - 0x100000000 if value > 0x7FFFFFFF else value
+
+
+@kernel()
+def _first_of_hash(tags: Words, count: int, code: int) -> int:
+    """Index of the first tag with this hash, or -1 (binary search)."""
+    low = 0
+    high = count
+    while low < high:
+        middle = (low + high) // 2
+        if tags[middle * TAG_WORDS + TAG_HASH] < code:
+            low = middle + 1
+        else:
+            high = middle
+    if low < count and tags[low * TAG_WORDS + TAG_HASH] == code:
+        return low
+    return -1
+
+
+@kernel()
+def _hash_wanted(units: Bytes, at: int, tags: Words, count: int) -> int:
+    """1 if a unit's tag code is one of those wanted (FL-3), or is an address of something else."""
+    code = machine.load_be64(units, at + CQ_TAGS)
+    if code <= CQ_EXT_ADDRESS_MAX:
+        return 1
+    return 1 if _first_of_hash(tags, count, _signed32(code & 0xFFFFFFFF)) >= 0 else 0
+
+
+@kernel()
+def _equal(memory: Bytes, at: int, other: Bytes, other_at: int, count: int) -> int:
+    for step in range(count):
+        if memory[at + step] != other[other_at + step]:
+            return 0
+    return 1
+
+
+@kernel()
+def _tag_wanted(log: Bytes, row: Words, tags: Words, tag_bytes: Bytes, count: int) -> int:
+    """1 if the record's TAGS is exactly one of the tags (FL-4); the last TAGS counts (SF-28)."""
+    at = row[scan.PROPERTIES_AT]
+    end = at + row[scan.PROPERTIES_SIZE]
+    found = -1
+    size = 0
+    while at < end:
+        stop = at
+        while stop < end and log[stop] != 2:
+            stop += 1
+        if stop - at > 5 and machine.load32(log, at) == _TAGS_WORD and log[at + 4] == 1:
+            found = at + 5
+            size = stop - found
+        at = stop + 1
+    if found < 0:
+        return 0
+    for index in range(count):
+        place = tags[index * TAG_WORDS + TAG_AT]
+        if tags[index * TAG_WORDS + TAG_END] - place == size:
+            if _equal(log, found, tag_bytes, place, size):
+                return 1
+    return 0
+
+
+@kernel()
+def _judge(log: Bytes, limit: int, form: Words, row: Words, position: int) -> int:
+    """Parse and check the record at a log position; DONE or INVALID."""
+    at = position - form[LOG_BASE]
+    if form[TRUSTED_FROM] <= position < form[TRUSTED_END]:
+        return scan.parse_record(log, at, limit, position, _CHECKS_OWN, row)
+    stop = scan.parse_record(log, at, limit, position, _CHECKS_FOREIGN, row)
+    if stop == INVALID:
+        # Another broker may have copied a trailer that was true of another record.
+        stop = scan.parse_record(log, at, limit, position, _CHECKS_BODY, row)
+    return stop
+
+
+@kernel()
+def _take_hosts(log: Bytes, at: int, sys_flag: int, hosts: Bytes, place: int) -> int:
+    """Copy both hosts; returns where the words behind them are."""
+    born = HOST_BYTES_V6 if sys_flag & SYS_BORN_V6 else HOST_BYTES_V4
+    store = HOST_BYTES_V6 if sys_flag & SYS_STORE_V6 else HOST_BYTES_V4
+    born_at = at + RECORD_BORN_HOST
+    store_at = born_at + born + 8
+    if born + store == 2 * HOST_BYTES_V4:
+        machine.store64(hosts, place, machine.load64(log, born_at))
+        machine.store64(hosts, place + STORE_HOST_AT, machine.load64(log, store_at))
+    else:
+        machine.copy(hosts, place, log, born_at, born)
+        machine.copy(hosts, place + STORE_HOST_AT, log, store_at, store)
+    return store_at + store
+
+
+@kernel()
+def _take_numbers(
+    log: Bytes, form: Words, row: Words, columns: Words, room: int, hosts: Bytes
+) -> None:
+    """Fill the row's words of all columns."""
+    at = row[scan.AT]
+    rows = form[ROWS]
+    sys_flag = machine.load_be32(log, at + RECORD_SYS_FLAG)
+    behind = _take_hosts(log, at, sys_flag, hosts, rows * HOSTS_BYTES)
+    columns[QUEUE_OFFSET * room + rows] = form[OFFSET]
+    columns[POSITION * room + rows] = form[LOG_BASE] + at
+    columns[BORN_MS * room + rows] = machine.load_be64(log, at + RECORD_BORN_MS)
+    columns[STORE_MS * room + rows] = row[scan.STORE_MS]
+    columns[RECONSUME_TIMES * room + rows] = _signed32(machine.load_be32(log, behind))
+    columns[SYS_FLAG * room + rows] = _signed32(sys_flag)
+    columns[FLAG * room + rows] = _signed32(machine.load_be32(log, at + RECORD_FLAG))
+    columns[QUEUE_NUMBER * room + rows] = form[QUEUE]
+
+
+@kernel()
+def _take_bytes(
+    log: Bytes, form: Words, row: Words, bodies: Bytes, body_offsets: Words,
+    properties: Bytes, property_offsets: Words,
+) -> None:  # fmt: skip
+    """Copy body and properties behind those of the row before."""
+    rows = form[ROWS]
+    size = row[scan.BODY_SIZE]
+    machine.copy(bodies, form[BODY_USED], log, row[scan.BODY_AT], size)
+    form[BODY_USED] += size
+    body_offsets[rows + 1] = form[BODY_USED]
+    size = row[scan.PROPERTIES_SIZE]
+    machine.copy(properties, form[PROPERTIES_USED], log, row[scan.PROPERTIES_AT], size)
+    form[PROPERTIES_USED] += size
+    property_offsets[rows + 1] = form[PROPERTIES_USED]
+
+
+@kernel(
+    i8, BYTES_RO, BYTES_RO, WORDS, WORDS_RO, BYTES_RO, BYTES, WORDS, BYTES, WORDS, WORDS, BYTES,
+    nogil=True,
+)  # fmt: skip
+def fetch(
+    units: Bytes,
+    log: Bytes,
+    form: Words,
+    tags: Words,
+    tag_bytes: Bytes,
+    bodies: Bytes,
+    body_offsets: Words,
+    properties: Bytes,
+    property_offsets: Words,
+    columns: Words,
+    hosts: Bytes,
+) -> int:
+    """Copy messages into columns, from unit `form[OFFSET]` on; `form` says how far it came.
+
+    Rows are added behind `form[ROWS]`. Units whose tag is not wanted are passed over. Returns
+    DONE (END_OFFSET reached), LIMIT (no room for the next row: WANTED_SIZE is its record's size),
+    TRUNCATED (the next unit is in another ConsumeQueue file), ROLL (the next record is in another
+    segment: WANTED_POSITION), REMOVED (it is below LOW) or INVALID (it is not what its unit says).
+    """
+    base = form[CQ_BASE]
+    held = units.size // CQ_UNIT_BYTES
+    stop = DONE
+    while stop == DONE and form[OFFSET] < form[END_OFFSET]:
+        index = form[OFFSET] - base
+        if index < 0 or index >= held:
+            return TRUNCATED
+        stop = _fetch_one(
+            machine.raw(units), index * CQ_UNIT_BYTES, machine.raw(log), log.size,
+            machine.raw(form), machine.raw(tags), tags.size // TAG_WORDS, machine.raw(tag_bytes),
+        )  # fmt: skip
+        if stop == LIMIT:
+            room = hosts.size // HOSTS_BYTES
+            if form[ROWS] >= room or not _fits(
+                machine.raw(form), bodies.size, properties.size, form[WANTED_SIZE]
+            ):
+                return LIMIT
+            row = machine.shift(machine.raw(form), ROW_AT)
+            _take_numbers(
+                machine.raw(log), machine.raw(form), row, machine.raw(columns), room,
+                machine.raw(hosts),
+            )  # fmt: skip
+            _take_bytes(
+                machine.raw(log), machine.raw(form), row, machine.raw(bodies),
+                machine.raw(body_offsets), machine.raw(properties), machine.raw(property_offsets),
+            )  # fmt: skip
+            form[ROWS] += 1
+            stop = DONE
+        if stop == DONE:
+            form[OFFSET] += 1
+    return stop
+
+
+@kernel()
+def _fits(form: Words, bodies: int, properties: int, size: int) -> int:
+    """1 if a record of `size` bytes certainly has room."""
+    return (
+        1 if form[BODY_USED] + size <= bodies and form[PROPERTIES_USED] + size <= properties else 0
+    )
+
+
+@kernel()
+def _fetch_one(
+    units: Bytes, at: int, log: Bytes, limit: int, form: Words, tags: Words, tag_count: int,
+    tag_bytes: Bytes,
+) -> int:  # fmt: skip
+    """Judge one unit and its record: DONE = pass it over, LIMIT = take it, else why to stop."""
+    position = machine.load_be64(units, at + CQ_POSITION)
+    size = machine.load_be32(units, at + CQ_SIZE)
+    if size == CQ_FILLER_SIZE and position == 0:  # SF-65: there never was a message
+        return DONE
+    if form[FILTER] and not _hash_wanted(units, at, tags, tag_count):
+        return DONE
+    form[WANTED_POSITION] = position
+    form[WANTED_SIZE] = size
+    if position < form[LOW]:
+        return REMOVED
+    offset = position - form[LOG_BASE]
+    if offset < 0 or offset >= limit:
+        return ROLL
+    row = machine.shift(form, ROW_AT)
+    if _judge(log, limit, form, row, position) != DONE:
+        return INVALID
+    if row[scan.SIZE] != size or row[scan.QUEUE_OFFSET] != form[OFFSET]:
+        return INVALID
+    if form[FILTER] and not _tag_wanted(log, row, tags, tag_bytes, tag_count):
+        return DONE
+    return LIMIT

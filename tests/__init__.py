@@ -1,0 +1,1 @@
+"""The suite: one folder per kind of question, see CONTRIBUTING.md."""

@@ -1,0 +1,228 @@
+"""One run of a whole machine from one seed: producers, consumers, all agents, and faults.
+
+A run: traffic with faults in between, then calm until everything is answered and consumed, then a
+clean stop and one more start. The oracle looks at the store after each start.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from brokerd import epoch
+from shm import layout, marks
+from shm.codes import Role
+from tests.support.faults import Moment, fail_at, kill_at
+from tests.support.model import End, Model
+from tests.support.simclients import SimConsumer, SimProducer
+from tests.support.simmachine import ROLES, SimMachine
+from tests.support.simulation import AgentActor, Simulation
+
+GROUP = "g"
+TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
+STEPS_MAX = 60_000
+
+
+@dataclass(slots=True)
+class World:
+    """What a scenario works on."""
+
+    simulation: Simulation
+    model: Model
+    machine: SimMachine
+    producers: list[SimProducer]
+    consumers: list[SimConsumer]
+    born: int = 0
+
+    @property
+    def dice(self) -> random.Random:
+        """The run's dice."""
+        return self.simulation.dice
+
+    def add_producer(self, count: int) -> SimProducer:
+        """A fresh producer process."""
+        self.born += 1
+        producer = SimProducer(f"producer-{self.born}", self.machine, count)
+        self.producers.append(producer)
+        self.simulation.add(producer)
+        return producer
+
+    def add_consumer(self) -> SimConsumer:
+        """A fresh member of the group."""
+        self.born += 1
+        consumer = SimConsumer(f"consumer-{self.born}", self.machine, GROUP)
+        self.consumers.append(consumer)
+        self.simulation.add(consumer)
+        return consumer
+
+    def kill_clients(self) -> None:
+        """What a power cut does to them."""
+        for client in [*self.producers, *self.consumers]:
+            client.die()
+        self.producers.clear()
+        self.consumers.clear()
+
+    def settled(self) -> bool:
+        """All sent, answered, dispatched, visible and consumed."""
+        board = self.machine.board
+        if board is None or not all(producer.done for producer in self.producers):
+            return False
+        if board.word(layout.BOARD_DISPATCHED) < board.word(layout.BOARD_APPENDED):
+            return False
+        for topic in board.topics():
+            if topic.name not in TOPICS:
+                continue
+            for queue_id in range(topic.queue_count):
+                row = board.queue(topic.queue_base + queue_id)
+                read = self.model.consumed[GROUP, (topic.name, queue_id)]
+                if any(offset not in read for offset in range(row["next_offset"])):
+                    return False
+        return True
+
+
+def new_world(seed: int) -> World:
+    """A machine that is about to start, with two producers and two consumers."""
+    simulation, model = Simulation(seed), Model()
+    world = World(simulation, model, SimMachine(simulation, model, TOPICS), [], [])
+    for _ in range(2):
+        world.add_producer(simulation.dice.randint(5, 40))
+        world.add_consumer()
+    return world
+
+
+# -------------------------------------------------------------------------------------------- faults
+
+
+def kill_an_agent(world: World) -> None:
+    """Between two of its steps."""
+    world.machine.kill_agent(world.dice.choice(ROLES))
+
+
+def kill_at_a_mark(world: World) -> None:
+    """Where the product says that it matters."""
+    mark = world.dice.choice(sorted(marks.MARKS))
+    world.simulation.note(f"plan: die at {mark}")
+    world.simulation.kill_at_mark(mark, world.dice.randint(1, 3))
+
+
+def kill_at_a_call(world: World) -> None:
+    """Before, in the middle of or after a change of the store by an agent, the replaced one too."""
+    role = world.dice.choice(ROLES)
+    for victim in (role, role):
+        fault = kill_at(world.dice.randint(1, 12), world.dice.choice(list(Moment)))
+        storage = world.machine.stores.get(victim.name.lower())
+        if storage is not None:
+            storage.faults.faults = (fault,)
+        world.machine.plans.agents[victim] = (fault,)
+    world.simulation.note(f"plan: {role.name} dies at a call")
+
+
+def kill_everything(world: World) -> None:
+    """SIGKILL of the whole broker, perhaps again while it recovers."""
+    plan_death_in_recovery(world)
+    world.machine.kill_broker(End.KILL)
+
+
+def cut_power(world: World) -> None:
+    """The machine goes down with its clients, perhaps again while the broker recovers."""
+    plan_death_in_recovery(world)
+    world.kill_clients()
+    world.machine.kill_broker(End.POWER)
+    world.add_producer(world.dice.randint(5, 20))
+    world.add_consumer()
+
+
+def plan_death_in_recovery(world: World) -> None:
+    """Half of the starts die at one of their changes."""
+    if world.dice.random() < 0.5:
+        fault = kill_at(world.dice.randint(1, 25), world.dice.choice(list(Moment)))
+        world.machine.plans.supervisor = (fault,)
+
+
+def change_members(world: World) -> None:
+    """A consumer dies or joins, a producer dies or comes."""
+    clients: list[Callable[[], object]] = [world.add_consumer]
+    if len(world.consumers) > 1:
+        clients.append(lambda: world.consumers.pop(0).die())
+    clients.append(lambda: world.add_producer(5))
+    if len(world.producers) > 1:
+        clients.append(lambda: world.producers.pop(0).die())
+    world.dice.choice(clients)()
+
+
+def step_the_clock(world: World) -> None:
+    """The wall clock is set by up to a day."""
+    world.machine.simulation.clock.step_wall(world.dice.randint(-86_400_000, 86_400_000))
+
+
+def break_the_disk(world: World) -> None:
+    """A write or sync of an agent fails; the broker ends and starts again."""
+    role = world.dice.choice([Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS])
+    storage = world.machine.stores.get(role.name.lower())
+    if storage is not None:
+        kind = world.dice.choice(["write", "sync"])
+        once = world.dice.random() < 0.5
+        fault = fail_at(world.dice.randint(1, 5), errno.EIO, (kind,), persistent=not once)
+        storage.faults.faults = (fault,)
+        world.simulation.note(f"plan: {role.name} meets EIO at a {kind}")
+
+
+FAULTS: tuple[Callable[[World], None], ...] = (
+    kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, cut_power, change_members,
+    step_the_clock, break_the_disk,
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- a run
+
+
+def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> World:
+    """One run; raises what the oracle or an agent finds. Returns the world for statistics."""
+    world = new_world(seed)
+    simulation = world.simulation
+    for _ in range(world.dice.randint(0, 6) if faults else 0):
+        pause = simulation.steps + world.dice.randint(20, 1500)
+        simulation.run_until(lambda last=pause: simulation.steps >= last, STEPS_MAX)
+        world.dice.choice(faults)(world)
+    calm(world)
+    simulation.run_until(world.settled, STEPS_MAX)
+    stop_cleanly(world)
+    world.machine.ended_by = End.STOP
+    world.machine.start()
+    simulation.run_until(lambda: world.machine.running, STEPS_MAX)
+    world.model.check_all_consumed(GROUP, set(TOPICS))
+    return world
+
+
+def calm(world: World) -> None:
+    """No more faults, and somebody who consumes."""
+    world.simulation.note("calm")
+    world.simulation.kill_at_mark("", 1)
+    world.machine.plans.agents.clear()
+    world.machine.plans.supervisor = ()
+    for storage in world.machine.stores.values():
+        storage.faults.faults = ()
+    if not world.consumers:
+        world.add_consumer()
+
+
+def stop_cleanly(world: World) -> None:
+    """As the supervisor does it: each agent in turn finishes what was accepted."""
+    machine, simulation = world.machine, world.simulation
+    for client in [*world.producers, *world.consumers]:
+        client.die()
+    for role in ROLES:
+        name = role.name.lower()
+        simulation.run_until(lambda name=name: name in simulation.actors, STEPS_MAX)
+        actor = simulation.actors[name]
+        assert isinstance(actor, AgentActor), name
+        machine.tables[role].stop = True
+        machine.bell(role).ring()
+        actor.idle_cycles = 0
+        simulation.run_until(lambda actor=actor: actor.idle_cycles >= 2, STEPS_MAX)
+        simulation.remove(name)
+        actor.agent.close()
+    epoch.mark_stopped(machine.stores["supervisor"])
+    simulation.note("stopped")

@@ -1,0 +1,71 @@
+"""The golden sets in tests/golden/data: stores of a real RocketMQ, and what it reads from them."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import tarfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).resolve().parent.parent / "golden" / "data"
+
+#: Every set; named here, so that none can get lost without a test failing.
+CLEAN_SETS = (
+    *("batch", "batch-533", "crc", "crc-533", "delay", "delay-533", "filter", "odd"),
+    *("plain", "plain-533", "retry", "retry-533", "timer", "timer-533", "tx", "tx-533"),
+)
+CRASH_SETS = ("crash", "crash-torn")
+SETS = (*CLEAN_SETS, *CRASH_SETS)
+
+
+@dataclass(frozen=True)
+class GoldenStore:
+    """An unpacked archive."""
+
+    name: str
+    directory: Path
+
+    @property
+    def store(self) -> Path:
+        """The store's root."""
+        return self.directory / "store"
+
+    @property
+    def settings_file(self) -> Path:
+        """The settings that differ from the defaults."""
+        return self.directory / "settings"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The same, read."""
+        lines = self.settings_file.read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    @property
+    def segment_bytes(self) -> int:
+        """Length of a commit-log file."""
+        return int(self.settings["mappedFileSizeCommitLog"])
+
+
+def unpack(name: str, directory: Path) -> GoldenStore:
+    """Unpack a set's archive into a directory of the caller."""
+    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
+        archive.extractall(directory, filter="data")
+    return GoldenStore(name, directory)
+
+
+@cache
+def dump_text(name: str, stage: str = "recovered") -> tuple[str, ...]:
+    """Lines of the dump that RocketMQ's classes made."""
+    suffix = "" if stage == "recovered" else f"-{stage}"
+    with lzma.open(DATA / f"{name}.dump{suffix}.jsonl.xz", "rt", encoding="ascii") as lines:
+        return tuple(line.rstrip("\n") for line in lines)
+
+
+def dump_lines(name: str, *kinds: str) -> list[dict[str, Any]]:
+    """Objects of the dump, of some kinds or of all."""
+    objects = (json.loads(line) for line in dump_text(name))
+    return [line for line in objects if not kinds or line["kind"] in kinds]

@@ -1,0 +1,261 @@
+"""The oracle of the simulator: what was promised, in plain Python, and whether the log keeps it.
+
+It knows only what clients did and saw, and reads the store's files by itself (reliability.md, P1 to
+P6, P10 to P12).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import Enum
+
+from shm import layout
+from shm.codes import Status
+from shm.record import OWN, Invalid, Record
+from shm.segment import open_log
+from shm.storage import Storage, read_file
+
+QueueName = tuple[str, int]
+
+ACCEPTED = (Status.OK, Status.DUPLICATE, Status.UNKNOWN_POSITION)
+
+
+class End(Enum):
+    """What the machine went through since the log was last looked at."""
+
+    STOP = "clean stop"
+    KILL = "kill"
+    POWER = "power cut"
+
+
+class BrokenPromiseError(AssertionError):
+    """The oracle's verdict; its text begins with the promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A message that a producer has begun to send."""
+
+    topic: str
+    body: bytes
+    queue: int = -1
+    batch: int = 0  # number of its batch, 0 = alone
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a producer was answered."""
+
+    status: Status
+    queue: int
+    offset: int
+    position: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record as found in the log."""
+
+    producer: str
+    seq: int
+    topic: str
+    queue: int
+    offset: int
+    position: int
+    end: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class Sender:
+    """One producer's own memory of what it did."""
+
+    intents: dict[int, Intent] = field(default_factory=dict)
+    receipts: dict[int, Receipt] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)  # written, acknowledged as such, then a power cut
+    alive: bool = True
+
+
+def require(holds: bool, promise: str, what: str) -> None:
+    """Raise BrokenPromiseError unless a promise holds."""
+    if not holds:
+        raise BrokenPromiseError(f"{promise}: {what}")
+
+
+class Model:
+    """Everything that happened, and the promises about it."""
+
+    def __init__(self) -> None:
+        self.senders: dict[str, Sender] = defaultdict(Sender)
+        self.durable = 0  # the highest position that was ever published as durable
+        self.held: dict[tuple[str, QueueName], int] = {}  # (group, queue) -> live session
+        self.committed: dict[tuple[str, QueueName], int] = {}  # acknowledged by groups
+        self.consumed: dict[tuple[str, QueueName], dict[int, bytes]] = defaultdict(dict)
+        self.log: list[Stored] = []
+
+    # ------------------------------------------------------------------------- what clients report
+
+    def sent(self, producer: str, seq: int, intent: Intent) -> None:
+        """Before the entry is put."""
+        self.senders[producer].intents[seq] = intent
+
+    def answered(self, producer: str, seq: int, receipt: Receipt) -> None:
+        """A completion was taken."""
+        sender = self.senders[producer]
+        require(seq in sender.intents, "P6", f"{producer} was answered seq {seq} that it never sent")
+        require(seq not in sender.receipts, "P6", f"{producer} was answered seq {seq} twice")
+        sender.receipts[seq] = receipt
+
+    def consumer_read(self, group: str, queue: QueueName, offset: int, body: bytes) -> None:
+        """A message was handed to an application."""
+        floor = self.committed.get((group, queue), 0)
+        require(
+            offset >= floor, "P5", f"{group} reads {queue} at {offset} again, committed is {floor}"
+        )
+        self.consumed[group, queue][offset] = body
+
+    def granted(self, group: str, queue: QueueName, session: int) -> None:
+        """A session believes from now on that it owns a queue."""
+        other = self.held.get((group, queue), session)
+        require(other == session, "P5", f"{queue} of {group} is leased to {other} and {session}")
+        self.held[group, queue] = session
+
+    def gave_back(self, group: str, queue: QueueName, session: int) -> None:
+        """A session has finished with a queue."""
+        if self.held.get((group, queue)) == session:
+            del self.held[group, queue]
+
+    def session_over(self, session: int) -> None:
+        """A session has ended, with all that it owned."""
+        self.held = {key: owner for key, owner in self.held.items() if owner != session}
+
+    # --------------------------------------------------------------------------- what the log says
+
+    def check_store(self, storage: Storage, appended: int, after: End) -> None:
+        """Compare the log below `appended` with what was promised; forget what a power cut took."""
+        self.log = read_log(storage, appended)
+        found = {(record.producer, record.seq): record for record in self.log}
+        self._check_identity(found)
+        self._check_order()
+        for producer, sender in self.senders.items():
+            self._check_prefix(producer, sender, found)
+            self._check_receipts(producer, sender, found, after)
+        self._check_consumed(after)
+
+    def _check_identity(self, found: dict[tuple[str, int], Stored]) -> None:
+        seen: set[tuple[str, int]] = set()
+        for record in self.log:
+            name = (record.producer, record.seq)
+            require(name not in seen, "P6", f"{name} is in the log twice, again at {record.position}")
+            seen.add(name)
+            intent = self.senders[record.producer].intents.get(record.seq)
+            require(intent is not None, "P6", f"nobody sent {name}")
+            assert intent is not None
+            same = (intent.topic, intent.body) == (record.topic, record.body)
+            require(same, "P6", f"{name} is not what was sent: {record}")
+            asked = intent.queue in (-1, record.queue)
+            require(asked, "P6", f"{name} was sent to queue {intent.queue}: {record}")
+
+    def _check_order(self) -> None:
+        expected: dict[QueueName, int] = defaultdict(int)
+        last_seq: dict[str, int] = defaultdict(int)
+        for record in self.log:
+            name = (record.topic, record.queue)
+            dense = record.offset == expected[name]
+            require(dense, "P5", f"{name} goes on with {record.offset}, not {expected[name]}")
+            expected[name] += 1
+            rises = record.seq > last_seq[record.producer]
+            require(rises, "P5", f"{record.producer}: {record.seq} behind {last_seq[record.producer]}")
+            last_seq[record.producer] = record.seq
+
+    def _check_prefix(
+        self, producer: str, sender: Sender, found: dict[tuple[str, int], Stored]
+    ) -> None:
+        """Nothing is left out before the last one that is there, but what was refused or lost."""
+        last = max((seq for name, seq in found if name == producer), default=0)
+        for seq in range(1, last):
+            receipt = sender.receipts.get(seq)
+            refused = receipt is not None and receipt.status not in ACCEPTED
+            there = (producer, seq) in found
+            require(not (there and refused), "P6", f"{producer} {seq} was refused and is there")
+            require(
+                there or refused or seq in sender.lost, "P5", f"{producer} {seq} missing below {last}"
+            )
+
+    def _check_receipts(
+        self, producer: str, sender: Sender, found: dict[tuple[str, int], Stored], after: End
+    ) -> None:
+        for seq, receipt in sender.receipts.items():
+            if receipt.status not in ACCEPTED or seq in sender.lost:
+                continue
+            record = found.get((producer, seq))
+            if record is None:
+                may = after is End.POWER and (receipt.end < 0 or receipt.end > self.durable)
+                promise = "P1" if receipt.end <= self.durable else "P2"
+                require(may, promise, f"{producer} {seq} is gone after a {after.value}: {receipt}")
+                sender.lost.add(seq)
+            elif receipt.status is not Status.UNKNOWN_POSITION:
+                stored = (record.queue, record.offset, record.position, record.end)
+                told = (receipt.queue, receipt.offset, receipt.position, receipt.end)
+                require(stored == told, "P5", f"{producer} {seq} was told {told}, is at {stored}")
+
+    def _check_consumed(self, after: End) -> None:
+        bodies = {(r.topic, r.queue, r.offset): r.body for r in self.log}
+        for (group, name), read in self.consumed.items():
+            for offset in sorted(read):
+                body = bodies.get((*name, offset))
+                if after is End.POWER and body != read[offset]:
+                    del read[offset]  # seen at level written, then lost
+                    continue
+                require(body == read[offset], "P6", f"{group} read at {offset} of {name} {read[offset]!r}")
+
+    def check_all_consumed(self, group: str, topics: set[str]) -> None:
+        """In the end, every record of the topics has been read by the group (P10)."""
+        for record in self.log:
+            if record.topic in topics:
+                read = self.consumed[group, (record.topic, record.queue)]
+                require(record.offset in read, "P10", f"{group} never read {record}")
+
+    def power_cut(self) -> None:
+        """The ledger may have lost its last second: what was committed may be consumed again."""
+        self.committed.clear()
+        self.held.clear()
+
+
+def read_log(storage: Storage, appended: int) -> list[Stored]:
+    """All records below a position, each checked by its own checksums."""
+    found = []
+    for position, item in open_log(storage).scan(0, appended, OWN):
+        require(not isinstance(item, Invalid), "P13", f"no record at {position}: {item}")
+        if isinstance(item, Record):
+            uniq = item.property_map()["UNIQ_KEY"]
+            found.append(
+                Stored(
+                    uniq[:20].lower(),
+                    int(uniq[20:], 16),
+                    item.topic,
+                    item.queue_id,
+                    item.queue_offset,
+                    position,
+                    position + item.total_size,
+                    item.body,
+                )
+            )
+            require(item.physical_offset == position, "P13", f"position in {item}")
+    return found
+
+
+def check_units(storage: Storage, log: list[Stored], queue: QueueName, units: int) -> None:
+    """The first `units` of a ConsumeQueue name the queue's records in their order (P14)."""
+    folder = f"consumequeue/{queue[0]}/{queue[1]}"
+    data = b"".join(read_file(storage, f"{folder}/{name}") for name in storage.list(folder))
+    records = [record for record in log if (record.topic, record.queue) == queue]
+    require(units <= len(records), "P14", f"{queue} has {units} units, {len(records)} records")
+    for offset in range(units):
+        unit = layout.CQ_UNIT.unpack(data, offset * layout.CQ_UNIT_BYTES)
+        record = records[offset]
+        names = (unit["physical_offset"], unit["size"])
+        expected = (record.position, record.end - record.position)
+        require(names == expected, "P14", f"unit {offset} of {queue} is {names}, not {expected}")

@@ -1,0 +1,356 @@
+"""Simulated client processes: real lanes and kernels, driven step by step."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shm import groupwire, layout
+from shm.codes import AgentState, EntryFlag, Role, Status
+from shm.controllane import ControlLane, End
+from shm.kernels import frames, ring
+from shm.record import OWN, Record, parse_record
+from tests.support.lanes import lane_words, set_route
+from tests.support.model import Intent, Model, QueueName, Receipt
+from tests.support.simbell import SimBell
+from tests.support.simmachine import SimMachine
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from workers.session import Session
+
+NEVER_NS = 3_600_000_000_000
+UNANSWERED_MAX = 12
+EXTRA = np.zeros(0, np.uint8)
+
+
+class SimClient:
+    """What producers and consumers share: a bell, a session that may end at any time, sleep."""
+
+    groups = False
+    producer = b""
+
+    def __init__(self, name: str, machine: SimMachine) -> None:
+        self.name = name
+        self.machine = machine
+        self.model: Model = machine.model
+        self.dice = machine.simulation.dice
+        self.bell = SimBell()
+        self.session: Session | None = None
+        self._asleep = False
+
+    def ready_at(self, now_ns: int) -> int:
+        """Asleep until rung; without a broker, until there is one."""
+        if self.session is None:
+            return now_ns if self.machine.running else now_ns + NEVER_NS
+        return now_ns + NEVER_NS if self._asleep and not self.bell.rung else now_ns
+
+    def session_over(self) -> None:
+        """The socket has ended."""
+        self.session = None
+
+    def die(self) -> None:
+        """SIGKILL this process."""
+        self.machine.simulation.remove(self.name)
+        if self.session is not None:
+            self.machine.end_session(self.session.session)
+
+    def step(self, now_ns: int) -> None:
+        """Attach, or wake, or go on."""
+        if self.session is None:
+            self._asleep = False
+            self.bell.clear()
+            self.session = self.machine.attach(self)
+            if self.session is not None:
+                self.attached(self.session)
+        elif self._asleep:
+            self.bell.clear()
+            self._asleep = False
+        else:
+            self.go_on(self.session, now_ns)
+
+    def attached(self, session: Session) -> None:
+        """A fresh session is there."""
+        raise NotImplementedError
+
+    def go_on(self, session: Session, now_ns: int) -> None:
+        """One step with a session."""
+        raise NotImplementedError
+
+
+class SimProducer(SimClient):
+    """Sends numbered messages, keeps what is not answered, and submits it again after a restart."""
+
+    def __init__(self, name: str, machine: SimMachine, count: int) -> None:
+        super().__init__(name, machine)
+        self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
+        self.left = count
+        self.unanswered: deque[tuple[int, Intent, int]] = deque()  # seq, what, flags
+        self.unput: deque[tuple[int, Intent, int]] = deque()
+        self.durable_end = 0  # somebody waits for this position
+        self._seq = 0
+        self._words: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._out = np.zeros(8 * frames.COMPLETION_WORDS, np.int64)
+
+    @property
+    def done(self) -> bool:
+        """All sent, answered, and durable where that was asked for."""
+        return not (self.left or self.unanswered) and not self._waits_for_disk()
+
+    def attached(self, session: Session) -> None:
+        """Routes again, and everything that has no answer yet, in order."""
+        metadata = self.machine.metadata
+        assert metadata is not None, "attached to a running broker"
+        for number, topic in enumerate(self.machine.topics):
+            set_route(session, number, metadata.open(topic, create=False).slot, b"TAGS\x01a\x02")
+        self._words = lane_words(session.plan.writer)
+        self.unput = deque(self.unanswered)
+        self._words[frames.SEQ] = self.unput[0][0] - 1 if self.unput else self._seq
+        self._words[frames.COMPLETED] = self._words[frames.SEQ]
+
+    def go_on(self, session: Session, now_ns: int) -> None:
+        """Take answers, put something, or go to sleep."""
+        worked = self._take(session)
+        if self.left and len(self.unanswered) < UNANSWERED_MAX and self.dice.random() < 0.7:
+            self._intend()
+        if self.unput:
+            worked = self._put(session) or worked
+        if not worked and (self.unput or not self.left or len(self.unanswered) >= UNANSWERED_MAX):
+            self._asleep = self._may_sleep(session)
+
+    def _intend(self) -> None:
+        self.left -= 1
+        self._seq += 1
+        topic = self.dice.choice(list(self.machine.topics))
+        queue = self.dice.choice([-1, 0])
+        size = self.dice.choice([0, 10, 200, 1500])
+        body = f"{self.producer.hex()}:{self._seq}:".encode() + b"." * size
+        flags = int(EntryFlag.RECEIPT)
+        if self.dice.random() < 0.2:
+            flags |= int(EntryFlag.DURABLE)
+        intent = Intent(topic, body, queue)
+        self.model.sent(self.producer.hex(), self._seq, intent)
+        self.unanswered.append((self._seq, intent, flags))
+        self.unput.append(self.unanswered[-1])
+
+    def _put(self, session: Session) -> bool:
+        seq, intent, flags = self.unput[0]
+        route = list(self.machine.topics).index(intent.topic)
+        form = np.array([flags, route, intent.queue, 1_700_000_000_000, 0, 0], np.int64)
+        self._words[frames.RING] = 0
+        body = np.frombuffer(intent.body, np.uint8)
+        done = ring.put(session.arena, self._words, form, body, EXTRA)
+        if self._words[frames.RING]:
+            self.machine.bell(Role.WRITER).ring()
+        if done == ring.FULL:
+            return False
+        assert done == seq, f"put gave {done}, not {seq}"
+        self.unput.popleft()
+        return True
+
+    def _take(self, session: Session) -> bool:
+        self._words[frames.RING] = 0
+        taken = int(ring.take_completions(session.arena, self._words, self._out))
+        if self._words[frames.RING]:
+            self.machine.bell(Role.WRITER).ring()
+        for row in self._out[: taken * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS):
+            self._answered(row)
+        return taken > 0
+
+    def _answered(self, row: NDArray[np.int64]) -> None:
+        seq, status = int(row[frames.OUT_SEQ]), Status(int(row[frames.OUT_STATUS]))
+        expected, _intent, flags = self.unanswered.popleft()
+        assert seq == expected, f"{self.name} waits for {expected}, was answered {seq}"
+        receipt = Receipt(
+            status,
+            int(row[frames.OUT_QUEUE]),
+            int(row[frames.OUT_OFFSET]),
+            int(row[frames.OUT_POSITION]),
+            int(row[frames.OUT_END]),
+        )
+        self.model.answered(self.producer.hex(), seq, receipt)
+        if flags & EntryFlag.DURABLE:
+            self.durable_end = max(self.durable_end, receipt.end)
+
+    def _waits_for_disk(self) -> bool:
+        board = self.machine.board
+        return board is None or board.word(layout.BOARD_DURABLE) < self.durable_end
+
+    def _may_sleep(self, session: Session) -> bool:
+        """Raise the flags, look again."""
+        if self._waits_for_disk():
+            at = layout.ARENA_DURABLE_WANTED
+            session.arena[at : at + 8].view("<i8")[0] = self.durable_end
+            if not self._waits_for_disk():
+                return False
+        control = session.plan.writer.control
+        flag_at = control + layout.LANE_CLIENT_ARMED
+        for word, seen in (
+            (layout.LANE_DOWN_TAIL, frames.DOWN_CURSOR),
+            (layout.LANE_UP_HEAD, frames.UP_SEEN),
+        ):
+            if word == layout.LANE_UP_HEAD and not self.unput:
+                continue
+            if not ring.arm(session.arena, flag_at, 1, control + word, int(self._words[seen])):
+                return False
+        return True
+
+
+class SimConsumer(SimClient):
+    """A member of a group that reads what it is granted, commits now and then, and gives back."""
+
+    groups = True
+
+    def __init__(self, name: str, machine: SimMachine, group: str) -> None:
+        super().__init__(name, machine)
+        self.group = group
+        self.owned: dict[int, tuple[int, int]] = {}  # board queue -> (lease, next offset)
+        self._outbox: deque[Any] = deque()
+        self._serial = 0
+        self._asked: dict[int, dict[int, int]] = {}  # serial of a commit -> offsets
+        self._lane: ControlLane | None = None
+        self._storage = machine.storage_for(name)
+
+    def session_over(self) -> None:
+        """All leases are over."""
+        super().session_over()
+        self.owned.clear()
+        self._outbox.clear()
+        self._asked.clear()
+
+    def attached(self, session: Session) -> None:
+        """Join."""
+        self._lane = ControlLane(session.arena, session.plan.groups, End.CLIENT)
+        self._join()
+
+    def go_on(self, session: Session, now_ns: int) -> None:
+        """Hear notices, speak, read, commit, or go to sleep."""
+        worked = self._hear(session) or self._speak()
+        for queue in list(self.owned):
+            if self.dice.random() < 0.6:
+                worked = self._read(queue, session) or worked
+        if self.owned and worked and self.dice.random() < 0.3:
+            self._commit()
+        if not worked:
+            self._asleep = self._may_sleep(session)
+
+    def _join(self) -> None:
+        metadata = self.machine.metadata
+        assert metadata is not None, "attached to a running broker"
+        slots = [metadata.open(topic, create=False).slot for topic in self.machine.topics]
+        self._serial += 1
+        start = groupwire.ConsumeFrom.FIRST_OFFSET
+        self._outbox.append(groupwire.Join(self._serial, self.group, slots, start))
+
+    def _hear(self, session: Session) -> bool:
+        lane = self._lane
+        assert lane is not None, "attached"
+        body = lane.take()
+        if lane.wants_bell:
+            self.machine.bell(Role.GROUPS).ring()
+        if body is None:
+            return False
+        match groupwire.decode_notice(body):
+            case groupwire.Granted(queue, lease, offset):
+                held = self.owned.get(queue)
+                if held is None or held[0] != lease:
+                    self.model.granted(self.group, self._name(queue), session.session)
+                    self.owned[queue] = (lease, offset)
+            case groupwire.Revoke(queue, lease):
+                self._give_back(queue, lease, session)
+            case groupwire.Committed(serial, lost):
+                self._committed(serial, lost)
+            case groupwire.Rejoin():
+                self._join()
+            case groupwire.Refused() as refused:
+                raise AssertionError(f"{self.name} was refused: {refused}")
+        return True
+
+    def _speak(self) -> bool:
+        lane = self._lane
+        assert lane is not None, "attached"
+        if not self._outbox or not lane.put(groupwire.encode(self._outbox[0])):
+            return False
+        self._outbox.popleft()
+        if lane.wants_bell:
+            self.machine.bell(Role.GROUPS).ring()
+        return True
+
+    def _give_back(self, queue: int, lease: int, session: Session) -> None:
+        held = self.owned.get(queue)
+        if held is None or held[0] != lease:
+            return
+        del self.owned[queue]
+        self.model.gave_back(self.group, self._name(queue), session.session)
+        self._outbox.append(groupwire.Released(queue, lease, held[1]))
+
+    def _read(self, queue: int, session: Session) -> bool:
+        board = self.machine.board
+        assert board is not None, "a session implies a board"
+        lease, offset = self.owned[queue]
+        if offset >= board.word(board.queue_at(queue) + layout.QUEUE_MAX_OFFSET):
+            return False
+        record = self._fetch(self._name(queue), offset)
+        self.model.consumer_read(self.group, self._name(queue), offset, record.body)
+        self.owned[queue] = (lease, offset + 1)
+        return True
+
+    def _fetch(self, name: QueueName, offset: int) -> Record:
+        settings = self.machine.configuration.settings
+        file_bytes = settings.mapped_file_size_consume_queue
+        at = offset * layout.CQ_UNIT_BYTES
+        base = at // file_bytes * file_bytes
+        file = self._storage.open(f"consumequeue/{name[0]}/{name[1]}/{base:020d}")
+        unit = layout.CQ_UNIT.unpack(file.view(), at - base)
+        position, segment = unit["physical_offset"], settings.mapped_file_size_commit_log
+        base = position // segment * segment
+        view = self._storage.open(f"commitlog/{base:020d}").view()
+        record = parse_record(view.data, position - base, segment, OWN, position)
+        assert isinstance(record, Record), f"unit {offset} of {name} points at {record}"
+        assert (record.topic, record.queue_id) == name, f"unit {offset} of {name}: {record}"
+        assert record.queue_offset == offset, f"unit {offset} of {name}: {record}"
+        return record
+
+    def _commit(self) -> None:
+        self._serial += 1
+        offsets = {queue: offset for queue, (_lease, offset) in self.owned.items()}
+        leases = {queue: lease for queue, (lease, _offset) in self.owned.items()}
+        self._asked[self._serial] = offsets
+        self._outbox.append(groupwire.Commit(self._serial, leases, offsets, offsets))
+
+    def _committed(self, serial: int, lost: list[int]) -> None:
+        for queue, offset in self._asked.pop(serial, {}).items():
+            if queue not in lost:
+                key = (self.group, self._name(queue))
+                self.model.committed[key] = max(self.model.committed.get(key, 0), offset)
+
+    def _name(self, queue: int) -> QueueName:
+        board = self.machine.board
+        assert board is not None, "a session implies a board"
+        row = board.queue(queue)
+        topic = board.topic(row["topic"])
+        assert topic is not None, f"queue {queue} has a topic"
+        return topic.name, row["queue_id"]
+
+    def _may_sleep(self, session: Session) -> bool:
+        """Wait for the group's notices and for new messages in what is owned."""
+        arena, board = session.arena, self.machine.board
+        assert board is not None, "a session implies a board"
+        lane = self._lane
+        assert lane is not None, "attached"
+        for index, queue in enumerate(self.owned):
+            at = layout.INTEREST_AT + 4 * index
+            arena[at : at + 4].view("<u4")[0] = queue
+        at = layout.ARENA_INTEREST_COUNT
+        arena[at : at + 4].view("<u4")[0] = len(self.owned)
+        at = layout.ARENA_WAIT_ARMED
+        arena[at : at + 4].view("<u4")[0] = 1
+        for queue, (_lease, offset) in self.owned.items():
+            if offset < board.word(board.queue_at(queue) + layout.QUEUE_MAX_OFFSET):
+                return False
+        return not self._outbox and lane.arm(AgentState.ARMED)
+
+

@@ -1,0 +1,323 @@
+"""One simulated machine: the broker's agents, its disk, who is attached, and what kills them.
+
+Stands in for the supervisor's process work (fork, sockets, descriptors) and for nothing else:
+recovery, metadata, board and agents are the real ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from brokerd import agents, epoch
+from brokerd.agents import AgentEnv
+from brokerd.config import load
+from brokerd.epoch import Life
+from brokerd.metadata import Metadata
+from brokerd.recovery import recover
+from shm import layout
+from shm.arena import plan_arena
+from shm.board import Board, format_board
+from shm.codes import BrokerState, Role
+from tests.support.faults import Fault, FaultPlan, KilledError
+from tests.support.memory_sessions import MemorySessions, memory_session
+from tests.support.model import End, Model, check_units
+from tests.support.simbell import SimBell
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
+from tests.support.simulation import AgentActor, Simulation
+from workers.agent import Bells
+from workers.session import Session
+
+SETTINGS = {
+    "mapped_file_size_commit_log": 16 * 1024,
+    "mapped_file_size_consume_queue": 20 * 64,
+    "max_message_size": 4096,
+    "topics_max": 16,
+    "board_queues_max": 64,
+}
+ROLES = tuple(agents.CONSTRUCTORS)
+RESTART_NS = 1_000_000
+_PROGRESS = {
+    Role.WRITER: layout.BOARD_APPENDED,
+    Role.FLUSHER: layout.BOARD_DURABLE,
+    Role.READER: layout.BOARD_DISPATCHED,
+}
+
+
+class Client(Protocol):
+    """A simulated client process."""
+
+    name: str
+    bell: SimBell
+    producer: bytes
+    groups: bool
+
+    def session_over(self) -> None:
+        """The socket ended: the session is over, the process lives on."""
+        ...
+
+
+@dataclass(slots=True)
+class Plans:
+    """Faults that the processes of the next lives will meet."""
+
+    agents: dict[Role, Sequence[Fault]] = field(default_factory=dict)
+    supervisor: Sequence[Fault] = ()
+
+
+class SimMachine:
+    """See the module. An actor itself: the supervisor."""
+
+    name = "supervisor"
+
+    def __init__(
+        self, simulation: Simulation, model: Model, topics: dict[str, tuple[int, str]]
+    ) -> None:
+        """`topics`: name -> (queues, durability)."""
+        self.simulation = simulation
+        self.model = model
+        self.topics = topics
+        self.disk = Disk()
+        self.configuration = load(None, SETTINGS, {})
+        self.plans = Plans()
+        self.board: Board | None = None
+        self.metadata: Metadata | None = None
+        self.tables: dict[Role, MemorySessions] = {}
+        self.stores: dict[str, SimStorage] = {}
+        self.sessions: dict[int, tuple[Session, Client]] = {}
+        self.lives = 0
+        self.ended_by = End.STOP
+        self.expect_cut_off: set[str] = set()  # clients that break the rules on purpose
+        self._old_board: Board | None = None
+        self._bells = self._new_bells()
+        self._next_session = 1
+        self._due: list[tuple[int, Callable[[], None]]] = []
+        self._boot_id = self._random_bytes(16)
+        simulation.on_death = self._on_death
+        simulation.after_step = self.observe
+        simulation.add(self)
+        self._later(0, self.start)
+
+    # ------------------------------------------------------------------------------------ as actor
+
+    def ready_at(self, now_ns: int) -> int:
+        """When something is due, or an agent wants something."""
+        if any(table.cut or table.failures for table in self.tables.values()):
+            return now_ns
+        return min((when for when, _ in self._due), default=now_ns + 3_600_000_000_000)
+
+    def step(self, now_ns: int) -> None:
+        """Do what is due, hear the agents."""
+        for when, what in sorted(self._due, key=lambda item: item[0]):
+            if when <= now_ns:
+                self._due.remove((when, what))
+                what()
+                return
+        for table in list(self.tables.values()):
+            if table.failures:
+                self.simulation.note(f"store failed: {table.failures}")
+                self.kill_broker(End.KILL)
+                return
+            for number, why in table.cut:
+                self._cut_off(number, why)
+            table.cut.clear()
+
+    def observe(self) -> None:
+        """After each step: what was published as durable once must stay."""
+        if self.board is not None:
+            self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
+
+    # ---------------------------------------------------------------------------------- life, death
+
+    @property
+    def running(self) -> bool:
+        """True while sessions can attach."""
+        return self.board is not None
+
+    def start(self) -> None:
+        """Begin a life: recover, board, agents. A planned death in here is met by another try."""
+        storage = self._storage("supervisor", self.plans.supervisor)
+        self.plans.supervisor = ()
+        try:
+            self._bring_up(storage)
+        except KilledError as death:
+            self.simulation.note(f"dies while starting: {death}")
+            self.board = None
+            self._later(RESTART_NS, self.start)
+        except OSError as error:
+            self.simulation.note(f"cannot start: {error}")
+            self.board = None
+            self._later(RESTART_NS, self.start)
+
+    def _bring_up(self, storage: SimStorage) -> None:
+        _life, configuration = epoch.begin(storage, self.configuration)
+        settings = configuration.settings
+        found = recover(storage, settings, self._old_board, lambda *_: None)
+        metadata = Metadata(storage, settings, self.simulation.clock)
+        metadata.load()
+        number = self.simulation.dice.getrandbits(47) << 16 | self.lives + 1
+        board = self._format(number)
+        metadata.publish(board, found)
+        epoch.mark_running(storage, Life(number, self._boot_id.hex()))
+        for name, (queues, level) in self.topics.items():
+            metadata.create(name, queues, level)
+        self.lives += 1
+        self.simulation.note(f"life {self.lives}: recovered to {found.appended}")
+        self.model.check_store(self._storage("oracle"), found.appended, self.ended_by)
+        self.board, self.metadata = board, metadata
+        self._check_queues()
+        self._old_board = board
+        self._bells = self._new_bells()
+        for role in ROLES:
+            self.start_agent(role)
+        board.set_half(layout.BOARD_STATE, BrokerState.READY)
+
+    def _check_queues(self) -> None:
+        board = self.board
+        assert board is not None, "checked while running"
+        for topic in board.topics():
+            for queue_id in range(topic.queue_count):
+                row = board.queue(topic.queue_base + queue_id)
+                name = (topic.name, queue_id)
+                check_units(self._storage("oracle"), self.model.log, name, row["max_offset"])
+
+    def _format(self, number: int) -> Board:
+        settings = self.configuration.settings
+        size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
+        memory = memoryview(bytearray(size))
+        format_board(
+            memory,
+            epoch=number,
+            boot_id=self._boot_id,
+            topics_max=settings.topics_max,
+            queues_max=settings.board_queues_max,
+            segment_bytes=settings.mapped_file_size_commit_log,
+            cq_bytes=settings.mapped_file_size_consume_queue,
+            started_ms=self.simulation.clock.wall_ms(),
+        )
+        return Board(memory)
+
+    def start_agent(self, role: Role) -> None:
+        """Start or replace one agent; it is told of all sessions."""
+        if self.board is None:
+            return
+        table = self.tables[role] = MemorySessions()
+        for session, _client in self.sessions.values():
+            table.attach(session)
+        name = role.name.lower()
+        storage = self._storage(name, self.plans.agents.pop(role, ()))
+        env = AgentEnv(
+            storage, self.simulation.clock, self.board, self._bells, self.configuration.settings
+        )
+        try:
+            agent = agents.build(role, replace(env, sessions=table))
+        except KilledError as death:
+            self.simulation.note(f"{name} dies while starting: {death}")
+            self._later(RESTART_NS, lambda: self.start_agent(role))
+            return
+        bell = getattr(self._bells, name)
+        board, word = self.board, _PROGRESS.get(role, 0)
+        self.simulation.add(AgentActor(agent, bell, lambda: board.word(word) if word else 0))
+
+    def kill_agent(self, role: Role) -> None:
+        """SIGKILL one agent between two of its steps; the supervisor replaces it."""
+        name = role.name.lower()
+        if name not in self.simulation.actors:
+            return
+        self.simulation.note(f"kill {name}")
+        self.simulation.remove(name)
+        self._on_death(name)
+
+    def kill_broker(self, end: End) -> None:
+        """All agents and the supervisor at once; a power cut takes the clients' machine too."""
+        self.simulation.note(end.value)
+        for role in ROLES:
+            self.simulation.remove(role.name.lower())
+        for storage in self.stores.values():
+            storage.dead = True
+        self.tables.clear()
+        self._due.clear()
+        self.board, self.metadata = None, None
+        worse = End.POWER in (end, self.ended_by if not self.running else end)
+        self.ended_by = End.POWER if worse else end
+        for number in list(self.sessions):
+            self.end_session(number)
+        if end is End.POWER:
+            self._old_board = None
+            self._boot_id = self._random_bytes(16)
+            self.disk.power_cut(self.simulation.dice)
+            self.model.power_cut()
+        self._later(RESTART_NS, self.start)
+
+    def _on_death(self, name: str) -> None:
+        for role in ROLES:
+            if role.name.lower() == name:
+                self.stores[name].dead = True
+                self.tables.pop(role, None)
+                self._later(RESTART_NS, lambda: self.start_agent(role))
+
+    # ------------------------------------------------------------------------------------- sessions
+
+    def attach(self, client: Client) -> Session | None:
+        """A session for a client, or None while the broker is down."""
+        if self.board is None:
+            return None
+        number, self._next_session = self._next_session, self._next_session + 1
+        plan = plan_arena(4096, 4096, 4096, 4096)
+        made = memory_session(number, plan, epoch=self.board.epoch, producer=client.producer)
+        session = replace(made, bell=client.bell, groups=client.groups)
+        self.sessions[number] = (session, client)
+        for role, table in self.tables.items():
+            table.attach(session)
+            self.bell(role).ring()
+        return session
+
+    def end_session(self, number: int) -> None:
+        """The session's socket has ended, from either side."""
+        entry = self.sessions.pop(number, None)
+        if entry is None:
+            return
+        for role, table in self.tables.items():
+            table.detach(number)
+            self.bell(role).ring()
+        self.model.session_over(number)
+        entry[1].session_over()
+
+    def bell(self, role: Role) -> SimBell:
+        """The bell that clients ring for an agent."""
+        bell = getattr(self._bells, role.name.lower())
+        assert isinstance(bell, SimBell), "all bells here are simulated"
+        return bell
+
+    def storage_for(self, name: str) -> SimStorage:
+        """A client's way to read the store."""
+        return SimStorage(self.disk, name)
+
+    def _cut_off(self, number: int, why: str) -> None:
+        entry = self.sessions.get(number)
+        if entry is None:
+            return
+        self.simulation.note(f"session {number} of {entry[1].name} is cut off: {why}")
+        if entry[1].name not in self.expect_cut_off:
+            raise AssertionError(f"{entry[1].name} kept the rules and was cut off: {why}")
+        self.end_session(number)
+
+    # --------------------------------------------------------------------------------------- inside
+
+    def _later(self, delay_ns: int, what: Callable[[], None]) -> None:
+        self._due.append((self.simulation.clock.monotonic_ns() + delay_ns, what))
+
+    def _storage(self, process: str, faults: Sequence[Fault] = ()) -> SimStorage:
+        plan = FaultPlan(tuple(faults), random.Random(self.simulation.dice.getrandbits(32)))
+        storage = SimStorage(self.disk, process, plan)
+        self.stores[process] = storage
+        return storage
+
+    def _new_bells(self) -> Bells:
+        return Bells(SimBell(), SimBell(), SimBell(), SimBell())
+
+    def _random_bytes(self, count: int) -> bytes:
+        return self.simulation.dice.getrandbits(8 * count).to_bytes(count, "big")

@@ -1,0 +1,172 @@
+"""All agents, clients, disk and clock of one machine under one seeded schedule.
+
+Nothing here sleeps, forks or looks at the real world: the same seed gives the same run. What may
+happen next is chosen by the dice among those that can go on, and among faults.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+from shm import marks
+from shm.clock import Clock
+from tests.support.faults import KilledError
+from tests.support.simbell import SimBell
+from tests.support.simclock import SimClock
+from workers.agent import IDLE_NS, Agent
+
+STEP_NS_MAX = 20_000
+#: Longer than any timer of an agent, shorter than any patience.
+STALL_NS = 60_000_000_000
+
+
+class LostWakeupError(AssertionError):
+    """An agent found work only because its sleep ran out."""
+
+
+class StalledError(AssertionError):
+    """Nobody has anything to do any more, and the goal is not reached."""
+
+
+class Actor(Protocol):
+    """Something that takes steps."""
+
+    name: str
+
+    def ready_at(self, now_ns: int) -> int:
+        """When it can go on; `now_ns` or less = now."""
+        ...
+
+    def step(self, now_ns: int) -> None:
+        """Go on a little."""
+        ...
+
+
+class AgentActor:
+    """The one loop of workers.agent.run, cut where another process may come in between."""
+
+    def __init__(self, agent: Agent, bell: SimBell, progress: Callable[[], int]) -> None:
+        """`progress` counts what the agent has done; it must not move after a sleep run out."""
+        self.name = agent.name
+        self.agent = agent
+        self.bell = bell
+        self._progress = progress
+        self._wake_at = 0
+        self._deep = False  # the sleep has no timer of the agent behind it
+        self._overslept = False
+        self.idle_cycles = 0
+        self._next: Callable[[int], None] = self._work
+
+    def ready_at(self, now_ns: int) -> int:
+        """Now, or when its sleep ends."""
+        asleep = self._next == self._wake and not self.bell.rung
+        return self._wake_at if asleep else now_ns
+
+    def step(self, now_ns: int) -> None:
+        """One of: work, go to sleep, wake up."""
+        self._next(now_ns)
+
+    def _work(self, now_ns: int) -> None:
+        before = self._progress()
+        if self.agent.do_work(now_ns):
+            self.idle_cycles = 0
+        else:
+            self.idle_cycles += 1
+            self._next = self._arm
+        if self._overslept and self._progress() != before:
+            raise LostWakeupError(f"{self.name} slept while it had work")
+        self._overslept = False
+
+    def _arm(self, now_ns: int) -> None:
+        sleep_ns = self.agent.arm(now_ns)
+        self._deep = sleep_ns >= IDLE_NS
+        self._wake_at = now_ns + sleep_ns
+        self._next = self._wake
+
+    def _wake(self, now_ns: int) -> None:
+        self._overslept = self._deep and not self.bell.rung and now_ns >= self._wake_at
+        self.bell.clear()
+        self.agent.disarm()
+        self._next = self._work
+
+
+class Simulation:
+    """The scheduler."""
+
+    #: The newest one, for whoever reports a run that failed.
+    latest: ClassVar[Simulation | None] = None
+
+    def __init__(self, seed: int) -> None:
+        Simulation.latest = self
+        self.seed = seed
+        self.dice = random.Random(seed)
+        self.clock = SimClock()
+        self.actors: dict[str, Actor] = {}
+        self.steps = 0
+        self.trace: list[str] = []
+        self.on_death: Callable[[str], None] = lambda name: None
+        self.after_step: Callable[[], None] = lambda: None
+        self._mark: tuple[str, int] | None = None
+        self.marks_passed: set[str] = set()
+        _: Clock = self.clock
+
+    def add(self, actor: Actor) -> None:
+        """Let an actor take part; it replaces one of the same name."""
+        self.actors[actor.name] = actor
+
+    def remove(self, name: str) -> None:
+        """Take an actor out."""
+        self.actors.pop(name, None)
+
+    def note(self, text: str) -> None:
+        """A line of the story that a failing seed prints."""
+        self.trace.append(f"{self.steps:6d} {self.clock.monotonic_ns() / 1e9:.6f} {text}")
+
+    def kill_at_mark(self, name: str, passing: int) -> None:
+        """Whoever passes the mark for the n-th time from now on dies there."""
+        self._mark = (name, passing)
+
+    def run_until(self, goal: Callable[[], bool], most_steps: int) -> None:
+        """Take steps until the goal is reached. Raises StalledError."""
+        marks.set_hook(self._pass_mark)
+        try:
+            last = self.steps + most_steps
+            while not goal():
+                if self.steps >= last:
+                    raise StalledError(f"the goal is not reached after {most_steps} steps")
+                self.step()
+        finally:
+            marks.set_hook(None)
+
+    def step(self) -> None:
+        """Let one actor go on; if all sleep, time passes until the first wakes."""
+        now_ns = self.clock.monotonic_ns()
+        times = {name: actor.ready_at(now_ns) for name, actor in self.actors.items()}
+        ready = [name for name, when in times.items() if when <= now_ns]
+        if not ready:
+            when = min(times.values(), default=now_ns + STALL_NS)
+            if when - now_ns >= STALL_NS:
+                raise StalledError("everybody sleeps for ever")
+            self.clock.advance(when - now_ns)
+            return
+        self.steps += 1
+        name = self.dice.choice(ready)
+        self.clock.advance(self.dice.randint(1, STEP_NS_MAX))
+        try:
+            self.actors[name].step(self.clock.monotonic_ns())
+        except KilledError as death:
+            self.note(f"{name} dies: {death}")
+            self.remove(name)
+            self.on_death(name)
+        self.after_step()
+
+    def _pass_mark(self, name: str) -> None:
+        self.marks_passed.add(name)
+        if self._mark is None or self._mark[0] != name:
+            return
+        left = self._mark[1] - 1
+        self._mark = (name, left) if left else None
+        if not left:
+            raise KilledError(f"mark {name}")

@@ -1,0 +1,109 @@
+"""Settings: precedence, conversion, and errors that name the setting and the mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd import config
+from shm.errors import SettingIllegal
+
+
+def test_later_sources_win_and_are_named(tmp_path: Path) -> None:
+    (tmp_path / "gantrymq.toml").write_text(
+        "default_topic_queue_nums = 2\nflush_interval_commit_log = 20\nconsume_timeout = 3\n"
+    )
+    environment = {
+        "GANTRYMQ_FLUSH_INTERVAL_COMMIT_LOG": "30",
+        "GANTRYMQ_CONSUME_TIMEOUT": "4",
+        "PATH": "/bin",
+    }
+    found = config.load(tmp_path, {"consume_timeout": 5}, environment)
+    settings = found.settings
+    assert settings.default_topic_queue_nums == 2
+    assert settings.flush_interval_commit_log == 30
+    assert settings.consume_timeout == 5
+    assert settings.max_message_size == 4 * 1024 * 1024
+    assert found.origins["default_topic_queue_nums"] == str(tmp_path / "gantrymq.toml")
+    assert found.origins["flush_interval_commit_log"] == "environment"
+    assert found.origins["consume_timeout"] == "given"
+    assert found.origins["max_message_size"] == "default"
+
+
+def test_defaults_are_rocketmqs() -> None:
+    settings = config.load(environment={}).settings
+    assert settings.mapped_file_size_commit_log == 1024**3
+    assert settings.mapped_file_size_consume_queue == 300_000 * 20
+    assert settings.default_topic_queue_nums == 8
+    assert settings.file_reserved_time == 72
+    assert settings.auto_create_topic_enable is True
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"flush_intervall_commit_log": "1"}, "did you mean 'flush_interval_commit_log'"),
+        ({"sessions_max": "many"}, "sessions_max = 'many' (given): give a whole number"),
+        ({"sessions_max": "0"}, "choose from 1 to"),
+        ({"auto_create_topic_enable": "perhaps"}, "give true or false"),
+        ({"default_durability": "eternal"}, "choose one of written, durable"),
+        ({"profile": "huge"}, "choose one of standard, small, temporary"),
+        ({"max_message_size": 100_000, "mapped_file_size_commit_log": 65_536}, "has room for"),
+        ({"sessions_max": True}, "give a whole number"),
+    ],
+)
+def test_errors_name_the_setting_and_the_mend(given: dict[str, object], says: str) -> None:
+    with pytest.raises(SettingIllegal) as caught:
+        config.load(None, given, {})
+    assert says in str(caught.value)
+    assert caught.value.setting in given
+
+
+def test_broken_toml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gantrymq.toml").write_text("sessions_max = \n")
+    with pytest.raises(SettingIllegal, match="gantrymq.toml is not TOML"):
+        config.load(tmp_path, None, {})
+
+
+def test_texts_become_what_the_setting_is() -> None:
+    given = config.parse_assignments(
+        ["auto_create_topic_enable=off", "broker_cpu=-1", "session_memory_max=2_000_000"]
+    )
+    settings = config.load(None, given, {}).settings
+    assert settings.auto_create_topic_enable is False
+    assert settings.broker_cpu == -1
+    assert settings.session_memory_max == 2_000_000
+    with pytest.raises(SettingIllegal, match="write --set name=value"):
+        config.parse_assignments(["sessions_max"])
+
+
+def test_a_consume_queue_file_holds_whole_units() -> None:
+    """SF-60: files are a multiple of 20 bytes; RocketMQ rounds up."""
+    given = {"mapped_file_size_consume_queue": 101}
+    assert config.load(None, given, {}).settings.mapped_file_size_consume_queue == 120
+
+
+def test_a_profile_changes_defaults_only() -> None:
+    found = config.load(None, {"profile": "temporary", "topics_max": 99}, {})
+    assert found.settings.mapped_file_size_commit_log == 16 * 1024 * 1024
+    assert found.origins["mapped_file_size_commit_log"] == "default of profile temporary"
+    assert found.settings.topics_max == 99
+    assert not found.given("mapped_file_size_commit_log")
+    assert found.given("topics_max")
+
+
+def test_a_small_segment_lowers_the_default_message_size() -> None:
+    settings = config.load(None, {"mapped_file_size_commit_log": 65_536}, {}).settings
+    assert settings.max_message_size == 65_536 - 91 - 8
+
+
+def test_strange_variables_are_reported_not_obeyed() -> None:
+    environment = {"GANTRYMQ_SESIONS_MAX": "3", "GANTRYMQ_HOME": "/x", "GANTRYMQ_MARK": "a"}
+    assert config.load(None, None, environment).unknown == ("GANTRYMQ_SESIONS_MAX",)
+
+
+def test_every_setting_says_what_it_means() -> None:
+    rows = config.describe(config.load(None, None, {}))
+    assert len(rows) == len(config.RULES)
+    assert all(row["meaning"] and row["value"] == row["default"] for row in rows)

@@ -1,0 +1,129 @@
+"""The ledger: what it says is what it said, wherever it was cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from shm import layout
+from shm.groupwire import ATTEMPTS_MAX
+from shm.storage import read_file
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
+from workers.ledger import NAME, GroupProgress, Ledger, open_ledger
+from workers.progress import Progress
+
+
+def filled(storage: SimStorage) -> Ledger:
+    ledger = open_ledger(storage, 1)
+    ledger.subscribe("g", "orders", 2)
+    ledger.commit("g", ("orders", 0), 3)
+    ledger.grant("g", ("orders", 0), 7)
+    ledger.start("g", ("orders", 0), 6, 7)
+    ledger.grant("h", ("events", 1), 8)
+    ledger.commit("h", ("events", 1), 4)
+    ledger.start("h", ("events", 1), 9, 8)
+    ledger.end_lease("h", ("events", 1), failed=True)
+    ledger.exported(0xDEADBEEF)
+    ledger.flush()
+    return ledger
+
+
+def state(ledger: Ledger) -> tuple[dict[str, GroupProgress], list[int], int]:
+    return ledger.groups, list(ledger.exports), ledger.last_lease
+
+
+def test_reading_gives_what_was_written() -> None:
+    storage = SimStorage(Disk())
+    before = filled(storage)
+    assert state(open_ledger(storage, 1)) == state(before)
+
+
+def test_compacting_says_the_same_in_fewer_bytes() -> None:
+    storage = SimStorage(Disk())
+    before = filled(storage)
+    for offset in range(4, 200):
+        before.commit("h", ("events", 1), offset)
+    before.flush()
+    long = storage.size_of(NAME)
+    before.compact()
+    assert storage.size_of(NAME) < long / 4
+    assert state(open_ledger(storage, 1)) == state(before)
+    before.commit("h", ("events", 1), 300)
+    before.flush()
+    assert state(open_ledger(storage, 1)) == state(before)
+
+
+def test_compacting_never_gives_a_lease_number_twice() -> None:
+    storage = SimStorage(Disk())
+    ledger = filled(storage)
+    ledger.end_lease("g", ("orders", 0), failed=False)
+    ledger.compact()
+    assert open_ledger(storage, 1).grant("g", ("orders", 0), 9) == 3
+
+
+def test_a_new_life_of_the_broker_ends_all_leases() -> None:
+    storage = SimStorage(Disk())
+    filled(storage)
+    queue = open_ledger(storage, 2).group("g").queue(("orders", 0))
+    assert queue.lease is None
+    assert queue.attempts == [(3, 6, 1)]
+
+
+def test_a_torn_tail_is_cut_at_every_byte() -> None:
+    storage = SimStorage(Disk())
+    filled(storage)
+    whole = read_file(storage, NAME)
+    ends = entry_ends(whole)
+    for length in range(len(whole)):
+        torn = SimStorage(Disk())
+        torn.create(NAME).write_at(whole[:length], 0)
+        Ledger(torn).load()
+        assert torn.size_of(NAME) == max(end for end in ends if end <= length)
+
+
+def entry_ends(data: bytes) -> list[int]:
+    ends = [0]
+    while ends[-1] < len(data):
+        names = layout.LEDGER.unpack(data, ends[-1])["name_bytes"]
+        ends.append(ends[-1] + layout.LEDGER.size + (names + 7) // 8 * 8)
+    return ends
+
+
+@pytest.mark.parametrize("bit", range(0, 48 * 8, 5))
+def test_a_flipped_bit_is_noticed(bit: int) -> None:
+    storage = SimStorage(Disk())
+    filled(storage)
+    data = bytearray(read_file(storage, NAME))
+    at = len(data) - layout.LEDGER.size
+    data[at + bit // 8] ^= 1 << bit % 8
+    damaged = SimStorage(Disk())
+    damaged.create(NAME).write_at(data, 0)
+    ledger = Ledger(damaged)
+    ledger.load()
+    assert damaged.size_of(NAME) == at
+    assert not ledger.exports
+
+
+def test_overlapping_failures_add_up() -> None:
+    queue = Progress(committed=0)
+    queue.add_attempt(0, 10)
+    queue.add_attempt(5, 15)
+    assert queue.attempts == [(0, 5, 1), (5, 10, 2), (10, 15, 1)]
+    queue.commit(7)
+    assert queue.attempts == [(7, 10, 2), (10, 15, 1)]
+    assert [queue.attempts_of(offset) for offset in (6, 7, 10, 15)] == [0, 2, 1, 0]
+
+
+def test_many_ranges_are_merged_to_the_higher_count() -> None:
+    queue = Progress(committed=0)
+    queue.set_attempts([(2 * n, 2 * n + 1, 1 + n % 3) for n in range(ATTEMPTS_MAX + 9)])
+    assert len(queue.attempts) == ATTEMPTS_MAX
+    assert queue.attempts[0] == (0, 19, 3)
+
+
+def test_seeking_back_forgets_what_was_started_beyond() -> None:
+    queue = Progress(committed=5)
+    queue.start(9)
+    queue.commit(2)
+    queue.end_lease(failed=True)
+    assert queue.attempts == []

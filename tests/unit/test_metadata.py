@@ -1,0 +1,239 @@
+"""Topics: rules of names, topics.json as RocketMQ reads it, and the board's tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from brokerd import config, topics
+from brokerd.metadata import Metadata
+from shm import layout
+from shm.board import Board, format_board
+from shm.clock import SystemClock
+from shm.codes import Level
+from shm.configfile import parse_config
+from shm.errors import GantryError, MessageIllegal, NotPermitted, Rejected, TopicNotFound
+from shm.storage import PosixStorage
+
+
+@dataclass(frozen=True)
+class Found:
+    """What recovery reports of a log."""
+
+    appended: int = 0
+    durable: int = 0
+    dispatched: int = 0
+    store_ms: int = 0
+    low: int = 0
+    queues: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    topics: frozenset[str] = frozenset()
+
+
+def make_board(topics_max: int = 16, queues_max: int = 64) -> Board:
+    memory = memoryview(bytearray(layout.board_bytes(topics_max, queues_max)))
+    format_board(
+        memory,
+        epoch=1,
+        boot_id=bytes(16),
+        topics_max=topics_max,
+        queues_max=queues_max,
+        segment_bytes=1 << 20,
+        cq_bytes=2000,
+        started_ms=0,
+    )
+    return Board(memory)
+
+
+def open_metadata(
+    store: Path, board: Board, found: Found | None = None, **given: object
+) -> Metadata:
+    settings = config.load(None, given, {}).settings
+    metadata = Metadata(PosixStorage(str(store)), settings, SystemClock())
+    metadata.load()
+    metadata.publish(board, found or Found())
+    return metadata
+
+
+def test_a_send_creates_a_topic_of_four_queues(store_dir: Path) -> None:
+    """CQ-105: the smaller of the client's 4 and the default topic's 8."""
+    board = make_board()
+    slot = open_metadata(store_dir, board).open("orders", create=True)
+    assert (slot.slot, slot.queue_base, slot.queue_count, slot.write_queues) == (0, 0, 4, 4)
+    assert slot.level == Level.WRITTEN
+    assert [board.queue(queue)["queue_id"] for queue in range(4)] == [0, 1, 2, 3]
+    assert board.half(layout.BOARD_QUEUE_COUNT) == 4
+
+
+def test_the_default_queues_setting_lowers_that(store_dir: Path) -> None:
+    metadata = open_metadata(store_dir, make_board(), default_topic_queue_nums=2)
+    assert metadata.open("orders", create=True).queue_count == 2
+
+
+def test_a_retry_topic_has_one_queue(store_dir: Path) -> None:
+    """CQ-105."""
+    metadata = open_metadata(store_dir, make_board())
+    assert metadata.open("%RETRY%billing", create=True).queue_count == 1
+
+
+def test_queues_of_a_topic_are_contiguous_and_topics_follow(store_dir: Path) -> None:
+    board = make_board()
+    metadata = open_metadata(store_dir, board)
+    metadata.create("a", 3, "written")
+    slot = metadata.create("b", 2, "durable")
+    assert (slot.slot, slot.queue_base, slot.level) == (1, 3, Level.DURABLE)
+    assert {board.queue(queue)["topic"] for queue in (3, 4)} == {1}
+    assert [topic.name for topic in board.topics()] == ["a", "b"]
+
+
+def test_topics_json_is_what_rocketmq_reads(store_dir: Path) -> None:
+    """HO-62: topicName, both queue numbers and perm; SF-104, SF-105: form and version."""
+    metadata = open_metadata(store_dir, make_board())
+    metadata.create("orders", 4, "durable")
+    text = (store_dir / "config" / "topics.json").read_text()
+    content = parse_config(text)
+    assert content["topicConfigTable"]["orders"] == {
+        "attributes": {"gantry.durability": "durable"},
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 4,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "orders",
+        "topicSysFlag": 0,
+        "writeQueueNums": 4,
+    }
+    assert content["dataVersion"]["counter"] == 1
+    assert text.startswith("{\n\t")
+
+
+def test_fields_that_only_rocketmq_knows_are_kept(store_dir: Path) -> None:
+    (store_dir / "config").mkdir()
+    (store_dir / "config" / "topics.json").write_text(
+        '{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1},"topicConfigTable":{"T":{'
+        '"attributes":{"message.type":"FIFO"},"order":true,"perm":4,"readQueueNums":2,'
+        '"topicFilterType":"MULTI_TAG","topicName":"T","topicSysFlag":1,"writeQueueNums":1}}}'
+    )
+    board = make_board()
+    metadata = open_metadata(store_dir, board)
+    slot = metadata.open("T", create=False)
+    assert (slot.queue_count, slot.write_queues, slot.perm) == (2, 1, 4)
+    metadata.create("other", 1, "written")
+    content = parse_config((store_dir / "config" / "topics.json").read_text())
+    kept = content["topicConfigTable"]["T"]
+    assert (kept["order"], kept["topicFilterType"], kept["topicSysFlag"]) == (True, "MULTI_TAG", 1)
+    assert kept["attributes"] == {"message.type": "FIFO"}
+    assert content["dataVersion"]["counter"] == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("", MessageIllegal),
+        ("  ", MessageIllegal),
+        ("with blank", MessageIllegal),
+        ("a/b", MessageIllegal),
+        ("é", MessageIllegal),
+        ("../up", MessageIllegal),
+        ("x" * 128, MessageIllegal),
+        ("%RETRY%" + "x" * 249, MessageIllegal),
+        ("TBW102", NotPermitted),
+        ("rmq_sys_mine", NotPermitted),
+        ("SCHEDULE_TOPIC_XXXX", NotPermitted),
+    ],
+)
+def test_names_that_break_a_rule_are_refused(
+    store_dir: Path, name: str, error: type[GantryError]
+) -> None:
+    """CQ-100, CQ-101, SF-35, SF-36."""
+    metadata = open_metadata(store_dir, make_board())
+    with pytest.raises(error):
+        metadata.create(name, 1, "written")
+    assert not (store_dir / "config" / "topics.json").exists()
+
+
+@pytest.mark.parametrize("name", ["x" * 127, "%RETRY%" + "x" * 248, "a|b%c-d_e", "%DLQ%g"])
+def test_longest_and_strangest_legal_names(store_dir: Path, name: str) -> None:
+    board = make_board()
+    assert open_metadata(store_dir, board).create(name, 1, "written").name == name
+    assert board.topics()[0].name == name
+
+
+def test_clients_may_not_send_to_some_system_topics() -> None:
+    """CQ-102: rmq_sys_* are not in that list."""
+    assert topics.refuses_sends("SCHEDULE_TOPIC_XXXX")
+    assert topics.refuses_sends("RMQ_SYS_TRANS_HALF_TOPIC")
+    assert not topics.refuses_sends("rmq_sys_wheel_timer")
+    assert not topics.refuses_sends("TBW102")
+
+
+def test_an_unknown_topic_is_not_made_unasked(store_dir: Path) -> None:
+    metadata = open_metadata(store_dir, make_board(), auto_create_topic_enable=False)
+    for create in (True, False):
+        with pytest.raises(TopicNotFound, match="gantrymq topic create orders"):
+            metadata.open("orders", create=create)
+
+
+def test_the_same_topic_again_is_fine_another_is_not(store_dir: Path) -> None:
+    metadata = open_metadata(store_dir, make_board())
+    first = metadata.create("orders", 4, "written")
+    assert metadata.create("orders", 4, "written") == first
+    with pytest.raises(Rejected, match="exists with 4 queues"):
+        metadata.create("orders", 5, "written")
+    with pytest.raises(Rejected, match="cannot be changed"):
+        metadata.create("orders", 4, "durable")
+
+
+def test_a_full_board_refuses(store_dir: Path) -> None:
+    metadata = open_metadata(store_dir, make_board(queues_max=64))
+    metadata.create("a", 60, "written")
+    with pytest.raises(Rejected, match="board_queues_max"):
+        metadata.create("b", 5, "written")
+    metadata.create("c", 4, "written")
+
+
+def test_a_restart_finds_topics_and_offsets(store_dir: Path) -> None:
+    open_metadata(store_dir, make_board()).create("orders", 2, "durable")
+    board = make_board()
+    found = Found(
+        appended=500,
+        durable=500,
+        dispatched=500,
+        store_ms=77,
+        low=10,
+        queues={("orders", 1): (9, 9, 3)},
+        topics=frozenset({"orders"}),
+    )
+    slot = open_metadata(store_dir, board, found).open("orders", create=False)
+    assert slot.level == Level.DURABLE
+    row = board.queue(slot.queue_base + 1)
+    assert (row["next_offset"], row["written"], row["max_offset"]) == (9, 9, 9)
+    assert row["min_offset"] == 3
+    assert board.word(layout.BOARD_SETTLED) == board.word(layout.BOARD_APPENDED) == 500
+    assert board.word(layout.BOARD_STORE_MS) == 77
+
+
+def test_a_topic_that_only_the_log_knows_is_taken_in(store_dir: Path) -> None:
+    """SF-113: a lost topics.json would hide the messages from a RocketMQ, too."""
+    board = make_board()
+    found = Found(queues={("lost", 2): (5, 5, 0)}, topics=frozenset({"lost"}))
+    assert open_metadata(store_dir, board, found).open("lost", create=False).queue_count == 3
+    content = parse_config((store_dir / "config" / "topics.json").read_text())
+    assert content["topicConfigTable"]["lost"]["readQueueNums"] == 3
+
+
+def test_a_deleted_topic_is_gone_for_users_but_still_dispatched(store_dir: Path) -> None:
+    """CQ-109: records stay until retention; the reader must still know where their units go."""
+    metadata = open_metadata(store_dir, make_board())
+    metadata.create("orders", 2, "written")
+    metadata.delete("orders")
+    board = make_board()
+    found = Found(queues={("orders", 1): (4, 4, 0)}, topics=frozenset({"orders"}))
+    again = open_metadata(store_dir, board, found)
+    with pytest.raises(TopicNotFound):
+        again.open("orders", create=False)
+    with pytest.raises(Rejected, match="was deleted"):
+        again.open("orders", create=True)
+    hidden = board.topics()[0]
+    assert (hidden.name, hidden.queue_count, hidden.perm, hidden.system) == ("orders", 2, 0, True)
+    assert board.queue(1)["next_offset"] == 4

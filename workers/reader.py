@@ -1,0 +1,381 @@
+"""The reader: turns the log into ConsumeQueues and says what consumers may see.
+
+Units first, `written` next, `max_offset` last: at once for topics of level `written`, for level
+`durable` when the record is on the disk. When a segment is rolled and durable it is sealed: queues
+synced, sidecar written, progress saved.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout, limits
+from shm.codes import BrokerState, Level, Role, Stop
+from shm.errors import Corrupt
+from shm.kernels import dispatch
+from shm.kernels.dispatch import (
+    dispatch_log,
+    index_topics,
+    is_interested,
+    publish_visible,
+    publish_written,
+)
+from shm.kernels.ring import arm, store_half, store_word
+from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
+from shm.marks import mark
+from shm.storage import replace_file
+from workers.queues import QueueFiles
+from workers.sealing import Collector
+from workers.session import Attached, Session
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.clock import Clock
+    from shm.storage import Storage
+    from workers.session import SessionTable
+
+IDLE_NS = 1_000_000_000
+PROGRESS_FILE = "gantry/queues.json"
+CHECKPOINT_FILE = "checkpoint"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+
+
+class Reader:
+    """Agent; only writer of ConsumeQueues, `dispatched`, `max_offset`, sidecars, `checkpoint`."""
+
+    name = "reader"
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        bells: Any,  # noqa: ANN401 - workers.agent.Bells
+        settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+    ) -> None:
+        self._storage = storage
+        self._board = board
+        self._words = board.array()
+        self._table = sessions
+        self._clients: dict[int, Session] = {}
+        self._queues = QueueFiles(storage, board)
+        room = limits.DISPATCH_RECORDS
+        self._form = np.zeros(dispatch.FORM_WORDS, np.int64)
+        self._form[dispatch.CHECKS] = CHECK_PLACE
+        self._form[dispatch.QUEUES_AT] = board.queues_at
+        self._marks = np.zeros(board.queues_max, np.int64)
+        self._stamps = np.zeros(board.queues_max, np.int64)
+        self._stamp = 0
+        self._touched = np.zeros(room * dispatch.TOUCH_WORDS, np.int64)
+        self._notes = np.zeros(room * dispatch.NOTE_WORDS, np.int64)
+        self._units = np.zeros(room * layout.CQ_UNIT_BYTES, np.uint8)
+        self._passed = np.zeros(room, np.int64)
+        self._row = np.zeros(ROW_WORDS, np.int64)
+        self._delays = delay_table(settings.message_delay_level)
+        self._topics = 0
+        self._index = np.zeros(16, np.int64)
+        self._dispatched = board.word(layout.BOARD_DISPATCHED)
+        self._view_base = -1
+        self._view: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._sealing = Collector(self._dispatched, board.segment_bytes)
+        self._unsealed: deque[int] = deque()
+        self._waiting: deque[tuple[int, NDArray[np.int64]]] = deque()
+        self._seen_durable = -1
+        self._failed = False
+        self._stopped = False
+        self._cycles = self._records = 0
+        self._recover()
+
+    def _recover(self) -> None:
+        """Show what a reader that died had written but not shown; find segments not sealed yet."""
+        pairs = []
+        for topic in self._board.topics():
+            for queue in range(topic.queue_base, topic.queue_base + topic.queue_count):
+                at = self._board.queue_at(queue)
+                written = self._board.word(at + layout.QUEUE_WRITTEN)
+                if written > self._board.word(at + layout.QUEUE_MAX_OFFSET):
+                    pairs.append((queue, written, topic.level == Level.DURABLE))
+        table = np.array(pairs, np.int64).reshape(-1, 3)
+        self._show(table[table[:, 2] == 0, :2])
+        held = table[table[:, 2] == 1, :2]
+        if len(held):
+            # The records of these units may end anywhere up to `appended`.
+            self._waiting.append((self._board.word(layout.BOARD_APPENDED), held))
+        size = self._board.segment_bytes
+        sealed = set(self._storage.list("gantry/segments"))
+        for base in range(self._board.word(layout.BOARD_LOW), self._dispatched - size + 1, size):
+            if f"{base:020d}" not in sealed:
+                self._unsealed.append(base)
+
+    # ------------------------------------------------------------------------------- duty cycle
+
+    def do_work(self, now_ns: int) -> int:
+        """Dispatch what was appended, show what became durable, seal what was rolled."""
+        self._cycles += 1
+        self._meet_sessions()
+        if self._failed or self._stopped:
+            return 0
+        try:
+            work = self._dispatch()
+            work += self._show_durable()
+            if not work:
+                work += self._seal()
+        except OSError as error:
+            self._fail(error.errno or 0, f"units at {self._dispatched}: {error}")
+            return 0
+        except Corrupt as error:
+            self._fail(0, str(error))
+            return 0
+        if not work and self._table.stopping():
+            self._finish_stop()
+        self._publish_counters()
+        return work
+
+    def arm(self, now_ns: int) -> int:
+        """Sleep until `appended` or `durable` grows."""
+        if self._failed or self._stopped:
+            return IDLE_NS
+        flag = layout.BOARD_READER_ARMED
+        still = arm(self._words, flag, 1, layout.BOARD_APPENDED, self._dispatched)
+        if self._waiting or self._unsealed:
+            durable = layout.BOARD_DURABLE
+            still = still and arm(self._words, flag, 1, durable, self._seen_durable)
+        return IDLE_NS if still else 0
+
+    def disarm(self) -> None:
+        """Awake."""
+        store_half(self._words, layout.BOARD_READER_ARMED, 0)
+
+    def close(self) -> None:
+        """Give files back."""
+        self._queues.close()
+
+    def _meet_sessions(self) -> None:
+        for event in self._table.poll():
+            if isinstance(event, Attached):
+                self._clients[event.session.session] = event.session
+            else:
+                self._clients.pop(event.session, None)
+
+    # --------------------------------------------------------------------------------- dispatch
+
+    def _dispatch(self) -> int:
+        """Units for one batch of records; returns how many records were passed."""
+        appended = self._board.word(layout.BOARD_APPENDED)
+        if self._dispatched >= appended:
+            return 0
+        size = self._board.segment_bytes
+        base = self._dispatched // size * size
+        self._map(base)
+        form = self._form
+        form[dispatch.AT] = self._dispatched - base
+        form[dispatch.BASE] = base
+        form[dispatch.END_AT] = min(appended - base, size)
+        stop = self._collect()
+        records = int(form[dispatch.RECORDS])
+        if form[dispatch.UNITS]:
+            self._write_units()
+        self._sealing.add(base, self._passed[:records], self._dispatched == base)
+        following = base + int(form[dispatch.AT])
+        if stop == Stop.FILLER:
+            following = base + size
+            self._unsealed.append(base)
+        elif stop not in (Stop.DONE, Stop.LIMIT):
+            self._refuse(stop, base + int(form[dispatch.CULPRIT]))
+        self._advance(following, records)
+        return records + (stop == Stop.FILLER)
+
+    def _collect(self) -> Stop:
+        """Run the kernel, after reading the board's topics again if it meets a new one."""
+        for _ in range(2):
+            count = self._board.half(layout.BOARD_TOPIC_COUNT)
+            if count != self._topics:
+                self._read_topics(count)
+            stop = Stop(
+                dispatch_log(
+                    self._view, self._form, self._words, self._index, self._delays, self._marks,
+                    self._touched, self._notes, self._units, self._passed, self._row,
+                )
+            )  # fmt: skip
+            if stop != Stop.UNKNOWN_TOPIC or self._form[dispatch.RECORDS]:
+                break
+        if stop == Stop.UNKNOWN_TOPIC and self._form[dispatch.RECORDS]:
+            return Stop.LIMIT
+        return stop
+
+    def _read_topics(self, count: int) -> None:
+        room = 16
+        while room < 4 * count:
+            room *= 2
+        self._index = np.zeros(room, np.int64)
+        index_topics(self._words, count, self._index)
+        self._topics = count
+        self._form[dispatch.SCHEDULE] = -1
+        for topic in self._board.topics():
+            if topic.name == SCHEDULE_TOPIC:
+                self._form[dispatch.SCHEDULE] = topic.slot
+
+    def _refuse(self, stop: Stop, position: int) -> None:
+        """A record that was appended can't be read: stop rather than skip it (LW-5)."""
+        raise Corrupt(
+            f"record at {position} of the commit log can't be dispatched ({stop.name}); stop the"
+            " broker and run `gantrymq store verify`",
+            path=f"commitlog/{self._view_base:020d}",
+            position=position,
+        )
+
+    def _map(self, base: int) -> None:
+        if base != self._view_base:
+            file = self._storage.open(f"commitlog/{base:020d}")
+            self._view = file.view()
+            file.close()
+            self._view_base = base
+
+    def _write_units(self) -> None:
+        """One write per touched queue, then `written`, then what may be shown at once."""
+        count = int(self._form[dispatch.TOUCHED])
+        table = self._touched[: count * dispatch.TOUCH_WORDS].reshape(-1, dispatch.TOUCH_WORDS)
+        units = memoryview(self._units)
+        mark("reader.before_units")
+        start = 0
+        for queue, first, _units, end in table.tolist():
+            self._queues.write(queue, first, units[start:end])
+            start = end
+            mark("reader.between_queues")
+        mark("reader.after_units")
+        publish_written(self._words, self._touched, count, self._board.queues_at)
+        pairs = np.empty((count, 2), np.int64)
+        pairs[:, 0] = table[:, dispatch.TOUCH_QUEUE]
+        pairs[:, 1] = table[:, dispatch.TOUCH_FIRST] + table[:, dispatch.TOUCH_COUNT]
+        durable = np.array([self._is_durable_level(queue) for queue in pairs[:, 0].tolist()], bool)
+        self._show(pairs[~durable])
+        if durable.any():
+            end_position = self._view_base + int(self._form[dispatch.AT])
+            self._waiting.append((end_position, pairs[durable]))
+
+    def _is_durable_level(self, queue: int) -> bool:
+        topic = self._board.half(self._board.queue_at(queue) + layout.QUEUE_TOPIC)
+        level = self._board.half(self._board.topic_at(topic) + layout.TOPIC_LEVEL)
+        return level == Level.DURABLE
+
+    def _advance(self, following: int, records: int) -> None:
+        mark("reader.before_dispatched")
+        self._dispatched = following
+        self._records += records
+        store_word(self._words, layout.BOARD_DISPATCHED, following)
+        mark("reader.after_dispatched")
+
+    # ------------------------------------------------------------------------------- visibility
+
+    def _show(self, pairs: NDArray[np.int64]) -> None:
+        """Move `max_offset` of queues and wake the sessions that wait for one of them."""
+        if not len(pairs):
+            return
+        publish_visible(self._words, np.ascontiguousarray(pairs).reshape(-1), self._board.queues_at)
+        self._stamp += 1
+        self._stamps[pairs[:, 0]] = self._stamp
+        for session in self._clients.values():
+            if is_interested(session.arena, self._stamps, self._stamp):
+                session.bell.ring()
+
+    def _show_durable(self) -> int:
+        """Show units of durable topics whose records are on the disk by now."""
+        durable = self._board.word(layout.BOARD_DURABLE)
+        self._seen_durable = durable
+        shown = 0
+        while self._waiting and self._waiting[0][0] <= durable:
+            self._show(self._waiting.popleft()[1])
+            shown += 1
+        return shown
+
+    # --------------------------------------------------------------------------- seal and stop
+
+    def _seal(self) -> int:
+        """Write the sidecar of a rolled segment once it is durable, and save progress."""
+        size = self._board.segment_bytes
+        if not self._unsealed or self._seen_durable < self._unsealed[0] + size:
+            return 0
+        base = self._unsealed.popleft()
+        self._queues.sync()
+        self._map(base)
+        names = [topic.name for topic in self._board.topics()]
+        data = self._sealing.finish(base, self._view, names)
+        replace_file(self._storage, f"gantry/segments/{base:020d}", data)
+        mark("reader.after_sidecar")
+        self._save_progress()
+        return 1
+
+    def _save_progress(self) -> None:
+        """Units of all queues are on the disk up to here: where recovery may start from."""
+        self._queues.sync()
+        queues: dict[str, int] = {}
+        for topic in self._board.topics():
+            for queue_id in range(topic.queue_count):
+                at = self._board.queue_at(topic.queue_base + queue_id)
+                written = self._board.word(at + layout.QUEUE_WRITTEN)
+                if written:
+                    queues[f"{topic.name}@{queue_id}"] = written
+        progress = {"position": self._dispatched, "queues": queues}
+        replace_file(self._storage, PROGRESS_FILE, json.dumps(progress).encode())
+        self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
+        """RocketMQ's file (SF-84): all messages up to these times are in log and queues, synced."""
+        durable = self._board.word(layout.BOARD_DURABLE)
+        if self._dispatched > durable:
+            return
+        last_ms = int(self._form[dispatch.LAST_MS]) or self._board.word(layout.BOARD_STORE_MS)
+        data = layout.CHECKPOINT.pack(
+            physic_msg_timestamp=last_ms,
+            logics_msg_timestamp=last_ms,
+            master_flushed_offset=durable,
+        )
+        padded = data + bytes(layout.CHECKPOINT_FILE_BYTES - len(data))
+        if self._storage.exists(CHECKPOINT_FILE):
+            file = self._storage.open(CHECKPOINT_FILE, write=True)
+        else:
+            file = self._storage.create(CHECKPOINT_FILE)
+        file.write_at(padded, 0)
+        file.sync()
+        file.close()
+
+    def _finish_stop(self) -> None:
+        self._save_progress()
+        self._stopped = True
+
+    def _fail(self, errno: int, what: str) -> None:
+        self._failed = True
+        self._board.set_half(layout.BOARD_FAILED_ERRNO, errno)
+        self._board.set_half(layout.BOARD_STATE, int(BrokerState.FAILED))
+        for session in self._clients.values():
+            session.bell.ring()
+        self._table.failed(errno, what)
+
+    def _publish_counters(self) -> None:
+        at = self._board.process_at(Role.READER)
+        self._board.set_word(at + layout.PROCESS_HEARTBEAT, self._cycles)
+        self._board.set_word(at + layout.PROCESS.offset("work"), self._records)
+
+
+def delay_table(text: str) -> NDArray[np.int64]:
+    """Milliseconds of each delay level of a setting like `1s 5s 10s 30s 1m` (SF-63)."""
+    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    return np.array([int(part[:-1]) * units[part[-1]] for part in text.split()], np.int64)
+
+
+def open_reader(
+    storage: Storage,
+    clock: Clock,
+    board: Board,
+    sessions: SessionTable,
+    bells: Any,  # noqa: ANN401 - workers.agent.Bells
+    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+) -> Reader:
+    """A reader that goes on from the board's dispatched position."""
+    return Reader(storage, clock, board, sessions, bells, settings)
