@@ -19,7 +19,7 @@ from brokerd.epoch import Life
 from brokerd.log import Log
 from brokerd.metadata import Metadata
 from brokerd.sessions import Sessions
-from clients.home import run_of, store_of
+from clients.home import board_file, run_of, store_of
 from shm import layout
 from shm.bell import EventBell
 from shm.board import Board, unlink_board
@@ -71,10 +71,11 @@ class Broker:
             epoch.mark_stopped(self.env.storage)
         # After a failure the next start scans from the checkpoint as after a power cut.
         unlink_board(self.board.name)
+        board_file(self.home).unlink(missing_ok=True)
         os.close(self.lock_descriptor)
 
     def _write_clean_checkpoint(self) -> None:
-        """Say that the log ends at `durable`; every agent has finished, so this is the last word."""
+        """Say that the log ends at `durable`: every agent has finished, this is the last word."""
         board = self.board
         checkpoint = CheckpointFile(self.env.storage, board.boot_id, board.epoch)
         try:

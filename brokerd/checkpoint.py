@@ -63,6 +63,9 @@ class CheckpointFile:
             storage.unlink(FILE)
         self._file = storage.create(FILE)
         self._file.truncate(size)
+        self.write(0, 0, 0)
+        self._file.sync()
+        storage.sync_directory("gantry")
 
     def write(self, durable: int, store_ms: int, dispatched: int, *, clean: bool = False) -> None:
         """Write the next slot; nothing is synced but at a clean stop."""

@@ -31,6 +31,8 @@ from workers.channel import SocketSessionTable
 from workers.host import Host
 
 _PR_SET_PDEATHSIG: Final = 1
+#: The note by which the supervisor knows that a process's agents are open.
+AGENT_UP: Final = "agent_up"
 #: Deaths after less than this count as quick.
 QUICK_NS: Final = 10_000_000_000
 QUICK_DEATHS_MAX: Final = 6
@@ -198,6 +200,7 @@ def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable)
     speaker = table.view()
     try:
         host = agents.build_host(roles, env, table)
+        speaker.note("debug", AGENT_UP)
         run(
             host,
             clock=env.clock,

@@ -90,11 +90,17 @@ class CommitLog:
     def _open(self, base: int) -> File:
         name = segment_name(base)
         if not self._storage.exists(name):
-            self._storage.make_directory(DIRECTORY)
-            if not self._storage.exists(SPARE):
+            if not self._storage.exists(DIRECTORY):
+                self._storage.make_directory(DIRECTORY)
+                self._storage.sync_directory("")  # or a power cut takes the log with its name
+            # A power cut may have left a spare whose length never reached the disk.
+            if not self._spare_is_whole():
                 prepare_spare(self._storage, self.segment_bytes, "spare.writer")
             self._storage.rename(SPARE, name)
         return self._storage.open(name, write=True)
+
+    def _spare_is_whole(self) -> bool:
+        return self._storage.exists(SPARE) and self._storage.size_of(SPARE) == self.segment_bytes
 
     def append(self, data: NDArray[np.uint8], position: int) -> None:
         """Write records at the log's end. Raises OSError, which is final for the store."""

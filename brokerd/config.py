@@ -178,7 +178,7 @@ def load(
     values: dict[str, Any] = dict(DEFAULTS)
     origins = dict.fromkeys(DEFAULTS, "default")
     _apply(sources, values, origins)
-    for name, value in PROFILES[values["profile"]].items():
+    for name, value in PROFILES.get(values["profile"], {}).items():
         if origins[name] == "default":
             values[name], origins[name] = value, f"default of profile {values['profile']}"
     return Configuration(_checked(values, origins), origins, unknown)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brokerd.checkpoint import read_checkpoint
+from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.commitlog import DIRECTORY, segment_bases, segment_name
 from brokerd.logscan import Piece, walk
 from shm import layout, limits
@@ -76,6 +76,9 @@ def recover(
                 path=DIRECTORY,
                 position=0,
             )
+        if checkpoint is None:
+            # From now on the end of the log is told from damage by D, also after a power cut.
+            CheckpointFile(storage, bytes(16), 0).close()
         return Recovered()
     found = Recovered(low=bases[0])
     known = checkpoint is not None or old_board is not None

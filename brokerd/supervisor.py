@@ -58,6 +58,7 @@ class Supervisor:
         self._control = ControlServer(broker.home, self.reactor, self, broker.log)
         self._crews: list[Crew] = []
         self._backoffs: dict[Sequence[Role], Backoff] = {}
+        self._not_up = set(CREWS[broker.configuration.settings.profile])
         self._restarts: list[tuple[int, Sequence[Role]]] = []  # (when, who)
         self._stopping = False
         self._stop_deadline_ns = 0
@@ -110,11 +111,19 @@ class Supervisor:
             else:
                 self._fork(roles)
         self._note_process(Role.SUPERVISOR, os.getpid())
+        if resident is not None:
+            self._crew_is_up(resident)
+        return resident
+
+    def _crew_is_up(self, crew: Crew) -> None:
+        """Open the door once every agent is open for the first time."""
+        self._not_up.discard(tuple(crew.roles))
+        if self._not_up or self._stopping or self.broker.state != BrokerState.STARTING:
+            return
         self._control.listen()
         self.broker.set_state(BrokerState.READY)
         self._manager.tell("READY=1")
         self._log.info("ready", home=str(self.broker.home), epoch=f"{self.broker.life.epoch:x}")
-        return resident
 
     def stop(self, why: str) -> None:
         """Begin a clean stop; a second call changes nothing."""
@@ -211,6 +220,8 @@ class Supervisor:
                 self._evict(session, why)
             case wire.Failed(number, what):
                 self.fail(_code_of(number), what)
+            case wire.Note(_level, children.AGENT_UP, _fields):
+                self._crew_is_up(crew)
             case wire.Note(level, event, fields):
                 agent = children.name_of(crew.roles)
                 self._log.write(level, event, {"agent": agent, **fields})

@@ -61,10 +61,10 @@ class ByteColumn(Sequence[memoryview]):
             index += len(self)
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return memoryview(self.buffer)[self.offsets[index] : self.offsets[index + 1]]
+        return self.buffer.data[self.offsets[index] : self.offsets[index + 1]]
 
     def __iter__(self) -> Iterator[memoryview]:
-        view = memoryview(self.buffer)
+        view = self.buffer.data
         for start, end in pairwise(self.offsets.tolist()):
             yield view[start:end]
 

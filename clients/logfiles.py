@@ -34,11 +34,18 @@ class LogFiles:
         base = position // self.segment_bytes * self.segment_bytes
         return base, self._map(self._segments, f"commitlog/{base:020}", _SEGMENTS_MAX)
 
-    def queue_file(self, queue: MessageQueue, offset: int) -> tuple[int, View]:
-        """First queue offset and bytes of the file that has the unit. Raises FileNotFoundError."""
+    def queue_file(
+        self, queue: MessageQueue, offset: int, *, fresh: bool = False
+    ) -> tuple[int, View]:
+        """First queue offset and bytes of the file that has the unit; `fresh` maps it anew.
+
+        Raises FileNotFoundError.
+        """
         first = offset // self.queue_file_units * self.queue_file_units
         start = first * layout.CQ_UNIT_BYTES
         name = f"consumequeue/{queue.topic}/{queue.queue_id}/{start:020}"
+        if fresh:
+            self._queue_files.pop(name, None)
         return first, self._map(self._queue_files, name, _QUEUE_FILES_MAX)
 
     def _map(self, views: OrderedDict[str, View], name: str, most: int) -> View:
@@ -56,7 +63,7 @@ class LogFiles:
         return view
 
     def store_ms(self, queue: MessageQueue, offset: int) -> int:
-        """storeTimestamp of the message at a queue offset. Raises FileNotFoundError."""
+        """When the message at a queue offset was stored, Unix ms. Raises FileNotFoundError."""
         first, units = self.queue_file(queue, offset)
         unit = layout.CQ_UNIT.unpack(units, (offset - first) * layout.CQ_UNIT_BYTES)
         base, log = self.segment(unit["physical_offset"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -39,7 +39,7 @@ class Message:
     _: KW_ONLY
     tag: str | None = None
     keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = NO_PROPERTIES
+    properties: Mapping[str, str] = field(default_factory=lambda: NO_PROPERTIES)
     queue_id: int | None = None
     message_id: str | None = None
     queue_offset: int | None = None

@@ -13,7 +13,8 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 import msgspec
 
@@ -216,6 +217,17 @@ class Session:
         with self._turn:
             self._turn.wait_for(lambda: not self._someone_polls, timeout=1.0)
         self._give_back()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def _give_back(self) -> None:
         self._control.close()

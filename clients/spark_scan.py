@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COMMIT_LOG: Final = "commitlog"
+_OWN_DIRECTORY: Final = "gantry"
 RANGE_BYTES: Final = 64 << 20
 BATCH_RECORDS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
@@ -80,7 +81,8 @@ def plan(options: ReadOptions) -> list[SegmentRange]:
         if known is not None:
             ranges += _by_sidecar(known, options)
         elif next_ms is None:
-            ranges += _active(segment) if options.include_active else []
+            own = storage.is_directory(_OWN_DIRECTORY)
+            ranges += _active(segment, own) if options.include_active else []
         elif options.overlaps(_first_ms(segment.view) or 0, next_ms):
             bounds = sidecar.walk(segment.view, segment.base) if walk else None
             ranges += _cut(segment.base, bounds, sealed=True)
@@ -113,17 +115,21 @@ def _by_sidecar(known: Sidecar, options: ReadOptions) -> list[SegmentRange]:
     return _cut(known.base, known.bounds(), sealed=True)
 
 
-def _active(segment: Segment) -> list[SegmentRange]:
+def _active(segment: Segment, own: bool) -> list[SegmentRange]:
     """The segment that is being written, up to its last whole record; more may follow any time."""
     bounds = sidecar.walk(segment.view, segment.base)
-    # A batch becomes visible page by page: what is not whole yet is behind the end.
-    while len(bounds) > 1:
-        part = bounds[-2:]
-        last = read_records(segment.view, part[:1], np.diff(part), segment.base)
-        if check_bodies(segment.view, last).all():
-            break
+    while len(bounds) > 1 and _is_torn(segment, bounds[-2:], own):
         bounds = bounds[:-1]
     return _cut(segment.base, bounds, sealed=False) if len(bounds) > 1 else []
+
+
+def _is_torn(segment: Segment, bounds: NDArray[np.int64], own: bool) -> bool:
+    """Whether a part of one record is not visible yet: what is written becomes so page by page."""
+    record = read_records(segment.view, bounds[:1], np.diff(bounds), segment.base)
+    present, holds = check_trailers(segment.view, record)
+    wrong_trailer = own and bool(present[0] & ~holds[0])  # foreign ones may be stale (SF-22)
+    no_end = record.properties_bytes[0] > 0 and segment.view[bounds[1] - 1] == 0
+    return bool(wrong_trailer or no_end or not check_bodies(segment.view, record)[0])
 
 
 def _cut(base: int, bounds: NDArray[np.int64] | None, *, sealed: bool) -> list[SegmentRange]:

@@ -94,10 +94,10 @@ class Revoke(Notice, frozen=True):
 
 
 class Committed(Notice, frozen=True):
-    """Offsets are in the ledger; `lost` are queues whose lease was over: theirs are not."""
+    """Offsets are in the ledger, except of `lost`: queues whose lease (the value) was over."""
 
     serial: int
-    lost: list[int]
+    lost: dict[int, int]
 
 
 class Left(Notice, frozen=True):

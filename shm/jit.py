@@ -127,6 +127,17 @@ def kernel(*signature: Any, nogil: bool = False) -> Callable[[Callable[P, R]], C
     return wrap
 
 
+def native(*signature: Any) -> Callable[[Callable[..., int]], Any]:  # noqa: ANN401
+    """Compile a function that C code may call (result first); `.address` is where it is."""
+
+    def wrap(function: Callable[..., int]) -> Any:  # noqa: ANN401
+        return numba.cfunc(
+            signature[0](*signature[1:]), cache=_writable(), error_model="numpy"
+        )(function)
+
+    return wrap
+
+
 def warm(progress: Callable[[int, int, str], None] | None = None) -> int:
     """Compile or load every kernel of the modules imported so far.
 

@@ -39,6 +39,14 @@ if JIT_OFF or TYPE_CHECKING:
         """The array, without counting references to it. Only for arrays that a caller holds."""
         return memory
 
+    def bytes_at(address: int) -> Bytes:
+        """Memory at an address, like `raw`'s: only for the client's put, which Python calls natively."""
+        raise NotImplementedError("addresses mean nothing with the JIT off")
+
+    def words_at(address: int) -> NDArray[np.int64]:
+        """Words at an address, likewise."""
+        raise NotImplementedError("addresses mean nothing with the JIT off")
+
     def shift(memory: AnyArray, count: int) -> AnyArray:
         """What `raw` gave, from its element `count` on."""
         return memory[count:]
@@ -160,6 +168,20 @@ else:
             return array.data
 
         return types.CPointer(memory.dtype)(memory), generate
+
+    def _make_pointer(dtype: Any) -> Any:
+        @intrinsic
+        def pointer(typing_context, address):
+            def generate(context, builder, signature, arguments):
+                kind = context.get_value_type(types.CPointer(dtype))
+                return builder.inttoptr(arguments[0], kind)
+
+            return types.CPointer(dtype)(types.int64), generate
+
+        return pointer
+
+    bytes_at = _make_pointer(types.uint8)
+    words_at = _make_pointer(types.int64)
 
     @intrinsic
     def shift(typing_context, memory, count):

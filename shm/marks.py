@@ -1,9 +1,9 @@
 """Edge to the operating system: named places where a test may kill the process.
 
-`mark("name")` does nothing unless GANTRYMQ_MARK=name[:n] was set when the process started; then the
-process ends itself by SIGKILL at the n-th passing, as a crash exactly there would. With
-GANTRYMQ_MARKS_REACHED=folder the first process to get there leaves a file of that name in the folder
-and dies; others, its replacement above all, then pass unharmed.
+`mark("name")` does nothing unless GANTRYMQ_MARK=name[:n] was set when the process started; then
+the process ends itself by SIGKILL at the n-th passing, as a crash exactly there would. With
+GANTRYMQ_MARKS_REACHED=folder the first process to get there leaves a file of that name in the
+folder and dies; others, its replacement above all, then pass unharmed.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-#: Every mark of the product. A meta test compares them with the calls and with what crash tests reached.
+#: Every mark of the product; a meta test compares them with the calls and with the crash tests.
 MARKS: Final = frozenset(
     {
-        "writer.before_append",
-        "writer.after_append",
-        "writer.after_appended",
-        "writer.after_completions",
-        "writer.after_settled",
-        "writer.after_roll",
-        "flusher.before_sync",
-        "flusher.after_sync",
-        "flusher.after_durable",
         "flusher.after_checkpoint",
-        "reader.before_units",
-        "reader.between_queues",
-        "reader.after_units",
+        "flusher.after_durable",
+        "flusher.after_sync",
+        "flusher.before_sync",
         "reader.after_dispatched",
         "reader.after_sidecar",
+        "reader.after_units",
+        "reader.before_dispatched",
+        "reader.before_units",
+        "reader.between_queues",
+        "writer.after_append",
+        "writer.after_appended",
+        "writer.after_roll",
+        "writer.after_settle_lane",
+        "writer.before_append",
+        "writer.before_roll",
     }
 )
 

@@ -6,6 +6,7 @@ store-format.md section 3.4 and SF-4, SF-62, SF-63. Pure Python, no numba.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -37,10 +38,10 @@ def encode_properties(properties: Mapping[str, str | None]) -> bytes:
 
 def java_hash(text: str) -> int:
     """Java's String.hashCode: over UTF-16 units, signed 32 bits (SF-4)."""
-    units = text.encode("utf-16-be", "surrogatepass")
+    data = text.encode("utf-16-be", "surrogatepass")
     value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    for unit in struct.unpack(f">{len(data) // 2}H", data):
+        value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
 
 

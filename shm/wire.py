@@ -5,6 +5,7 @@ One frame is one packet of at most FRAME_BYTES_MAX. Descriptors travel beside it
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 from typing import Any, Final
@@ -15,6 +16,7 @@ from shm import errors
 
 FRAME_BYTES_MAX: Final = 64 * 1024
 DESCRIPTORS_MAX: Final = 8
+_ANCILLARY_BYTES: Final = socket.CMSG_LEN(DESCRIPTORS_MAX * 4)
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True):
@@ -198,9 +200,11 @@ def send(channel: socket.socket, frame: Frame, descriptors: tuple[int, ...] = ()
 
 def receive(channel: socket.socket) -> tuple[AnyFrame, list[int]] | None:
     """The next frame and its descriptors, which the caller owns; None at the end of the stream."""
-    data, descriptors, _flags, _address = socket.recv_fds(
-        channel, FRAME_BYTES_MAX, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
+    # Not socket.recv_fds, which drops its flags: the descriptors would be inherited by programs.
+    data, ancillary, _flags, _address = channel.recvmsg(
+        FRAME_BYTES_MAX, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
     )
+    descriptors = _descriptors_in(ancillary)
     if not data:
         return None
     try:
@@ -209,3 +213,12 @@ def receive(channel: socket.socket) -> tuple[AnyFrame, list[int]] | None:
         for descriptor in descriptors:
             os.close(descriptor)
         raise
+
+
+def _descriptors_in(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            # Of a truncated message only whole numbers count.
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return found.tolist()

@@ -218,20 +218,20 @@ class Groups:
 
     def _commit(self, peer: Peer, request: groupwire.Commit) -> None:
         session = peer.session.session
-        lost: set[int] = set()
+        lost: dict[int, int] = {}
         for queue, offset in request.offsets.items():
             peer.stalled_since.pop(queue, None)
             if not self.membership.commit(session, queue, request.leases.get(queue, 0), offset):
-                lost.add(queue)
+                lost[queue] = request.leases.get(queue, 0)
         now_ns = self._clock.monotonic_ns()
         for queue, offset in request.started.items():
             if self.membership.start(session, queue, request.leases.get(queue, 0), offset):
                 peer.stalled_since.setdefault(queue, now_ns)
             else:
-                lost.add(queue)
+                lost[queue] = request.leases.get(queue, 0)
         self._refuse(len(lost))
         if request.serial or lost:
-            peer.outbox.append(groupwire.Committed(request.serial, sorted(lost)))
+            peer.outbox.append(groupwire.Committed(request.serial, lost))
 
     def _release(self, peer: Peer, request: groupwire.Released) -> None:
         session = peer.session.session

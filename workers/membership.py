@@ -159,7 +159,9 @@ class Membership:
 
     def _inside(self, queue: int, offset: int) -> int:
         words = self.board.queue(queue)
-        return min(max(offset, words["min_offset"]), max(words["max_offset"], words["min_offset"]))
+        # Not `max_offset`: after a restart the reader may still be making units that were seen before.
+        high = max(words["max_offset"], words["next_offset"], words["min_offset"])
+        return min(max(offset, words["min_offset"]), high)
 
     def leave(self, session: int, failed: bool) -> None:
         """End a membership and all leases of the session; `failed` counts what it had started."""

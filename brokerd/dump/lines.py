@@ -240,8 +240,19 @@ def _files_below(store: Store, directory: str) -> Iterator[str]:
 
 def rest_lines(store: Store) -> Iterator[Line]:
     """Checkpoints, the timer's files, configuration."""
+    if store.storage.exists("checkpoint"):
+        yield _checkpoint_line(store)
+    yield from timer_lines(store.storage)
+    for name in store.storage.list("config"):
+        path = f"config/{name}"
+        if name not in _BINARY_CONFIG and not store.storage.is_directory(path):
+            text = read_file(store.storage, path).decode(errors="replace")
+            yield {"kind": "config", "name": name, "text": text}
+
+
+def _checkpoint_line(store: Store) -> Line:
     point = store.checkpoint
-    yield {
+    return {
         "kind": "checkpoint",
         "physicMsgTimestamp": point["physic_msg_timestamp"],
         "logicsMsgTimestamp": point["logics_msg_timestamp"],
@@ -250,12 +261,6 @@ def rest_lines(store: Store) -> Iterator[Line]:
         "confirmPhyOffset": point["confirm_phy_offset"],
         "minTimestamp": store.min_timestamp,
     }
-    yield from timer_lines(store.storage)
-    for name in store.storage.list("config"):
-        path = f"config/{name}"
-        if name not in _BINARY_CONFIG and not store.storage.is_directory(path):
-            text = read_file(store.storage, path).decode(errors="replace")
-            yield {"kind": "config", "name": name, "text": text}
 
 
 # --------------------------------------------------------------------------------------- summary
@@ -269,7 +274,7 @@ def recovered_summary(store: Store, records: int) -> Line:
     }
     return {
         "kind": "summary",
-        "minPhyOffset": store.log.min_position,
+        "minPhyOffset": store.log.min_position if store.log.segments else -1,
         "maxPhyOffset": store.end,
         "confirmOffset": store.end,
         "records": records,

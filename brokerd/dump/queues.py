@@ -160,12 +160,33 @@ class Queue:
             self.files.pop()
 
     def correct_min(self, log_min: int) -> None:
-        """Move the min offset to the first unit whose record still exists (SF-67)."""
+        """Move the min offset to the first unit whose record still exists (SF-67).
+
+        RocketMQ looks for it in the oldest file only: if all records of that file are gone, and the
+        file is not, the min offset stays.
+        """
+        last = next(self.units(self.end - 1), None) if self.end > self.first else None
+        if last is None or last[1][0] < log_min:
+            self._min = self.end
+            return
+        limit = self.first - self.first % self.units_per_file + self.units_per_file
         for number, unit in self.units(self._min):
+            if number >= limit:
+                return
             if unit[0] >= log_min:
                 self._min = number
                 return
-        self._min = self.end
+
+    @property
+    def units_per_file(self) -> int:
+        """Units that one file holds."""
+        return max(1, self.file_bytes // self.table.size)
+
+    def destroy(self) -> None:
+        """Forget all units (SF-95)."""
+        self.files = []
+        self._first = self._min = 0
+        self.max_physical = -1
 
     def units(self, start: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Unit numbers and fields from unit number `start` on."""

@@ -13,7 +13,7 @@ from brokerd.dump.queues import BatchQueue, Dispatched, Queue, ext_fields, load_
 from shm import configfile, layout
 from shm.properties import tags_code
 from shm.record import STRUCTURE, Invalid, Record
-from shm.segment import LogView, open_log
+from shm.segment import LogView, Segment, open_log
 from shm.storage import read_file
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from shm.storage import Storage
 
 _CHECKPOINT_BACK_MS: Final = 3000  # SF-84
+_RELEASE_5_3: Final = "V5_3_3"
+_RELEASE_5_4: Final = "V5_4_0"
 _TOPIC_OF_5_4: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"  # SF-124
 _QUEUED: Final = (0, layout.SYS_COMMIT)  # SF-61
 
@@ -41,7 +43,7 @@ class Store:
     @property
     def release(self) -> str:
         """Whose rules hold: 5.4.0 leaves a topic of its own in topics.json (SF-124)."""
-        return "V5_4_0" if _TOPIC_OF_5_4 in self.topics else "V5_3_3"
+        return _RELEASE_5_4 if _TOPIC_OF_5_4 in self.topics else _RELEASE_5_3
 
     @property
     def checkpoint(self) -> dict[str, int]:
@@ -96,7 +98,8 @@ def recover(store: Store) -> None:
     if store.aborted:
         store.index.drop_newer(store.checkpoint["index_msg_timestamp"])
     if not store.log.segments:  # SF-95
-        store.queues.clear()
+        for queue in store.queues.values():
+            queue.destroy()
         return
     reached = max((queue.max_physical for queue in store.queues.values()), default=-1)
     after = -1 if store.aborted else reached
@@ -112,16 +115,20 @@ def _first_segment(store: Store, dispatched: int) -> int:
     """Number of the segment that the scan starts with (SF-90, SF-91, SF-123)."""
     segments = store.log.segments
     lowest = 0
-    if store.release == "V5_4_0":
+    if store.release == _RELEASE_5_4:
         lowest = max(0, len(segments) - store.settings.number("commitLogRecoverMaxNum"))
     for number in range(len(segments) - 1, lowest, -1):
-        first = segments[number].item_at(segments[number].base, STRUCTURE)
-        if isinstance(first, Record) and first.store_timestamp and _fits(store, first, dispatched):
+        if _fits(store, segments[number], dispatched):
             return number
     return lowest
 
 
-def _fits(store: Store, first: Record, dispatched: int) -> bool:
+def _fits(store: Store, segment: Segment, dispatched: int) -> bool:
+    if store.release == _RELEASE_5_3 and not store.aborted:
+        return segment.base <= dispatched  # 5.3.3 looks at the name only
+    first = segment.item_at(segment.base, STRUCTURE)
+    if not isinstance(first, Record) or not first.store_timestamp:
+        return False
     if not store.aborted:
         return first.physical_offset <= dispatched
     newest = store.min_timestamp
@@ -131,19 +138,22 @@ def _fits(store: Store, first: Record, dispatched: int) -> bool:
 
 
 def _scan(store: Store, first_segment: int, after: int) -> int:
-    """Dispatch the valid records behind position `after`; returns the log's end (SF-92)."""
-    segments = store.log.segments
-    end = stop = segments[first_segment].base
-    for position, item in store.log.scan(stop, check=store.settings.check):
+    """Dispatch the valid records behind position `after`; returns the log's end (SF-92).
+
+    A filler counts: behind it the log ends at the next segment's start, however many empty
+    segments follow.
+    """
+    end = store.log.segments[first_segment].base
+    for position, item in store.log.scan(end, check=store.settings.check):
         if isinstance(item, Invalid):
             break
         if isinstance(item, Record):
-            end = stop = position + item.total_size
+            end = position + item.total_size
             if item.physical_offset > after:
                 _dispatch(store, item)
         else:
-            stop = position + item.size
-    return stop if stop == segments[-1].base else end
+            end = position + item.size
+    return end
 
 
 def _dispatch(store: Store, record: Record) -> None:

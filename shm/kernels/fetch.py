@@ -59,6 +59,7 @@ TRUSTED_END = 10
 FILTER = 11  # 1: only the tags given
 WANTED_POSITION = 12  # out: of the record that stopped the call
 WANTED_SIZE = 13
+STALE_TRAILERS = 14  # 1: elsewhere a trailer may be a copy that is not true (another broker's)
 ROW_AT = 16  # scratch: a parsed record (scan.ROW_WORDS)
 FORM_WORDS = ROW_AT + scan.ROW_WORDS
 
@@ -152,7 +153,7 @@ def _judge(log: Bytes, limit: int, form: Words, row: Words, position: int) -> in
     if form[TRUSTED_FROM] <= position < form[TRUSTED_END]:
         return scan.parse_record(log, at, limit, position, _CHECKS_OWN, row)
     stop = scan.parse_record(log, at, limit, position, _CHECKS_FOREIGN, row)
-    if stop == INVALID:
+    if stop == INVALID and form[STALE_TRAILERS]:
         # Another broker may have copied a trailer that was true of another record.
         stop = scan.parse_record(log, at, limit, position, _CHECKS_BODY, row)
     return stop

@@ -226,12 +226,16 @@ def _reserve(arena: Bytes, lane: Words, cursor: int, size: int) -> int:
 
 
 @kernel()
-def fill_send(arena: Bytes, at: int, seq: int, form: Words, body: Bytes, extra: Bytes) -> int:
+def fill_send(
+    arena: Bytes, at: int, seq: int, form: Words, payload: tuple[Bytes, int, Bytes, int]
+) -> int:
     """Write a SEND entry at an arena offset; returns its length.
 
-    `form`: flags, route, queue, born ms, application flag, batch count.
+    `form`: flags, route, queue, born ms, application flag, batch count. `payload`: body and its
+    length, extra properties and theirs.
     """
-    size = (ENTRY_BYTES + body.size + extra.size + 7) & ~7
+    body, body_bytes, extra, extra_bytes = payload
+    size = (ENTRY_BYTES + body_bytes + extra_bytes + 7) & ~7
     machine.store32(arena, at, size)
     machine.store16(arena, at + ENTRY_KIND, SEND)
     machine.store16(arena, at + ENTRY_FLAGS, form[0])
@@ -239,13 +243,34 @@ def fill_send(arena: Bytes, at: int, seq: int, form: Words, body: Bytes, extra: 
     machine.store64(arena, at + ENTRY_BORN, form[3])
     machine.store32(arena, at + ENTRY_ROUTE, form[1])
     machine.store32(arena, at + ENTRY_QUEUE, form[2])
-    machine.store32(arena, at + ENTRY_BODY, body.size)
-    machine.store32(arena, at + ENTRY_EXTRA, extra.size)
+    machine.store32(arena, at + ENTRY_BODY, body_bytes)
+    machine.store32(arena, at + ENTRY_EXTRA, extra_bytes)
     machine.store32(arena, at + ENTRY_APP_FLAG, form[4])
     machine.store32(arena, at + ENTRY_BATCH, form[5])
-    machine.copy(arena, at + ENTRY_BYTES, body, 0, body.size)
-    machine.copy(arena, at + ENTRY_BYTES + body.size, extra, 0, extra.size)
+    machine.copy(arena, at + ENTRY_BYTES, body, 0, body_bytes)
+    machine.copy(arena, at + ENTRY_BYTES + body_bytes, extra, 0, extra_bytes)
     return size
+
+
+@kernel()
+def put_send(
+    arena: Bytes, lane: Words, form: Words, payload: tuple[Bytes, int, Bytes, int]
+) -> int:
+    """`put` over raw memory."""
+    size = (ENTRY_BYTES + payload[1] + payload[3] + 7) & ~7
+    if 2 * size > lane[frames.UP_MASK] + 1:
+        return TOO_LARGE
+    start = _reserve(arena, lane, lane[frames.UP_CURSOR], size)
+    if start < 0:
+        return FULL
+    seq = lane[frames.SEQ] + 1
+    fill_send(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), seq, form, payload)
+    lane[frames.SEQ] = seq
+    lane[frames.UP_CURSOR] = start + size
+    # SYNC POINT: up tail (other end: `drain_lane`)
+    atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, start + size)
+    lane[frames.RING] = _wants_bell(arena, lane, form[0])
+    return seq
 
 
 @kernel(i8, BYTES, WORDS, WORDS, BYTES_RO, BYTES_RO)
@@ -255,30 +280,14 @@ def put(arena: Bytes, lane: Words, form: Words, body: Bytes, extra: Bytes) -> in
     Returns its seq, FULL, or TOO_LARGE (more than half of the ring). `lane[RING]` says whether to
     ring the agent.
     """
-    size = (ENTRY_BYTES + body.size + extra.size + 7) & ~7
-    if 2 * size > lane[frames.UP_MASK] + 1:
-        return TOO_LARGE
-    start = _reserve(arena, lane, lane[frames.UP_CURSOR], size)
-    if start < 0:
-        return FULL
-    seq = lane[frames.SEQ] + 1
-    fill_send(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), seq, form, body, extra)
-    lane[frames.SEQ] = seq
-    lane[frames.UP_CURSOR] = start + size
-    # SYNC POINT: up tail (other end: `drain_lane`)
-    atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, start + size)
-    lane[frames.RING] = _wants_bell(arena, lane, form[0])
-    return seq
+    payload = (machine.raw(body), body.size, machine.raw(extra), extra.size)
+    return put_send(machine.raw(arena), machine.raw(lane), machine.raw(form), payload)
 
 
-@kernel(i8, BYTES, WORDS, WORDS, BYTES_RO, WORDS)
-def put_batch(arena: Bytes, lane: Words, form: Words, payload: Bytes, lengths: Words) -> int:
-    """Put several entries and publish them by one store: the agent sees all or none.
-
-    `lengths` holds body and extra lengths in turn; `payload` bodies and extras in that order.
-    Returns the seq of the last, FULL or TOO_LARGE.
-    """
-    count = lengths.size // 2
+@kernel()
+def _put_batch(
+    arena: Bytes, lane: Words, form: Words, payload: Bytes, lengths: Words, count: int
+) -> int:
     total = 0
     for index in range(count):
         total += (ENTRY_BYTES + lengths[2 * index] + lengths[2 * index + 1] + 7) & ~7
@@ -288,17 +297,17 @@ def put_batch(arena: Bytes, lane: Words, form: Words, payload: Bytes, lengths: W
     seq = lane[frames.SEQ]
     at = 0
     for index in range(count):
-        body = payload[at : at + lengths[2 * index]]
-        at += lengths[2 * index]
-        extra = payload[at : at + lengths[2 * index + 1]]
-        at += lengths[2 * index + 1]
-        size = (ENTRY_BYTES + body.size + extra.size + 7) & ~7
+        body, extra = lengths[2 * index], lengths[2 * index + 1]
+        size = (ENTRY_BYTES + body + extra + 7) & ~7
         start = _reserve(arena, lane, cursor, size)
         if start < 0:
             return FULL
         seq += 1
+        form[1] = lengths[2 * count + index]
         form[5] = count - index
-        fill_send(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), seq, form, body, extra)
+        parts = (machine.shift(payload, at), body, machine.shift(payload, at + body), extra)
+        fill_send(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), seq, form, parts)
+        at += body + extra
         cursor = start + size
     lane[frames.SEQ] = seq
     lane[frames.UP_CURSOR] = cursor
@@ -306,6 +315,19 @@ def put_batch(arena: Bytes, lane: Words, form: Words, payload: Bytes, lengths: W
     atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, cursor)
     lane[frames.RING] = _wants_bell(arena, lane, form[0])
     return seq
+
+
+@kernel(i8, BYTES, WORDS, WORDS, BYTES_RO, WORDS)
+def put_batch(arena: Bytes, lane: Words, form: Words, payload: Bytes, lengths: Words) -> int:
+    """Put several entries and publish them by one store: the agent sees all or none.
+
+    `lengths` holds body and extra lengths in turn, then the route of each; `payload` bodies and
+    extras in that order. Returns the seq of the last, FULL or TOO_LARGE.
+    """
+    return _put_batch(
+        machine.raw(arena), machine.raw(lane), machine.raw(form), machine.raw(payload),
+        machine.raw(lengths), lengths.size // 3,
+    )  # fmt: skip
 
 
 @kernel(i8, BYTES, WORDS, BYTES_RO)

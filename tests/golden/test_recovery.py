@@ -162,45 +162,69 @@ def test_a_log_cut_at_a_segments_start(plain: GoldenStore) -> None:
     assert [line["kind"] for line in lines if line["kind"] == "filler"] == ["filler"] * 5
 
 
-def test_two_empty_segments_take_the_filler_with_them(plain: GoldenStore) -> None:
-    """SF-92: the log ends at its last record then."""
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_log_cut_before_two_empty_segments(plain: GoldenStore, crashed: bool) -> None:
+    """As 5.4.0 does: the filler stays, the log ends at the first empty segment's start."""
     for segment in segment_files(plain)[-2:]:
         segment.write_bytes(bytes(plain.segment_bytes))
-    before = [
-        record
-        for record in dump_lines("plain", "record")
-        if record["physicalOffset"] < 4 * plain.segment_bytes
-    ]
+    if crashed:
+        leave_a_crash(plain)
     lines = recovered(plain)
-    end = before[-1]["physicalOffset"] + before[-1]["size"]
-    assert (summary_of(lines)["maxPhyOffset"], summary_of(lines)["records"]) == (end, len(before))
+    assert summary_of(lines)["maxPhyOffset"] == 4 * plain.segment_bytes
+    fillers = [line["physicalOffset"] for line in lines if line["kind"] == "filler"]
+    assert len(fillers) == 4
+    assert all(
+        unit["physicalOffset"] < fillers[-1] for found in units(lines).values() for unit in found
+    )
+
+
+def test_5_3_starts_with_the_segment_that_the_queues_reach(own_copy: Golden) -> None:
+    """As 5.3.3 does after a clean stop: it takes an empty segment's start for the log's end."""
+    golden = own_copy("plain-533")
+    for segment in segment_files(golden)[-2:]:
+        segment.write_bytes(bytes(golden.segment_bytes))
+    assert summary_of(recovered(golden))["maxPhyOffset"] == int(segment_files(golden)[-1].name)
 
 
 def test_no_log_means_no_queues(plain: GoldenStore) -> None:
-    """SF-95."""
+    """SF-95: they are there, but empty."""
     for segment in segment_files(plain):
         segment.unlink()
     lines = recovered(plain)
-    assert not queues(lines)
+    assert queues(lines) == dict.fromkeys(expected_units(), (0, 0))
     assert not units(lines)
-    assert summary_of(lines)["maxPhyOffset"] == 0
+    assert (summary_of(lines)["minPhyOffset"], summary_of(lines)["maxPhyOffset"]) == (-1, 0)
 
 
 def test_min_offsets_follow_the_oldest_segment(plain: GoldenStore) -> None:
-    """SF-67, SF-102: two segments were removed by retention."""
+    """SF-67, SF-102: segments are gone; the first unit that stays is sought in the oldest file."""
     for segment in segment_files(plain)[:2]:
         segment.unlink()
     log_min = 2 * plain.segment_bytes
+    units_per_file = int(plain.settings["mappedFileSizeConsumeQueue"]) // UNIT_BYTES
     lines = recovered(plain)
-    kept = {
-        key: [unit for unit in found if unit["physicalOffset"] >= log_min]
-        for key, found in expected_units().items()
-    }
     assert summary_of(lines)["minPhyOffset"] == log_min
-    assert units(lines) == {key: found for key, found in kept.items() if found}
-    for key, (first, last) in queues(lines).items():
-        assert last == expected_units()[key][-1]["index"] + 1
-        assert first == (kept[key][0]["index"] if kept[key] else last)
+    outcomes = set()
+    for key, found in expected_units().items():
+        wanted = next(unit["index"] for unit in found if unit["physicalOffset"] >= log_min)
+        in_oldest_file = wanted < units_per_file
+        outcomes.add(in_oldest_file)
+        first = wanted if in_oldest_file else 0
+        assert queues(lines)[key] == (first, len(found))
+        assert units(lines)[key] == found[first:]
+    assert outcomes == {False, True}
+
+
+def test_a_queue_whose_records_are_all_gone_is_empty_but_goes_on(own_copy: Golden) -> None:
+    """SF-67, SF-75: min = max, of plain queues and batch queues."""
+    golden = own_copy("batch")
+    for segment in segment_files(golden)[:4]:
+        segment.unlink()
+    found = queues(recovered(golden))
+    assert found["BatchT", 1] == (54, 54)
+    assert found["BcqT", 0] == (55, 55)
+    assert {first for key, (first, _) in found.items() if key != ("BatchT", 1)} != {0}
+    assert all(first <= last for first, last in found.values())
 
 
 def test_rebuilt_queues_of_a_shortened_log_keep_their_offsets(plain: GoldenStore) -> None:

@@ -211,6 +211,7 @@ class SimConsumer(SimClient):
         self._outbox: deque[Any] = deque()
         self._serial = 0
         self._asked: dict[int, dict[int, int]] = {}  # serial of a commit -> offsets
+        self._released: set[tuple[int, int]] = set()
         self._lane: ControlLane | None = None
         self._storage = machine.storage_for(name)
 
@@ -218,6 +219,7 @@ class SimConsumer(SimClient):
         """All leases are over."""
         super().session_over()
         self.owned.clear()
+        self._released.clear()
         self._outbox.clear()
         self._asked.clear()
 
@@ -256,7 +258,8 @@ class SimConsumer(SimClient):
         match groupwire.decode_notice(body):
             case groupwire.Granted(queue, lease, offset):
                 held = self.owned.get(queue)
-                if held is None or held[0] != lease:
+                # A replaced `groups` repeats itself, perhaps about what has been given back since.
+                if (held is None or held[0] != lease) and (queue, lease) not in self._released:
                     self.model.granted(self.group, self._name(queue), session.session)
                     self.owned[queue] = (lease, offset)
             case groupwire.Revoke(queue, lease):
@@ -285,6 +288,7 @@ class SimConsumer(SimClient):
             return
         del self.owned[queue]
         self.model.gave_back(self.group, self._name(queue), session.session)
+        self._released.add((queue, lease))
         self._outbox.append(groupwire.Released(queue, lease, held[1]))
 
     def _read(self, queue: int, session: Session) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from brokerd import agents, epoch
@@ -216,7 +217,7 @@ class SimMachine:
             agent = agents.build(role, replace(env, sessions=table))
         except KilledError as death:
             self.simulation.note(f"{name} dies while starting: {death}")
-            self._later(RESTART_NS, lambda: self.start_agent(role))
+            self._later(RESTART_NS, partial(self.start_agent, role))
             return
         bell = getattr(self._bells, name)
         board, word = self.board, _PROGRESS.get(role, 0)
@@ -240,9 +241,10 @@ class SimMachine:
             storage.dead = True
         self.tables.clear()
         self._due.clear()
+        still_down = not self.running
         self.board, self.metadata = None, None
-        worse = End.POWER in (end, self.ended_by if not self.running else end)
-        self.ended_by = End.POWER if worse else end
+        if not (still_down and self.ended_by is End.POWER):
+            self.ended_by = end
         for number in list(self.sessions):
             self.end_session(number)
         if end is End.POWER:
@@ -257,7 +259,7 @@ class SimMachine:
             if role.name.lower() == name:
                 self.stores[name].dead = True
                 self.tables.pop(role, None)
-                self._later(RESTART_NS, lambda: self.start_agent(role))
+                self._later(RESTART_NS, partial(self.start_agent, role))
 
     # ------------------------------------------------------------------------------------- sessions
 

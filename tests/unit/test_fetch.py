@@ -247,6 +247,8 @@ def test_a_stale_trailer_of_another_broker_does_not_hide_its_message(seed: int) 
     assert Reader(files).fetch() is Stop.INVALID
     reader = Reader(files)
     reader.form[fetch.TRUSTED_END] = 0
+    assert reader.fetch() is Stop.INVALID
+    reader.form[fetch.STALE_TRAILERS] = 1
     assert reader.fetch() is Stop.DONE
     assert reader.property_bytes(0) == stale
 

@@ -123,7 +123,7 @@ def test_a_commit_after_the_lease_is_over_is_refused_and_counted() -> None:
     first.release(0)
     late = only(first.say(groupwire.Commit(4, {0: lease}, {0: 9})), groupwire.Committed)
     first.listen()
-    assert late.lost == [0]
+    assert late.lost == {0: lease}
     assert rig.agent.refused == 1
     assert rig.board.process(4)["refused"] == 1
     second.join()

@@ -1,0 +1,337 @@
+"""`PullConsumer`: the application asks for messages, in columns or one by one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from clients.attachment import Attachment
+from clients.batch import MessageBatch
+from clients.member import Assigned, now_ns
+from clients.message import Message, MessageQueue, check_topic
+from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
+from shm.filter import EVERYTHING, TagFilter, parse_tags
+from shm.groupwire import ConsumeFrom
+
+__all__ = ["ConsumeFrom", "MessageBatch", "PullConsumer"]
+
+POLL_MESSAGES: Final = 10_000
+LOOP_MESSAGES: Final = 1024
+#: A loop over messages says at least this often which ones it has begun.
+MARK_NS: Final = 1_000_000
+#: How long calls without a timeout wait for a broker that is gone.
+REATTACH_NS: Final = 60_000_000_000
+_RETRY_S: Final = 0.05
+_FOREVER_NS: Final = 1 << 62
+
+
+class PullConsumer:
+    """A member of a group that fetches by itself; RocketMQ's LitePullConsumer.
+
+    With `auto_commit`, what a `poll` returned is committed by the next call, and what a `for` loop
+    has passed as the loop goes on; a clean `close` commits everything handed out. Without it,
+    `commit` does so for everything handed out so far. Commits reach the broker's memory at once and
+    its ledger within a second, also if this process is killed; `commit` waits for the ledger.
+
+    A queue that moves to another member is given back once its messages are committed. After a
+    restart of the broker the consumer attaches again and goes on. Not safe for threads.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        subscription: Iterable[str] | Mapping[str, str],
+        *,
+        home: str | os.PathLike[str] | None = None,
+        consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
+        consume_timestamp: datetime | None = None,
+        auto_commit: bool = True,
+    ) -> None:
+        """Attach and join; `subscription` lists topics, or maps them to tags ("a || b", "*").
+
+        `consume_from` says where a group begins that has no offset yet; TIMESTAMP needs
+        `consume_timestamp`. Raises BrokerGone, GroupIllegal, TopicNotFound, FilterSyntaxError, ...
+        """
+        if consume_from is ConsumeFrom.TIMESTAMP and consume_timestamp is None:
+            raise GroupIllegal("consume_from TIMESTAMP needs consume_timestamp")
+        self.group = group
+        self.auto_commit = auto_commit
+        self._filters = _filters(subscription)
+        self._home = home
+        self._consume_from = consume_from
+        self._consume_ms = _milliseconds(consume_timestamp) if consume_timestamp else 0
+        self._lost_before = 0
+        self._closed = False
+        self._selected = False
+        self._attachment: Attachment | None = None
+        self._member = self._attach({}).member
+
+    # ---------------------------------------------------------------------------------- messages
+
+    def poll(self, max_messages: int = POLL_MESSAGES, timeout: float | None = None) -> MessageBatch:
+        """Messages that are there, or the first that come within `timeout` seconds (None: ever).
+
+        Empty when the time is up. Raises BrokerGone if there was no broker all that time, Evicted
+        (the next call joins again), Corrupt, StoreFailed.
+        """
+        self._require_open()
+        if self.auto_commit:
+            self._pass_all()
+        batch = self._collect(max_messages, _deadline(timeout))
+        for assigned in self._member.assigned.values():
+            assigned.delivered = assigned.begun = max(assigned.delivered, assigned.position)
+        if len(batch):
+            self._guarded(Attachment.report)
+        elif self._selected:
+            self._guarded(Attachment.arm_for_select)
+        return batch
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages for ever; with `auto_commit` each is passed when the next one is asked for."""
+        while True:
+            self._require_open()
+            yield from self._loop_over(self._collect(LOOP_MESSAGES, _FOREVER_NS))
+
+    def _loop_over(self, batch: MessageBatch) -> Iterator[Message]:
+        fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
+        numbers, offsets = batch.board_queues.tolist(), batch.queue_offsets.tolist()
+        pace = _Pace()
+        for row in range(len(batch)):
+            if row >= pace.marked:
+                for ahead in range(row, pace.mark(row, len(batch))):
+                    begun = fetched[numbers[ahead]][0]
+                    begun.begun = max(begun.begun, offsets[ahead] + 1)
+                self._guarded(Attachment.report)
+            if self._attachment is None or self._member.is_notified():
+                self._guarded(Attachment.attend)
+            assigned, generation = fetched[numbers[row]]
+            if self._holds(assigned, generation):
+                assigned.delivered = offsets[row] + 1
+                yield batch[row]
+                self._pass(assigned, generation)
+        for assigned, generation in fetched.values():  # what tags kept away behind the last row
+            if self._holds(assigned, generation):
+                assigned.delivered = max(assigned.delivered, assigned.position)
+                self._pass(assigned, generation)
+
+    def _pass(self, assigned: Assigned, generation: int) -> None:
+        if self.auto_commit and self._holds(assigned, generation):
+            assigned.pass_delivered()
+
+    def _holds(self, assigned: Assigned, generation: int) -> bool:
+        known = self._member.assigned.get(assigned.number)
+        return known is assigned and assigned.generation == generation
+
+    def commit(self) -> None:
+        """Everything handed out so far is done with; returns once that is in the ledger.
+
+        Raises BrokerGone, Timeout, ...: then it is unknown whether it got there.
+        """
+        self._require_open()
+        self._pass_all()
+        try:
+            if self._attachment is None:
+                self._attach(self._member.places())
+            self._member.commit()
+        except (BrokerGone, Evicted):
+            self._lose()
+            raise
+
+    def _pass_all(self) -> None:
+        for assigned in self._member.assigned.values():
+            assigned.pass_delivered()
+
+    # ------------------------------------------------------------------------------------ queues
+
+    def assignment(self) -> list[MessageQueue]:
+        """Queues that this member owns at present."""
+        return sorted(assigned.queue for assigned in self._member.assigned.values())
+
+    def position(self, queue: MessageQueue) -> int:
+        """Offset of the next message to be handed out. Raises GroupIllegal."""
+        return self._find(queue).delivered
+
+    def seek(self, queue: MessageQueue, to: int | datetime | Literal["begin", "end"]) -> None:
+        """Go on at an offset, at the first message stored at a time or later, or at an end.
+
+        It is a commit, too. Raises GroupIllegal if the queue is not assigned, ValueError if it
+        does not have that offset.
+        """
+        assigned = self._find(queue)
+        attachment = self._live()
+        words = attachment.session.board.queue(assigned.number)
+        low, high = words["min_offset"], words["max_offset"]
+        if isinstance(to, datetime):
+            offset = attachment.files.offset_at(queue, low, high, _milliseconds(to))
+        else:
+            offset = {"begin": low, "end": high}[to] if isinstance(to, str) else to
+        if not low <= offset <= high:
+            raise ValueError(f"{queue} has offsets {low} to {high}, not {offset}")
+        assigned.move_to(offset)
+        self._guarded(Attachment.report)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Fetch nothing from these queues until `resume`. Raises GroupIllegal."""
+        for queue in queues:
+            self._find(queue).paused = True
+        self._member.changed = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Fetch from these queues again. Raises GroupIllegal."""
+        for queue in queues:
+            self._find(queue).paused = False
+        self._member.changed = True
+
+    @property
+    def lost_commits(self) -> int:
+        """Commits that came after the queue's lease was over: those messages come again."""
+        return self._lost_before + self._member.lost_commits
+
+    def _find(self, queue: MessageQueue) -> Assigned:
+        for assigned in self._member.assigned.values():
+            if assigned.queue == queue:
+                return assigned
+        raise GroupIllegal(f"{queue} is not assigned to this consumer now", queue=queue)
+
+    # ----------------------------------------------------------------------- fetching and waiting
+
+    def _collect(self, rows: int, deadline_ns: int) -> MessageBatch:
+        """Fetch; if nothing is there, wait. Attaches again if the broker has gone."""
+        gone_since = 0
+        while True:
+            try:
+                attachment = self._attachment or self._attach(self._member.places())
+                gone_since = 0
+                attachment.attend()
+                attachment.report()
+                batch = attachment.fetch(rows)
+                if len(batch) or not attachment.wait(deadline_ns):
+                    return batch
+            except BrokerGone:
+                self._lose()
+                gone_since = gone_since or now_ns()
+                if now_ns() >= min(deadline_ns, gone_since + REATTACH_NS):
+                    raise
+                time.sleep(_RETRY_S)  # nobody could ring: there is no broker
+            except Evicted:
+                self._lose()
+                raise
+
+    def fileno(self) -> int:
+        """Readable when something may be there, after a `poll` that returned nothing.
+
+        Another one after an attachment anew: ask again after `BrokerGone`.
+        """
+        self._require_open()
+        attachment = self._live()
+        if not self._selected:
+            self._selected = True
+            attachment.arm_for_select()
+        return attachment.session.fileno()
+
+    # -------------------------------------------------------------------------------- the session
+
+    def _attach(self, places: dict[MessageQueue, tuple[int, int]]) -> Attachment:
+        """Begin a session and join; `places` are those of the session before."""
+        attachment = Attachment(self._home, self.group, self._filters)
+        attachment.join(self._consume_from, self._consume_ms, places)
+        self._attachment = attachment
+        self._member, before = attachment.member, getattr(self, "_member", None)
+        self._lost_before += before.lost_commits if before else 0
+        return attachment
+
+    def _guarded(self, act: Callable[[Attachment], None]) -> None:
+        """Do something that a broker's end may cut short; `_collect` attaches again."""
+        if self._attachment is None:
+            return
+        try:
+            act(self._attachment)
+        except BrokerGone:
+            self._lose()
+        except Evicted:
+            self._lose()
+            raise
+
+    def _lose(self) -> None:
+        if self._attachment is not None:
+            self._attachment.session.close()
+            self._attachment = None
+
+    def _live(self) -> Attachment:
+        if self._attachment is None:
+            raise BrokerGone("the broker is gone; the next poll attaches again")
+        return self._attachment
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise Closed("this consumer is closed")
+
+    def close(self, *, commit: bool = True) -> None:
+        """Leave the group. With `auto_commit` and `commit`, all that was handed out is passed."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._attachment is None:
+            return
+        try:
+            if self.auto_commit and commit:
+                self._pass_all()
+            self._member.commit()
+            self._member.leave()
+        except (Unavailable, Closed):
+            pass  # the broker, or the parent's session in a forked child, is gone: nothing to leave
+        finally:
+            self._lose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # After an exception the batch in hand may not be done with.
+        self.close(commit=kind is None)
+
+
+class _Pace:
+    """How many messages a loop marks as begun at a time: what the last millisecond saw."""
+
+    def __init__(self) -> None:
+        self.marked = 0
+        self._first = 0
+        self._last_ns = 0
+
+    def mark(self, row: int, count: int) -> int:
+        """Mark from `row` on; returns the row behind the last one marked."""
+        now = now_ns()
+        done = row - self._first
+        ahead = done * MARK_NS // max(1, now - self._last_ns) if done else 1
+        self._first, self._last_ns = row, now
+        self.marked = min(count, row + max(1, ahead))
+        return self.marked
+
+
+def _filters(subscription: Iterable[str] | Mapping[str, str]) -> dict[str, TagFilter]:
+    """A filter per topic."""
+    if isinstance(subscription, str):
+        raise GroupIllegal("subscription is a list of topics or a mapping of topics to tags")
+    if not isinstance(subscription, Mapping):
+        subscription = dict.fromkeys(subscription, EVERYTHING)
+    for topic in subscription:
+        check_topic(topic)
+    return {topic: parse_tags(text) for topic, text in subscription.items()}
+
+
+def _deadline(timeout_s: float | None) -> int:
+    return _FOREVER_NS if timeout_s is None else now_ns() + int(timeout_s * 1e9)
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

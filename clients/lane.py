@@ -1,0 +1,114 @@
+"""The client's end of its lane with the writer: entries in, completions out. No waiting here."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.arena import LanePlan
+from shm.codes import EntryFlag, EntryKind
+from shm.kernels import frames
+from shm.kernels.ring import arm, load_word, put, put_batch, put_raw, store_half, take_completions
+
+#: Completions taken at one time.
+DRAIN_ROWS = 4096
+
+
+class WriterLane:
+    """Private cursors over one session's arena. Not for several threads without a lock."""
+
+    def __init__(self, arena: NDArray[np.uint8], plan: LanePlan, seq: int, completed: int) -> None:
+        self.arena = arena
+        self.plan = plan
+        words = np.zeros(frames.LANE_WORDS, np.int64)
+        words[frames.CONTROL] = plan.control
+        words[frames.UP], words[frames.UP_MASK] = plan.up, plan.up_bytes - 1
+        words[frames.DOWN], words[frames.DOWN_MASK] = plan.down, plan.down_bytes - 1
+        words[frames.SEQ] = seq
+        words[frames.COMPLETED] = completed
+        self.words = words
+        self._rows = np.zeros(DRAIN_ROWS * frames.COMPLETION_WORDS, np.int64)
+
+    @property
+    def seq(self) -> int:
+        """Last seq put."""
+        return int(self.words[frames.SEQ])
+
+    @property
+    def wants_bell(self) -> bool:
+        """Whether the last call wants the writer rung."""
+        return bool(self.words[frames.RING])
+
+    def put(self, form: NDArray[np.int64], body: NDArray[np.uint8], extra: NDArray[np.uint8]) -> int:
+        """Put one entry; its seq, ring.FULL or ring.TOO_LARGE."""
+        return put(self.arena, self.words, form, body, extra)
+
+    def put_batch(
+        self, form: NDArray[np.int64], payload: NDArray[np.uint8], lengths: NDArray[np.int64]
+    ) -> int:
+        """Put an all-or-nothing batch; the last seq, ring.FULL or ring.TOO_LARGE."""
+        return put_batch(self.arena, self.words, form, payload, lengths)
+
+    def put_raw(self, entry: bytes) -> int:
+        """Put an entry that another arena has held; 1, ring.FULL or ring.TOO_LARGE."""
+        return put_raw(self.arena, self.words, np.frombuffer(entry, np.uint8))
+
+    def drain(self) -> NDArray[np.int64]:
+        """New completions, rows of frames.COMPLETION_WORDS in order of seq."""
+        count = take_completions(self.arena, self.words, self._rows)
+        return self._rows[: count * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS)
+
+    def taken(self) -> int:
+        """Bytes of the up ring that the writer has taken; entries below are in the log."""
+        return load_word(self.arena, self.plan.control + layout.LANE_UP_HEAD)
+
+    @property
+    def put_end(self) -> int:
+        """Bytes put so far: all is in the log when `taken` gets here."""
+        return int(self.words[frames.UP_CURSOR])
+
+    def arm_taken(self, seen: int) -> bool:
+        """Ask for the bell at the next change; False if `taken` has moved from `seen` already."""
+        return self._arm(layout.LANE_UP_HEAD, seen)
+
+    def arm_completed(self) -> bool:
+        """Ask for the bell at the next change; False if a completion is there already."""
+        return self._arm(layout.LANE_DOWN_TAIL, int(self.words[frames.DOWN_CURSOR]))
+
+    def _arm(self, word: int, seen: int) -> bool:
+        control = self.plan.control
+        flag = control + layout.LANE_CLIENT_ARMED
+        return bool(arm(self.arena, flag, 1, control + word, seen))
+
+    def disarm(self) -> None:
+        """No bell wanted."""
+        store_half(self.arena, self.plan.control + layout.LANE_CLIENT_ARMED, 0)
+
+    def adopted(self) -> bool:
+        """Whether a writer has taken the lane over."""
+        return load_word(self.arena, self.plan.control + layout.LANE_ADOPTED) > 0
+
+    def last_seq(self) -> int:
+        """Last seq of this producer in the log when the writer took over."""
+        return load_word(self.arena, self.plan.control + layout.LANE_LAST_SEQ)
+
+    def unsettled(self) -> list[bytes]:
+        """Entries that may not be in the log, oldest first, as bytes for `put_raw`."""
+        entries = []
+        cursor, end = self.taken(), self.put_end
+        while cursor < end:
+            at = self.plan.up + (cursor & (self.plan.up_bytes - 1))
+            head = layout.ENTRY.unpack(self.arena, at) if _is_whole(self.arena, at) else None
+            length = int.from_bytes(self.arena[at : at + 4].tobytes(), "little")
+            if head is not None and head["kind"] != EntryKind.PAD:
+                entries.append(self.arena[at : at + length].tobytes())
+            cursor += length
+        return entries
+
+
+def _is_whole(arena: NDArray[np.uint8], at: int) -> bool:
+    return at + layout.ENTRY_BYTES <= arena.size
+
+
+RECEIPT_FLAGS = int(EntryFlag.RECEIPT)

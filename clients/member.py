@@ -1,0 +1,307 @@
+"""A session's side of its group: leases as `groups` gives them, offsets as it is told them.
+
+Nothing here reads messages. Requests that only report go into the ring without waking `groups`: it
+looks there once a second, and after this process's death.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from clients.message import MessageQueue
+from clients.session import Session
+from shm import errors, groupwire, layout
+from shm.controllane import ControlLane, End
+from shm.groupwire import Attempts
+
+ANSWER_NS: Final = 30_000_000_000
+#: Reports wake `groups` no more often than this.
+REPORT_NS: Final = 100_000_000
+#: Queues in one request: it has to fit into half of the ring.
+QUEUES_PER_REQUEST: Final = 256
+#: Leases given back lately, in case that their `Released` was lost with a dead `groups`.
+_RELEASED_KEPT: Final = 4096
+
+
+@dataclass(slots=True, eq=False)
+class Assigned:
+    """A queue under lease. Each offset is that of the next message: to fetch, to hand out, ..."""
+
+    number: int  # of the board
+    queue: MessageQueue
+    lease: int
+    position: int  # to fetch
+    delivered: int  # to hand out
+    passed: int  # the application is done with all below
+    committed: int  # as sent last
+    begun: int  # the application has, or is about to get, all below
+    started: int  # `begun` as sent last
+    base: int  # the ledger's offset is not below
+    attempts: list[Attempts]
+    revoked: bool = False
+    paused: bool = False
+    generation: int = 0  # rises when rows fetched ahead are void
+
+    def move_to(self, offset: int) -> None:
+        """Go on at another place, whatever was fetched ahead."""
+        self.position = self.delivered = self.passed = self.begun = self.started = offset
+        self.base = min(self.base, offset)
+        self.generation += 1
+
+    def pass_delivered(self) -> None:
+        """The application is done with all that it was handed."""
+        self.passed = self.delivered
+
+
+class GroupMember:
+    """Membership of one session; see the module."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        names: dict[int, str],
+        resume: dict[MessageQueue, tuple[int, int]] | None = None,
+    ) -> None:
+        """`names` maps topic slots to names of the topics subscribed.
+
+        `resume` has, for queues of a session before, the lowest offset that the ledger can have and
+        how far the application got.
+        """
+        self.session = session
+        self.group = group
+        self.names = names
+        self.assigned: dict[int, Assigned] = {}
+        self.lost_commits = 0
+        self.changed = True
+        self._resume = dict(resume or {})
+        self._lane = ControlLane(session.arena, session.plan.groups, End.CLIENT)
+        self._join = groupwire.Join(0, group, sorted(names))
+        self._serial = 0
+        self._unanswered: dict[int, groupwire.Request] = {}
+        self._answers: dict[int, groupwire.AnyNotice] = {}
+        self._released: dict[int, groupwire.Released] = {}
+        self._release_order: deque[int] = deque()
+        self._rung_ns = 0
+        self._revoked_seen = 0
+
+    # ------------------------------------------------------------------------- speaking, hearing
+
+    def join(self, consume_from: groupwire.ConsumeFrom, starts: dict[int, int]) -> None:
+        """Become a member. Raises GroupIllegal, Timeout, or what the session raises."""
+        self._join = groupwire.Join(
+            self._next_serial(), self.group, sorted(self.names), consume_from, starts
+        )
+        self._ask(self._join.serial, self._join)
+
+    def commit(self) -> None:
+        """Report, and wait until the offsets are in the ledger. Raises Timeout, ..."""
+        for items in _pieces(self._to_report(), QUEUES_PER_REQUEST):
+            serial = self._next_serial()
+            self._ask(serial, _commit(serial, items))
+
+    def leave(self) -> None:
+        """Give everything back and wait for the answer. Raises Timeout, ..."""
+        serial = self._next_serial()
+        self._ask(serial, groupwire.Leave(serial))
+        self.assigned.clear()
+
+    def report(self) -> None:
+        """Say what has been passed and handed out since the last report, without waiting."""
+        said = False
+        for items in _pieces(self._to_report(), QUEUES_PER_REQUEST):
+            self._put(_commit(0, items))
+            said = True
+        if said:
+            self._ring_now_and_then()
+
+    def _to_report(self) -> Iterator[Assigned]:
+        return (a for a in self.assigned.values() if a.passed != a.committed or a.begun > a.started)
+
+    def _next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _ask(self, serial: int, request: groupwire.Request) -> None:
+        self._unanswered[serial] = request
+        self._put(request)
+        self.session.groups_bell.ring()
+        deadline_ns = now_ns() + ANSWER_NS
+        try:
+            if not self._wait(lambda: serial in self._answers, deadline_ns):
+                raise errors.Timeout(f"groups did not answer {type(request).__name__} in 30 s")
+            answer = self._answers.pop(serial)
+        finally:
+            self._unanswered.pop(serial, None)
+        if isinstance(answer, groupwire.Refused):
+            raise getattr(errors, answer.error, errors.GantryError)(answer.text)
+
+    def _wait(self, is_done: Callable[[], bool], deadline_ns: int) -> bool:
+        def ready() -> bool:
+            self._lane.arm(1)
+            self.listen()
+            return is_done()
+
+        try:
+            return self.session.wait(deadline_ns, ready)
+        finally:
+            self._lane.disarm()
+
+    def _put(self, request: groupwire.Request) -> None:
+        body = groupwire.encode(request)
+        if self._lane.put(body):
+            return
+        self.session.groups_bell.ring()
+
+        def fits() -> bool:
+            self._lane.arm(1)
+            return self._lane.put(body)
+
+        try:
+            if not self.session.wait(now_ns() + ANSWER_NS, fits):
+                raise errors.Timeout("groups has not taken requests for 30 s")
+        finally:
+            self._lane.disarm()
+
+    def _ring_now_and_then(self) -> None:
+        now = now_ns()
+        half_full = 2 * self._lane.unread_bytes() > self._lane.plan.up_bytes // 2
+        if half_full or now - self._rung_ns >= REPORT_NS:
+            self._rung_ns = now
+            self.session.groups_bell.ring()
+
+    def arm(self) -> bool:
+        """Ask for a ring at the next notice; False if there is one already."""
+        return self._lane.arm(1)
+
+    def is_notified(self) -> bool:
+        """Whether `groups` has asked for something since `listen`; costs one load."""
+        at = layout.ARENA_REVOKED
+        return bool(self.session.arena[at : at + 8].view("<u8")[0] != self._revoked_seen)
+
+    def disarm(self) -> None:
+        """Awake again."""
+        self._lane.disarm()
+
+    def listen(self) -> None:
+        """Take all notices. Raises msgspec.DecodeError if the broker talks nonsense."""
+        at = layout.ARENA_REVOKED
+        self._revoked_seen = int(self.session.arena[at : at + 8].view("<u8")[0])
+        while (body := self._lane.take()) is not None:
+            if self._lane.wants_bell:
+                self.session.groups_bell.ring()
+            self._hear(groupwire.decode_notice(body))
+
+    def _hear(self, notice: groupwire.AnyNotice) -> None:
+        match notice:
+            case groupwire.Granted():
+                self._grant(notice)
+            case groupwire.Revoke():
+                self._revoke(notice)
+            case groupwire.Rejoin():
+                self._rejoin()
+            case groupwire.Committed():
+                self._lose(notice.lost)
+                self._answer(notice.serial, notice)
+            case groupwire.Joined() | groupwire.Left() | groupwire.Refused():
+                self._answer(notice.serial, notice)
+
+    def _answer(self, serial: int, notice: groupwire.AnyNotice) -> None:
+        if serial in self._unanswered:
+            self._answers[serial] = notice
+
+    # ------------------------------------------------------------------------------------ leases
+
+    def _grant(self, notice: groupwire.Granted) -> None:
+        if notice.lease in self._released:
+            self._put(self._released[notice.lease])
+            return
+        known = self.assigned.get(notice.queue)
+        if known and known.lease == notice.lease:
+            known.revoked = False  # `groups` was replaced; it revokes again if it has to
+            return
+        row = self.session.board.queue(notice.queue)
+        queue = MessageQueue(self.names[row["topic"]], row["queue_id"])
+        offset = notice.offset
+        base, passed = self._resume.pop(queue, (offset, offset))
+        # What this object has passed before a broker's restart need not come again.
+        known_end = max(row["max_offset"], row["next_offset"])
+        start = passed if base <= offset <= passed <= known_end else offset
+        self.assigned[notice.queue] = Assigned(
+            notice.queue, queue, notice.lease, start, start, start, offset, start, start, offset,
+            notice.attempts,
+        )  # fmt: skip
+        self.changed = True
+
+    def _revoke(self, notice: groupwire.Revoke) -> None:
+        known = self.assigned.get(notice.queue)
+        if known and known.lease == notice.lease:
+            known.revoked = self.changed = True
+        elif notice.lease in self._released:
+            self._put(self._released[notice.lease])
+
+    def _rejoin(self) -> None:
+        """Say again what the dead `groups` may not have put down."""
+        self._put(self._join)
+        for assigned in self.assigned.values():
+            assigned.committed = -1
+        self.report()
+        for serial, request in list(self._unanswered.items()):
+            if serial not in self._answers and request is not self._join:
+                self._put(request)
+        self.session.groups_bell.ring()
+
+    def _lose(self, lost: dict[int, int]) -> None:
+        self.lost_commits += len(lost)
+        for queue, lease in lost.items():
+            known = self.assigned.get(queue)
+            if known and known.lease == lease:
+                del self.assigned[queue]
+                self.changed = True
+
+    def places(self) -> dict[MessageQueue, tuple[int, int]]:
+        """What a member of the next session resumes by."""
+        return self._resume | {a.queue: (a.base, a.passed) for a in self.assigned.values()}
+
+    def release_finished(self) -> None:
+        """Give revoked queues back whose messages are all done with."""
+        for assigned in [a for a in self.assigned.values() if a.revoked]:
+            if assigned.delivered > assigned.passed:
+                continue
+            released = groupwire.Released(assigned.number, assigned.lease, assigned.passed)
+            self._remember(released)
+            del self.assigned[assigned.number]
+            self.changed = True
+            self._put(released)
+            self.session.groups_bell.ring()
+
+    def _remember(self, released: groupwire.Released) -> None:
+        self._released[released.lease] = released
+        self._release_order.append(released.lease)
+        if len(self._release_order) > _RELEASED_KEPT:
+            del self._released[self._release_order.popleft()]
+
+
+def now_ns() -> int:
+    """CLOCK_BOOTTIME, which deadlines are counted by."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def _pieces(items: Iterator[Assigned], most: int) -> Iterator[list[Assigned]]:
+    items = iter(list(items))
+    while piece := list(islice(items, most)):
+        yield piece
+
+
+def _commit(serial: int, items: list[Assigned]) -> groupwire.Commit:
+    """A request that says what is passed and handed out, and notes that it has been said."""
+    offsets = {a.number: a.passed for a in items if a.passed != a.committed}
+    started = {a.number: a.begun for a in items if a.begun > a.passed}
+    for a in items:
+        a.committed, a.started = a.passed, max(a.started, a.begun)
+    return groupwire.Commit(serial, {a.number: a.lease for a in items}, offsets, started)

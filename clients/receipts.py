@@ -1,0 +1,213 @@
+"""Receipts that are made when somebody looks: a future costs a few words until then.
+
+Completions of a session come in order of seq. They are kept in pages of numbers; a page lives as
+long as a receipt that refers to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.message import MessageQueue, SendReceipt
+from shm import errors
+from shm.codes import Level, Status
+from shm.kernels import frames
+from shm.messageid import offset_message_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAGE_BITS = 12
+PAGE_ROWS = 1 << PAGE_BITS
+_PENDING = "PENDING"
+
+
+class Page:
+    """Completions of PAGE_ROWS seqs; a row whose first word is 0 has not come yet."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows = np.zeros((PAGE_ROWS, frames.COMPLETION_WORDS), np.int64)
+
+
+class Pages:
+    """Where completions go."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, Page] = {}
+
+    def page_of(self, seq: int) -> Page:
+        """The page that a seq's completion will be in."""
+        number = seq >> PAGE_BITS
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = Page()
+        return page
+
+    def has(self, seq: int) -> bool:
+        """Whether a receipt near that seq was asked for."""
+        return seq >> PAGE_BITS in self._pages
+
+    def fill(self, rows: NDArray[np.int64]) -> None:
+        """Take completions in order of seq; forget pages that nobody waits for."""
+        numbers = rows[:, frames.OUT_SEQ] >> PAGE_BITS
+        start = 0
+        while start < len(rows):
+            number = int(numbers[start])
+            end = int(np.searchsorted(numbers, number, side="right"))
+            page = self._pages.get(number)
+            if page is not None:
+                page.rows[rows[start:end, frames.OUT_SEQ] & (PAGE_ROWS - 1)] = rows[start:end]
+            start = end
+        if len(rows):
+            last = int(numbers[-1])
+            for number in [number for number in self._pages if number < last]:
+                del self._pages[number]
+
+
+class Waits(Protocol):
+    """What a receipt needs of its producer."""
+
+    def drive(self, receipt: ReceiptFuture, timeout: float | None) -> None:
+        """Take completions until the receipt is decided; raises as `result` does."""
+        ...
+
+    def look(self) -> None:
+        """Take what is there without waiting."""
+        ...
+
+    def watch(self, receipt: ReceiptFuture) -> None:
+        """Decide the receipt from a thread of the producer's as soon as it can be."""
+        ...
+
+    def durable(self) -> int:
+        """The board's durable position."""
+        ...
+
+    @property
+    def identity(self) -> tuple[str, bytes]:
+        """First 20 digits of message ids, and the stored host."""
+        ...
+
+
+class ReceiptFuture(Future[SendReceipt]):
+    """`concurrent.futures.Future[SendReceipt]`, decided when looked at or when its callbacks are due."""
+
+    # Defaults instead of Future.__init__, which makes a Condition for each object.
+    _state = _PENDING
+    _result = None
+    _exception = None
+
+    def __init__(self, owner: Waits, page: Page, seq: int, facts: tuple[str, int]) -> None:
+        self._owner = owner
+        self._page = page
+        self._seq = seq
+        self._facts = facts  # topic, level that the receipt waits for
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name == "_condition":
+            condition = threading.Condition()
+            return self.__dict__.setdefault("_condition", condition)
+        if name == "_done_callbacks":
+            return self.__dict__.setdefault("_done_callbacks", [])
+        if name == "_waiters":
+            # Somebody outside waits for it (`concurrent.futures.wait`).
+            waiters = self.__dict__.setdefault("_waiters", [])
+            if self.__dict__.get("_state", _PENDING) == _PENDING:
+                self._owner.watch(self)
+            return waiters
+        raise AttributeError(name)
+
+    def settle(self) -> bool:
+        """Become done if the completion is there and its level is reached."""
+        if self._state != _PENDING:
+            return True
+        row = self._page.rows[self._seq & (PAGE_ROWS - 1)]
+        if row[frames.OUT_SEQ] != self._seq:
+            return False
+        topic, level = self._facts
+        status = Status(int(row[frames.OUT_STATUS]))
+        if status not in (Status.OK, Status.DUPLICATE, Status.UNKNOWN_POSITION):
+            self.set_exception(refusal(status, topic))
+            return True
+        if level == Level.DURABLE and self._owner.durable() < row[frames.OUT_END]:
+            return False
+        self.set_result(self._receipt(row))
+        return True
+
+    def _receipt(self, row: NDArray[np.int64]) -> SendReceipt:
+        prefix, host = self._owner.identity
+        topic, level = self._facts
+        position = int(row[frames.OUT_POSITION])
+        return SendReceipt(
+            f"{prefix}{self._seq:012X}",
+            offset_message_id(host, position) if position >= 0 else "",
+            MessageQueue(topic, int(np.int32(np.uint32(row[frames.OUT_QUEUE])))),
+            int(row[frames.OUT_OFFSET]),
+            "durable" if level == Level.DURABLE else "written",
+        )
+
+    @property
+    def wanted_end(self) -> int:
+        """Position that must become durable, 0 while the completion has not come."""
+        row = self._page.rows[self._seq & (PAGE_ROWS - 1)]
+        return int(row[frames.OUT_END]) if row[frames.OUT_SEQ] == self._seq else 0
+
+    def done(self) -> bool:
+        """True once the receipt (or the refusal) is there; takes what has come."""
+        if self._state == _PENDING:
+            self._owner.look()
+            self.settle()
+        return self._state != _PENDING
+
+    def running(self) -> bool:
+        """Never: a message is on its way or done."""
+        return False
+
+    def cancel(self) -> bool:
+        """A message that was handed over can't be called back."""
+        return False
+
+    def result(self, timeout: float | None = None) -> SendReceipt:
+        """The receipt. Raises what the broker refused with, Timeout, BrokerGone, StoreFailed."""
+        if self._state == _PENDING:
+            self._owner.drive(self, timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Why there is no receipt, or None."""
+        if self._state == _PENDING:
+            self._owner.drive(self, timeout)
+        return super().exception(0)
+
+    def add_done_callback(self, fn: Callable[[Future[SendReceipt]], object]) -> None:
+        """Call `fn(future)` once decided: now, or in a thread of the producer's."""
+        super().add_done_callback(fn)
+        if self._state == _PENDING:
+            self._owner.watch(self)
+
+
+def refusal(status: Status, topic: str) -> errors.GantryError:
+    """The error of an entry that the writer refused."""
+    if status == Status.DISK_FULL:
+        return errors.DiskFull(
+            f"the disk of the store is full: {topic} takes no messages until there is room",
+            topic=topic,
+        )
+    if status == Status.STORE_FAILED:
+        return errors.StoreFailed("the store failed: see the broker's log", topic=topic)
+    reasons = {
+        Status.ILLEGAL_SIZE: "it is larger than max_message_size or than a segment of the log",
+        Status.ILLEGAL_PROPERTIES: "its properties are malformed or too long",
+        Status.UNKNOWN_ROUTE: f"topic {topic} does not exist any more, or is the broker's own",
+        Status.UNKNOWN_QUEUE: f"topic {topic} has no such queue",
+        Status.BATCH_REFUSED: "another message of its batch was refused",
+    }
+    why = reasons.get(status, status.name)
+    return errors.MessageIllegal(f"the broker refused the message: {why}", topic=topic)

@@ -1,0 +1,71 @@
+"""Routes of a session: (topic, tag) checked and encoded once, then a number in every entry."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clients import message as rules
+from clients.session import Session
+from shm import layout, limits
+from shm.codes import Level
+from shm.errors import MessageIllegal
+
+
+class Routes:
+    """Numbers given so far; a slot of the arena each. A new session gets them all again."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, str | None], tuple[int, bytes]] = {}
+        self._slots: list[tuple[str, bytes]] = []
+        self._levels: dict[str, Level] = {}
+
+    def attach(self, session: Session) -> None:
+        """Write all routes into a new session's arena, in the same order."""
+        for number, (topic, block) in enumerate(self._slots):
+            self._write(session, number, topic, block)
+
+    def number(self, session: Session, topic: str, tag: str | None) -> tuple[int, bytes]:
+        """A route, and properties that do not fit into it and go with each message."""
+        found = self._numbers.get((topic, tag))
+        if found is None:
+            rules.check_topic(topic)
+            block = rules.tag_block(tag)
+            inline = b""
+            if len(block) > limits.ROUTE_BLOCK_BYTES_MAX or len(self._slots) >= limits.ROUTES_MAX:
+                block, inline = b"", block
+            found = (self._slot(session, topic, block), inline)
+            self._numbers[topic, tag] = found
+        return found
+
+    def _slot(self, session: Session, topic: str, block: bytes) -> int:
+        """The slot of a topic with that property block; blocks without a tag share one."""
+        if (topic, block) in self._slots:
+            return self._slots.index((topic, block))
+        number = len(self._slots)
+        if number >= limits.ROUTES_MAX:
+            raise MessageIllegal(
+                f"a producer sends to {limits.ROUTES_MAX} topics at most: use another one",
+                topic=topic,
+            )
+        self._write(session, number, topic, block)
+        self._slots.append((topic, block))
+        return number
+
+    def _write(self, session: Session, number: int, topic: str, block: bytes) -> None:
+        opened = session.open_topic(topic)
+        self._levels[topic] = Level(opened.level)
+        at = layout.ROUTES_AT + number * layout.ROUTE_BYTES
+        slot = layout.ROUTE.pack(topic=opened.slot, block_bytes=len(block), block=block)
+        session.arena[at : at + len(slot)] = np.frombuffer(slot, np.uint8)
+        session.arena[at + layout.ROUTE_READY] = 1
+
+    def is_written(self, topic: object) -> bool:
+        """True for the name of a topic that is known to be of level written."""
+        return type(topic) is str and self._levels.get(topic) == Level.WRITTEN
+
+    def level_asked(self, session: Session, topic: str) -> Level:
+        """Level of any topic."""
+        if topic not in self._levels:
+            rules.check_topic(topic)
+            self._levels[topic] = Level(session.open_topic(topic).level)
+        return self._levels[topic]

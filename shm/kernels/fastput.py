@@ -1,0 +1,116 @@
+"""The client's put as a native function that Python calls without a dispatcher.
+
+`send_oneway("t", body, tag="x")` and the submit of `send_async` in their common form: a topic and
+a tag met before, a body of type bytes. Anything else goes to the Python method that the state
+names. This is the one place that takes addresses: the state is an array of the producer's, which
+outlives the function. Python's own functions are used, no layout of its objects is assumed, and
+the GIL is held from start to end, so threads of one producer take turns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shm import machine
+from shm.codes import EntryFlag
+from shm.jit import JIT_OFF, native
+from shm.kernels import frames
+from shm.kernels.ring import put_send
+
+# Words of the state.
+ARENA: Final = 0  # address of the arena
+LANE: Final = 1  # address of the lane's words
+FORM: Final = 2  # address of six words for the entry's form
+BELL: Final = 3  # descriptor of the writer's bell
+ENABLED: Final = 4  # 0: always take the Python way
+ONEWAY_METHOD: Final = 5  # address of the Python method for everything else
+SUBMIT_METHOD: Final = 6
+NONE: Final = 7  # address of None
+TAG_NAME: Final = 8  # address of the interned text "tag"
+ONE: Final = 9  # holds 1, what a bell is rung with
+LENGTH: Final = 10  # where Python puts the body's length
+DATA: Final = 11  # and its address
+TIME: Final = 12  # two words: seconds and nanoseconds
+ROUTES: Final = 16  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, unused
+ROUTE_ROOM: Final = 256
+STATE_WORDS: Final = ROUTES + 4 * ROUTE_ROOM
+
+RECEIPT = int(EntryFlag.RECEIPT)
+#: Born times are as fine as the kernel tick (1 to 10 ms); the fine clock costs as much as the rest.
+CLOCK_REALTIME_COARSE = 5
+
+
+def cache_slot(topic: int, tag: int) -> int:
+    """First word of the cache entry for a pair of object addresses."""
+    return ROUTES + 4 * (((topic >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
+
+
+if not JIT_OFF:
+    from numba.core import types
+
+    _word = types.int64
+    _as_bytes = types.ExternalFunction("PyBytes_AsStringAndSize", types.int32(_word, _word, _word))
+    _names_size = types.ExternalFunction("PyTuple_Size", _word(_word))
+    _names_item = types.ExternalFunction("PyTuple_GetItem", _word(_word, _word))
+    _clear = types.ExternalFunction("PyErr_Clear", types.void())
+    _retain = types.ExternalFunction("Py_IncRef", types.void(_word))
+    _number = types.ExternalFunction("PyLong_FromLongLong", _word(_word))
+    _address = types.ExternalFunction("PyLong_AsVoidPtr", _word(_word))
+    _call = types.ExternalFunction("PyObject_Vectorcall", _word(_word, _word, _word, _word))
+    _clock = types.ExternalFunction("clock_gettime", types.int32(types.int32, _word))
+    _write = types.ExternalFunction("write", _word(types.int32, _word, _word))
+
+    from shm.jit import kernel
+
+    @kernel()
+    def _submit(state: Any, base: int, arguments: int, count: int, names: int, flags: int) -> int:
+        """Put one message; its seq, or 0 if it must go the Python way."""
+        if not state[ENABLED] or count != 2:
+            return 0
+        if names and (_names_size(names) != 1 or _names_item(names, 0) != state[TAG_NAME]):
+            return 0
+        call = machine.words_at(arguments)
+        tag = call[2] if names else 0
+        slot = ROUTES + 4 * (((call[0] >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
+        if state[slot] != call[0] or state[slot + 1] != tag:
+            return 0
+        if _as_bytes(call[1], base + 8 * DATA, base + 8 * LENGTH) != 0:
+            _clear()
+            return 0
+        _clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
+        form = machine.words_at(state[FORM])
+        form[0] = flags
+        form[1] = state[slot + 2]
+        form[2] = -1
+        form[3] = state[TIME] * 1000 + state[TIME + 1] // 1_000_000
+        form[4] = 0
+        form[5] = 0
+        body = machine.bytes_at(state[DATA])
+        lane = machine.words_at(state[LANE])
+        arena = machine.bytes_at(state[ARENA])
+        seq = put_send(arena, lane, form, (body, state[LENGTH], body, 0))
+        if seq < 0:
+            return 0
+        if lane[frames.RING]:
+            _write(state[BELL], base + 8 * ONE, 8)
+        return seq
+
+    @native(_word, _word, _word, _word, _word)
+    def oneway(owner: int, arguments: int, count: int, names: int) -> int:
+        """METH_FASTCALL | METH_KEYWORDS: put one message, return None."""
+        base = _address(owner)
+        state = machine.words_at(base)
+        if _submit(state, base, arguments, count, names, 0) == 0:
+            return _call(state[ONEWAY_METHOD], arguments, count, names)
+        _retain(state[NONE])
+        return state[NONE]
+
+    @native(_word, _word, _word, _word, _word)
+    def submit(owner: int, arguments: int, count: int, names: int) -> int:
+        """METH_FASTCALL | METH_KEYWORDS: put one message that wants a receipt, return its seq."""
+        base = _address(owner)
+        state = machine.words_at(base)
+        seq = _submit(state, base, arguments, count, names, RECEIPT)
+        if seq == 0:
+            return _call(state[SUBMIT_METHOD], arguments, count, names)
+        return _number(seq)

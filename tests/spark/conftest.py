@@ -1,0 +1,35 @@
+"""One Spark for the whole folder: two cores, a small heap."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.golden import GoldenStore, unpack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from gantrymq.spark import session
+
+    with warnings.catch_warnings():  # Spark's own, about other packages' versions
+        warnings.simplefilter("ignore")
+        started = session("tests", master="local[2]", memory="512m", settings=SETTINGS)
+    yield started
+    started.stop()
+
+
+SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], GoldenStore]:
+    """Return a function: name of a set -> its store, not to be changed."""
+    return cache(lambda name: unpack(name, tmp_path_factory.mktemp(f"golden-{name}")))

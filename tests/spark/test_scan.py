@@ -1,0 +1,331 @@
+"""What a read plans and yields, without Spark: rows against RocketMQ's own dump, and damage."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from clients import spark_scan
+from clients.spark_columns import COLUMNS
+from clients.spark_options import COLUMN_TYPES, ReadOptions
+from clients.spark_scan import plan, read
+from shm.errors import Corrupt, SettingIllegal, StoreFailed
+from shm.record import Record
+from tests.support.golden import SETS, GoldenStore, dump_lines
+from tests.support.sealed import segment_of, write_segment, write_sidecars
+from tests.support.tree import ROOT
+
+Golden = Callable[[str], GoldenStore]
+TEXTS = pa.list_(pa.field("element", pa.string()))
+ARROW = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "array<string>": TEXTS,
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "boolean": pa.bool_(),
+}
+#: What a dump line says of a record, by the names of our columns.
+TRANSACTIONS = ("none", "prepared", "commit", "rollback")
+SEGMENT_BYTES = 1 << 14
+
+
+def rows_of(store: Path, **options: str) -> list[dict[str, Any]]:
+    chosen = ReadOptions.parse({"store": str(store), **options})
+    schema = pa.schema([(name, ARROW[COLUMN_TYPES[name]]) for name in chosen.columns])
+    found: list[dict[str, Any]] = []
+    for part in plan(chosen):
+        for batch in read(part, chosen, schema):
+            batch.validate(full=True)
+            found += batch.to_pylist()
+    return found
+
+
+def everything(store: Path, **options: str) -> list[dict[str, Any]]:
+    return rows_of(store, includeSystem="true", includeActive="true", **options)
+
+
+def expected_row(line: dict[str, Any]) -> dict[str, Any]:
+    properties = {key: text for key, text in line["properties"].items() if key != "__CRC32#"}
+    return {
+        "topic": line["topic"],
+        "queue_id": line["queueId"],
+        "queue_offset": line["queueOffset"],
+        "physical_offset": line["physicalOffset"],
+        "message_id": line["uniqKey"] or line["offsetMsgId"],
+        "tag": properties.get("TAGS"),
+        "keys": [key for key in properties.get("KEYS", "").split(" ") if key],
+        "properties": properties,
+        "body": line["bodySha256"],
+        "born_timestamp": line["bornTimestamp"],
+        "store_timestamp": line["storeTimestamp"],
+        "born_host": line["bornHost"],
+        "delivery_attempt": min(line["reconsumeTimes"] + 1, (1 << 31) - 1),
+        "sys_flag": line["sysFlag"],
+        "transaction": TRANSACTIONS[line["sysFlag"] >> 2 & 3],
+        "crc_ok": True,
+    }
+
+
+def comparable(row: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
+    """The row with its body hashed and its times in Unix ms; a time beyond year 9999 is null."""
+    shown = {**row, "properties": dict(row["properties"])}
+    shown["body"] = hashlib.sha256(row["body"]).hexdigest()
+    for name, stored in (
+        ("born_timestamp", "bornTimestamp"),
+        ("store_timestamp", "storeTimestamp"),
+    ):
+        far = not 0 <= line[stored] < 253_402_300_800_000
+        time = row[name]
+        shown[name] = line[stored] if time is None and far else round(time.timestamp() * 1000)
+    return shown
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_rows_equal_the_dump_of_a_real_rocketmq(golden: Golden, name: str) -> None:
+    lines = dump_lines(name, "record")
+    rows = everything(golden(name).store)
+    assert len(rows) == len(lines) > 0
+    for row, line in zip(rows, lines, strict=True):
+        assert comparable(row, line) == expected_row(line)
+
+
+@pytest.fixture
+def plain(golden: Golden, tmp_path: Path) -> Path:
+    """A copy of `plain` that a test may change: five sealed segments and the active one."""
+    return Path(shutil.copytree(golden("plain").store, tmp_path / "store"))
+
+
+def test_sidecars_change_no_row(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = everything(plain)
+    write_sidecars(plain)
+    monkeypatch.setattr(spark_scan, "RANGE_BYTES", 10_000)
+    monkeypatch.setattr(spark_scan, "BATCH_RECORDS", 7)
+    assert len(plan(ReadOptions(str(plain)))) > 50
+    assert everything(plain) == without
+
+
+def test_ranges_of_a_walked_store_have_each_record_once(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = everything(plain)
+    monkeypatch.setattr(spark_scan, "RANGE_BYTES", 10_000)
+    assert everything(plain) == whole
+    monkeypatch.setattr(spark_scan, "_WALKED_SEGMENTS_MAX", 0)
+    assert len(plan(ReadOptions(str(plain)))) == 5
+    assert everything(plain) == whole
+
+
+def test_a_damaged_or_foreign_sidecar_is_passed_over(plain: Path) -> None:
+    without = everything(plain)
+    write_sidecars(plain)
+    folder = plain / "gantry" / "segments"
+    first, second, *_ = sorted(folder.iterdir())
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(second.read_bytes()[:-1])
+    assert everything(plain) == without
+
+
+def test_the_active_segment_is_left_out_until_it_seals(plain: Path) -> None:
+    last = int(max((plain / "commitlog").iterdir()).name)
+    lines = dump_lines("plain", "record")
+    sealed = [line["physicalOffset"] for line in lines if line["physicalOffset"] < last]
+    assert len(sealed) < len(lines)
+    assert [row["physical_offset"] for row in rows_of(plain)] == sealed
+    write_sidecars(plain, [last])
+    assert len(rows_of(plain)) == len(lines)
+
+
+def test_a_segment_made_ahead_is_not_the_active_one(plain: Path) -> None:
+    before = rows_of(plain)
+    last = max((plain / "commitlog").iterdir())
+    size = last.stat().st_size
+    (plain / "commitlog" / f"{int(last.name) + size:020d}").write_bytes(bytes(size))
+    assert rows_of(plain) == before
+
+
+@pytest.mark.parametrize("with_sidecars", [False, True])
+def test_topics_and_times_select(plain: Path, with_sidecars: bool) -> None:
+    if with_sidecars:
+        write_sidecars(plain)
+    lines = [expected_row(line) for line in dump_lines("plain", "record")]
+    topics = sorted({line["topic"] for line in lines})[:2]
+    times = sorted(line["store_timestamp"] for line in lines)
+    start, end = times[len(times) // 4], times[len(times) // 2]
+    rows = everything(plain, topic=", ".join(topics), startTime=str(start), endTime=str(end))
+    wanted = [
+        line["physical_offset"]
+        for line in lines
+        if line["topic"] in topics and start <= line["store_timestamp"] < end
+    ]
+    assert len(wanted) > 10
+    assert [row["physical_offset"] for row in rows] == wanted
+
+
+def test_system_topics_are_left_out_unless_asked_for(golden: Golden) -> None:
+    store = golden("tx").store
+    system = {"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+    assert system & {row["topic"] for row in everything(store)}
+    assert not system & {row["topic"] for row in rows_of(store, includeActive="true")}
+    halves = rows_of(store, includeActive="true", topic="RMQ_SYS_TRANS_HALF_TOPIC")
+    assert {dict(row["properties"])["TRAN_MSG"] for row in halves} == {"true"}
+
+
+def test_columns_are_chosen_in_order(plain: Path) -> None:
+    rows = rows_of(plain, columns="body, topic")
+    assert all(list(row) == ["body", "topic"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topics": "a"}, "no option 'topics'"),
+        ({"columns": "topic,nothing"}, "columns"),
+        ({"columns": "topic,topic"}, "columns"),
+        ({"badRecords": "drop"}, "fail or report"),
+        ({"includeActive": "yes"}, "'includeActive' = 'yes'"),
+        ({"startTime": "noon"}, "neither Unix ms nor ISO 8601"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
+    with pytest.raises(SettingIllegal, match=text):
+        ReadOptions.parse({"store": "s", **options})
+
+
+def test_a_missing_store_is_said() -> None:
+    with pytest.raises(SettingIllegal, match="'store' is missing"):
+        ReadOptions.parse({})
+    with pytest.raises(SettingIllegal, match="no commitlog/"):
+        plan(ReadOptions("nowhere"))
+
+
+def test_times_may_be_iso_8601() -> None:
+    options = {
+        "store": "s",
+        "startTime": "2013-01-01T00:00:00",
+        "endTime": "2013-01-01T01:00+01:00",
+    }
+    parsed = ReadOptions.parse(options)
+    assert parsed.start_ms == parsed.end_ms == 1_356_998_400_000
+
+
+# ------------------------------------------------------------------------------------------- damage
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> tuple[Path, list[Record]]:
+    """A store with one sealed segment, its sidecar, and an active segment of one record."""
+    records = [
+        Record(topic="orders", body=bytes([n]) * (n % 40), properties=b"TAGS\x01a\x02k\x01v\x02")
+        for n in range(60)
+    ]
+    at = {"store_timestamp": 1_700_000_000_000}
+    records = [Record(**{**_fields(r), **at}) for r in records]
+    view, placed = segment_of(records, SEGMENT_BYTES)
+    write_segment(tmp_path, 0, view)
+    active, _ = segment_of(records[:1], SEGMENT_BYTES, SEGMENT_BYTES, sealed=False)
+    write_segment(tmp_path, SEGMENT_BYTES, active)
+    write_sidecars(tmp_path)
+    return tmp_path, placed
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in ("topic", "body", "properties")}
+
+
+def flip(store: Path, position: int, bit: int) -> None:
+    path = store / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def test_every_flipped_bit_of_a_sealed_segment_is_found(
+    sealed: tuple[Path, list[Record]], seed: int
+) -> None:
+    """P13 and F20, sampled: one row has crc_ok false, and it is the record that was hit."""
+    store, placed = sealed
+    sample = random.Random(seed)
+    for _ in range(150):
+        hit = sample.randrange(len(placed))
+        within, bit = sample.randrange(placed[hit].total_size), sample.randrange(8)
+        flip(store, placed[hit].physical_offset + within, bit)
+        with pytest.raises(Corrupt) as caught:
+            rows_of(store)
+        assert caught.value.position == placed[hit].physical_offset
+        rows = rows_of(store, badRecords="report")
+        assert [n for n, row in enumerate(rows) if not row["crc_ok"]] == [hit]
+        assert rows[hit]["physical_offset"] == placed[hit].physical_offset
+        assert rows[hit]["topic"] == "orders"
+        flip(store, placed[hit].physical_offset + within, bit)
+    assert all(row["crc_ok"] for row in rows_of(store))
+
+
+def test_without_a_sidecar_a_wrong_body_is_found(sealed: tuple[Path, list[Record]]) -> None:
+    store, placed = sealed
+    shutil.rmtree(store / "gantry")
+    flip(store, placed[5].physical_offset + 88, 0)
+    with pytest.raises(Corrupt, match="badRecords=report"):
+        rows_of(store)
+    rows = rows_of(store, badRecords="report")
+    assert [n for n, row in enumerate(rows) if not row["crc_ok"]] == [5]
+
+
+def test_without_a_sidecar_a_lost_chain_is_one_row(sealed: tuple[Path, list[Record]]) -> None:
+    store, placed = sealed
+    shutil.rmtree(store / "gantry")
+    flip(store, placed[7].physical_offset + 4, 0)  # the magic
+    with pytest.raises(Corrupt) as caught:
+        rows_of(store)
+    assert caught.value.position == placed[7].physical_offset
+    rows = rows_of(store, badRecords="report")
+    assert [row["crc_ok"] for row in rows] == [True] * 7 + [False]
+    assert rows[7]["physical_offset"] == placed[7].physical_offset
+    assert (rows[7]["topic"], rows[7]["body"]) == (None, None)
+
+
+def test_a_torn_end_of_the_active_segment_is_left_out(sealed: tuple[Path, list[Record]]) -> None:
+    store, placed = sealed
+    records = [Record(topic="orders", body=b"x" * 50, store_timestamp=1) for _ in range(3)]
+    view, written = segment_of(records, SEGMENT_BYTES, SEGMENT_BYTES, sealed=False)
+    for torn in range(written[2].physical_offset - SEGMENT_BYTES, len(view)):
+        half = view.copy()
+        half[torn:] = 0
+        write_segment(store, SEGMENT_BYTES, half)
+        rows = rows_of(store, includeActive="true")
+        is_whole = torn >= written[2].physical_offset - SEGMENT_BYTES + written[2].total_size
+        assert len(rows) - len(placed) == (3 if is_whole else 2)
+        if is_whole:
+            break
+
+
+def test_a_segment_that_went_since_the_plan_is_said(sealed: tuple[Path, list[Record]]) -> None:
+    store, _ = sealed
+    options = ReadOptions(str(store))
+    (part,) = plan(options)
+    (store / part.name).unlink()
+    with pytest.raises(StoreFailed, match="retention"):
+        list(read(part, options, pa.schema([])))
+
+
+def test_every_column_has_a_type_and_a_maker() -> None:
+    assert list(COLUMN_TYPES) == list(COLUMNS)
+
+
+def test_reading_loads_no_numba() -> None:
+    program = "import sys; import clients.spark_source, gantrymq.spark; print(*sys.modules)"
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "clients.spark_scan" in shown.stdout.split()
+    assert not {"numba", "llvmlite"} & set(shown.stdout.split())

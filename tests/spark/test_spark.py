@@ -1,0 +1,127 @@
+"""A real local Spark reads stores of a real RocketMQ, and `gantrymq ingest` writes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gantrymq.cli.ingest import ingest, ingest_store
+from gantrymq.spark import own_error
+from shm.errors import Corrupt, SettingIllegal
+from tests.spark.test_scan import comparable, everything, expected_row
+from tests.support.golden import GoldenStore, dump_lines
+from tests.support.sealed import write_sidecars
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Spark's own, about versions and sockets
+Golden = Callable[[str], GoldenStore]
+
+
+def frame(spark: SparkSession, store: Path, **options: str) -> DataFrame:
+    reader = spark.read.format("gantrymq").option("store", str(store))
+    return reader.options(**options).load()
+
+
+def rows_of(data: DataFrame) -> list[dict[str, Any]]:
+    rows = [row.asDict() for row in data.orderBy("physical_offset").collect()]
+    for row in rows:  # Spark hands out times without a zone, in the session's, which is UTC
+        for name in ("born_timestamp", "store_timestamp"):
+            row[name] = row[name] and row[name].astimezone()
+    return rows
+
+
+@pytest.mark.parametrize("name", ["plain", "crc"])
+def test_rows_equal_the_dump_of_a_real_rocketmq(
+    spark: SparkSession, golden: Golden, name: str
+) -> None:
+    data = frame(spark, golden(name).store, includeSystem="true", includeActive="true")
+    lines = dump_lines(name, "record")
+    rows = rows_of(data)
+    assert len(rows) == len(lines)
+    for row, line in zip(rows, lines, strict=True):
+        assert comparable(row, line) == expected_row(line)
+
+
+def test_a_query_selects_and_groups(spark: SparkSession, golden: Golden) -> None:
+    store = golden("plain").store
+    counted = frame(spark, store, includeActive="true").groupBy("topic").count().collect()
+    found = {row["topic"]: row["count"] for row in counted}
+    topics = [line["topic"] for line in dump_lines("plain", "record")]
+    assert found == {topic: topics.count(topic) for topic in set(topics)}
+    one = frame(spark, store, includeActive="true", topic=topics[0], columns="body,topic")
+    assert one.columns == ["body", "topic"]
+    assert one.count() == topics.count(topics[0])
+
+
+def test_a_store_without_sealed_segments_is_an_empty_frame(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    (store / "commitlog").mkdir(parents=True)
+    shutil.copy(golden("plain").store / "commitlog" / f"{0:020d}", store / "commitlog")
+    assert frame(spark, store).count() == 0
+
+
+@pytest.fixture
+def damaged(golden: Golden, tmp_path: Path) -> tuple[Path, int]:
+    """A copy of `crc` with sidecars and one flipped bit, and the hit record's position."""
+    store = Path(shutil.copytree(golden("crc").store, tmp_path / "store"))
+    write_sidecars(store)
+    position = int(dump_lines("crc", "record")[3]["physicalOffset"])
+    first = store / "commitlog" / f"{0:020d}"
+    data = bytearray(first.read_bytes())
+    data[position + 20] ^= 4  # its queue offset
+    first.write_bytes(data)
+    return store, position
+
+
+def test_damage_ends_the_job_or_is_reported(spark: SparkSession, damaged: tuple[Path, int]) -> None:
+    store, position = damaged
+    with pytest.raises(Exception, match="a checksum or a length") as caught:
+        frame(spark, store, includeSystem="true").count()
+    found = own_error(caught.value)
+    assert isinstance(found, Corrupt)
+    assert f"position {position}" in str(found)
+    reported = frame(spark, store, includeSystem="true", badRecords="report")
+    bad = reported.where("not crc_ok").collect()
+    assert [row["physical_offset"] for row in bad] == [position]
+
+
+def test_a_wrong_option_is_named(spark: SparkSession, golden: Golden) -> None:
+    with pytest.raises(Exception, match="no option 'topics'") as caught:
+        frame(spark, golden("plain").store, topics="a").count()
+    assert isinstance(own_error(caught.value), SettingIllegal)
+
+
+@pytest.mark.usefixtures("spark")
+def test_ingest_writes_parquet(
+    golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
+) -> None:
+    store, out = golden("plain").store, tmp_path / "parquet"
+    ingest(store, out, None, json=True)
+    summary = json.loads(capsys.readouterr().out)
+    last = int(max((store / "commitlog").iterdir()).name)
+    expected = [row for row in everything(store) if row["physical_offset"] < last]
+    topics = [row["topic"] for row in expected]
+    assert summary["rows"] == len(expected)
+    assert summary["rows_of_topic"] == {topic: topics.count(topic) for topic in set(topics)}
+    written = rows_of(spark.read.parquet(str(out)))
+    for row, line in zip(written, expected, strict=True):
+        assert row == {**line, "properties": dict(line["properties"])}
+    with pytest.raises(SettingIllegal, match="exists"):
+        ingest_store(store, out, [])
+    again = ingest_store(store, out, [topics[0]], overwrite=True)
+    assert again.rows_of_topic == {topics[0]: topics.count(topics[0])}
+
+
+@pytest.mark.usefixtures("spark")
+def test_ingest_of_a_damaged_store_is_refused(damaged: tuple[Path, int], tmp_path: Path) -> None:
+    with pytest.raises(Corrupt, match=f"position {damaged[1]}"):
+        ingest_store(damaged[0], tmp_path / "parquet", [])

@@ -1,0 +1,271 @@
+"""The broker as processes: start, stop, death of each part, and who may hold the store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clients.session import Session
+from gantrymq.temporary import Broker
+from shm import layout, wire
+from shm.arena import LanePlan
+from shm.board import attach_board
+from shm.codes import BrokerState, ExitCode, Role
+from shm.errors import BrokerGone, Closed, Evicted
+from tests.support.brokers import ServingBroker, abort_file, descriptors_of, is_alive
+from tests.support.watchdog import poll_until
+
+AGENTS = (Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS)
+
+
+def soon() -> int:
+    """A deadline far enough for any answer."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 60_000_000_000
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingBroker]:
+    with ServingBroker(tmp_path_factory.mktemp("serving") / "home") as broker:
+        yield broker.wait_until_ready()
+        code, _lines = broker.stop()
+        assert code == ExitCode.OK
+
+
+def test_each_agent_is_a_process_of_its_own(serving: ServingBroker) -> None:
+    pids = serving.pids()
+    assert set(pids) == {Role.SUPERVISOR, *AGENTS}
+    assert len(set(pids.values())) == 5
+    assert pids[Role.SUPERVISOR] == serving.process.pid
+
+
+def test_children_keep_only_what_they_were_allowed(serving: ServingBroker) -> None:
+    lock = str(serving.home / "store" / "lock")
+    for role in AGENTS:
+        there = descriptors_of(serving.pid_of(role))
+        assert there.count(lock) == 1
+        assert sum(name.startswith("socket:") for name in there) == 1, there
+        assert not [name for name in there if "control.sock" in name]
+        # The bells are all it shares with others; epoll and its own files come on top.
+        assert sum("eventfd" in name for name in there) == len(AGENTS)
+
+
+@pytest.mark.parametrize("role", AGENTS, ids=lambda role: role.name.lower())
+def test_a_killed_agent_is_replaced_alone(serving: ServingBroker, role: Role) -> None:
+    before = serving.pids()
+    restarts = serving.board.process(role)["restarts"]
+    with Session(serving.home, producer=os.urandom(10), groups=True) as session:
+        lane = session.plan.groups if role == Role.GROUPS else session.plan.writer
+        poll_until(lambda: adoptions(session, lane) == 1, "its agent serves the session")
+        os.kill(before[role], signal.SIGKILL)
+        poll_until(lambda: serving.pid_of(role) not in (0, before[role]), "it is replaced")
+        if role in (Role.WRITER, Role.GROUPS):
+            poll_until(lambda: adoptions(session, lane) == 2, "the successor serves the session")
+        session.look()
+    after = serving.pids()
+    assert {r: p for r, p in after.items() if r != role} == {
+        r: p for r, p in before.items() if r != role
+    }
+    assert serving.board.process(role)["restarts"] == restarts + 1
+    assert serving.board.half(layout.BOARD_STATE) == BrokerState.READY
+
+
+def adoptions(session: Session, lane: LanePlan) -> int:
+    """How many agents have taken the lane over so far."""
+    at = lane.control + layout.LANE_ADOPTED
+    return int(session.arena[at : at + 8].view("<u8")[0])
+
+
+def test_agents_do_not_heed_what_a_terminal_sends_to_all(serving: ServingBroker) -> None:
+    """Ctrl-C reaches the whole group; the supervisor alone knows the order of a stop."""
+    before = serving.pids()
+    beats = serving.board.process(Role.WRITER)["heartbeat"]
+    for role in AGENTS:
+        os.kill(before[role], signal.SIGINT)
+        os.kill(before[role], signal.SIGTERM)
+    session = Session(serving.home, producer=os.urandom(10))
+    poll_until(lambda: serving.board.process(Role.WRITER)["heartbeat"] > beats, "it works on")
+    session.close()
+    assert serving.pids() == before
+
+
+def test_a_broken_ring_costs_its_owner_the_session(serving: ServingBroker) -> None:
+    """P12: impossible cursors end that session, and nobody else's."""
+    good = Session(serving.home, producer=os.urandom(10))
+    bad = Session(serving.home, producer=os.urandom(10))
+    at = bad.plan.writer.control + layout.LANE_UP_TAIL
+    bad.arena[at : at + 8] = 0xFF
+    bad.writer_bell.ring()
+    with pytest.raises(Evicted):
+        bad.wait(soon(), lambda: False)
+    with pytest.raises(Evicted):
+        bad.open_topic("t")
+    good.look()
+    assert good.open_topic("after-eviction").queues == 4
+    good.close()
+    bad.close()
+
+
+def test_a_forked_child_has_no_session(serving: ServingBroker) -> None:
+    session = Session(serving.home, producer=os.urandom(10))
+    child = os.fork()
+    if child == 0:
+        try:
+            session.check()
+        except Closed:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    session.look()
+    session.close()
+    with pytest.raises(Closed):
+        session.check()
+
+
+def test_the_end_of_a_process_ends_its_session(serving: ServingBroker) -> None:
+    count = layout.BOARD_SESSION_COUNT
+    poll_until(lambda: serving.board.half(count) == 0, "earlier sessions have ended")
+    code = (
+        "import os, signal, sys; from clients.session import Session;"
+        f"s = Session({str(serving.home)!r}, producer=bytes(10)); print('up', flush=True);"
+        "signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        assert serving.board.half(count) == 1
+        process.kill()
+    poll_until(lambda: serving.board.half(count) == 0, "the session is over")
+
+
+def test_a_second_broker_is_turned_away(serving: ServingBroker) -> None:
+    """F18: exit code 75, and the first goes on."""
+    with ServingBroker(serving.home, lock_timeout=0) as second:
+        code, lines = second.end()
+    assert code == ExitCode.STORE_BUSY
+    assert lines[-1]["error"] == "StoreBusy"
+    Session(serving.home).close()
+
+
+def test_a_clean_stop_leaves_the_store_alone(tmp_path: Path) -> None:
+    with ServingBroker(tmp_path / "home") as broker:
+        broker.wait_until_ready()
+        board = broker.board
+        assert abort_file(broker.home).exists()
+        session = Session(broker.home, producer=os.urandom(10), groups=True)
+        session.open_topic("orders")
+        code, lines = broker.stop()
+        assert code == ExitCode.OK
+        assert lines[-1]["event"] == "stopped"
+        assert lines[-1]["clean"] is True
+        assert not abort_file(broker.home).exists()
+        assert not (broker.home / "run" / "control.sock").exists()
+        assert board.half(layout.BOARD_STATE) == BrokerState.STOPPED
+        with pytest.raises(BrokerGone):
+            attach_board(board.name)
+        with pytest.raises(BrokerGone, match="gantrymq serve"):
+            session.wait(soon(), lambda: False)
+        session.close()
+        broker.again().wait_until_ready()
+        with_topic = Session(broker.home)
+        assert with_topic.open_topic("orders", create=False).queues == 4
+        assert with_topic.epoch & 0xFFFF == (board.epoch & 0xFFFF) + 1
+        with_topic.close()
+        assert broker.stop()[0] == ExitCode.OK
+
+
+def test_children_follow_a_killed_supervisor_and_the_next_life_starts(tmp_path: Path) -> None:
+    with ServingBroker(tmp_path / "home") as broker:
+        broker.wait_until_ready()
+        board, pids = broker.board, broker.pids()
+        session = Session(broker.home)
+        session.open_topic("orders")
+        broker.kill_all()
+        poll_until(lambda: not any(map(is_alive, pids.values())), "all are gone")
+        with pytest.raises(BrokerGone):
+            session.wait(soon(), lambda: False)
+        session.close()
+        broker.again().wait_until_ready(not_epoch=board.epoch)
+        with pytest.raises(BrokerGone):
+            attach_board(board.name)  # the new life has removed it
+        after = Session(broker.home)
+        assert after.open_topic("orders", create=False).queues == 4
+        after.close()
+        assert broker.stop()[0] == ExitCode.OK
+
+
+def test_a_signal_before_it_is_ready_ends_the_start(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with ServingBroker(home) as broker:
+        poll_until((home / "store" / "gantry" / "store.json").exists, "it has begun")
+        assert broker.stop()[0] == ExitCode.OK
+        broker.again().wait_until_ready()
+        assert broker.stop()[0] == ExitCode.OK
+
+
+def test_an_agent_that_cannot_live_ends_the_broker(tmp_path: Path) -> None:
+    """Backoff has an end: exit code 70, and the log says who died."""
+    with ServingBroker(tmp_path / "home") as broker:
+        broker.wait_until_ready()
+        (broker.home / "store" / "gantry" / "ledger").unlink()
+        (broker.home / "store" / "gantry" / "ledger").mkdir()
+        os.kill(broker.pid_of(Role.GROUPS), signal.SIGKILL)
+        code, lines = broker.end()
+    assert code == ExitCode.STORE
+    deaths = [line for line in lines if line["event"] == "agent_ended"]
+    assert {line["agent"] for line in deaths} == {"groups"}
+    assert [line for line in lines if line["event"] == "agent_failed"]
+    assert "died 6 times" in next(line["why"] for line in lines if line["event"] == "failed")
+
+
+def test_one_child_can_host_all_agents(tmp_path: Path) -> None:
+    with ServingBroker(tmp_path / "home", profile="small") as broker:
+        broker.wait_until_ready()
+        pids = broker.pids()
+        assert len(set(pids.values())) == 2
+        session = Session(broker.home, producer=os.urandom(10), groups=True)
+        os.kill(pids[Role.WRITER], signal.SIGKILL)
+        poll_until(
+            lambda: broker.pid_of(Role.WRITER) not in (0, pids[Role.WRITER]), "it is replaced"
+        )
+        session.look()
+        session.close()
+        assert broker.stop()[0] == ExitCode.OK
+
+
+def test_a_temporary_broker_leaves_nothing() -> None:
+    with Broker.temporary() as broker:
+        session = Session(broker.home)
+        name = session.board.name
+        pids = session.request(wire.ShowSettings())
+        assert isinstance(pids, wire.Settings)
+        assert set(pids.pids.values()) == {broker.process.pid}
+        session.close()
+        broker.stop()
+        assert (broker.home / "store" / "lock").exists()
+        broker.start()
+        Session(broker.home).close()
+    assert not broker.home.exists()
+    with pytest.raises(BrokerGone):
+        attach_board(name)
+
+
+def test_a_temporary_broker_ends_with_its_parent(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; from gantrymq.temporary import Broker;"
+        "b = Broker.temporary(); print(b.home, b.process.pid, flush=True); signal.pause()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        home, pid = process.stdout.readline().split()
+        process.kill()
+    poll_until(lambda: not is_alive(int(pid)), "the broker has ended")
+    assert not Path(home).exists()

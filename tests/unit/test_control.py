@@ -1,0 +1,347 @@
+"""The control socket: attaching, quotas, and clients that break the rules (P12, F16)."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd import config, epoch
+from brokerd.agents import CONSTRUCTORS, AgentEnv
+from brokerd.broker import Broker, make_directories
+from brokerd.control import ControlServer
+from brokerd.log import Log
+from brokerd.metadata import Metadata
+from brokerd.notify import ServiceManager
+from brokerd.sessions import Sessions
+from brokerd.supervisor import Supervisor
+from clients.home import connect, run_of, store_of
+from shm import layout, wire
+from shm.arena import check_header, map_arena, plan_arena
+from shm.bell import EventBell
+from shm.board import unlink_board
+from shm.clock import SystemClock
+from shm.storage import PosixStorage
+from tests.unit.test_metadata import Found
+from workers.agent import Bells
+
+
+class Door:
+    """A broker without agents behind its control socket, driven by hand."""
+
+    def __init__(self, home: Path, **given: object) -> None:
+        make_directories(home)
+        configuration = config.load(None, {"profile": "temporary", **given}, {})
+        storage, clock = PosixStorage(str(store_of(home))), SystemClock()
+        life, configuration = epoch.begin(storage, configuration)
+        settings = configuration.settings
+        self.home = home
+        self.board = epoch.create_board(home, life, settings, clock.wall_ms())
+        metadata = Metadata(storage, settings, clock)
+        metadata.publish(self.board, Found())
+        bells = Bells(*(EventBell() for _ in CONSTRUCTORS))
+        env = AgentEnv(storage, clock, self.board, bells, settings)
+        sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
+        log = Log("error", io.StringIO())
+        self.broker = Broker(
+            home, configuration, log, -1, life, self.board, metadata, sessions, env
+        )
+        self.supervisor = Supervisor(self.broker, ServiceManager(""))
+        self.server = ControlServer(home, self.supervisor.reactor, self.supervisor, log)
+        self.server.listen()
+
+    def turn(self) -> None:
+        """Let the broker do all that is ready."""
+        while self.supervisor.reactor.poll():
+            pass
+
+    def connect(self) -> socket.socket:
+        return connect(self.home, 5.0)
+
+    def ask(
+        self, channel: socket.socket, frame: wire.Frame
+    ) -> tuple[wire.AnyFrame, list[int]] | None:
+        wire.send(channel, frame)
+        self.turn()
+        return wire.receive(channel)
+
+    def attach(self, channel: socket.socket, **fields: object) -> wire.Welcome:
+        hello = wire.Hello(os.getpid(), layout.FINGERPRINT, **fields)  # type: ignore[arg-type]
+        answer = self.ask(channel, hello)
+        assert answer is not None
+        for descriptor in answer[1]:
+            os.close(descriptor)
+        assert isinstance(answer[0], wire.Welcome), answer
+        return answer[0]
+
+    def sessions(self) -> int:
+        self.turn()
+        return self.board.half(layout.BOARD_SESSION_COUNT)
+
+    def close(self) -> None:
+        self.server.close()
+        self.supervisor.close()
+        for bell in self.broker.bells:
+            bell.close()
+        unlink_board(self.board.name)
+
+
+@contextmanager
+def opened(home: Path, **given: object) -> Iterator[Door]:
+    door = Door(home, **given)
+    try:
+        yield door
+    finally:
+        door.close()
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    with opened(tmp_path / "home") as door:
+        yield door
+
+
+def error_of(answer: tuple[wire.AnyFrame, list[int]] | None) -> str:
+    assert answer is not None
+    assert isinstance(answer[0], wire.Refused), answer
+    return answer[0].error
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_attaching_gives_memory_of_ones_own(door: Door) -> None:
+    with door.connect() as channel:
+        hello = wire.Hello(os.getpid(), layout.FINGERPRINT, "client", b"p" * 10, True)
+        answer = door.ask(channel, hello)
+        assert answer is not None
+        welcome, given_descriptors = answer
+        assert isinstance(welcome, wire.Welcome)
+        plan = plan_arena(*welcome.ring_bytes)
+        assert len(given_descriptors) == 4
+        header = check_header(map_arena(given_descriptors[0], plan.size))
+        assert (header["session"], header["epoch"]) == (welcome.session, welcome.epoch)
+        seals = fcntl.fcntl(given_descriptors[0], fcntl.F_GET_SEALS)
+        assert seals & fcntl.F_SEAL_SHRINK
+        with pytest.raises(PermissionError):
+            os.ftruncate(given_descriptors[0], 0)
+        assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in given_descriptors)
+        for descriptor in given_descriptors:
+            os.close(descriptor)
+        assert door.sessions() == 1
+    assert door.sessions() == 0
+
+
+def test_a_session_ends_with_its_connection_and_gives_back_all(door: Door) -> None:
+    before = descriptors()
+    for _ in range(5):
+        with door.connect() as channel:
+            door.attach(channel, producer=b"p" * 10)
+    assert door.sessions() == 0
+    assert descriptors() == before
+
+
+def test_a_look_costs_no_session(door: Door) -> None:
+    with door.connect() as channel:
+        welcome = door.attach(channel, kind="look")
+        assert (welcome.session, welcome.arena_bytes) == (0, 0)
+        assert door.sessions() == 0
+        answer = door.ask(channel, wire.ShowSettings())
+        assert answer is not None
+        assert isinstance(answer[0], wire.Settings)
+        assert answer[0].values["topics_max"] == 256
+        assert answer[0].origins["profile"] == "given"
+
+
+def test_topics_are_made_by_frames(door: Door) -> None:
+    with door.connect() as channel:
+        door.attach(channel, kind="look")
+        answer = door.ask(channel, wire.CreateTopic("orders", 3, "durable"))
+        assert answer is not None
+        assert answer[0] == wire.TopicOpened(0, "orders", 0, 3, 3, 1)
+        assert door.ask(channel, wire.OpenTopic("orders")) == answer
+        assert error_of(door.ask(channel, wire.OpenTopic("no such"))) == "MessageIllegal"
+        assert error_of(door.ask(channel, wire.OpenTopic("none", create=False))) == "TopicNotFound"
+        assert door.ask(channel, wire.DeleteTopic("orders")) == (wire.Done(), [])
+
+
+def test_the_socket_is_its_owners_alone(door: Door) -> None:
+    run = run_of(door.home)
+    assert stat.S_IMODE(run.stat().st_mode) == 0o700
+    assert stat.S_IMODE((run / "control.sock").stat().st_mode) == 0o600
+
+
+def test_a_home_longer_than_a_socket_address(tmp_path: Path) -> None:
+    with opened(tmp_path / ("long" * 30) / ("path" * 30)) as door, door.connect() as channel:
+        assert door.attach(channel).session == 1
+
+
+def test_another_version_is_refused(door: Door) -> None:
+    with door.connect() as channel:
+        hello = wire.Hello(os.getpid(), layout.FINGERPRINT ^ 1)
+        assert error_of(door.ask(channel, hello)) == "Incompatible"
+        assert channel.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "frame", [wire.OpenTopic("a"), wire.StopBroker(), wire.Stop(), wire.Done()]
+)
+def test_the_first_frame_is_hello(door: Door, frame: wire.Frame) -> None:
+    with door.connect() as channel:
+        assert error_of(door.ask(channel, frame)) == "Rejected"
+        assert channel.recv(1) == b""
+    assert not door.supervisor.finished
+
+
+def test_agents_frames_are_not_a_clients(door: Door) -> None:
+    with door.connect() as channel:
+        door.attach(channel)
+        for frame in (wire.CutOff(1, "x"), wire.Failed(5, "x"), wire.SessionRemoved(1)):
+            assert error_of(door.ask(channel, frame)) == "Rejected"
+        assert door.sessions() == 1
+
+
+def test_a_second_hello_ends_the_session(door: Door) -> None:
+    with door.connect() as channel:
+        door.attach(channel)
+        hello = wire.Hello(os.getpid(), layout.FINGERPRINT)
+        assert error_of(door.ask(channel, hello)) == "Rejected"
+        assert door.sessions() == 0
+
+
+def test_so_many_sessions_and_no_more(tmp_path: Path) -> None:
+    with opened(tmp_path / "home", sessions_max=2) as door:
+        channels = [door.connect() for _ in range(3)]
+        door.attach(channels[0])
+        door.attach(channels[1])
+        hello = wire.Hello(os.getpid(), layout.FINGERPRINT)
+        refused = door.ask(channels[2], hello)
+        assert error_of(refused) == "Unavailable"
+        assert "sessions_max" in refused[0].text  # type: ignore[index, union-attr]
+        channels[0].close()
+        with door.connect() as late:
+            door.attach(late)
+        for channel in channels:
+            channel.close()
+
+
+def test_so_much_memory_and_no_more(tmp_path: Path) -> None:
+    with opened(tmp_path / "home", session_memory_max=4 << 20) as door:
+        with door.connect() as first, door.connect() as second:
+            door.attach(first, producer=b"p" * 10, up_bytes=1 << 21)
+            hello = wire.Hello(
+                os.getpid(), layout.FINGERPRINT, "client", b"q" * 10, up_bytes=1 << 21
+            )
+            refused = door.ask(second, hello)
+            assert error_of(refused) == "Unavailable"
+            assert "session_memory_max" in refused[0].text  # type: ignore[index, union-attr]
+        with door.connect() as third:
+            door.turn()
+            door.attach(third, producer=b"q" * 10, up_bytes=1 << 21)
+
+
+@pytest.mark.parametrize("fields", [{"up_bytes": 12_345}, {"producer": b"short"}])
+def test_impossible_wishes_are_refused(door: Door, fields: dict[str, object]) -> None:
+    with door.connect() as channel:
+        hello = wire.Hello(os.getpid(), layout.FINGERPRINT, **{"producer": b"p" * 10} | fields)  # type: ignore[arg-type]
+        assert error_of(door.ask(channel, hello)) == "Rejected"
+
+
+def test_garbage_ends_that_connection_only(door: Door) -> None:
+    with door.connect() as good, door.connect() as bad:
+        door.attach(good)
+        bad.send(b"\x00garbage")
+        door.turn()
+        assert error_of(wire.receive(bad)) == "Rejected"
+        assert bad.recv(1) == b""
+        assert isinstance(door.ask(good, wire.OpenTopic("t"))[0], wire.TopicOpened)  # type: ignore[index]
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(door: Door) -> None:
+    with door.connect() as channel:
+        door.attach(channel)
+        before = descriptors()
+        for _ in range(3):
+            socket.send_fds(channel, [wire.encode(wire.OpenTopic("t"))], [0, 1, 2])
+            socket.send_fds(channel, [wire.encode(wire.Stop())], [0])
+        door.turn()
+        assert descriptors() == before
+    with door.connect() as channel:
+        socket.send_fds(channel, [b"no frame"], [0, 1, 2])
+        door.turn()
+    door.turn()
+    assert descriptors() <= before
+
+
+def test_a_client_that_does_not_read_loses_its_connection(door: Door) -> None:
+    with door.connect() as good, door.connect() as deaf:
+        door.attach(good)
+        door.attach(deaf)
+        deaf.setblocking(False)
+        question = wire.encode(wire.ShowSettings())
+        for _ in range(10_000):
+            try:
+                deaf.send(question)
+            except BrokenPipeError:
+                break
+            except BlockingIOError:
+                pass
+            door.turn()
+        assert door.sessions() == 1
+        assert isinstance(door.ask(good, wire.ShowSettings())[0], wire.Settings)  # type: ignore[index]
+
+
+@pytest.fixture(scope="module")
+def lasting_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with opened(tmp_path_factory.mktemp("door") / "home") as door:
+        yield door
+
+
+frames = st.one_of(
+    st.binary(max_size=200),
+    st.builds(lambda name: wire.encode(wire.OpenTopic(name)), st.text(max_size=300)),
+    st.builds(
+        lambda name, queues, level: wire.encode(wire.CreateTopic(name, queues, level)),
+        st.text(max_size=300),
+        st.integers(-(2**62), 2**62),
+        st.text(max_size=9),
+    ),
+    st.builds(lambda name: wire.encode(wire.DeleteTopic(name)), st.text(max_size=300)),
+    st.builds(
+        lambda producer, up: wire.encode(
+            wire.Hello(1, layout.FINGERPRINT, "client", producer, up_bytes=up)
+        ),
+        st.binary(max_size=20),
+        st.integers(-(2**62), 2**62),
+    ),
+)
+
+
+@given(sent=st.lists(frames, max_size=5), greeted=st.booleans())
+def test_whatever_a_client_sends_the_broker_goes_on(
+    lasting_door: Door, sent: list[bytes], greeted: bool
+) -> None:
+    with lasting_door.connect() as channel:
+        if greeted:
+            lasting_door.attach(channel)
+        for data in sent:
+            if data:
+                try:
+                    channel.send(data)
+                except BrokenPipeError:
+                    break
+            lasting_door.turn()
+    with lasting_door.connect() as other:
+        lasting_door.attach(other)
+        assert lasting_door.sessions() == 1
+    assert lasting_door.sessions() == 0

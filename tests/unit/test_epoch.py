@@ -1,0 +1,89 @@
+"""What a store remembers between lives: sizes, the count of starts, and `abort`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from brokerd import config, epoch
+from brokerd.broker import make_directories
+from clients.home import read_board_file, store_of
+from shm.board import unlink_board
+from shm.errors import Corrupt, Incompatible
+from shm.storage import PosixStorage
+
+NAME = "mapped_file_size_commit_log"
+
+
+def begin(store: Path, **given: object) -> tuple[epoch.Life, config.Configuration]:
+    return epoch.begin(PosixStorage(str(store)), config.load(None, given, {}))
+
+
+def test_a_store_keeps_its_sizes(store_dir: Path) -> None:
+    begin(store_dir, **{NAME: 1 << 20})
+    _life, configuration = begin(store_dir)
+    assert configuration.settings.mapped_file_size_commit_log == 1 << 20
+    assert configuration.origins[NAME] == "the store (gantry/store.json)"
+    with pytest.raises(Incompatible, match=NAME) as caught:
+        begin(store_dir, **{NAME: 1 << 21})
+    assert caught.value.setting == NAME
+    assert "1048576" in str(caught.value)
+
+
+def test_sizes_of_a_foreign_store_come_from_its_files(store_dir: Path) -> None:
+    (store_dir / "commitlog").mkdir()
+    (store_dir / "commitlog" / "00000000000000000000").write_bytes(bytes(65_536))
+    queue = store_dir / "consumequeue" / "T" / "0"
+    queue.mkdir(parents=True)
+    (queue / "00000000000000000000").write_bytes(bytes(400))
+    _life, configuration = begin(store_dir)
+    assert configuration.settings.mapped_file_size_commit_log == 65_536
+    assert configuration.settings.mapped_file_size_consume_queue == 400
+
+
+def test_starts_are_counted_in_the_epoch(store_dir: Path) -> None:
+    first, _ = begin(store_dir)
+    second, _ = begin(store_dir)
+    assert (first.epoch & 0xFFFF, second.epoch & 0xFFFF) == (1, 2)
+    assert first.epoch >> 16 != second.epoch >> 16
+    assert json.loads((store_dir / "gantry" / "store.json").read_text())["starts"] == 2
+
+
+def test_a_damaged_store_json_is_named(store_dir: Path) -> None:
+    (store_dir / "gantry").mkdir()
+    (store_dir / "gantry" / "store.json").write_text("{")
+    with pytest.raises(Corrupt, match="delete it"):
+        begin(store_dir)
+
+
+def test_abort_holds_the_boot_id_until_a_clean_stop(store_dir: Path) -> None:
+    storage = PosixStorage(str(store_dir))
+    life, _ = begin(store_dir)
+    epoch.mark_running(storage, life)
+    epoch.mark_running(storage, life)
+    assert (store_dir / "abort").read_text() == epoch.boot_id()
+    epoch.mark_stopped(storage)
+    assert not (store_dir / "abort").exists()
+
+
+def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    make_directories(home)
+    life, configuration = begin(store_of(home), profile="temporary")
+    assert epoch.find_old_board(home) is None
+    board = epoch.create_board(home, life, configuration.settings, 1)
+    epoch.announce(home, life, board)
+    assert read_board_file(home)["board"] == board.name
+    old = epoch.find_old_board(home)
+    assert old is not None
+    assert old.epoch == life.epoch
+    assert old.memory.readonly
+    later, configuration = begin(store_of(home), profile="temporary")
+    new = epoch.create_board(home, later, configuration.settings, 2)
+    epoch.forget_old_boards(home, new.name)
+    assert epoch.find_old_board(home) is None
+    epoch.announce(home, later, new)
+    assert epoch.find_old_board(home) is not None
+    unlink_board(new.name)
