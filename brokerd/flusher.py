@@ -79,9 +79,7 @@ class Flusher:
         if self._failed or self._stopped:
             return 10 * IDLE_NS
         wanted = self._board.word(layout.BOARD_DURABLE_WANTED)
-        still = arm(
-            self._words, layout.BOARD_FLUSHER_ARMED, 1, layout.BOARD_DURABLE_WANTED, wanted
-        )
+        still = arm(self._words, layout.BOARD_FLUSHER_ARMED, 1, layout.BOARD_DURABLE_WANTED, wanted)
         if not still or wanted > self._durable:
             return 0
         return min(IDLE_NS, max(1, self._last_ns + self._interval_ns - now_ns))
@@ -133,9 +131,7 @@ class Flusher:
         for session in self._clients.values():
             if wants_durable(session.arena, appended):
                 session.bell.ring()
-        self._checkpoint.write(
-            appended, store_ms, self._board.word(layout.BOARD_DISPATCHED)
-        )
+        self._checkpoint.write(appended, store_ms, self._board.word(layout.BOARD_DISPATCHED))
         mark("flusher.after_checkpoint")
 
     def _sync_segments(self, appended: int) -> None:

@@ -58,7 +58,10 @@ class Recovered:
 
 
 def recover(
-    storage: Storage, settings: Any, old_board: Board | None, progress: Progress | None = None  # noqa: ANN401
+    storage: Storage,
+    settings: Any,
+    old_board: Board | None,
+    progress: Progress | None = None,  # noqa: ANN401
 ) -> Recovered:
     """Bring log and queues to a state that agents can go on from. Raises Corrupt, OSError."""
     segment_bytes = settings.mapped_file_size_commit_log
@@ -185,9 +188,7 @@ def _record_behind(storage: Storage, segment_bytes: int, position: int) -> int |
     return None
 
 
-def _cut(
-    storage: Storage, segment_bytes: int, end: int, bases: list[int], same_boot: bool
-) -> None:
+def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], same_boot: bool) -> None:
     """Zero what follows the end in its file, remove the files behind."""
     for base in bases[::-1]:
         if base > end or (base == end and base != bases[0]):
@@ -242,7 +243,10 @@ def _write_again(storage: Storage, segment_bytes: int, start: int, end: int) -> 
 
 
 def _recover_queues(
-    storage: Storage, settings: Any, found: Recovered, old_board: Board | None  # noqa: ANN401
+    storage: Storage,
+    settings: Any,
+    found: Recovered,
+    old_board: Board | None,  # noqa: ANN401
 ) -> None:
     """Decide from where on the reader makes units, and cut what lies behind in the files."""
     cq_bytes = settings.mapped_file_size_consume_queue
@@ -282,9 +286,7 @@ def _from_progress(storage: Storage) -> tuple[int, dict[QueueKey, int]] | None:
         return None  # derived: rebuilt from the log
 
 
-def _fits(
-    storage: Storage, cq_bytes: int, key: QueueKey, units: int, found: Recovered
-) -> bool:
+def _fits(storage: Storage, cq_bytes: int, key: QueueKey, units: int, found: Recovered) -> bool:
     """Whether a queue's last unit is there and lies below the log's end."""
     if units == 0:
         return True

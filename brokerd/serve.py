@@ -66,6 +66,8 @@ def _serve(broker: Broker, lifeline: Lifeline | None) -> ExitCode:
             keep_running=lambda: not supervisor.finished,
         )
         clean = supervisor.clean
+    except Interrupted:
+        broker.log.info("stopping", why="a signal before it was ready")
     except (GantryError, OSError) as error:
         broker.log.error("failed", error=type(error).__name__, why=str(error))
         supervisor.exit_code = exit_code(error)

@@ -394,9 +394,7 @@ class Writer:
                 continue
             armed = settle_lane(lane.session.arena, lane.words)
             mark("writer.after_settle_lane")
-            self._producers.note(
-                lane.session.producer, int(lane.words[frames.SEQ]), self._store_ms
-            )
+            self._producers.note(lane.session.producer, int(lane.words[frames.SEQ]), self._store_ms)
             if armed:
                 lane.session.bell.ring()
         self._drained.clear()

@@ -9,7 +9,16 @@ from shm import layout
 from shm.arena import LanePlan
 from shm.codes import EntryFlag, EntryKind
 from shm.kernels import frames
-from shm.kernels.ring import arm, load_word, put, put_batch, put_raw, store_half, take_completions
+from shm.kernels.ring import (
+    arm,
+    load_word,
+    put,
+    put_batch,
+    put_raw,
+    spin,
+    store_half,
+    take_completions,
+)
 
 #: Completions taken at one time.
 DRAIN_ROWS = 4096
@@ -40,7 +49,9 @@ class WriterLane:
         """Whether the last call wants the writer rung."""
         return bool(self.words[frames.RING])
 
-    def put(self, form: NDArray[np.int64], body: NDArray[np.uint8], extra: NDArray[np.uint8]) -> int:
+    def put(
+        self, form: NDArray[np.int64], body: NDArray[np.uint8], extra: NDArray[np.uint8]
+    ) -> int:
         """Put one entry; its seq, ring.FULL or ring.TOO_LARGE."""
         return put(self.arena, self.words, form, body, extra)
 
@@ -58,6 +69,11 @@ class WriterLane:
         """New completions, rows of frames.COMPLETION_WORDS in order of seq."""
         count = take_completions(self.arena, self.words, self._rows)
         return self._rows[: count * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS)
+
+    def spin_completed(self, rounds: int) -> bool:
+        """Look out for a completion without sleeping."""
+        at = self.plan.control + layout.LANE_DOWN_TAIL
+        return bool(spin(self.arena, at, int(self.words[frames.DOWN_CURSOR]), rounds))
 
     def taken(self) -> int:
         """Bytes of the up ring that the writer has taken; entries below are in the log."""

@@ -238,6 +238,7 @@ class Producer:
     def _repeat(self, attempt: Any, deadline: int, size: int) -> int:  # noqa: ANN401
         """Put until the ring has room. Raises QueueFull, or BrokerGone and the like."""
         while True:
+            seen = self._lane.taken()  # before the attempt: what it may miss must wake us
             result = int(attempt())
             if result > 0:
                 return result
@@ -245,7 +246,6 @@ class Producer:
                 self._enlarge(size, deadline)
                 continue
             self.look()
-            seen = self._lane.taken()
             moved = self._wait_once(deadline, lambda seen=seen: self._lane.taken() != seen)
             if not moved:
                 raise QueueFull(
@@ -273,11 +273,10 @@ class Producer:
 
     def _spin(self, receipt: ReceiptFuture) -> bool:
         """A short look-out before sleeping: a wake-up costs more than the broker's answer."""
-        for _ in range(SPINS):
-            self.look()
-            if receipt.settle():
-                return True
-        return False
+        if receipt.wanted_end or not self._lane.spin_completed(limits.SPIN_ROUNDS):
+            return False
+        self.look()
+        return receipt.settle()
 
     def _wait_receipt(self, receipt: ReceiptFuture, deadline: int) -> bool:
         wanted = receipt.wanted_end
@@ -499,8 +498,6 @@ class Producer:
             self._end()
 
 
-#: Looks at the ring before a sync send goes to sleep.
-SPINS: Final = 20
 REATTACH_S: Final = 0.02
 BROKER_PORT: Final = 10911
 
@@ -519,9 +516,7 @@ def _level(durability: str) -> Level:
     try:
         return LEVELS[durability]
     except KeyError:
-        raise MessageIllegal(
-            f"durability {durability!r}: it is 'written' or 'durable'"
-        ) from None
+        raise MessageIllegal(f"durability {durability!r}: it is 'written' or 'durable'") from None
 
 
 def _close_in_child() -> None:

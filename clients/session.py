@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -159,7 +160,7 @@ class Session:
     def check(self) -> None:
         """Raise Closed, Evicted, StoreFailed or BrokerGone unless the session goes on."""
         if self._why_over is not None:
-            raise self._why_over
+            raise copy(self._why_over)
         if not self.is_open:
             raise Closed("this session is closed: open a new one (a forked child needs its own)")
         if self.arena[layout.ARENA_EVICTED]:
@@ -203,7 +204,8 @@ class Session:
     def _over(self, error: GantryError) -> GantryError:
         if self._why_over is None:
             self._why_over = error
-        return self._why_over
+        # A copy for each raise: tracebacks of several threads would pile up on one object.
+        return copy(self._why_over)
 
     # ---------------------------------------------------------------------------------------- end
 

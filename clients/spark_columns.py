@@ -151,14 +151,16 @@ def split(
 class Properties:
     """Properties of n records as RocketMQ reads them (SF-28), flat: `record` rises.
 
-    `names` and `values` are string arrays of one length; `record` says whose they are. The
-    checksum trailer is left out.
+    `names` and `values` are string arrays of one length; `record` says whose they are, and
+    `known[codes[i]]` is names[i]. The checksum trailer is left out.
     """
 
     count: int
     record: NDArray[np.int64]
     names: Any
     values: Any
+    codes: NDArray[np.int32]
+    known: list[str]
 
     @classmethod
     def parse(cls, raw: Bytes) -> Properties:
@@ -172,17 +174,19 @@ class Properties:
         names = text(cut(data, start, mark - start))
         values = text(cut(data, mark + 1, end - mark - 1))
         found = names.dictionary_encode()
-        keep = _last_of_each(record, found) & _not_hidden(found)
+        codes, known = found.indices.to_numpy(), found.dictionary.to_pylist()
+        keep = _last_of_each(record, codes, len(known)) & (codes != _code(known, _HIDDEN_KEY))
         if not keep.all():
             kept = pa.array(keep)
-            record, names, values = record[keep], names.filter(kept), values.filter(kept)
-        return cls(len(raw), record, names, values)
+            record, codes = record[keep], codes[keep]
+            names, values = names.filter(kept), values.filter(kept)
+        return cls(len(raw), record, names, values, codes, known)
 
     def values_of(self, name: str) -> Any:  # noqa: ANN401 - pa.StringArray
         """One property's value per record, null where it is not there."""
-        wanted = pc.equal(self.names, name).to_numpy(zero_copy_only=False)
+        wanted = np.flatnonzero(self.codes == _code(self.known, name))
         place = np.full(self.count, -1, np.int64)
-        place[self.record[wanted]] = np.flatnonzero(wanted)
+        place[self.record[wanted]] = wanted
         return self.values.take(pa.array(place, mask=place < 0))
 
     def maps(self) -> Any:  # noqa: ANN401 - pa.MapArray
@@ -204,9 +208,11 @@ def _first_marks(
     return np.where(found < end, found, start)
 
 
-def _last_of_each(record: NDArray[np.int64], names: Any) -> NDArray[np.bool_]:  # noqa: ANN401
+def _last_of_each(
+    record: NDArray[np.int64], codes: NDArray[np.int32], known: int
+) -> NDArray[np.bool_]:
     """False for entries that a later one of the same record and key replaces."""
-    code = record * max(len(names.dictionary), 1) + names.indices.to_numpy()
+    code = record * max(known, 1) + codes
     keep = np.ones(len(code), bool)
     ordered = np.sort(code)
     if (ordered[1:] == ordered[:-1]).any():
@@ -215,12 +221,8 @@ def _last_of_each(record: NDArray[np.int64], names: Any) -> NDArray[np.bool_]:  
     return keep
 
 
-def _not_hidden(names: Any) -> NDArray[np.bool_]:  # noqa: ANN401 - pa.DictionaryArray
-    dictionary = names.dictionary.to_pylist()
-    if _HIDDEN_KEY not in dictionary:
-        return np.ones(len(names), bool)
-    hidden: NDArray[np.bool_] = names.indices.to_numpy() != dictionary.index(_HIDDEN_KEY)
-    return hidden
+def _code(known: list[str], name: str) -> int:
+    return known.index(name) if name in known else -1
 
 
 def _list_offsets(item: NDArray[np.int64], count: int) -> Any:  # noqa: ANN401 - pa.Int32Array

@@ -65,7 +65,9 @@ else:
     from numba.core import cgutils, types
     from numba.extending import intrinsic
 
-    def word_pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any, bits: int) -> Any:
+    def word_pointer(
+        context: Any, builder: Any, array_type: Any, array: Any, at: Any, bits: int
+    ) -> Any:
         """Pointer to a word of `bits` bits at a byte offset of an array, or of `machine.raw`'s."""
         if isinstance(array_type, types.CPointer):
             data = array

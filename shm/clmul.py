@@ -74,9 +74,7 @@ class _Folding:
             vector = builder.bitcast(left, _PAIR)
             return builder.bitcast(self.product(vector, self.pair(low, 0), 0x00), _I128)
 
-        state = builder.xor(
-            builder.lshr(state, ir.Constant(_I128, 64)), times(state, _FOLD_ONE[1])
-        )
+        state = builder.xor(builder.lshr(state, ir.Constant(_I128, 64)), times(state, _FOLD_ONE[1]))
         state = builder.xor(
             builder.lshr(state, ir.Constant(_I128, 32)),
             times(builder.and_(state, low_32), _REDUCE_64),
@@ -150,9 +148,7 @@ def _emit_by_four(builder: Any, folding: _Folding, parts: tuple[Any, ...]) -> No
         builder.branch(condition)
         builder.position_at_end(condition)
         left = builder.sub(count, builder.load(at))
-        builder.cbranch(
-            builder.icmp_unsigned(">=", left, ir.Constant(_I64, 64)), body, done
-        )
+        builder.cbranch(builder.icmp_unsigned(">=", left, ir.Constant(_I64, 64)), body, done)
         builder.position_at_end(body)
         for lane, place in enumerate(lanes):
             after = next_block(16 * lane)

@@ -29,7 +29,9 @@ class Status(IntEnum):
     """How a submitted entry ended."""
 
     OK = 0
-    DUPLICATE = 1  # already in the log from before a restart; position and offset are the stored ones
+    DUPLICATE = (
+        1  # already in the log from before a restart; position and offset are the stored ones
+    )
     ILLEGAL_SIZE = 2
     ILLEGAL_PROPERTIES = 3
     UNKNOWN_ROUTE = 4

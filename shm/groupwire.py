@@ -72,7 +72,7 @@ class Notice(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Joined(Notice, frozen=True):
-    """The session is a member; leases come as `Granted`."""
+    """The session is a member; what could be granted at once came before, as `Granted`."""
 
     serial: int
 

@@ -41,7 +41,16 @@ WORDS_RO: Final = types.Array(types.int64, 1, "C", readonly=True)
 HALVES: Final = types.Array(types.int32, 1, "C")
 U_HALVES: Final = types.Array(types.uint32, 1, "C")
 
-_HASHED = ("jit.py", "atomics.py", "machine.py", "clmul.py", "layout.py", "limits.py", "codes.py", "structs.py")
+_HASHED = (
+    "jit.py",
+    "atomics.py",
+    "machine.py",
+    "clmul.py",
+    "layout.py",
+    "limits.py",
+    "codes.py",
+    "structs.py",
+)
 _CACHES_KEPT = 4
 
 #: Every kernel with a signature, in order of definition: what `warm` compiles.
@@ -131,9 +140,9 @@ def native(*signature: Any) -> Callable[[Callable[..., int]], Any]:  # noqa: ANN
     """Compile a function that C code may call (result first); `.address` is where it is."""
 
     def wrap(function: Callable[..., int]) -> Any:  # noqa: ANN401
-        return numba.cfunc(
-            signature[0](*signature[1:]), cache=_writable(), error_model="numpy"
-        )(function)
+        return numba.cfunc(signature[0](*signature[1:]), cache=_writable(), error_model="numpy")(
+            function
+        )
 
     return wrap
 

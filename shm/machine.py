@@ -99,9 +99,15 @@ if JIT_OFF or TYPE_CHECKING:
         """Big-endian 64-bit word."""
         _store(memory, at, 8, "big", value)
 
+    def pause() -> None:
+        """Tell the processor that this is a spin loop."""
+
     def copy(target: Bytes, target_at: int, source: Bytes, source_at: int, count: int) -> None:
         """Copy `count` bytes; the ranges must not overlap."""
         target[target_at : target_at + count] = source[source_at : source_at + count]
+
+    def prefetch(memory: Bytes, at: int) -> None:
+        """Ask for the cache line of a byte that is read soon; never faults."""
 
     def crc32(memory: Bytes, at: int, count: int) -> int:
         """CRC-32 of `count` bytes, as zlib's."""
@@ -191,6 +197,18 @@ else:
         return memory(memory, types.int64), generate
 
     @intrinsic
+    def pause(typing_context):
+        def generate(context, builder, signature, arguments):
+            if platform.machine() == "x86_64":
+                kind = ir.FunctionType(ir.VoidType(), [])
+                name = "llvm.x86.sse2.pause"
+                module = builder.module
+                builder.call(module.globals.get(name) or ir.Function(module, kind, name), [])
+            return context.get_dummy_value()
+
+        return types.void(), generate
+
+    @intrinsic
     def copy(typing_context, target, target_at, source, source_at, count):
         def generate(context, builder, signature, arguments):
             to, to_at, source_array, from_at, size = arguments
@@ -205,6 +223,20 @@ else:
 
         word = types.int64
         return types.void(target, word, source, word, word), generate
+
+    @intrinsic
+    def prefetch(typing_context, memory, at):
+        def generate(context, builder, signature, arguments):
+            place = word_pointer(context, builder, signature.args[0], *arguments, 8)
+            pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+            name = "llvm.prefetch.p0"
+            kind = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+            function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+            # A read, kept in all levels, of data.
+            builder.call(function, [place, i32(0), i32(3), i32(1)])
+            return context.get_dummy_value()
+
+        return types.void(memory, types.int64), generate
 
     def _slices() -> np.ndarray:
         """Eight tables: byte i of a 64-bit word at once (portable way)."""

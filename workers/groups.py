@@ -198,7 +198,7 @@ class Groups:
             peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", fault))
             return
         self.membership.join(session, request)
-        peer.outbox.append(groupwire.Joined(request.serial))
+        peer.joined.append(request.serial)
         for _group, key, lease in list(self.membership.leases_of(session)):
             queue = self.membership.topics.queue(key)
             if queue is not None:
@@ -259,6 +259,10 @@ class Groups:
         moves = list(self.membership.moves())
         for move in moves:
             self._move(move)
+        for peer in self._peers.values():
+            # Last, so that who hears it has all that could be granted at once.
+            peer.outbox.extend(groupwire.Joined(serial) for serial in peer.joined)
+            peer.joined.clear()
         return len(moves)
 
     def _move(self, move: Move) -> None:

@@ -16,6 +16,7 @@ class Peer:
         self.session = session
         self.lane = ControlLane(session.arena, session.plan.groups, End.AGENT)
         self.outbox: deque[groupwire.AnyNotice] = deque()
+        self.joined: list[int] = []  # serials to be answered once queues are dealt out
         self.stalled_since: dict[int, int] = {}  # queue -> when its oldest message was started
 
     def adopt(self) -> bool:

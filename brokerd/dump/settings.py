@@ -97,8 +97,7 @@ def load_settings(storage: Storage, file: Path | None = None) -> StoreSettings:
     if file is not None:
         given = _parse_lines(file.read_text(encoding="utf-8"))
     elif storage.exists(STORE_JSON):
-        kept = configfile.parse_config(read_file(storage, STORE_JSON).decode())
-        given = {_camel_case(key): str(value) for key, value in kept.items()}
+        given = _kept(storage)
     return StoreSettings(given, _from_lengths(storage))
 
 
@@ -112,6 +111,18 @@ def _parse_lines(text: str) -> dict[str, str]:
             raise SettingIllegal(f"{line!r} is no key=value line", line=line)
         found[key.strip()] = value.strip()
     return found
+
+
+def _kept(storage: Storage) -> dict[str, str]:
+    """Sizes that our broker noted, by RocketMQ's names."""
+    try:
+        kept = configfile.parse_config(read_file(storage, STORE_JSON).decode())
+    except ValueError as error:
+        raise SettingIllegal(
+            f"{STORE_JSON} is not JSON: delete it, sizes are then taken from the files"
+        ) from error
+    named = {_camel_case(key): str(value) for key, value in kept.items()}
+    return {key: value for key, value in named.items() if key in _DEFAULTS}
 
 
 def _camel_case(name: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Annotated
 
 import typer
 
 from gantrymq.cli import ingest, receive, send, serve, status, store, topic
 from gantrymq.cli.options import complain
+from shm.codes import ExitCode
 from shm.errors import GantryError
 from shm.exitcode import exit_code
 
@@ -60,3 +62,7 @@ def main() -> None:
     except OSError as error:
         complain(str(error))
         sys.exit(exit_code(error))
+    except Exception:
+        # Python's own code for this is 1, which here says that a check did not hold.
+        traceback.print_exc()
+        sys.exit(ExitCode.STORE)

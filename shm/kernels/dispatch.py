@@ -236,9 +236,7 @@ def _lay_out(form: Words, marks: Words, touched: Words, notes: Words, units: Byt
         touched[place] = at + CQ_UNIT_BYTES
 
 
-@kernel(
-    i8, BYTES_RO, WORDS, BYTES, WORDS, WORDS, WORDS, WORDS, WORDS, BYTES, WORDS, WORDS
-)
+@kernel(i8, BYTES_RO, WORDS, BYTES, WORDS, WORDS, WORDS, WORDS, WORDS, BYTES, WORDS, WORDS)
 def dispatch_log(
     memory: Bytes, form: Words, board: Bytes, index: Words, delays: Words, marks: Words,
     touched: Words, notes: Words, units: Bytes, passed: Words, row: Words,

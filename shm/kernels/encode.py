@@ -296,9 +296,7 @@ def _encode_append(
 
 
 @kernel()
-def _finish(
-    staging: Bytes, batch: Words, head: Words, board: Bytes, queue: int, size: int
-) -> int:
+def _finish(staging: Bytes, batch: Words, head: Words, board: Bytes, queue: int, size: int) -> int:
     """Give an encoded record its place and checksums; returns its queue offset."""
     at = batch[frames.FILLED]
     position = batch[frames.POSITION] + at
@@ -311,7 +309,9 @@ def _finish(
     magic = RECORD_MAGIC_V2 if name > TOPIC_BYTES_MAX else RECORD_MAGIC_V1  # SF-17
     hosts = (12 if sys_flag & SYS_BORN_V6 else 0) + (12 if sys_flag & SYS_STORE_V6 else 0)
     machine.store_be64(
-        staging, at + RECORD_STORE_MS + (12 if sys_flag & SYS_BORN_V6 else 0), batch[frames.STORE_MS]
+        staging,
+        at + RECORD_STORE_MS + (12 if sys_flag & SYS_BORN_V6 else 0),
+        batch[frames.STORE_MS],
     )
     store_place(staging, at, head[QUEUE], offset, position)
     store_head_at = at + hosts
@@ -626,7 +626,10 @@ def _drain(
     lane[frames.BLOCKED] = 0
     taken = 0
     while cursor < tail:
-        if taken >= batch[frames.TAKEN_LIMIT] or batch[frames.FILLED] >= batch[frames.STAGING_LIMIT]:
+        if (
+            taken >= batch[frames.TAKEN_LIMIT]
+            or batch[frames.FILLED] >= batch[frames.STAGING_LIMIT]
+        ):
             return LIMIT
         if not _read_head(arena, lane, cursor, tail, head):
             return HOSTILE

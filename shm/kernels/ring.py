@@ -87,9 +87,7 @@ def publish(memory: Bytes, word_at: int, value: int) -> int:
 
 
 @kernel(i8, BYTES, i8, i8, BYTES, i8)
-def publish_and_check(
-    memory: Bytes, word_at: int, value: int, flags: Bytes, flag_at: int
-) -> int:
+def publish_and_check(memory: Bytes, word_at: int, value: int, flags: Bytes, flag_at: int) -> int:
     """Store a word and return the sleep flag of the one who waits for it."""
     atomics.store_release(memory, word_at, value)
     # SYNC POINT: sleep (other end: `arm`)
@@ -253,9 +251,7 @@ def fill_send(
 
 
 @kernel()
-def put_send(
-    arena: Bytes, lane: Words, form: Words, payload: tuple[Bytes, int, Bytes, int]
-) -> int:
+def put_send(arena: Bytes, lane: Words, form: Words, payload: tuple[Bytes, int, Bytes, int]) -> int:
     """`put` over raw memory."""
     size = (ENTRY_BYTES + payload[1] + payload[3] + 7) & ~7
     if 2 * size > lane[frames.UP_MASK] + 1:
@@ -346,6 +342,16 @@ def put_raw(arena: Bytes, lane: Words, entry: Bytes) -> int:
     atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, start + size)
     lane[frames.RING] = _wants_bell(arena, lane, URGENT)
     return 1
+
+
+@kernel(i8, BYTES, i8, i8, i8, nogil=True)
+def spin(memory: Bytes, at: int, seen: int, rounds: int) -> int:
+    """Look at a word until it differs from `seen`, with a pause each round; 1 if it does."""
+    for _ in range(rounds):
+        if atomics.load_acquire(memory, at) != seen:
+            return 1
+        machine.pause()
+    return 0
 
 
 @kernel(i8, BYTES, WORDS, WORDS)
@@ -465,10 +471,17 @@ def take_message(arena: Bytes, lane: Words, up: int, out: Bytes) -> int:
     while cursor < tail and result == FULL:
         at = base + (cursor & mask)
         length = atomics.load_acquire32(arena, at)
-        if length < 8 or length & 7 or length > tail - cursor or (cursor & mask) + length > mask + 1:
+        if (
+            length < 8
+            or length & 7
+            or length > tail - cursor
+            or (cursor & mask) + length > mask + 1
+        ):
             return HOSTILE
         if machine.load16(arena, at + ENTRY_KIND) != PAD:
-            size = atomics.load_acquire32(arena, at + MESSAGE_BODY) if length >= MESSAGE_BYTES else -1
+            size = (
+                atomics.load_acquire32(arena, at + MESSAGE_BODY) if length >= MESSAGE_BYTES else -1
+            )
             if size < 0 or MESSAGE_BYTES + size > length or size > out.size:
                 return HOSTILE
             machine.copy(out, 0, arena, at + MESSAGE_BYTES, size)

@@ -49,7 +49,9 @@ TRUNCATED = int(Stop.TRUNCATED)
 
 # A parsed record: indexes into a row of ROW_WORDS. Places are offsets in the segment's view.
 AT, SIZE, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG, STORE_MS, TOPIC_AT, TOPIC_SIZE = range(8)
-PROPERTIES_AT, PROPERTIES_SIZE, BODY_AT, BODY_SIZE, PREPARED, UNIQ_AT, TAGS_CODE, DELAY = range(8, 16)
+PROPERTIES_AT, PROPERTIES_SIZE, BODY_AT, BODY_SIZE, PREPARED, UNIQ_AT, TAGS_CODE, DELAY = range(
+    8, 16
+)
 ROW_WORDS = 16
 
 #: What is checked, added up.
@@ -78,7 +80,9 @@ def java_hash(memory: Bytes, at: int, count: int) -> int:
         size = 2 if lead < 0xE0 else (3 if lead < 0xF0 else 4)
         point = lead & (0x7F >> size)
         for follow in range(1, size):
-            point = (point << 6) | (np.int64(memory[at + follow]) & 0x3F if at + follow < end else 0)
+            point = (point << 6) | (
+                np.int64(memory[at + follow]) & 0x3F if at + follow < end else 0
+            )
         at += size
         if point > 0xFFFF:
             high = 0xD800 + ((point - 0x10000) >> 10)

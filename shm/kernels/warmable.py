@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from shm.kernels import dispatch, encode, record, ring, scan
+from shm.kernels import dispatch, encode, fetch, record, ring, scan
 
-MODULES = (dispatch, encode, record, ring, scan)
+MODULES = (dispatch, encode, fetch, record, ring, scan)

@@ -270,3 +270,22 @@ def test_index_files_of_a_crash_depend_on_the_checkpoint(plain: GoldenStore) -> 
     }
     expected = dump_lines("plain", "indexQuery")
     assert found == {(line["topic"], line["key"]): line["physicalOffsets"] for line in expected}
+
+
+@pytest.mark.parametrize(("later_ms", "segment"), [(0, 2), (-1, 1)])
+def test_a_crashed_store_is_scanned_from_the_checkpoint_on(
+    own_copy: Golden, later_ms: int, segment: int
+) -> None:
+    """SF-84, SF-91: the latest segment that begins at or before the checkpoint's min timestamp."""
+    golden = own_copy("crash")
+    shutil.rmtree(golden.store / "consumequeue")
+    records = dump_lines("crash", "record")
+    base = 2 * golden.segment_bytes
+    (start,) = (r["storeTimestamp"] for r in records if r["physicalOffset"] == base)
+    times = (start + 3000 + later_ms).to_bytes(8, "big") * 2
+    (golden.store / "checkpoint").write_bytes(times.ljust(4096, b"\0"))
+    found = {
+        unit["physicalOffset"] for queue in units(recovered(golden)).values() for unit in queue
+    }
+    scanned = {r["physicalOffset"] for r in records} - set(range(segment * golden.segment_bytes))
+    assert found - {0} == scanned

@@ -11,15 +11,16 @@ import sys
 import time
 import traceback
 
-from tests.sim import scenario
+from tests.sim import plants, scenario
 from tests.support.simulation import Simulation
 
 STORY_LINES = 40
 
 
-def tell(seed: int, faults: str) -> str:
+def tell(seed: int, faults: str, plant: str | None) -> str:
     """Command that replays a seed."""
-    return f"python -m tests.sim --seeds {seed}:{seed + 1} --faults {faults}"
+    planted = f" --plant {plant}" if plant else ""
+    return f"python -m tests.sim --seeds {seed}:{seed + 1} --faults {faults}{planted}"
 
 
 def main() -> None:
@@ -32,7 +33,10 @@ def main() -> None:
     named = {fault.__name__: fault for fault in scenario.FAULTS}
     parser.add_argument("--faults", default="all", help=f"all, none, or some of {','.join(named)}")
     parser.add_argument("--story", action="store_true", help="tell the story of good seeds too")
+    parser.add_argument("--plant", choices=plants.PLANTS, help="put a known bug in first")
     wanted = parser.parse_args()
+    if wanted.plant:
+        plants.PLANTS[wanted.plant]()
     chosen = {"all": scenario.FAULTS, "none": ()}.get(wanted.faults)
     if chosen is None:
         chosen = tuple(named[name] for name in wanted.faults.split(","))
@@ -48,7 +52,7 @@ def main() -> None:
             traceback.print_exc()
             print("\n".join(story[-STORY_LINES:]))
             print(f"seed {seed} fails: {type(error).__name__}: {error}")
-            print(f"replay: {tell(seed, wanted.faults)}")
+            print(f"replay: {tell(seed, wanted.faults, wanted.plant)}")
             sys.exit(1)
         if wanted.story:
             print("\n".join(story))

@@ -189,9 +189,7 @@ class Messages:
         """Answer each request."""
         self._converse("agent", End.AGENT, self.agent_bell, self.client_bell)
 
-    def _converse(
-        self, name: str, end: End, own: ScheduledBell, other: ScheduledBell
-    ) -> None:
+    def _converse(self, name: str, end: End, own: ScheduledBell, other: ScheduledBell) -> None:
         lane = ControlLane(self.session.arena, self.session.plan.groups, end)
         bodies = [b"%d" % number * (20 + 15 * (number % 3)) for number in range(MESSAGES)]
         taken = self.taken[name]
@@ -260,7 +258,11 @@ def no_second_look() -> None:
     ring.arm = hasty
 
 
-PLANTS = {"no_fence": no_fence, "tail_before_body": tail_before_body, "no_second_look": no_second_look}
+PLANTS = {
+    "no_fence": no_fence,
+    "tail_before_body": tail_before_body,
+    "no_second_look": no_second_look,
+}
 
 
 def run(name: str, seed: int, *, store_buffers: bool, kill_at: int = 0) -> int:

@@ -84,7 +84,8 @@ class World:
 
 def new_world(seed: int) -> World:
     """A machine that is about to start, with two producers and two consumers."""
-    simulation, model = Simulation(seed), Model()
+    safe = frozenset(name for name, (_, level) in TOPICS.items() if level == "durable")
+    simulation, model = Simulation(seed), Model(safe)
     world = World(simulation, model, SimMachine(simulation, model, TOPICS), [], [])
     for _ in range(2):
         world.add_producer(simulation.dice.randint(5, 40))

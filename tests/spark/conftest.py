@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    # Small data: most of the time would go into compiling what runs a few times only.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from gantrymq.spark import session
@@ -24,9 +32,6 @@ def spark() -> Iterator[SparkSession]:
         started = session("tests", master="local[2]", memory="512m", settings=SETTINGS)
     yield started
     started.stop()
-
-
-SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import shutil
 import subprocess
@@ -22,74 +21,11 @@ from shm.errors import Corrupt, SettingIllegal, StoreFailed
 from shm.record import Record
 from tests.support.golden import SETS, GoldenStore, dump_lines
 from tests.support.sealed import segment_of, write_segment, write_sidecars
+from tests.support.spark_rows import comparable, everything, expected_row, rows_of
 from tests.support.tree import ROOT
 
 Golden = Callable[[str], GoldenStore]
-TEXTS = pa.list_(pa.field("element", pa.string()))
-ARROW = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "array<string>": TEXTS,
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "boolean": pa.bool_(),
-}
-#: What a dump line says of a record, by the names of our columns.
-TRANSACTIONS = ("none", "prepared", "commit", "rollback")
 SEGMENT_BYTES = 1 << 14
-
-
-def rows_of(store: Path, **options: str) -> list[dict[str, Any]]:
-    chosen = ReadOptions.parse({"store": str(store), **options})
-    schema = pa.schema([(name, ARROW[COLUMN_TYPES[name]]) for name in chosen.columns])
-    found: list[dict[str, Any]] = []
-    for part in plan(chosen):
-        for batch in read(part, chosen, schema):
-            batch.validate(full=True)
-            found += batch.to_pylist()
-    return found
-
-
-def everything(store: Path, **options: str) -> list[dict[str, Any]]:
-    return rows_of(store, includeSystem="true", includeActive="true", **options)
-
-
-def expected_row(line: dict[str, Any]) -> dict[str, Any]:
-    properties = {key: text for key, text in line["properties"].items() if key != "__CRC32#"}
-    return {
-        "topic": line["topic"],
-        "queue_id": line["queueId"],
-        "queue_offset": line["queueOffset"],
-        "physical_offset": line["physicalOffset"],
-        "message_id": line["uniqKey"] or line["offsetMsgId"],
-        "tag": properties.get("TAGS"),
-        "keys": [key for key in properties.get("KEYS", "").split(" ") if key],
-        "properties": properties,
-        "body": line["bodySha256"],
-        "born_timestamp": line["bornTimestamp"],
-        "store_timestamp": line["storeTimestamp"],
-        "born_host": line["bornHost"],
-        "delivery_attempt": min(line["reconsumeTimes"] + 1, (1 << 31) - 1),
-        "sys_flag": line["sysFlag"],
-        "transaction": TRANSACTIONS[line["sysFlag"] >> 2 & 3],
-        "crc_ok": True,
-    }
-
-
-def comparable(row: dict[str, Any], line: dict[str, Any]) -> dict[str, Any]:
-    """The row with its body hashed and its times in Unix ms; a time beyond year 9999 is null."""
-    shown = {**row, "properties": dict(row["properties"])}
-    shown["body"] = hashlib.sha256(row["body"]).hexdigest()
-    for name, stored in (
-        ("born_timestamp", "bornTimestamp"),
-        ("store_timestamp", "storeTimestamp"),
-    ):
-        far = not 0 <= line[stored] < 253_402_300_800_000
-        time = row[name]
-        shown[name] = line[stored] if time is None and far else round(time.timestamp() * 1000)
-    return shown
 
 
 @pytest.mark.parametrize("name", SETS)

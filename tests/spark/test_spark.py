@@ -13,9 +13,9 @@ import pytest
 from gantrymq.cli.ingest import ingest, ingest_store
 from gantrymq.spark import own_error
 from shm.errors import Corrupt, SettingIllegal
-from tests.spark.test_scan import comparable, everything, expected_row
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.sealed import write_sidecars
+from tests.support.spark_rows import comparable, everything, expected_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +30,8 @@ def frame(spark: SparkSession, store: Path, **options: str) -> DataFrame:
 
 
 def rows_of(data: DataFrame) -> list[dict[str, Any]]:
-    rows = [row.asDict() for row in data.orderBy("physical_offset").collect()]
+    rows = [row.asDict() for row in data.collect()]
+    rows.sort(key=lambda row: row["physical_offset"])
     for row in rows:  # Spark hands out times without a zone, in the session's, which is UTC
         for name in ("born_timestamp", "store_timestamp"):
             row[name] = row[name] and row[name].astimezone()

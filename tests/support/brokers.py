@@ -11,8 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from brokerd.lock import is_held
 from clients.home import read_board_file, store_of
-from shm.board import Board, attach_board
+from shm.board import Board, attach_board, unlink_board
 from shm.codes import BrokerState, Role
 from shm.errors import BrokerGone
 from shm.layout import BOARD_STATE
@@ -112,9 +113,9 @@ class ServingBroker:
             _out, text = self.process.communicate()
             if error is not None:
                 print(text, file=sys.stderr)
-        for name in os.listdir("/dev/shm"):  # a killed one's, which the next start would remove
-            if read_board_file(self.home).get("board") == f"/{name}":
-                os.unlink(f"/dev/shm/{name}")
+        name = read_board_file(self.home).get("board")
+        if name and not is_held(store_of(self.home)):
+            unlink_board(name)  # a killed one's, which the next start would remove
 
 
 def command(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from shm import layout
 from shm.codes import Status
-from shm.record import OWN, Invalid, Record
+from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import open_log
 from shm.storage import Storage, read_file
 
@@ -87,7 +87,9 @@ def require(holds: bool, promise: str, what: str) -> None:
 class Model:
     """Everything that happened, and the promises about it."""
 
-    def __init__(self) -> None:
+    def __init__(self, safe_topics: frozenset[str] = frozenset()) -> None:
+        """`safe_topics` are those of level durable."""
+        self.safe_topics = safe_topics
         self.senders: dict[str, Sender] = defaultdict(Sender)
         self.durable = 0  # the highest position that was ever published as durable
         self.held: dict[tuple[str, QueueName], int] = {}  # (group, queue) -> live session
@@ -104,17 +106,22 @@ class Model:
     def answered(self, producer: str, seq: int, receipt: Receipt) -> None:
         """A completion was taken."""
         sender = self.senders[producer]
-        require(seq in sender.intents, "P6", f"{producer} was answered seq {seq} that it never sent")
+        require(
+            seq in sender.intents, "P6", f"{producer} was answered seq {seq} that it never sent"
+        )
         require(seq not in sender.receipts, "P6", f"{producer} was answered seq {seq} twice")
         sender.receipts[seq] = receipt
 
-    def consumer_read(self, group: str, queue: QueueName, offset: int, body: bytes) -> None:
+    def consumer_read(self, group: str, queue: QueueName, offset: int, record: Record) -> None:
         """A message was handed to an application."""
+        end = record.physical_offset + record.total_size
+        seen_early = queue[0] in self.safe_topics and end > self.durable
+        require(not seen_early, "P4", f"{group} reads {queue} at {offset} before it is durable")
         floor = self.committed.get((group, queue), 0)
         require(
             offset >= floor, "P5", f"{group} reads {queue} at {offset} again, committed is {floor}"
         )
-        self.consumed[group, queue][offset] = body
+        self.consumed[group, queue][offset] = record.body
 
     def granted(self, group: str, queue: QueueName, session: int) -> None:
         """A session believes from now on that it owns a queue."""
@@ -136,6 +143,7 @@ class Model:
     def check_store(self, storage: Storage, appended: int, after: End) -> None:
         """Compare the log below `appended` with what was promised; forget what a power cut took."""
         self.log = read_log(storage, appended)
+        check_zeroes(storage, appended)
         found = {(record.producer, record.seq): record for record in self.log}
         self._check_identity(found)
         self._check_order()
@@ -148,7 +156,9 @@ class Model:
         seen: set[tuple[str, int]] = set()
         for record in self.log:
             name = (record.producer, record.seq)
-            require(name not in seen, "P6", f"{name} is in the log twice, again at {record.position}")
+            require(
+                name not in seen, "P6", f"{name} is in the log twice, again at {record.position}"
+            )
             seen.add(name)
             intent = self.senders[record.producer].intents.get(record.seq)
             require(intent is not None, "P6", f"nobody sent {name}")
@@ -167,7 +177,9 @@ class Model:
             require(dense, "P5", f"{name} goes on with {record.offset}, not {expected[name]}")
             expected[name] += 1
             rises = record.seq > last_seq[record.producer]
-            require(rises, "P5", f"{record.producer}: {record.seq} behind {last_seq[record.producer]}")
+            require(
+                rises, "P5", f"{record.producer}: {record.seq} behind {last_seq[record.producer]}"
+            )
             last_seq[record.producer] = record.seq
 
     def _check_prefix(
@@ -181,7 +193,9 @@ class Model:
             there = (producer, seq) in found
             require(not (there and refused), "P6", f"{producer} {seq} was refused and is there")
             require(
-                there or refused or seq in sender.lost, "P5", f"{producer} {seq} missing below {last}"
+                there or refused or seq in sender.lost,
+                "P5",
+                f"{producer} {seq} missing below {last}",
             )
 
     def _check_receipts(
@@ -206,10 +220,13 @@ class Model:
         for (group, name), read in self.consumed.items():
             for offset in sorted(read):
                 body = bodies.get((*name, offset))
-                if after is End.POWER and body != read[offset]:
+                may = after is End.POWER and name[0] not in self.safe_topics
+                if may and body != read[offset]:
                     del read[offset]  # seen at level written, then lost
                     continue
-                require(body == read[offset], "P6", f"{group} read at {offset} of {name} {read[offset]!r}")
+                promise = "P4" if after is End.POWER else "P6"
+                what = f"{group} read at {offset} of {name} {read[offset]!r}, the log has {body!r}"
+                require(body == read[offset], promise, what)
 
     def check_all_consumed(self, group: str, topics: set[str]) -> None:
         """In the end, every record of the topics has been read by the group (P10)."""
@@ -245,6 +262,18 @@ def read_log(storage: Storage, appended: int) -> list[Stored]:
             )
             require(item.physical_offset == position, "P13", f"position in {item}")
     return found
+
+
+def check_zeroes(storage: Storage, appended: int) -> None:
+    """Nothing lies behind the log's end, nor behind the filler of a segment (P13)."""
+    log = open_log(storage)
+    for segment in log.segments:
+        for position, item in segment.scan(segment.base, appended, OWN):
+            if isinstance(item, Filler):
+                rest = segment.view[position + layout.FILLER.size - segment.base :]
+                require(not rest.any(), "P13", f"bytes behind the filler at {position}")
+        rest = segment.view[max(0, appended - segment.base) :]
+        require(not rest.any(), "P13", f"bytes behind the log's end {appended}")
 
 
 def check_units(storage: Storage, log: list[Stored], queue: QueueName, units: int) -> None:

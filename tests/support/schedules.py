@@ -1,4 +1,4 @@
-"""Schedule explorer: threads that pass one baton at every atomic access, in an order that a seed chooses.
+"""Schedule explorer: threads pass one baton at every atomic access, in an order that a seed chooses.
 
 Needs the JIT off (NUMBA_DISABLE_JIT=1): the atomics' Python twins call a hook before each access.
 With store buffers, a store becomes visible some steps after it was made unless a fence waits for
@@ -93,7 +93,7 @@ class Schedule:
         if not JIT_OFF:
             raise RuntimeError("the explorer needs NUMBA_DISABLE_JIT=1")
         self.dice = random.Random(seed)
-        self.trace: list[str] = []
+        self.trace: deque[str] = deque(maxlen=12)
         self._buffering = store_buffers
         self._threads: list[_Thread] = []
         self._current: _Thread | None = None
@@ -143,7 +143,7 @@ class Schedule:
         if me.steps == me.kill_at:
             raise KilledError(me.name)
         if self._steps > STEPS_MAX:
-            raise EndlessError(f"{STEPS_MAX} steps and no end: {self.trace[-6:]}")
+            raise EndlessError(f"{STEPS_MAX} steps and no end: {list(self.trace)}")
         self._land_some()
         self._hand_on()
         me.baton.acquire()
@@ -215,9 +215,9 @@ class Schedule:
         """Give the baton to a thread that can go on, or end the run."""
         ready = [t for t in self._threads if not t.over and (not t.sleeping or t.sleeping.rung)]
         if not ready and any(not thread.over for thread in self._threads):
-            if self._failure is None and not self._wake_by_landing():
+            if self._failure is None:
                 names = [thread.name for thread in self._threads if not thread.over]
-                self._failure = LostWakeupError(f"{names} sleep for ever: {self.trace[-6:]}")
+                self._failure = LostWakeupError(f"{names} sleep for ever: {list(self.trace)}")
             ready = [thread for thread in self._threads if not thread.over]
         if not ready:
             self._finished.release()
@@ -227,12 +227,6 @@ class Schedule:
             self.trace.append(chosen.name)
         self._current = chosen
         chosen.baton.release()
-
-    def _wake_by_landing(self) -> bool:
-        """Sleepers' stores land while they sleep; nobody is woken by that."""
-        for thread in self._threads:
-            self._land_all(thread)
-        return False
 
     def _land_some(self) -> None:
         for thread in self._threads:
@@ -244,7 +238,7 @@ class Schedule:
             thread.buffer.popleft().land()
 
 
-class _installed:  # noqa: N801 - reads as a phrase
+class _installed:
     """Puts a schedule's accesses in the place of the atomics' twins."""
 
     _NAMES = ("load_acquire", "load_acquire32", "store_release", "store_release32", "fence")

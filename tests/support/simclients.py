@@ -156,7 +156,9 @@ class SimProducer(SimClient):
         taken = int(ring.take_completions(session.arena, self._words, self._out))
         if self._words[frames.RING]:
             self.machine.bell(Role.WRITER).ring()
-        for row in self._out[: taken * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS):
+        for row in self._out[: taken * frames.COMPLETION_WORDS].reshape(
+            -1, frames.COMPLETION_WORDS
+        ):
             self._answered(row)
         return taken > 0
 
@@ -298,7 +300,7 @@ class SimConsumer(SimClient):
         if offset >= board.word(board.queue_at(queue) + layout.QUEUE_MAX_OFFSET):
             return False
         record = self._fetch(self._name(queue), offset)
-        self.model.consumer_read(self.group, self._name(queue), offset, record.body)
+        self.model.consumer_read(self.group, self._name(queue), offset, record)
         self.owned[queue] = (lease, offset + 1)
         return True
 
@@ -356,5 +358,3 @@ class SimConsumer(SimClient):
             if offset < board.word(board.queue_at(queue) + layout.QUEUE_MAX_OFFSET):
                 return False
         return not self._outbox and lane.arm(AgentState.ARMED)
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SimClock:
-    """`shm.clock.Clock` with a hand on it. The wall may be stepped, monotonic time only advances."""
+    """`shm.clock.Clock` by hand: the wall may be stepped, monotonic time only advances."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._now_ns = 1_000_000_000

@@ -99,6 +99,7 @@ class SimMachine:
         self._boot_id = self._random_bytes(16)
         simulation.on_death = self._on_death
         simulation.after_step = self.observe
+        simulation.may_fail = self._met_a_fault
         simulation.add(self)
         self._later(0, self.start)
 
@@ -144,12 +145,10 @@ class SimMachine:
         self.plans.supervisor = ()
         try:
             self._bring_up(storage)
-        except KilledError as death:
+        except (KilledError, OSError) as death:
+            if isinstance(death, OSError) and not storage.faults.met:
+                raise
             self.simulation.note(f"dies while starting: {death}")
-            self.board = None
-            self._later(RESTART_NS, self.start)
-        except OSError as error:
-            self.simulation.note(f"cannot start: {error}")
             self.board = None
             self._later(RESTART_NS, self.start)
 
@@ -215,7 +214,9 @@ class SimMachine:
         )
         try:
             agent = agents.build(role, replace(env, sessions=table))
-        except KilledError as death:
+        except (KilledError, OSError) as death:
+            if isinstance(death, OSError) and not self._met_a_fault(name):
+                raise
             self.simulation.note(f"{name} dies while starting: {death}")
             self._later(RESTART_NS, partial(self.start_agent, role))
             return
@@ -260,6 +261,10 @@ class SimMachine:
                 self.stores[name].dead = True
                 self.tables.pop(role, None)
                 self._later(RESTART_NS, partial(self.start_agent, role))
+
+    def _met_a_fault(self, name: str) -> bool:
+        """An error that ends an agent is a crash like others, if it was planned."""
+        return name in self.stores and bool(self.stores[name].faults.met)
 
     # ------------------------------------------------------------------------------------- sessions
 

@@ -107,6 +107,7 @@ class Simulation:
         self.steps = 0
         self.trace: list[str] = []
         self.on_death: Callable[[str], None] = lambda name: None
+        self.may_fail: Callable[[str], bool] = lambda name: False
         self.after_step: Callable[[], None] = lambda: None
         self._mark: tuple[str, int] | None = None
         self.marks_passed: set[str] = set()
@@ -157,10 +158,17 @@ class Simulation:
         try:
             self.actors[name].step(self.clock.monotonic_ns())
         except KilledError as death:
-            self.note(f"{name} dies: {death}")
-            self.remove(name)
-            self.on_death(name)
+            self._died(name, str(death))
+        except OSError as error:
+            if not self.may_fail(name):
+                raise
+            self._died(name, f"of {error}")
         self.after_step()
+
+    def _died(self, name: str, how: str) -> None:
+        self.note(f"{name} dies: {how}")
+        self.remove(name)
+        self.on_death(name)
 
     def _pass_mark(self, name: str) -> None:
         self.marks_passed.add(name)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from clients.producer import Producer
 from clients.session import Session
 from gantrymq.temporary import Broker
 from shm import layout, wire
 from shm.arena import LanePlan
 from shm.board import attach_board
 from shm.codes import BrokerState, ExitCode, Role
-from shm.errors import BrokerGone, Closed, Evicted
-from tests.support.brokers import ServingBroker, abort_file, descriptors_of, is_alive
+from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
+from tests.support.brokers import START_S, ServingBroker, abort_file, descriptors_of, is_alive
 from tests.support.watchdog import poll_until
 
 AGENTS = (Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS)
@@ -128,6 +133,34 @@ def test_a_forked_child_has_no_session(serving: ServingBroker) -> None:
         session.check()
 
 
+def test_several_threads_wait_on_one_session(serving: ServingBroker) -> None:
+    with Session(serving.home) as session, ThreadPoolExecutor(4) as threads:
+        flags = [threading.Event() for _ in range(4)]
+        waits = [threads.submit(session.wait, soon(), flag.is_set) for flag in flags]
+        for flag, done in zip(flags, waits, strict=True):
+            assert not done.done()
+            flag.set()
+            session.bell.ring()  # as an agent does
+            assert done.result(60.0)
+        assert session.wait(0, lambda: False) is False
+
+
+def test_closing_wakes_who_waits(serving: ServingBroker) -> None:
+    session = Session(serving.home)
+    with ThreadPoolExecutor(1) as threads:
+        looked = threading.Event()
+
+        def ready() -> bool:
+            looked.set()
+            return False
+
+        waiting = threads.submit(session.wait, soon(), ready)
+        assert looked.wait(60.0)
+        session.close()
+        with pytest.raises(Closed):
+            waiting.result(60.0)
+
+
 def test_the_end_of_a_process_ends_its_session(serving: ServingBroker) -> None:
     count = layout.BOARD_SESSION_COUNT
     poll_until(lambda: serving.board.half(count) == 0, "earlier sessions have ended")
@@ -222,6 +255,62 @@ def test_an_agent_that_cannot_live_ends_the_broker(tmp_path: Path) -> None:
     assert {line["agent"] for line in deaths} == {"groups"}
     assert [line for line in lines if line["event"] == "agent_failed"]
     assert "died 6 times" in next(line["why"] for line in lines if line["event"] == "failed")
+
+
+def test_a_failed_write_is_final(tmp_path: Path) -> None:
+    """P3: what waits fails, the process ends with the code of an I/O error, nothing is retried."""
+    with ServingBroker(tmp_path / "home") as broker:
+        broker.wait_until_ready()
+        producer = Producer(broker.home)
+        assert producer.send("orders", b"before").queue_offset == 0
+        no_more = (0, resource.RLIM_INFINITY)
+        resource.prlimit(broker.pid_of(Role.WRITER), resource.RLIMIT_FSIZE, no_more)
+        with pytest.raises(StoreFailed):
+            producer.send("orders", b"never")
+        with pytest.raises(GantryError):
+            producer.send("orders", b"nor this")
+        with pytest.raises(StoreFailed):
+            producer.close()
+        code, lines = broker.end()
+        assert code == ExitCode.IO_ERROR
+        assert abort_file(broker.home).exists()
+        assert len([line for line in lines if line["event"] == "failed"]) == 1
+        broker.again().wait_until_ready()
+        with Producer(broker.home) as producer:
+            topic_offsets = {producer.send("orders", b"after").queue_offset for _ in range(4)}
+        assert topic_offsets == {0, 1}  # four queues, one of which has the first message
+        assert broker.stop()[0] == ExitCode.OK
+
+
+def test_a_stop_that_hangs_is_cut_short(tmp_path: Path) -> None:
+    """SIGTERM ends within stop_timeout, and the exit code says that it was not clean."""
+    with ServingBroker(tmp_path / "home", stop_timeout=1) as broker:
+        broker.wait_until_ready()
+        pids = broker.pids()
+        os.kill(pids[Role.READER], signal.SIGSTOP)
+        code, lines = broker.stop()
+        assert code == ExitCode.STORE
+        assert "reader" in next(line["why"] for line in lines if line["event"] == "failed")
+        assert abort_file(broker.home).exists()
+        poll_until(lambda: not any(map(is_alive, pids.values())), "all are gone")
+        broker.again().wait_until_ready()
+        assert broker.stop()[0] == ExitCode.OK
+
+
+def test_a_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sd_notify protocol: READY, the watchdog, STOPPING."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(START_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        with ServingBroker(tmp_path / "home") as broker:
+            told = {manager.recv(100)}
+            while told != {b"READY=1", b"WATCHDOG=1"}:
+                told.add(manager.recv(100))
+            assert broker.wait_until_ready().stop()[0] == ExitCode.OK
+            while manager.recv(100) != b"STOPPING=1":
+                pass
 
 
 def test_one_child_can_host_all_agents(tmp_path: Path) -> None:

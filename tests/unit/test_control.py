@@ -257,10 +257,11 @@ def test_impossible_wishes_are_refused(door: Door, fields: dict[str, object]) ->
         assert error_of(door.ask(channel, hello)) == "Rejected"
 
 
-def test_garbage_ends_that_connection_only(door: Door) -> None:
+@pytest.mark.parametrize("garbage", [b"\x00garbage", wire.encode(wire.OpenTopic("x" * 100_000))])
+def test_garbage_ends_that_connection_only(door: Door, garbage: bytes) -> None:
     with door.connect() as good, door.connect() as bad:
         door.attach(good)
-        bad.send(b"\x00garbage")
+        bad.send(garbage)
         door.turn()
         assert error_of(wire.receive(bad)) == "Rejected"
         assert bad.recv(1) == b""

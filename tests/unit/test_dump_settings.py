@@ -38,12 +38,16 @@ def test_lengths_count_where_nothing_is_given(storage: PosixStorage) -> None:
 
 
 def test_the_stores_own_file_comes_before_lengths(storage: PosixStorage, store_dir: Path) -> None:
-    text = b'{"mapped_file_size_commit_log": 8192, "messageDelayLevel": "1s 2m"}'
+    text = b'{"version": 1, "mapped_file_size_commit_log": 8192, "messageDelayLevel": "1s 2m"}'
     put(store_dir / "gantry" / "store.json", text)
     settings = load_settings(storage)
     assert settings.number("mappedFileSizeCommitLog") == 8192
     assert settings.queue_file_bytes == 2000
     assert settings.delays_ms == (1000, 120_000)
+    assert "version" not in settings.given
+    put(store_dir / "gantry" / "store.json", b"{")
+    with pytest.raises(SettingIllegal, match=r"store\.json"):
+        load_settings(storage)
 
 
 def test_a_settings_file_comes_first(

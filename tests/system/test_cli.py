@@ -1,0 +1,208 @@
+"""The command line as a user meets it: output, errors that say what to do, exit codes of api.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantrymq.temporary import Broker
+from shm.codes import ExitCode
+from tests.support.brokers import command
+
+COMMANDS = (
+    ("serve",), ("status",), ("send",), ("receive",), ("ingest",), ("topic", "create"),
+    ("topic", "list"), ("topic", "describe"), ("topic", "delete"), ("store", "dump"),
+    ("store", "verify"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    with Broker.temporary() as broker:
+        yield broker.home
+
+
+def rows(*arguments: object, stdin: str = "") -> list[dict[str, Any]]:
+    ran = command(*arguments, "--json", stdin=stdin)
+    assert ran.returncode == 0, ran
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_every_help_has_an_example_and_json(name: tuple[str, ...]) -> None:
+    ran = command(*name, "--help")
+    assert ran.returncode == 0
+    assert f"Example: gantrymq {' '.join(name)}" in ran.stdout or name == ("send",)
+    assert f"gantrymq {' '.join(name)}" in ran.stdout
+    assert "--json" in ran.stdout
+
+
+def test_serve_can_check_and_show_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "gantrymq.toml").write_text("sessions_max = 7\n")
+    shown = {row["name"]: row for row in rows("serve", "--print-config", "--home", tmp_path)}
+    assert shown["sessions_max"]["value"] == 7
+    assert shown["sessions_max"]["origin"].endswith("gantrymq.toml")
+    assert shown["max_message_size"]["unit"] == "bytes"
+    assert command("serve", "--check", "--home", tmp_path).returncode == 0
+    wrong = command("serve", "--check", "--home", tmp_path, "--set", "sesions_max=3")
+    assert wrong.returncode == ExitCode.USAGE
+    assert "did you mean 'sessions_max'" in wrong.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_without_a_broker_the_code_is_69_and_the_text_helps(tmp_path: Path) -> None:
+    for arguments in (
+        ("status",),
+        ("topic", "list"),
+        ("topic", "create", "orders"),
+        ("send", "orders", "--body", "x"),
+    ):
+        ran = command(*arguments, "--home", tmp_path)
+        assert ran.returncode == ExitCode.NO_BROKER, ran
+        assert "gantrymq serve" in ran.stderr
+        assert not ran.stdout
+
+
+def test_wrong_usage_is_2() -> None:
+    assert command("topic", "create").returncode == ExitCode.USAGE
+    assert command("no-such-command").returncode == ExitCode.USAGE
+
+
+def test_status_shows_the_board(home: Path) -> None:
+    (row,) = rows("status", "--home", home)
+    assert row["state"] == "ready"
+    assert row["log"]["durable_lag_bytes"] >= 0
+    names = [process["agent"] for process in row["processes"]]
+    assert names == ["supervisor", "writer", "flusher", "reader", "groups"]
+    assert "ready" in command("status", "--home", home).stdout
+
+
+def test_status_answers_when_the_broker_hangs(home: Path) -> None:
+    (row,) = rows("status", "--home", home)
+    pid = row["processes"][0]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert rows("status", "--home", home)[0]["epoch"] == row["epoch"]
+        assert command("topic", "list", "--home", home).returncode == 0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_status_after_a_kill_says_that_nothing_runs() -> None:
+    with Broker.temporary() as broker:
+        broker.process.kill()
+        broker.process.wait()
+        ran = command("status", "--home", broker.home)
+        assert ran.returncode == ExitCode.NO_BROKER
+        assert "no broker runs" in ran.stderr
+
+
+def test_status_loads_neither_numpy_nor_numba(home: Path) -> None:
+    code = (
+        "import sys\nsys.argv = ['gantrymq', *sys.argv[1:]]\n"
+        "from gantrymq.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    loaded = {'numpy', 'numba'} & set(sys.modules)\n"
+        "    assert not loaded, loaded\n"
+    )
+    for arguments in (["status"], ["topic", "list"], ["topic", "create", "light"], ["--help"]):
+        given = arguments if arguments == ["--help"] else [*arguments, "--home", str(home)]
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *given], capture_output=True, text=True, check=False
+        )
+        assert "AssertionError" not in ran.stderr, ran.stderr
+        assert ran.returncode == 0, ran
+
+
+def test_the_life_of_a_topic(home: Path) -> None:
+    made = rows(
+        "topic", "create", "cli-life", "--queues", 3, "--durability", "durable", "--home", home
+    )
+    assert made == [{"topic": "cli-life", "queues": 3, "durability": "durable"}]
+    assert "cli-life" in [row["topic"] for row in rows("topic", "list", "--home", home)]
+    (described,) = rows("topic", "describe", "cli-life", "--home", home)
+    assert [queue["queue"] for queue in described["queue_offsets"]] == [0, 1, 2]
+    assert command("topic", "create", "cli-life", "--home", home).returncode == ExitCode.USAGE
+    assert rows("topic", "delete", "cli-life", "--home", home)[0]["deleted"] is True
+    gone = command("topic", "describe", "cli-life", "--home", home)
+    assert gone.returncode == ExitCode.USAGE
+    assert "topic list" in gone.stderr
+
+
+def test_a_name_that_breaks_a_rule(home: Path) -> None:
+    """CQ-100."""
+    ran = command("topic", "create", "with blank", "--home", home)
+    assert ran.returncode == ExitCode.USAGE
+    assert "letters, digits" in ran.stderr
+    system = command("topic", "create", "TBW102", "--home", home)
+    assert system.returncode == ExitCode.NOT_PERMITTED
+
+
+def test_lines_go_in_and_come_out(home: Path) -> None:
+    sent = rows("send", "cli-lines", "--tag", "a", "--home", home, stdin="one\ntwo\n\nfour\n")
+    assert len(sent) == 4
+    assert len({row["message_id"] for row in sent}) == 4
+    got = rows("receive", "cli-lines", "--group", "g1", "--max", 4, "--wait", 30, "--home", home)
+    assert sorted(row["body"] for row in got) == ["", "four", "one", "two"]
+    assert {row["tag"] for row in got} == {"a"}
+    assert {(row["queue"], row["queue_offset"]) for row in got} == {
+        (row["queue"], row["queue_offset"]) for row in sent
+    }
+    # The group has committed them.
+    assert rows("receive", "cli-lines", "--group", "g1", "--wait", 0.3, "--home", home) == []
+
+
+def test_json_lines_carry_tag_keys_and_properties(home: Path) -> None:
+    line = {"body": "x", "tag": "t", "keys": ["k1", "k2"], "properties": {"region": "eu"}}
+    rows("send", "cli-json", "--lines", "json", "--home", home, stdin=json.dumps(line) + "\n")
+    arguments = ("--group", "g", "--max", 1, "--wait", 30, "--home", home)
+    (got,) = rows("receive", "cli-json", *arguments)
+    assert (got["body"], got["tag"], got["keys"]) == ("x", "t", ["k1", "k2"])
+    assert got["properties"]["region"] == "eu"
+    bad = command("send", "cli-json", "--lines", "json", "--home", home, stdin='{"tag": "x"}\n')
+    assert bad.returncode == ExitCode.USAGE
+    assert "line 1" in bad.stderr
+
+
+def test_a_store_can_be_dumped_and_verified(home: Path) -> None:
+    rows("send", "cli-store", "--home", home, "--durability", "durable", stdin="one\ntwo\n")
+    lines = rows("store", "dump", home / "store")
+    assert {"meta", "record", "summary"} <= {line["kind"] for line in lines}
+    assert [line for line in lines if line["kind"] == "record" and line["topic"] == "cli-store"]
+    verified = command("store", "verify", home / "store")
+    assert verified.returncode == 0, verified
+
+
+def test_a_damaged_store_does_not_verify() -> None:
+    with Broker.temporary() as broker:
+        rows("send", "t", "--home", broker.home, stdin="one\ntwo\n")
+        broker.stop()
+        log = broker.home / "store" / "commitlog" / ("0" * 20)
+        with log.open("r+b") as file:
+            file.seek(88)
+            byte = file.read(1)
+            file.seek(88)
+            file.write(bytes([byte[0] ^ 1]))
+        ran = command("store", "verify", broker.home / "store")
+        assert ran.returncode == ExitCode.DOES_NOT_HOLD, ran
+        assert "Traceback" not in ran.stderr
+
+
+def test_a_reader_of_the_output_may_leave(home: Path) -> None:
+    """`| head` ends without a trace."""
+    read, write = os.pipe()
+    os.close(read)
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "gantrymq", "serve", "--print-config"],
+        stdout=write, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert "Traceback" not in ran.stderr
