@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Words = NDArray[np.int64]
-_OWN_KEYS = ("TAGS", "KEYS", "UNIQ_KEY", "__CRC32#")
+_host_text = lru_cache(maxsize=1024)(format_host)
 
 
 class Columns:
@@ -83,12 +84,14 @@ class MessageBatch(Sequence[Message]):
         queues: Mapping[int, MessageQueue],
         attempts: Mapping[int, Sequence[Attempts]],
     ) -> None:
-        self._columns = columns
         self._count = count
         self._queues = queues
         self._attempts = attempts
         self.bodies = ByteColumn(columns.bodies, columns.body_offsets[: count + 1])
         self.raw_properties = ByteColumn(columns.properties, columns.property_offsets[: count + 1])
+        self._body_view = self.bodies.buffer.data
+        self._property_view = self.raw_properties.buffer.data
+        self._host_view = columns.hosts.data
         self.queue_offsets = columns.column(fetch.QUEUE_OFFSET, count)
         self.positions = columns.column(fetch.POSITION, count)
         self.born_timestamps = columns.column(fetch.BORN_MS, count)
@@ -147,33 +150,53 @@ class MessageBatch(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         return map(self._message, range(self._count))
 
+    @cached_property
+    def _rows(self) -> list[tuple[int, ...]]:
+        """Numbers of each message as Python's own, for `Message` objects."""
+        bodies, properties = self.bodies.offsets.tolist(), self.raw_properties.offsets.tolist()
+        columns = (
+            self.board_queues,
+            self.queue_offsets,
+            self.positions,
+            self.born_timestamps,
+            self.store_timestamps,
+            self.reconsume_times,
+            self.sys_flags,
+        )
+        spans = (bodies[:-1], bodies[1:], properties[:-1], properties[1:])
+        return list(zip(*(column.tolist() for column in columns), *spans, strict=True))
+
     def _message(self, row: int) -> Message:
-        number = int(self.board_queues[row])
+        number, offset, position, born_ms, store_ms, reconsumed, flags, *span = self._rows[row]
         queue = self._queues[number]
-        offset = int(self.queue_offsets[row])
-        stored = parse_properties(bytes(self.raw_properties[row]))
-        begun = sum(n for first, end, n in self._attempts.get(number, ()) if first <= offset < end)
-        born, store = self._hosts(row)
+        stored = parse_properties(bytes(self._property_view[span[2] : span[3]]))
+        begun = 0
+        if self._attempts:
+            ranges = self._attempts.get(number, ())
+            begun = sum(count for first, end, count in ranges if first <= offset < end)
+        born, store = self._hosts(row, flags)
+        stored.pop("__CRC32#", None)
+        tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
+        unique = stored.pop("UNIQ_KEY", "")
         return Message(
             queue.topic,
-            bytes(self.bodies[row]),
-            tag=stored.get("TAGS"),
-            keys=tuple(stored.get("KEYS", "").split()),
-            properties={key: stored[key] for key in stored if key not in _OWN_KEYS},
+            bytes(self._body_view[span[0] : span[1]]),
+            tag=tag,
+            keys=tuple(keys.split()),
+            properties=stored,
             queue_id=queue.queue_id,
-            message_id=stored.get("UNIQ_KEY") or offset_message_id(store, int(self.positions[row])),
+            message_id=unique or offset_message_id(store, position),
             queue_offset=offset,
-            born_timestamp=int(self.born_timestamps[row]),
-            store_timestamp=int(self.store_timestamps[row]),
-            born_host=format_host(born),
-            delivery_attempt=int(self.reconsume_times[row]) + 1 + begun,
+            born_timestamp=born_ms,
+            store_timestamp=store_ms,
+            born_host=_host_text(born),
+            delivery_attempt=reconsumed + 1 + begun,
         )
 
-    def _hosts(self, row: int) -> tuple[bytes, bytes]:
+    def _hosts(self, row: int, flags: int) -> tuple[bytes, bytes]:
         """Born and store host as stored."""
         at = row * fetch.HOSTS_BYTES
-        both = self._columns.hosts[at : at + fetch.HOSTS_BYTES].tobytes()
-        flags = int(self.sys_flags[row])
+        both = bytes(self._host_view[at : at + fetch.HOSTS_BYTES])
         born = layout.HOST_BYTES_V6 if flags & layout.SYS_BORN_V6 else layout.HOST_BYTES_V4
         store = layout.HOST_BYTES_V6 if flags & layout.SYS_STORE_V6 else layout.HOST_BYTES_V4
         return both[:born], both[fetch.STORE_HOST_AT : fetch.STORE_HOST_AT + store]

@@ -88,6 +88,8 @@ class GroupMember:
         self._released: dict[int, groupwire.Released] = {}
         self._release_order: deque[int] = deque()
         self._rung_ns = 0
+        at = layout.ARENA_REVOKED
+        self._revoked = session.arena[at : at + 8].view("<u8")
         self._revoked_seen = 0
 
     # ------------------------------------------------------------------------- speaking, hearing
@@ -181,8 +183,7 @@ class GroupMember:
 
     def is_notified(self) -> bool:
         """Whether `groups` has asked for something since `listen`; costs one load."""
-        at = layout.ARENA_REVOKED
-        return bool(self.session.arena[at : at + 8].view("<u8")[0] != self._revoked_seen)
+        return bool(self._revoked[0] != self._revoked_seen)
 
     def disarm(self) -> None:
         """Awake again."""
@@ -190,8 +191,7 @@ class GroupMember:
 
     def listen(self) -> None:
         """Take all notices. Raises msgspec.DecodeError if the broker talks nonsense."""
-        at = layout.ARENA_REVOKED
-        self._revoked_seen = int(self.session.arena[at : at + 8].view("<u8")[0])
+        self._revoked_seen = int(self._revoked[0])
         while (body := self._lane.take()) is not None:
             if self._lane.wants_bell:
                 self.session.groups_bell.ring()
@@ -249,7 +249,7 @@ class GroupMember:
         """Say again what the dead `groups` may not have put down."""
         self._put(self._join)
         for assigned in self.assigned.values():
-            assigned.committed = -1
+            assigned.committed = assigned.started = -1
         self.report()
         for serial, request in list(self._unanswered.items()):
             if serial not in self._answers and request is not self._join:

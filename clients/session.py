@@ -30,6 +30,7 @@ from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
 
 #: The longest sleep without a look at the board, whose broker may hang with its sockets open.
 _LOOK_NS: Final = 500_000_000
+_CLOSED: Final = "this session is closed: open a new one (a forked child needs its own)"
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
@@ -53,6 +54,7 @@ class Session:
         """
         self.home: Path = find_home(home)
         self.is_open = False
+        self.session = 0
         self._why_over: GantryError | None = None
         self._topics: dict[str, wire.TopicOpened] = {}
         self._requests = threading.Lock()
@@ -110,6 +112,8 @@ class Session:
         try:
             return self._control.ask(frame)
         except (BrokerGone, Evicted) as error:
+            if self._why_over is None and self.session and not self.is_open:
+                raise Closed(_CLOSED) from error
             raise self._over(error) from error.__cause__
 
     # ------------------------------------------------------------------------------------- waiting
@@ -162,7 +166,7 @@ class Session:
         if self._why_over is not None:
             raise copy(self._why_over)
         if not self.is_open:
-            raise Closed("this session is closed: open a new one (a forked child needs its own)")
+            raise Closed(_CLOSED)
         if self.arena[layout.ARENA_EVICTED]:
             self._hear()
             raise self._over(Evicted("the broker ended this session; its log says why"))
@@ -196,6 +200,8 @@ class Session:
             received = None
         finally:
             self._requests.release()
+        if not self.is_open:
+            raise Closed(_CLOSED)
         if received is None:
             raise self._over(gone(self.home))
         if isinstance(received[0], wire.Refused):

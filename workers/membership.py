@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from shm import layout
 from shm.board import Board, TopicSlot
-from shm.groupwire import Join, ConsumeFrom
+from shm.groupwire import ConsumeFrom, Join
 from workers.assignment import assign
 from workers.ledger import Ledger, QueueKey
 from workers.progress import UNSET, Lease, Progress
@@ -159,7 +159,7 @@ class Membership:
 
     def _inside(self, queue: int, offset: int) -> int:
         words = self.board.queue(queue)
-        # Not `max_offset`: after a restart the reader may still be making units that were seen before.
+        # Not `max_offset`: after a restart the reader may still be making units seen before.
         high = max(words["max_offset"], words["next_offset"], words["min_offset"])
         return min(max(offset, words["min_offset"]), high)
 

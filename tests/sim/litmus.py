@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from tests.support.memory_sessions import memory_board, memory_session
 from tests.support.schedules import Schedule, ScheduledBell
 
 MESSAGES = 7
+BODIES = [b"%d" % number * (20 + 15 * (number % 3)) for number in range(MESSAGES)]
 PLAN = plan_arena(256, 256, 256, 256)
 EXTRA = np.zeros(0, np.uint8)
 
@@ -106,9 +108,9 @@ class Lane:
             flag_at = control + layout.LANE_AGENT_STATE
             tail_at = control + layout.LANE_UP_TAIL
             seen = int(lane[frames.UP_CURSOR])
-            if ring.arm(self.arena, flag_at, AgentState.ARMED, tail_at, seen):
-                if not self.client_gone:
-                    self.agent_bell.wait()
+            may_sleep = ring.arm(self.arena, flag_at, AgentState.ARMED, tail_at, seen)
+            if may_sleep and not self.client_gone:
+                self.agent_bell.wait()
             atomics.store_release32(self.arena, flag_at, AgentState.HOT)
 
     def check(self) -> None:
@@ -191,27 +193,33 @@ class Messages:
 
     def _converse(self, name: str, end: End, own: ScheduledBell, other: ScheduledBell) -> None:
         lane = ControlLane(self.session.arena, self.session.plan.groups, end)
-        bodies = [b"%d" % number * (20 + 15 * (number % 3)) for number in range(MESSAGES)]
         taken = self.taken[name]
         put = 0
         while put < MESSAGES or len(taken) < MESSAGES:
             if end is End.AGENT and self.client_gone:
                 return
-            worked = False
-            if put < MESSAGES and (end is End.CLIENT or put < len(taken)):
-                worked = lane.put(bodies[put])
-                put += worked
-                if lane.wants_bell:
-                    other.ring()
+            may_put = put < MESSAGES and (end is End.CLIENT or put < len(taken))
+            worked = may_put and self._put(lane, put, other)
+            put += worked
             body = lane.take()
             if lane.wants_bell:
                 other.ring()
             if body is not None:
                 taken.append(body)
             elif not worked:
-                if lane.arm(AgentState.ARMED) and not (end is End.AGENT and self.client_gone):
-                    own.wait()
-                lane.disarm()
+                self._sleep(lane, own)
+
+    def _put(self, lane: ControlLane, number: int, other: ScheduledBell) -> bool:
+        done = lane.put(BODIES[number])
+        if lane.wants_bell:
+            other.ring()
+        return done
+
+    def _sleep(self, lane: ControlLane, own: ScheduledBell) -> None:
+        gone = lane.end is End.AGENT and self.client_gone
+        if lane.arm(AgentState.ARMED) and not gone:
+            own.wait()
+        lane.disarm()
 
     def check(self) -> None:
         """Both sides have got all."""
@@ -220,8 +228,7 @@ class Messages:
 
     def check_after_death(self) -> None:
         """The agent has a prefix."""
-        expected = [b"%d" % number * (20 + 15 * (number % 3)) for number in range(MESSAGES)]
-        assert self.taken["agent"] == expected[: len(self.taken["agent"])]
+        assert self.taken["agent"] == BODIES[: len(self.taken["agent"])]
 
 
 PROGRAMS: dict[str, Callable[[Schedule], Lane | Messages]] = {"lane": Lane, "messages": Messages}
@@ -236,13 +243,12 @@ def tail_before_body() -> None:
     """The canary of publishing: the tail is stored before the entry is there."""
     fill = ring.fill_send
 
-    def early(arena: np.ndarray, at: int, seq: int, form: np.ndarray, *parts: np.ndarray) -> int:
-        size = (layout.ENTRY_BYTES + sum(part.size for part in parts) + 7) & ~7
-        control = layout.WRITER_LANE_AT
-        tail_at = control + layout.LANE_UP_TAIL
+    def early(arena: Any, at: int, seq: int, form: Any, payload: Any) -> int:  # noqa: ANN401
+        size = (layout.ENTRY_BYTES + payload[1] + payload[3] + 7) & ~7
+        tail_at = layout.WRITER_LANE_AT + layout.LANE_UP_TAIL
         atomics.store_release(arena, tail_at, atomics.load_acquire(arena, tail_at) + size)
         atomics.load_acquire(arena, tail_at)
-        return fill(arena, at, seq, form, *parts)
+        return fill(arena, at, seq, form, payload)
 
     ring.fill_send = early
 
@@ -302,7 +308,8 @@ def main() -> None:
                 plant = f" --plant {wanted.plant}" if wanted.plant else ""
                 kill = " --kill" if wanted.kill else ""
                 print(
-                    f"seed {seed} fails (client killed at {kill_at}): {type(error).__name__}: {error}\n"
+                    f"seed {seed} fails (client killed at {kill_at}):"
+                    f" {type(error).__name__}: {error}\n"
                     f"replay: NUMBA_DISABLE_JIT=1 python -m tests.sim.litmus {wanted.program}"
                     f" --seeds {seed}:{seed + 1}{kill}{plant}"
                 )

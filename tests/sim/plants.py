@@ -18,6 +18,13 @@ from workers.groups import Groups
 from workers.membership import Membership
 
 
+def put_over(owner: object, name: str, value: object) -> None:
+    """Replace a part of a class or module for the rest of this process."""
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner} has no {name}: the plant is out of date")
+    setattr(owner, name, value)
+
+
 def ack_before_append() -> None:
     """Completions are published before their records are in the log."""
     write_batch = Writer._write_batch
@@ -29,18 +36,18 @@ def ack_before_append() -> None:
             writer._drained.extend(drained)
         return write_batch(writer, **how)
 
-    Writer._write_batch = eager  # type: ignore[method-assign]
+    put_over(Writer, "_write_batch", eager)
 
 
 def recovery_without_zeroing() -> None:
     """Torn bytes stay behind the log's end, after a start and after a writer's death."""
-    recovery._zero = lambda *_: None
-    CommitLog.clear_behind = lambda *_: None  # type: ignore[method-assign, assignment]
+    put_over(recovery, "_zero", lambda *_: None)
+    put_over(CommitLog, "clear_behind", lambda *_: None)
 
 
 def durable_before_sync() -> None:
     """The flusher publishes a position that it has not synced."""
-    Flusher._sync_segments = lambda *_: None  # type: ignore[method-assign, assignment]
+    put_over(Flusher, "_sync_segments", lambda *_: None)
 
 
 def leased_twice() -> None:
@@ -50,7 +57,7 @@ def leased_twice() -> None:
     def impatient(membership: Membership, group: str) -> Any:  # noqa: ANN401
         return {q: lease for q, lease in leases(membership, group).items() if not lease.revoking}
 
-    Membership._leases = impatient  # type: ignore[method-assign]
+    put_over(Membership, "_leases", impatient)
     grown = Membership.grown
 
     def always(membership: Membership) -> bool:
@@ -58,19 +65,19 @@ def leased_twice() -> None:
             group.dirty = True
         return grown(membership)
 
-    Membership.grown = always  # type: ignore[method-assign]
+    put_over(Membership, "grown", always)
 
 
 def appended_again() -> None:
     """A new writer does not know what is in the log, and takes a re-submitted seq for new."""
-    Producers.last_seq = lambda *_: 0  # type: ignore[method-assign, assignment]
+    put_over(Producers, "last_seq", lambda *_: 0)
 
 
 def visible_before_durable() -> None:
     """The reader shows units of durable topics at once."""
     from workers.reader import Reader
 
-    Reader._is_durable_level = lambda *_: False  # type: ignore[method-assign, assignment]
+    put_over(Reader, "_is_durable_level", lambda *_: False)
 
 
 def told_before_written() -> None:
@@ -78,10 +85,10 @@ def told_before_written() -> None:
     tell = Groups._tell
 
     def forgetful(groups: Groups, peer: Any) -> int:  # noqa: ANN401
-        groups.ledger.flush = lambda *_: None  # type: ignore[method-assign, assignment]
+        put_over(groups.ledger, "flush", lambda *_: None)
         return tell(groups, peer)
 
-    Groups._tell = forgetful  # type: ignore[method-assign]
+    put_over(Groups, "_tell", forgetful)
 
 
 PLANTS: dict[str, Callable[[], None]] = {

@@ -10,6 +10,7 @@ import errno
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from brokerd import epoch
 from shm import layout, marks
@@ -84,7 +85,7 @@ class World:
 
 def new_world(seed: int) -> World:
     """A machine that is about to start, with two producers and two consumers."""
-    safe = frozenset(name for name, (_, level) in TOPICS.items() if level == "durable")
+    safe = frozenset(name for name in TOPICS if TOPICS[name][1] == "durable")
     simulation, model = Simulation(seed), Model(safe)
     world = World(simulation, model, SimMachine(simulation, model, TOPICS), [], [])
     for _ in range(2):
@@ -93,7 +94,7 @@ def new_world(seed: int) -> World:
     return world
 
 
-# -------------------------------------------------------------------------------------------- faults
+# ----------------------------------------------------------------------------------------- faults
 
 
 def kill_an_agent(world: World) -> None:
@@ -109,7 +110,7 @@ def kill_at_a_mark(world: World) -> None:
 
 
 def kill_at_a_call(world: World) -> None:
-    """Before, in the middle of or after a change of the store by an agent, the replaced one too."""
+    """Before, within or after an agent's change of the store, and its successor's."""
     role = world.dice.choice(ROLES)
     for victim in (role, role):
         fault = kill_at(world.dice.randint(1, 12), world.dice.choice(list(Moment)))
@@ -185,7 +186,7 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
     simulation = world.simulation
     for _ in range(world.dice.randint(0, 6) if faults else 0):
         pause = simulation.steps + world.dice.randint(20, 1500)
-        simulation.run_until(lambda last=pause: simulation.steps >= last, STEPS_MAX)
+        simulation.run_until(partial(_has_reached, simulation, pause), STEPS_MAX)
         world.dice.choice(faults)(world)
     calm(world)
     simulation.run_until(world.settled, STEPS_MAX)
@@ -195,6 +196,14 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
     simulation.run_until(lambda: world.machine.running, STEPS_MAX)
     world.model.check_all_consumed(GROUP, set(TOPICS))
     return world
+
+
+def _has_reached(simulation: Simulation, step: int) -> bool:
+    return simulation.steps >= step
+
+
+def _has_come_to_rest(actor: AgentActor) -> bool:
+    return actor.idle_cycles >= 2
 
 
 def calm(world: World) -> None:
@@ -216,13 +225,13 @@ def stop_cleanly(world: World) -> None:
         client.die()
     for role in ROLES:
         name = role.name.lower()
-        simulation.run_until(lambda name=name: name in simulation.actors, STEPS_MAX)
+        simulation.run_until(partial(simulation.actors.__contains__, name), STEPS_MAX)
         actor = simulation.actors[name]
         assert isinstance(actor, AgentActor), name
         machine.tables[role].stop = True
         machine.bell(role).ring()
         actor.idle_cycles = 0
-        simulation.run_until(lambda actor=actor: actor.idle_cycles >= 2, STEPS_MAX)
+        simulation.run_until(partial(_has_come_to_rest, actor), STEPS_MAX)
         simulation.remove(name)
         actor.agent.close()
     epoch.mark_stopped(machine.stores["supervisor"])

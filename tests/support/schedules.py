@@ -1,4 +1,4 @@
-"""Schedule explorer: threads pass one baton at every atomic access, in an order that a seed chooses.
+"""Schedule explorer: threads pass one baton at each atomic access, in an order given by a seed.
 
 Needs the JIT off (NUMBA_DISABLE_JIT=1): the atomics' Python twins call a hook before each access.
 With store buffers, a store becomes visible some steps after it was made unless a fence waits for
@@ -114,7 +114,7 @@ class Schedule:
         return next(thread.steps for thread in self._threads if thread.name == name)
 
     def run(self) -> None:
-        """Run all threads to their ends. Raises what a thread raised, LostWakeupError, EndlessError."""
+        """Run all threads. Raises what a thread raised, LostWakeupError or EndlessError."""
         workers = [
             threading.Thread(target=self._live, args=[thread], name=thread.name, daemon=True)
             for thread in self._threads

@@ -259,11 +259,7 @@ class SimConsumer(SimClient):
             return False
         match groupwire.decode_notice(body):
             case groupwire.Granted(queue, lease, offset):
-                held = self.owned.get(queue)
-                # A replaced `groups` repeats itself, perhaps about what has been given back since.
-                if (held is None or held[0] != lease) and (queue, lease) not in self._released:
-                    self.model.granted(self.group, self._name(queue), session.session)
-                    self.owned[queue] = (lease, offset)
+                self._take_over(queue, lease, offset, session)
             case groupwire.Revoke(queue, lease):
                 self._give_back(queue, lease, session)
             case groupwire.Committed(serial, lost):
@@ -273,6 +269,13 @@ class SimConsumer(SimClient):
             case groupwire.Refused() as refused:
                 raise AssertionError(f"{self.name} was refused: {refused}")
         return True
+
+    def _take_over(self, queue: int, lease: int, offset: int, session: Session) -> None:
+        held = self.owned.get(queue)
+        # A replaced `groups` repeats itself, perhaps about what has been given back since.
+        if (held is None or held[0] != lease) and (queue, lease) not in self._released:
+            self.model.granted(self.group, self._name(queue), session.session)
+            self.owned[queue] = (lease, offset)
 
     def _speak(self) -> bool:
         lane = self._lane

@@ -190,7 +190,7 @@ class Disk:
             self.pending.remove(change)
 
     def power_cut(self, dice: random.Random) -> None:
-        """Lose what may be lost. A journal keeps a prefix of the names' changes, others a subset."""
+        """Lose what may be lost: of the names' changes a prefix is kept, or any subset."""
         self.cuts += 1
         if dice.random() < 0.5:
             kept = self.pending[: dice.randint(0, len(self.pending))]
