@@ -108,7 +108,7 @@ class CommitLog:
             raise StoreFailed(
                 f"append of {data.size} bytes at {position} leaves segment {self.base}"
             )
-        self._file.write_at(data, position - self.base)
+        self._file.write_at(data.data, position - self.base)
 
     def roll(self) -> None:
         """Go on in the next segment. Raises OSError (ENOSPC) and changes nothing if it can't."""

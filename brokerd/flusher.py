@@ -46,7 +46,7 @@ class Flusher:
         self._table = sessions
         self._bells = bells
         self._clients: dict[int, Session] = {}
-        self._interval_ns = settings.flush_interval_commit_log * 1_000_000
+        self._interval_ns: int = settings.flush_interval_commit_log * 1_000_000
         self._durable = board.word(layout.BOARD_DURABLE)
         self._segment_base = -1
         self._segment: File | None = None
@@ -150,7 +150,7 @@ class Flusher:
                 self._segment.sync()
 
     def _keep_spare(self, appended: int, now_ns: int) -> int:
-        """Prepare the next segment once the active one is half full; a full disk is no error yet."""
+        """Prepare the next segment once the active one is half full; no room is no error yet."""
         size = self._board.segment_bytes
         used = appended % size
         if 2 * used < size or now_ns < self._spare_ns or self._storage.exists(SPARE):

@@ -1,4 +1,7 @@
-"""Walks the log over segment boundaries with the scan kernel: recovery, the writer's start, verify."""
+"""Walks the log over segment boundaries with the scan kernel.
+
+For recovery, the writer's start and `store verify`.
+"""
 
 from __future__ import annotations
 

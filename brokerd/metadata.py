@@ -36,6 +36,8 @@ class RecoveredLog(Protocol):
     @property
     def dispatched(self) -> int: ...
     @property
+    def settled(self) -> int: ...
+    @property
     def store_ms(self) -> int: ...
     @property
     def low(self) -> int: ...
@@ -79,7 +81,7 @@ class Metadata:
             self._restore_queue(name, queue_id, numbers)
         for word, value in (
             (layout.BOARD_APPENDED, found.appended),
-            (layout.BOARD_SETTLED, found.appended),
+            (layout.BOARD_SETTLED, found.settled),
             (layout.BOARD_DURABLE, found.durable),
             (layout.BOARD_DISPATCHED, found.dispatched),
             (layout.BOARD_STORE_MS, found.store_ms),

@@ -29,9 +29,11 @@ from shm import layout, limits
 from shm.codes import Stop
 from shm.errors import Corrupt
 from shm.kernels import scan
+from shm.marks import mark
 from shm.storage import Storage, read_file
 
 if TYPE_CHECKING:
+    from brokerd.config import Settings
     from shm.board import Board
 
 Progress = Callable[[int, int, str], None]
@@ -45,12 +47,16 @@ CHECKS = scan.CHECK_PLACE | scan.CHECK_TRAILER
 
 @dataclass(slots=True)
 class Recovered:
-    """A store ready for agents. Positions are log positions, `queues` maps (topic, queue id) to
-    (next offset, units written, first unit)."""
+    """A store ready for agents.
+
+    Positions are log positions, `queues` maps (topic, queue id) to (next offset, units written,
+    first unit).
+    """
 
     appended: int = 0
     durable: int = 0
     dispatched: int = 0
+    settled: int = 0  # what lies behind it may not have been answered yet
     store_ms: int = 0
     low: int = 0
     queues: dict[QueueKey, tuple[int, int, int]] = field(default_factory=dict)
@@ -59,9 +65,9 @@ class Recovered:
 
 def recover(
     storage: Storage,
-    settings: Any,
+    settings: Settings,
     old_board: Board | None,
-    progress: Progress | None = None,  # noqa: ANN401
+    progress: Progress | None = None,
 ) -> Recovered:
     """Bring log and queues to a state that agents can go on from. Raises Corrupt, OSError."""
     segment_bytes = settings.mapped_file_size_commit_log
@@ -89,10 +95,15 @@ def recover(
     _judge_end(storage, segment_bytes, found, durable, known)
     if old_board is not None:
         _judge_board(found, old_board)
+    mark("recovery.after_scan")
     _cut(storage, segment_bytes, found.appended, bases, old_board is not None)
+    mark("recovery.after_cut")
     _write_again(storage, segment_bytes, max(durable, found.low), found.appended)
+    mark("recovery.after_rewrite")
     found.durable = found.appended
+    found.settled = old_board.word(layout.BOARD_SETTLED) if old_board else found.appended
     _recover_queues(storage, settings, found, old_board)
+    mark("recovery.after_queues")
     return found
 
 
@@ -145,8 +156,10 @@ def _judge_end(
 
 
 def _judge_board(found: Recovered, board: Board) -> None:
-    """A killed broker of this boot left all it appended in the page cache; what lies behind
-    `appended` was never told to anybody and goes."""
+    """A killed broker of this boot left all it appended in the page cache.
+
+    What lies behind `appended` was never told to anybody and goes.
+    """
     appended = board.word(layout.BOARD_APPENDED)
     if found.appended < appended:
         raise _damaged(
@@ -231,7 +244,7 @@ def _write_again(storage: Storage, segment_bytes: int, start: int, end: int) -> 
         try:
             view = file.view()
             for at in range(start - base, stop - base, _BLOCK):
-                file.write_at(view[at : min(at + _BLOCK, stop - base)].copy(), at)
+                file.write_at(view[at : min(at + _BLOCK, stop - base)].copy().data, at)
             file.sync()
         finally:
             file.close()
@@ -244,9 +257,9 @@ def _write_again(storage: Storage, segment_bytes: int, start: int, end: int) -> 
 
 def _recover_queues(
     storage: Storage,
-    settings: Any,
+    settings: Settings,
     found: Recovered,
-    old_board: Board | None,  # noqa: ANN401
+    old_board: Board | None,
 ) -> None:
     """Decide from where on the reader makes units, and cut what lies behind in the files."""
     cq_bytes = settings.mapped_file_size_consume_queue

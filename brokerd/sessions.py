@@ -86,6 +86,8 @@ class Sessions:
                 f"the sessions' memory is used up ({self._memory} of {self._memory_max} bytes, "
                 f"{plan.size} more were asked for): end some, or raise session_memory_max"
             )
+        if hello.producer and self._is_taken(hello.producer, pid):
+            raise Rejected("another process has a session under this producer's number")
         session = self._next
         self._next += 1
         arena = create_arena(plan, self._epoch, session)
@@ -98,6 +100,10 @@ class Sessions:
         self._open[session] = record
         self._memory += plan.size
         return record
+
+    def _is_taken(self, producer: bytes, pid: int) -> bool:
+        """One process may replace its session; nobody else may send in its name."""
+        return any(r.producer == producer and r.pid != pid for r in self._open.values())
 
     def close(self, session: int) -> SessionRecord | None:
         """Forget a session; whoever has mapped its memory may go on writing where nobody reads."""

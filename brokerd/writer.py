@@ -7,27 +7,27 @@ either in its ring or in the log, and tells which by (producer, seq).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from brokerd.commitlog import CommitLog, is_disk_full
-from brokerd.logscan import walk
-from brokerd.producers import Producers, load_producers
+from brokerd.counters import Counters
+from brokerd.lanes import LOOPBACK, Lane, identity_of, take_cursors
+from brokerd.producers import Producers
+from brokerd.resume import learn_from_log
 from shm import layout, limits
 from shm.codes import AgentState, BrokerState, Role, Status, Stop
-from shm.kernels import frames, scan
-from shm.kernels.encode import ROUTE_ID, SCRATCH_WORDS, drain_lane, settle_lane
-from shm.kernels.record import legal_properties
+from shm.kernels import frames
+from shm.kernels.complete import settle_lane
+from shm.kernels.drain import SCRATCH_WORDS, drain_lane
+from shm.kernels.entry import ROUTE_ID
 from shm.kernels.ring import (
     load_word,
     look_up_lane,
     nap_lane,
     publish_and_check,
     store_half,
-    store_word,
 )
 from shm.marks import mark
 
@@ -43,35 +43,6 @@ NAPS_MAX = 2
 DISK_RETRY_NS = 100_000_000
 #: Batches that a clean stop writes at most while clients keep sending.
 STOP_ROUNDS = 64
-_LOOPBACK = bytes([127, 0, 0, 1])
-
-
-@dataclass(slots=True)
-class Lane:
-    """A session as the writer serves it."""
-
-    session: Session
-    words: NDArray[np.int64]
-    routes: NDArray[np.int64]
-    blocks: NDArray[np.uint8]
-    identity: NDArray[np.uint8]
-    stored: NDArray[np.int64]
-    block_bytes: int = 0
-    hot: bool = True
-    over: bool = False
-
-
-@dataclass(slots=True)
-class _Counters:
-    cycles: int = 0
-    busy: int = 0
-    records: int = 0
-    refused: int = 0
-    bytes: int = 0
-    faults: int = 0
-    fields: tuple[str, ...] = field(
-        default=("heartbeat", "busy", "work", "refused", "bytes", "faults")
-    )
 
 
 class Writer:
@@ -103,7 +74,7 @@ class Writer:
         self._batch[frames.SEGMENT_BYTES] = board.segment_bytes
         self._batch[frames.STAGING_LIMIT] = limits.DRAIN_BYTES
         self._batch[frames.TAKEN_LIMIT] = 1 << 20
-        self._store_host = _LOOPBACK + int(settings.broker_port).to_bytes(4, "big")
+        self._store_host = LOOPBACK + int(settings.broker_port).to_bytes(4, "big")
         self._drained: list[Lane] = []
         self._appended = board.word(layout.BOARD_APPENDED)
         self._store_ms = board.word(layout.BOARD_STORE_MS)
@@ -111,9 +82,10 @@ class Writer:
         self._log = CommitLog(storage, board.segment_bytes, self._appended)
         self._naps = 0
         self._more = False
+        self._reader_sleeps = False
         self._failed = False
         self._disk_retry_ns = 0
-        self._counters = _Counters()
+        self._counters = Counters()
         self.stopped = False
 
     # ------------------------------------------------------------------------------ start and end
@@ -121,26 +93,8 @@ class Writer:
     def recover(self) -> None:
         """Make good what a writer that died has left: bytes behind the log's end, seqs, offsets."""
         self._log.clear_behind(self._appended, limits.STAGING_BYTES + limits.FILLER_BYTES_MIN)
-        self._producers = load_producers(self._storage)
-        settled = self._board.word(layout.BOARD_SETTLED)
-        dispatched = self._board.word(layout.BOARD_DISPATCHED)
-        low = self._board.word(layout.BOARD_LOW)
-        start = max(low, min(self._producers.position, settled, dispatched))
-        offsets: dict[tuple[bytes, int], int] = {}
-        pieces = walk(self._storage, self._board.segment_bytes, start, self._appended, 0)
-        for piece in pieces:
-            self._producers.learn(piece.view, piece.rows, piece.base, settled)
-            _last_offsets(piece.view, piece.rows, offsets)
-        self._set_next_offsets(offsets)
+        self._producers = learn_from_log(self._storage, self._board, self._appended)
         self._board.set_word(layout.BOARD_SETTLED, self._appended)
-
-    def _set_next_offsets(self, seen: dict[tuple[bytes, int], int]) -> None:
-        for topic in self._board.topics():
-            for queue_id in range(topic.queue_count):
-                at = self._board.queue_at(topic.queue_base + queue_id)
-                written = self._board.word(at + layout.QUEUE_WRITTEN)
-                last = seen.get((topic.name.encode(), queue_id), -1)
-                self._board.set_word(at + layout.QUEUE_NEXT_OFFSET, max(written, last + 1))
 
     def close(self) -> None:
         """Give the segment back."""
@@ -153,7 +107,7 @@ class Writer:
         for _ in range(STOP_ROUNDS):
             if not self._drain_all(now_ns):
                 break
-        self._producers.save(self._storage, self._appended, self._clock.wall_ms())
+        self._save_producers(self._clock.wall_ms())
         self.stopped = True
 
     # ------------------------------------------------------------------------------- duty cycle
@@ -171,7 +125,7 @@ class Writer:
             self._counters.busy += 1
         if self._sessions.stopping():
             self._finish_stop(now_ns)
-        self._publish_counters()
+        self._counters.publish(self._board, Role.WRITER)
         return taken if self._more else 0
 
     def arm(self, now_ns: int) -> int:
@@ -208,52 +162,45 @@ class Writer:
         for event in self._sessions.poll():
             if isinstance(event, Attached):
                 if event.session.producer:
-                    self._adopt(event.session)
+                    self._adopt(event.session, now_ns)
             else:
                 lane = self._lanes.get(event.session)
                 if lane is not None:
                     self._drain_last(lane, now_ns)
                     del self._lanes[event.session]
 
-    def _adopt(self, session: Session) -> None:
+    def _adopt(self, session: Session, now_ns: int) -> None:
         """Take a lane over where it stands, and tell its client what is in the log already."""
-        plan = session.plan.writer
-        words = np.zeros(frames.LANE_WORDS, np.int64)
-        words[frames.CONTROL] = plan.control
-        words[frames.UP], words[frames.UP_MASK] = plan.up, plan.up_bytes - 1
-        words[frames.DOWN], words[frames.DOWN_MASK] = plan.down, plan.down_bytes - 1
-        arena = session.arena
-        words[frames.UP_CURSOR] = load_word(arena, plan.control + layout.LANE_UP_HEAD)
-        words[frames.DOWN_CURSOR] = load_word(arena, plan.control + layout.LANE_DOWN_TAIL)
-        words[frames.DOWN_SEEN] = load_word(arena, plan.control + layout.LANE_DOWN_HEAD)
-        if not _cursors_legal(words):
+        words = take_cursors(session)
+        if words is None:
             self._sessions.cut_off(session.session, "its ring cursors are impossible")
             return
+        for other in self._lanes.values():
+            if other.session.producer == session.producer:
+                # Its client goes on in the new session, and may repeat there what is in this ring.
+                self._drain_last(other, now_ns)
+                other.over, other.hot = True, False
         words[frames.SEQ] = self._producers.last_seq(session.producer)
-        lane = Lane(
-            session,
-            words,
-            np.full(16 * frames.ROUTE_WORDS, frames.ROUTE_UNKNOWN, np.int64),
-            np.zeros(1024, np.uint8),
-            _identity(session.producer, self._store_host),
-            self._producers.stored(session.producer),
-        )
+        stored = self._producers.stored(session.producer)
+        lane = Lane(session, words, stored, identity_of(session.producer, self._store_host))
         self._lanes[session.session] = lane
-        store_word(arena, plan.control + layout.LANE_LAST_SEQ, int(words[frames.SEQ]))
-        adopted = load_word(arena, plan.control + layout.LANE_ADOPTED)
-        store_word(arena, plan.control + layout.LANE_ADOPTED, adopted + 1)
-        session.bell.ring()
+        lane.announce()
 
     def _drain_last(self, lane: Lane, now_ns: int) -> None:
-        """What a session that ended has published is appended all the same; nobody is answered."""
-        while not lane.over:
-            lane.words[frames.DOWN_SEEN] = lane.words[frames.DOWN_CURSOR]
+        """What a session that ended has published is appended all the same; nobody is answered.
+
+        No further than one ring: a client that goes on publishing is not listened to.
+        """
+        words = lane.words
+        tail = load_word(lane.session.arena, words[frames.CONTROL] + layout.LANE_UP_TAIL)
+        end = min(tail, int(words[frames.UP_CURSOR] + words[frames.UP_MASK]) + 1)
+        while not lane.over and words[frames.UP_CURSOR] < end:
+            words[frames.DOWN_SEEN] = words[frames.DOWN_CURSOR]
             self._begin_batch(now_ns)
-            before = int(lane.words[frames.DONE])
-            stop = self._drain_lane(lane, now_ns)
+            before = int(words[frames.UP_CURSOR])
+            self._drain_lane(lane, now_ns)
             self._write_batch()
-            taken = int(lane.words[frames.DONE]) - before
-            if stop not in (Stop.LIMIT, Stop.BACKPRESSURE) and not taken:
+            if words[frames.UP_CURSOR] == before:
                 return
 
     def _cut_off(self, lane: Lane, why: str) -> None:
@@ -279,7 +226,7 @@ class Writer:
         return total
 
     def _begin_batch(self, now_ns: int) -> None:
-        """Open a batch at the log's end; at a segment's end roll first, or refuse while it can't."""
+        """Open a batch at the log's end; at a segment's end roll first, or refuse until it can."""
         batch = self._batch
         full = self._appended == self._log.end and not self._roll(now_ns)
         batch[frames.REFUSE] = int(Status.DISK_FULL) if full else 0
@@ -307,7 +254,7 @@ class Writer:
             if lane not in self._drained:
                 self._drained.append(lane)
             if stop == Stop.ROUTE:
-                self._load_route(lane)
+                lane.load_route(int(self._scratch[ROUTE_ID]), self._board)
             elif stop == Stop.ROLL:
                 self._write_batch(closing=True)
                 self._begin_batch(now_ns)
@@ -320,32 +267,6 @@ class Writer:
                     self._cut_off(lane, "its ring breaks the rules")
                 return stop
 
-    def _load_route(self, lane: Lane) -> None:
-        """Copy, check and remember the route that the next entry names."""
-        number = int(self._scratch[ROUTE_ID])
-        arena, plan = lane.session.arena, layout.ROUTES_AT + number * layout.ROUTE_BYTES
-        topic, block = _read_route(arena[plan : plan + layout.ROUTE_BYTES].tobytes())
-        if topic >= 0 and not self._may_send(lane, topic, block):
-            topic = frames.ROUTE_REFUSED
-        while (number + 1) * frames.ROUTE_WORDS > lane.routes.size:
-            more = np.full(lane.routes.size, frames.ROUTE_UNKNOWN, np.int64)
-            lane.routes = np.concatenate([lane.routes, more])
-        while lane.block_bytes + len(block) > lane.blocks.size:
-            lane.blocks = np.concatenate([lane.blocks, np.zeros(lane.blocks.size, np.uint8)])
-        at = lane.block_bytes
-        lane.blocks[at : at + len(block)] = np.frombuffer(block, np.uint8)
-        lane.block_bytes += len(block)
-        row = number * frames.ROUTE_WORDS
-        lane.routes[row : row + frames.ROUTE_WORDS] = (topic, at, len(block), number)
-
-    def _may_send(self, lane: Lane, slot: int, block: bytes) -> bool:
-        if slot >= self._board.half(layout.BOARD_TOPIC_COUNT):
-            return False
-        topic = self._board.topic(slot)
-        if topic is None or (topic.system and not lane.session.internal):
-            return False
-        return not block or bool(legal_properties(np.frombuffer(block, np.uint8)))
-
     # ------------------------------------------------------------------------------------- append
 
     def _write_batch(self, *, closing: bool = False) -> None:
@@ -354,6 +275,7 @@ class Writer:
         if self._failed or (filled and not self._append(filled, closing)):
             return
         self._settle()
+        self._ring_agents()
         self._counters.records += int(self._batch[frames.RECORDS])
         self._counters.refused += int(self._batch[frames.REFUSED])
         self._counters.bytes += filled
@@ -369,15 +291,21 @@ class Writer:
         mark("writer.after_append")
         self._appended = self._log.end if closing else self._appended + filled
         self._board.set_word(layout.BOARD_STORE_MS, self._store_ms)
-        reader_armed = publish_and_check(
-            self._words, layout.BOARD_APPENDED, self._appended,
-            self._words, layout.BOARD_READER_ARMED,
+        self._reader_sleeps = bool(
+            publish_and_check(
+                self._words, layout.BOARD_APPENDED, self._appended,
+                self._words, layout.BOARD_READER_ARMED,
+            )
         )  # fmt: skip
         mark("writer.after_appended")
-        if reader_armed:
-            self._bells.reader.ring()
-        self._want_durable(int(self._batch[frames.WANTED]))
         return True
+
+    def _ring_agents(self) -> None:
+        """Wake flusher and reader, after the clients: on few CPUs they run instead of us."""
+        self._want_durable(int(self._batch[frames.WANTED]))
+        if self._reader_sleeps:
+            self._bells.reader.ring()
+            self._reader_sleeps = False
 
     def _want_durable(self, wanted: int) -> None:
         if wanted > self._board.word(layout.BOARD_DURABLE_WANTED):
@@ -415,8 +343,17 @@ class Writer:
             self._sessions.note("error", "disk_full", position=self._appended)
             return False
         mark("writer.after_roll")
-        self._producers.save(self._storage, self._appended, self._store_ms)
+        self._save_producers(self._store_ms)
         return True
+
+    def _save_producers(self, now_ms: int) -> None:
+        """A snapshot that only spares the next start a longer scan: it may wait for space."""
+        try:
+            self._producers.save(self._storage, self._appended, now_ms)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._sessions.note("warning", "no_space_for_producers", position=self._appended)
 
     def _fail(self, error: OSError) -> None:
         """A write error is final: nothing more is appended or acknowledged."""
@@ -427,55 +364,6 @@ class Writer:
         for lane in self._lanes.values():
             lane.session.bell.ring()
         self._sessions.failed(error.errno or 0, f"append at {self._appended}: {error}")
-
-    def _publish_counters(self) -> None:
-        at = self._board.process_at(Role.WRITER)
-        counters = self._counters
-        values = (
-            counters.cycles, counters.busy, counters.records, counters.refused,
-            counters.bytes, counters.faults,
-        )  # fmt: skip
-        for name, value in zip(counters.fields, values, strict=True):
-            self._board.set_word(at + layout.PROCESS.offset(name), value)
-
-
-def _read_route(slot: bytes) -> tuple[int, bytes]:
-    """Topic slot and property block of a route slot, judged on this copy."""
-    route = layout.ROUTE.unpack(slot)
-    if not route["ready"] or route["block_bytes"] > limits.ROUTE_BLOCK_BYTES_MAX:
-        return frames.ROUTE_REFUSED, b""
-    return route["topic"], route["block"][: route["block_bytes"]]
-
-
-def _identity(producer: bytes, store_host: bytes) -> NDArray[np.uint8]:
-    """What the encode kernel puts into every record of a session."""
-    identity = np.zeros(frames.IDENTITY_BYTES, np.uint8)
-    prefix = b"UNIQ_KEY\x01" + producer.hex().upper().encode()
-    identity[: frames.IDENTITY_PREFIX_BYTES] = np.frombuffer(prefix, np.uint8)
-    born = _LOOPBACK + bytes(4)
-    identity[frames.IDENTITY_BORN_HOST :][:8] = np.frombuffer(born, np.uint8)
-    identity[frames.IDENTITY_STORE_HOST :][:8] = np.frombuffer(store_host, np.uint8)
-    return identity
-
-
-def _cursors_legal(words: NDArray[np.int64]) -> bool:
-    up, down, seen = (
-        int(words[at]) for at in (frames.UP_CURSOR, frames.DOWN_CURSOR, frames.DOWN_SEEN)
-    )
-    aligned = not (up | down | seen) & 7
-    return aligned and up >= 0 and 0 <= seen <= down <= seen + int(words[frames.DOWN_MASK]) + 1
-
-
-def _last_offsets(
-    view: NDArray[np.uint8], rows: NDArray[np.int64], seen: dict[tuple[bytes, int], int]
-) -> None:
-    """Highest queue offset per (topic name, queue id) among scanned records (SF-42)."""
-    kinds = rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION
-    for row in rows[(kinds == 0) | (kinds == layout.SYS_COMMIT)]:
-        at = int(row[scan.TOPIC_AT])
-        name = view[at : at + int(row[scan.TOPIC_SIZE])].tobytes()
-        key = (name, int(row[scan.QUEUE_ID]))
-        seen[key] = max(seen.get(key, -1), int(row[scan.QUEUE_OFFSET]))
 
 
 def open_writer(

@@ -14,9 +14,9 @@ from shm.kernels.ring import (
     load_word,
     put,
     put_batch,
-    put_raw,
     spin,
     store_half,
+    store_word,
     take_completions,
 )
 
@@ -61,9 +61,15 @@ class WriterLane:
         """Put an all-or-nothing batch; the last seq, ring.FULL or ring.TOO_LARGE."""
         return put_batch(self.arena, self.words, form, payload, lengths)
 
-    def put_raw(self, entry: bytes) -> int:
-        """Put an entry that another arena has held; 1, ring.FULL or ring.TOO_LARGE."""
-        return put_raw(self.arena, self.words, np.frombuffer(entry, np.uint8))
+    def refill(self, entries: bytes) -> None:
+        """Fill the ring, which is fresh, with entries that another arena has held.
+
+        One store publishes them all: the writer must never see a part of a batch.
+        """
+        data = np.frombuffer(entries, np.uint8)
+        self.arena[self.plan.up : self.plan.up + data.size] = data
+        self.words[frames.UP_CURSOR] = data.size
+        store_word(self.arena, self.plan.control + layout.LANE_UP_TAIL, data.size)
 
     def drain(self) -> NDArray[np.int64]:
         """New completions, rows of frames.COMPLETION_WORDS in order of seq."""
@@ -109,8 +115,8 @@ class WriterLane:
         """Last seq of this producer in the log when the writer took over."""
         return load_word(self.arena, self.plan.control + layout.LANE_LAST_SEQ)
 
-    def unsettled(self) -> list[bytes]:
-        """Entries that may not be in the log, oldest first, as bytes for `put_raw`."""
+    def unsettled(self) -> bytes:
+        """Entries that may not be in the log, oldest first, as `refill` wants them."""
         entries = []
         cursor, end = self.taken(), self.put_end
         while cursor < end:
@@ -120,7 +126,7 @@ class WriterLane:
             if head is not None and head["kind"] != EntryKind.PAD:
                 entries.append(self.arena[at : at + length].tobytes())
             cursor += length
-        return entries
+        return b"".join(entries)
 
 
 def _is_whole(arena: NDArray[np.uint8], at: int) -> bool:

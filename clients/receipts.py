@@ -50,29 +50,28 @@ class Pages:
             page = self._pages[number] = Page()
         return page
 
-    def has(self, seq: int) -> bool:
-        """Whether a receipt near that seq was asked for."""
-        return seq >> PAGE_BITS in self._pages
-
     def fill(self, rows: NDArray[np.int64]) -> None:
-        """Take completions in order of seq; forget pages that nobody waits for."""
+        """Take completions in order of seq; forget pages that nobody can ask for any more.
+
+        The thread that sent a message may not have asked for its page yet when another thread
+        takes its completion: the newest pages are kept.
+        """
         numbers = rows[:, frames.OUT_SEQ] >> PAGE_BITS
         start = 0
         while start < len(rows):
             number = int(numbers[start])
             end = int(np.searchsorted(numbers, number, side="right"))
-            page = self._pages.get(number)
-            if page is not None:
-                page.rows[rows[start:end, frames.OUT_SEQ] & (PAGE_ROWS - 1)] = rows[start:end]
+            page = self.page_of(number << PAGE_BITS)
+            page.rows[rows[start:end, frames.OUT_SEQ] & (PAGE_ROWS - 1)] = rows[start:end]
             start = end
         if len(rows):
             last = int(numbers[-1])
-            for number in [number for number in self._pages if number < last]:
+            for number in [number for number in self._pages if number < last - 1]:
                 del self._pages[number]
 
 
 class Waits(Protocol):
-    """What a receipt needs of its producer."""
+    """What a receipt needs of its producer's link."""
 
     def drive(self, receipt: ReceiptFuture, timeout: float | None) -> None:
         """Take completions until the receipt is decided; raises as `result` does."""
@@ -97,7 +96,7 @@ class Waits(Protocol):
 
 
 class ReceiptFuture(Future[SendReceipt]):
-    """`concurrent.futures.Future[SendReceipt]`, decided when looked at or when its callbacks are due."""
+    """`concurrent.futures.Future[SendReceipt]`, decided when looked at, or for its callbacks."""
 
     # Defaults instead of Future.__init__, which makes a Condition for each object.
     _state = _PENDING

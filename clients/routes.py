@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import numpy as np
 
 from clients import message as rules
@@ -59,7 +61,7 @@ class Routes:
         session.arena[at : at + len(slot)] = np.frombuffer(slot, np.uint8)
         session.arena[at + layout.ROUTE_READY] = 1
 
-    def is_written(self, topic: object) -> bool:
+    def is_written(self, topic: object) -> TypeGuard[str]:
         """True for the name of a topic that is known to be of level written."""
         return type(topic) is str and self._levels.get(topic) == Level.WRITTEN
 

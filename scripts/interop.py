@@ -52,7 +52,7 @@ class Trial:
 
 
 def send_mixed(broker: Broker) -> None:
-    """Three topics, tags, keys, not only ASCII, bodies of 1 B to 100 KiB; many files of each kind."""
+    """Three topics, tags and keys not only ASCII, bodies of 1 B to 100 KiB; many files."""
     with Producer(broker.home) as producer:
         for number in range(900):
             topic = ("orders", "audit-2026", "a%b|c")[number % 3]
@@ -208,7 +208,9 @@ def main() -> None:
                 outcome = f"accepted: {said}" if accepted else f"REFUSED: {said} ({log})"
                 did = " ".join(word for word in check if word != "-D")
                 print(f"{trial.name:<18}{did:<76}{seconds:>6.1f}  {outcome}", flush=True)
-    print(f"interop: {refused} refused; {NO_INDEX[1]} index: none is written yet, and with complete")
+    print(
+        f"interop: {refused} refused; {NO_INDEX[1]} index: none is written yet, and with complete"
+    )
     print("queues RocketMQ does not rebuild one (SF-111); `log alone` shows the one it rebuilds.")
     if not refused:
         shutil.rmtree(logs)

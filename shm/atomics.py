@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
 
 from shm.jit import JIT_OFF
 
@@ -28,6 +30,18 @@ def set_hook(hook: Callable[[], None] | None) -> None:
     """With the JIT off: call this before each access (the schedule explorer's baton)."""
     global _hook  # noqa: PLW0603 - the explorer owns the process
     _hook = hook
+
+
+def word_pointer(
+    context: Any, builder: Any, array_type: Any, array: Any, at: Any, bits: int
+) -> Any:
+    """Pointer to a word of `bits` bits at a byte offset of an array, or of `machine.raw`'s."""
+    if isinstance(array_type, types.CPointer):
+        data = array
+    else:
+        data = cgutils.create_struct_proxy(array_type)(context, builder, value=array).data
+    place = builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [at])
+    return builder.bitcast(place, ir.IntType(bits).as_pointer())
 
 
 if JIT_OFF or TYPE_CHECKING:
@@ -61,20 +75,7 @@ if JIT_OFF or TYPE_CHECKING:
         _step()
 
 else:
-    from llvmlite import ir
-    from numba.core import cgutils, types
     from numba.extending import intrinsic
-
-    def word_pointer(
-        context: Any, builder: Any, array_type: Any, array: Any, at: Any, bits: int
-    ) -> Any:
-        """Pointer to a word of `bits` bits at a byte offset of an array, or of `machine.raw`'s."""
-        if isinstance(array_type, types.CPointer):
-            data = array
-        else:
-            data = cgutils.create_struct_proxy(array_type)(context, builder, value=array).data
-        place = builder.gep(builder.bitcast(data, ir.IntType(8).as_pointer()), [at])
-        return builder.bitcast(place, ir.IntType(bits).as_pointer())
 
     def _make_load(bits: int) -> Any:
         @intrinsic

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import posix_ipc
 
@@ -125,33 +125,27 @@ class Board:
         return [topic for topic in found if topic is not None]
 
 
-def format_board(
-    memory: memoryview,
-    *,
-    epoch: int,
-    boot_id: bytes,
-    topics_max: int,
-    queues_max: int,
-    segment_bytes: int,
-    cq_bytes: int,
-    started_ms: int,
-) -> None:
+class BoardConstants(TypedDict):
+    """Words of a board that never change."""
+
+    epoch: int
+    boot_id: bytes
+    topics_max: int
+    queues_max: int
+    segment_bytes: int
+    cq_bytes: int
+    started_ms: int
+
+
+def format_board(memory: memoryview, **constants: Unpack[BoardConstants]) -> None:
     """Write a fresh board's constant words; `memory` is all zero before."""
     memory[: layout.BOARD_BYTES] = layout.BOARD.pack(
-        magic=layout.BOARD_MAGIC,
-        fingerprint=layout.FINGERPRINT,
-        epoch=epoch,
-        boot_id=boot_id,
-        topics_max=topics_max,
-        queues_max=queues_max,
-        segment_bytes=segment_bytes,
-        cq_bytes=cq_bytes,
-        started_ms=started_ms,
+        magic=layout.BOARD_MAGIC, fingerprint=layout.FINGERPRINT, **constants
     )
 
 
 def create_region(name: str, size: int) -> memoryview:
-    """Make and map a named region with memory behind it (so that /dev/shm full is an error here)."""
+    """Make and map a named region with memory behind it: a full /dev/shm is an error here."""
     region = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
     try:
         os.posix_fallocate(region.fd, 0, size)

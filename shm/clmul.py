@@ -33,7 +33,7 @@ _PAIR = ir.VectorType(_I64, 2)
 class _Folding:
     """Emits the pieces of the algorithm at a builder's place."""
 
-    def __init__(self, builder: Any, base: Any) -> None:  # noqa: ANN401 - llvmlite has no types
+    def __init__(self, builder: Any, base: Any) -> None:
         self.builder = builder
         self.base = base
         kind = ir.FunctionType(_PAIR, [_PAIR, _PAIR, _I8])
@@ -41,20 +41,20 @@ class _Folding:
         module = builder.module
         self.multiply = module.globals.get(name) or ir.Function(module, kind, name)
 
-    def pair(self, low: int, high: int) -> Any:  # noqa: ANN401
+    def pair(self, low: int, high: int) -> Any:
         return ir.Constant(_PAIR, [low, high])
 
-    def product(self, left: Any, right: Any, halves: int) -> Any:  # noqa: ANN401
+    def product(self, left: Any, right: Any, halves: int) -> Any:
         """Product of one half of each; bits 0 and 4 of `halves` choose the high ones."""
         return self.builder.call(self.multiply, [left, right, ir.Constant(_I8, halves)])
 
-    def block(self, at: Any) -> Any:  # noqa: ANN401
+    def block(self, at: Any) -> Any:
         """The 16 bytes at an offset."""
         place = self.builder.gep(self.base, [at])
         place = self.builder.bitcast(place, _PAIR.as_pointer())
         return self.builder.load(place, align=1, typ=_PAIR)
 
-    def fold(self, state: Any, powers: tuple[int, int], after: Any) -> Any:  # noqa: ANN401
+    def fold(self, state: Any, powers: tuple[int, int], after: Any) -> Any:
         """State moved on over the distance of `powers`, plus what is there.
 
         Vectors all the way: as i128 the state would live in two general registers.
@@ -64,13 +64,13 @@ class _Folding:
         high = self.product(state, constant, 0x11)
         return self.builder.xor(self.builder.xor(low, high), after)
 
-    def reduce(self, state: Any) -> Any:  # noqa: ANN401
+    def reduce(self, state: Any) -> Any:
         """The 32-bit remainder of a 128-bit state, as i64."""
         builder = self.builder
         state = builder.bitcast(state, _I128)
         low_32 = ir.Constant(_I128, 0xFFFFFFFF)
 
-        def times(left: Any, low: int) -> Any:  # noqa: ANN401
+        def times(left: Any, low: int) -> Any:
             vector = builder.bitcast(left, _PAIR)
             return builder.bitcast(self.product(vector, self.pair(low, 0), 0x00), _I128)
 
@@ -85,7 +85,7 @@ class _Folding:
         return builder.zext(builder.not_(crc), _I64)
 
 
-def _emit(builder: Any, base: Any, count: Any) -> Any:  # noqa: ANN401
+def _emit(builder: Any, base: Any, count: Any) -> Any:
     folding = _Folding(builder, base)
     flip = ir.Constant(_I128, 0xFFFFFFFF)
     sixteen = ir.Constant(_I64, 16)
@@ -106,7 +106,7 @@ def _emit(builder: Any, base: Any, count: Any) -> Any:  # noqa: ANN401
     at = cgutils.alloca_once_value(builder, head)
     extra = cgutils.alloca_once_value(builder, carried)
 
-    def next_block(distance: int) -> Any:  # noqa: ANN401
+    def next_block(distance: int) -> Any:
         place = builder.add(builder.load(at), ir.Constant(_I64, distance))
         return folding.block(place)
 
@@ -127,7 +127,7 @@ def _emit(builder: Any, base: Any, count: Any) -> Any:  # noqa: ANN401
     return folding.reduce(builder.load(state))
 
 
-def _emit_by_four(builder: Any, folding: _Folding, parts: tuple[Any, ...]) -> None:  # noqa: ANN401
+def _emit_by_four(builder: Any, folding: _Folding, parts: tuple[Any, ...]) -> None:
     """Four states side by side while there are 64 bytes left: the products' latency is hidden."""
     state, at, extra, count, next_block = parts
     enough = builder.icmp_unsigned(
@@ -161,7 +161,7 @@ def _emit_by_four(builder: Any, folding: _Folding, parts: tuple[Any, ...]) -> No
             builder.store(folded, state)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def crc32_folded(typing_context, memory, at, count):  # type: ignore[no-untyped-def]
     """CRC-32 of `count` >= 16 bytes. No bounds check: reading outside is undefined."""
 

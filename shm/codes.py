@@ -1,4 +1,7 @@
-"""Everything that is stored or exchanged as a number. Values are never reused: add below the last one."""
+"""Everything that is stored or exchanged as a number.
+
+Values are never reused: add below the last one.
+"""
 
 from __future__ import annotations
 

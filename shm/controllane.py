@@ -11,7 +11,7 @@ from shm import layout
 from shm.arena import LanePlan
 from shm.codes import EntryKind
 from shm.errors import Incompatible
-from shm.kernels import frames, ring
+from shm.kernels import frames, message, ring
 
 
 class End(IntEnum):
@@ -57,7 +57,7 @@ class ControlLane:
         kind = EntryKind.REQUEST if self.end is End.CLIENT else EntryKind.NOTICE
         data = np.frombuffer(body, np.uint8)
         self.words[frames.RING] = 0
-        done = ring.put_message(self.arena, self.words, self.end.value, kind.value, data)
+        done = message.put_message(self.arena, self.words, self.end.value, kind.value, data)
         self.wants_bell = bool(self.words[frames.RING])
         if done == ring.HOSTILE:
             raise BrokenLane("head of the ring is impossible")
@@ -68,7 +68,7 @@ class ControlLane:
     def take(self) -> bytes | None:
         """The next message, or None. Raises BrokenLane."""
         self.words[frames.RING] = 0
-        got = ring.take_message(self.arena, self.words, 1 - self.end.value, self._taken)
+        got = message.take_message(self.arena, self.words, 1 - self.end.value, self._taken)
         self.wants_bell = bool(self.words[frames.RING])
         if got == ring.HOSTILE:
             raise BrokenLane("an entry of the ring breaks its rules")

@@ -31,7 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 #: JIT off: kernels run as Python, for debugger, coverage and the schedule explorer.
-JIT_OFF: Final = bool(config.DISABLE_JIT)
+JIT_OFF: Final = bool(config.DISABLE_JIT)  # type: ignore[attr-defined]
 
 i8: Final = types.int64
 BYTES: Final = types.Array(types.uint8, 1, "C")
@@ -90,7 +90,7 @@ def _writable() -> bool:
     return os.access(cache_directory(), os.W_OK)
 
 
-class _Locator(caching._CacheLocator):  # type: ignore[misc]
+class _Locator(caching._CacheLocator):
     """Puts the code of all kernels into one directory that changes with any of their sources."""
 
     def __init__(self, function: Any) -> None:  # noqa: ANN401
@@ -111,8 +111,9 @@ class _Locator(caching._CacheLocator):  # type: ignore[misc]
         return cls(function) if ours else None
 
 
-if _Locator not in caching.CacheImpl._locator_classes:
-    caching.CacheImpl._locator_classes.insert(0, _Locator)
+_locators: list[Any] = caching.CacheImpl._locator_classes
+if _Locator not in _locators:
+    _locators.insert(0, _Locator)
 
 
 def kernel(*signature: Any, nogil: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:  # noqa: ANN401

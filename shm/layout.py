@@ -124,8 +124,8 @@ LANE: Final = Struct(
         Field("last_seq", "u8", "last seq of this producer in the log when adopted", "agent"),
         Field("pad3", 104, "zero"),
     ),
-    note="Cursors count bytes since the lane's birth; masked they are ring offsets. After its writer's"
-    " death a cursor stays as it is: what lies beyond it was never published.",
+    note="Cursors count bytes since the lane's birth; masked they are ring offsets. After its"
+    " writer's death a cursor stays as it is: what lies beyond it was never published.",
 )
 LANE_BYTES: Final = LANE.size
 LANE_UP_TAIL: Final = LANE.offset("up_tail")
@@ -162,7 +162,8 @@ ARENA: Final = Struct(
         Field("revoked", "u8", "counts lease notices; checked before each delivery", "groups"),
         Field("pad3", 120, "zero"),
     ),
-    note="One session's memory: header, interest list, route table, writer lane, groups lane, rings.",
+    note="One session's memory: header, interest list, route table, writer lane, groups lane,"
+    " rings.",
 )
 ARENA_BYTES: Final = ARENA.size
 ARENA_EPOCH: Final = ARENA.offset("epoch")
@@ -186,7 +187,8 @@ ROUTE: Final = Struct(
         Field("reserved", "u4", "zero", "client"),
         Field("block", 240, "properties in SF-27's form, a tag for example", "client"),
     ),
-    note="The writer copies and checks a slot when it first meets its number, and never looks again.",
+    note="The writer copies and checks a slot when it first meets its number, and never looks"
+    " again.",
 )
 ROUTE_BYTES: Final = ROUTE.size
 ROUTE_READY: Final = ROUTE.offset("ready")
@@ -470,7 +472,7 @@ CHECKPOINT: Final = Struct(
 )
 CHECKPOINT_FILE_BYTES: Final = 4096
 
-# --------------------------------------------------------------------- store: our own files, gantry/
+# -------------------------------------------------------------- store: our own files, gantry/
 
 GANTRY_CHECKPOINT: Final = Struct(
     "gantry_checkpoint",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
-AnyArray = TypeVar("AnyArray", bound="NDArray[Any]")
+Item = TypeVar("Item", bound="np.generic")
 
 if JIT_OFF or TYPE_CHECKING:
 
@@ -35,21 +35,25 @@ if JIT_OFF or TYPE_CHECKING:
         word = (int(value) & ((1 << 8 * size) - 1)).to_bytes(size, order)
         memory[at : at + size] = np.frombuffer(word, np.uint8)
 
-    def raw(memory: AnyArray) -> AnyArray:
+    def raw(memory: NDArray[Item]) -> NDArray[Item]:
         """The array, without counting references to it. Only for arrays that a caller holds."""
         return memory
 
     def bytes_at(address: int) -> Bytes:
-        """Memory at an address, like `raw`'s: only for the client's put, which Python calls natively."""
+        """Memory at an address, like `raw`'s: only for the put that Python calls natively."""
         raise NotImplementedError("addresses mean nothing with the JIT off")
 
     def words_at(address: int) -> NDArray[np.int64]:
         """Words at an address, likewise."""
         raise NotImplementedError("addresses mean nothing with the JIT off")
 
-    def shift(memory: AnyArray, count: int) -> AnyArray:
+    def shift(memory: NDArray[Item], count: int) -> NDArray[Item]:
         """What `raw` gave, from its element `count` on."""
         return memory[count:]
+
+    def load8(memory: Bytes, at: int) -> int:
+        """One byte, unsigned."""
+        return int(memory[at])
 
     def load16(memory: Bytes, at: int) -> int:
         """Native 16-bit word."""
@@ -160,7 +164,7 @@ else:
 
         return store
 
-    load16, load32, load64 = (_make_load(bits, False) for bits in (16, 32, 64))
+    load8, load16, load32, load64 = (_make_load(bits, False) for bits in (8, 16, 32, 64))
     load_be16, load_be32, load_be64 = (_make_load(bits, True) for bits in (16, 32, 64))
     store16, store32, store64 = (_make_store(bits, False) for bits in (16, 32, 64))
     store_be16, store_be32, store_be64 = (_make_store(bits, True) for bits in (16, 32, 64))

@@ -178,9 +178,18 @@ def number_topics(
 
     Raises ValueError with more than 65,536 topics.
     """
-    if not len(columns):
+    return number_names(view, columns.topic_at, columns.topic_bytes)
+
+
+def number_names(
+    view: NDArray[np.uint8], at: NDArray[np.int64], count: NDArray[np.int64]
+) -> tuple[NDArray[np.uint16], list[str]]:
+    """For each string of `count` bytes at `at` a number, and the string per number.
+
+    Raises ValueError with more than 65,536 different ones.
+    """
+    if not len(at):
         return np.empty(0, np.uint16), []
-    at, count = columns.topic_at, columns.topic_bytes
     words = [_words(view, at + k, count - k) for k in range(0, int(count.max()), _WORD)]
     digest = count.astype(np.uint64) * _ODD
     for word in words:

@@ -1,7 +1,7 @@
 """A table of fields that says where bytes are; everything else about a layout is derived from it.
 
-One `Struct` gives plain integer offsets (what kernels freeze into machine code), a `struct` codec for
-cold Python, a numpy dtype for whole columns, and the Markdown of docs/layout.md. It must import
+One `Struct` gives plain integer offsets (what kernels freeze into machine code), a `struct` codec
+for cold Python, a numpy dtype for whole columns, and the Markdown of docs/layout.md. It must import
 neither numpy nor numba: `gantrymq status` reads the board with it.
 """
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _CODES = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 
-#: Words that different processes write never share a line of this many bytes (adjacent-line prefetch).
+#: Words that different processes write never share a line of so many bytes (processors prefetch
+#: the adjacent cache line).
 LINE_BYTES = 128
 
 
@@ -114,10 +115,12 @@ class Struct:
         head = f"### {self.name}, {self.size} bytes, {_ENDIAN[self.order]}\n"
         note = f"\n{self.note}\n" if self.note else ""
         rows = "\n".join(
-            f"| {self._offsets[item.name]} | {item.type} | {item.name} | {item.meaning} | {item.writer} |"
+            f"| {self._offsets[item.name]} | {item.type} | {item.name}"
+            f" | {item.meaning} | {item.writer} |"
             for item in self.fields
         )
-        return f"{head}{note}\n| offset | type | field | meaning | writer |\n|---|---|---|---|---|\n{rows}\n"
+        titles = "| offset | type | field | meaning | writer |\n|---|---|---|---|---|"
+        return f"{head}{note}\n{titles}\n{rows}\n"
 
 
 _ENDIAN = {"<": "little-endian", ">": "big-endian"}

@@ -1,6 +1,7 @@
-"""Control frames: what supervisor, clients and agents say over Unix sockets (SOCK_SEQPACKET, msgpack).
+"""Control frames: what supervisor, clients and agents say over Unix sockets (msgpack).
 
-One frame is one packet of at most FRAME_BYTES_MAX. Descriptors travel beside it (SCM_RIGHTS).
+One frame is one SOCK_SEQPACKET packet of at most FRAME_BYTES_MAX. Descriptors travel beside it
+(SCM_RIGHTS).
 """
 
 from __future__ import annotations

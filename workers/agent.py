@@ -56,9 +56,7 @@ class Waiter(Protocol):
         ...
 
 
-def run(
-    agent: Agent, *, clock: Clock, waiter: Waiter, keep_running: Callable[[], bool]
-) -> None:
+def run(agent: Agent, *, clock: Clock, waiter: Waiter, keep_running: Callable[[], bool]) -> None:
     """Drive an agent until told to stop; every broker process runs this loop and no other."""
     try:
         while keep_running():

@@ -1,4 +1,4 @@
-"""ConsumeQueue files as the reader writes them: sparse, full length, found by arithmetic (SF-64)."""
+"""ConsumeQueue files as the reader writes them: sparse, full length, found by number (SF-64)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class QueueFiles:
 
     def sync(self) -> None:
         """Make all units durable, names included. Raises OSError."""
-        folders = set()
+        folders: set[str] = set()
         for name in self._dirty:
             if self._storage.exists(name):
                 file = self._storage.open(name, write=True)

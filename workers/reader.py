@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from workers.session import SessionTable
 
 IDLE_NS = 1_000_000_000
+#: A batch of so many records is followed by a nap.
+NAP_RECORDS = 512
 PROGRESS_FILE = "gantry/queues.json"
 CHECKPOINT_FILE = "checkpoint"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -87,6 +89,7 @@ class Reader:
         self._unsealed: deque[int] = deque()
         self._waiting: deque[tuple[int, NDArray[np.int64]]] = deque()
         self._seen_durable = -1
+        self._busy = False
         self._failed = False
         self._stopped = False
         self._cycles = self._records = 0
@@ -123,6 +126,7 @@ class Reader:
             return 0
         try:
             work = self._dispatch()
+            self._busy = self._busy or work >= NAP_RECORDS
             work += self._show_durable()
             if not work:
                 work += self._seal()
@@ -141,6 +145,10 @@ class Reader:
         """Sleep until `appended` or `durable` grows."""
         if self._failed or self._stopped:
             return IDLE_NS
+        if self._busy:
+            # More is on its way: a batch of it costs less than a wake-up for each piece.
+            self._busy = False
+            return limits.NAP_NS
         flag = layout.BOARD_READER_ARMED
         still = arm(self._words, flag, 1, layout.BOARD_APPENDED, self._dispatched)
         if self._waiting or self._unsealed:
@@ -241,7 +249,7 @@ class Reader:
         """One write per touched queue, then `written`, then what may be shown at once."""
         count = int(self._form[dispatch.TOUCHED])
         table = self._touched[: count * dispatch.TOUCH_WORDS].reshape(-1, dispatch.TOUCH_WORDS)
-        units = memoryview(self._units)
+        units = self._units.data
         mark("reader.before_units")
         start = 0
         for queue, first, _units, end in table.tolist():

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout, sidecar
+from shm.kernels.blocks import crc_blocks
 
 
 class Collector:
-    """Positions and topics of the active segment's records; a reader that starts amid one has none."""
+    """Positions and topics of the active segment's records, if the reader has seen all of them."""
 
     def __init__(self, position: int, segment_bytes: int) -> None:
         self._pieces: dict[int, list[NDArray[np.int64]]] = {}
@@ -43,8 +44,15 @@ class Collector:
             positions=offsets.astype(np.uint32),
             topic_numbers=numbers.astype(np.uint16),
             names=tuple(names[slot] for slot in used.tolist()),
-            block_crcs=sidecar.block_crcs(view.data),
+            block_crcs=_block_crcs(view),
         ).encode()
+
+
+def _block_crcs(view: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    block = layout.SIDECAR_BLOCK_BYTES
+    out = np.zeros(-(-view.size // block), np.int64)
+    crc_blocks(view, block, out)
+    return out.astype(np.uint32)
 
 
 def _be(view: NDArray[np.uint8], at: int, size: int) -> int:

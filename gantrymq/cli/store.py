@@ -47,20 +47,30 @@ def dump(
 
 
 @app.command(
-    help="""Check every record's CRC and every derived file. Changes nothing; the broker may run.
+    help="""Check every record's CRC and every derived file. Changes nothing.
+
+A stopped store is checked whole. The broker may run: then what is dispatched is checked. After a
+kill it is what was durable; the next start makes good what lies behind.
 
 \b
 Example: gantrymq store verify ~/.local/state/gantrymq/store
-Exit codes: 0 all is well; 1 something is damaged or does not agree; 74 unreadable.
+Exit codes: 0 all is well; 1 something is damaged or does not agree; 2 the settings do not fit;
+74 unreadable; 75 held by another program's broker.
 """
 )
-def verify(directory: DirectoryArgument, as_json: JsonOption = False) -> None:
+def verify(
+    directory: DirectoryArgument,
+    settings: Annotated[
+        Path | None, typer.Option(help="key=value lines with RocketMQ's names.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Check every record's CRC and every derived file."""
     from brokerd.verify import verify as run
 
-    report = run(directory, _progress if sys.stderr.isatty() else None)
+    report = run(directory, settings, _progress if sys.stderr.isatty() else None)
     if as_json:
-        print_json(asdict(report))
+        print_json({"ok": report.ok, **asdict(report)})
     else:
         sys.stdout.write(f"{report}\n")
     if not report.ok:

@@ -17,7 +17,6 @@ from shm.kernels.scan import (
     DELAY,
     QUEUE_ID,
     QUEUE_OFFSET,
-    ROW_WORDS,
     SIZE,
     STORE_MS,
     SYS_FLAG,
@@ -86,9 +85,9 @@ NOTE_WORDS = 4
 @kernel()
 def name_hash(memory: Bytes, at: int, count: int) -> int:
     """Spreads topic names over the index below."""
-    value = np.int64(count)
+    value = count
     for place in range(at, at + count):
-        value = (value * 31 + np.int64(memory[place])) & 0xFFFFFFFFFFF
+        value = (value * 31 + machine.load8(memory, place)) & 0xFFFFFFFFFFF
     return value
 
 
@@ -107,7 +106,7 @@ def _find_topic(memory: Bytes, row: Words, board: Bytes, index: Words, mask: int
     at = row[TOPIC_AT]
     probe = name_hash(memory, at, size) & mask
     while index[probe]:
-        slot = index[probe] - 1
+        slot: int = index[probe] - 1
         topic_at = TOPICS_AT + slot * TOPIC_BYTES
         if machine.load32(board, topic_at + TOPIC_NAME_BYTES) == size:
             if _same_bytes(memory, at, board, topic_at + TOPIC_NAME, size):
@@ -130,7 +129,7 @@ def _index_topics(board: Bytes, count: int, index: Words, mask: int) -> int:
 
 @kernel(i8, BYTES, i8, WORDS)
 def index_topics(board: Bytes, count: int, index: Words) -> int:
-    """Build the name index of the first `count` topic slots; `index` is zero, a power of two long."""
+    """Index the first `count` topic slots by name; `index` is zero, a power of two long."""
     return _index_topics(machine.raw(board), count, machine.raw(index), index.size - 1)
 
 
@@ -139,8 +138,10 @@ def _tags_code(row: Words, topic: int, schedule: int, delays: Words, levels: int
     """SF-62, and for the schedule topic SF-63: when the message is due."""
     if topic == schedule and row[DELAY] > 0:
         level = min(row[DELAY], levels)
-        return row[STORE_MS] + (delays[level - 1] if level > 0 else 1000)
-    return row[TAGS_CODE]
+        due: int = row[STORE_MS] + (delays[level - 1] if level > 0 else 1000)
+        return due
+    code: int = row[TAGS_CODE]
+    return code
 
 
 @kernel()
@@ -172,7 +173,8 @@ def _next_offset(board: Bytes, form: Words, queue: int, marks: Words, touched: W
     """The queue offset that the queue's next unit has."""
     if marks[queue]:
         place = (marks[queue] - 1) * TOUCH_WORDS
-        return touched[place + TOUCH_FIRST] + touched[place + TOUCH_COUNT]
+        after: int = touched[place + TOUCH_FIRST] + touched[place + TOUCH_COUNT]
+        return after
     return machine.load64(board, form[QUEUES_AT] + queue * QUEUE_BYTES + QUEUE_WRITTEN)
 
 

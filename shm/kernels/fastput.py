@@ -9,13 +9,20 @@ the GIL is held from start to end, so threads of one producer take turns.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from shm import machine
 from shm.codes import EntryFlag
-from shm.jit import JIT_OFF, native
+from shm.jit import JIT_OFF, kernel, native
 from shm.kernels import frames
 from shm.kernels.ring import put_send
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Words = NDArray[np.int64]
 
 # Words of the state.
 ARENA: Final = 0  # address of the arena
@@ -48,22 +55,23 @@ def cache_slot(topic: int, tag: int) -> int:
 if not JIT_OFF:
     from numba.core import types
 
+    _C = Callable[..., int]  # a function of libc or of Python; all arguments are numbers
     _word = types.int64
-    _as_bytes = types.ExternalFunction("PyBytes_AsStringAndSize", types.int32(_word, _word, _word))
-    _names_size = types.ExternalFunction("PyTuple_Size", _word(_word))
-    _names_item = types.ExternalFunction("PyTuple_GetItem", _word(_word, _word))
-    _clear = types.ExternalFunction("PyErr_Clear", types.void())
-    _retain = types.ExternalFunction("Py_IncRef", types.void(_word))
-    _number = types.ExternalFunction("PyLong_FromLongLong", _word(_word))
-    _address = types.ExternalFunction("PyLong_AsVoidPtr", _word(_word))
-    _call = types.ExternalFunction("PyObject_Vectorcall", _word(_word, _word, _word, _word))
-    _clock = types.ExternalFunction("clock_gettime", types.int32(types.int32, _word))
-    _write = types.ExternalFunction("write", _word(types.int32, _word, _word))
-
-    from shm.jit import kernel
+    _as_bytes: _C = types.ExternalFunction(
+        "PyBytes_AsStringAndSize", types.int32(_word, _word, _word)
+    )
+    _names_size: _C = types.ExternalFunction("PyTuple_Size", _word(_word))
+    _names_item: _C = types.ExternalFunction("PyTuple_GetItem", _word(_word, _word))
+    _clear: _C = types.ExternalFunction("PyErr_Clear", types.void())
+    _retain: _C = types.ExternalFunction("Py_IncRef", types.void(_word))
+    _number: _C = types.ExternalFunction("PyLong_FromLongLong", _word(_word))
+    _address: _C = types.ExternalFunction("PyLong_AsVoidPtr", _word(_word))
+    _call: _C = types.ExternalFunction("PyObject_Vectorcall", _word(_word, _word, _word, _word))
+    _clock: _C = types.ExternalFunction("clock_gettime", types.int32(types.int32, _word))
+    _write: _C = types.ExternalFunction("write", _word(types.int32, _word, _word))
 
     @kernel()
-    def _submit(state: Any, base: int, arguments: int, count: int, names: int, flags: int) -> int:
+    def _submit(state: Words, base: int, arguments: int, count: int, names: int, flags: int) -> int:
         """Put one message; its seq, or 0 if it must go the Python way."""
         if not state[ENABLED] or count != 2:
             return 0
@@ -102,8 +110,9 @@ if not JIT_OFF:
         state = machine.words_at(base)
         if _submit(state, base, arguments, count, names, 0) == 0:
             return _call(state[ONEWAY_METHOD], arguments, count, names)
-        _retain(state[NONE])
-        return state[NONE]
+        none: int = state[NONE]
+        _retain(none)
+        return none
 
     @native(_word, _word, _word, _word, _word)
     def submit(owner: int, arguments: int, count: int, names: int) -> int:

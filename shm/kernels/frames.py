@@ -78,4 +78,5 @@ OUT_OFFSET: Final = 3
 OUT_POSITION: Final = 4
 OUT_END: Final = 5
 OUT_MS: Final = 6
+OUT_FLAGS: Final = 7  # RECEIPT if the entry had it
 COMPLETION_WORDS: Final = 8

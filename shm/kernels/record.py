@@ -9,10 +9,7 @@ import numpy as np
 from shm import machine
 from shm.jit import BYTES_RO, i8, kernel
 from shm.layout import (
-    RECORD_BODY_CRC,
-    RECORD_BODY_LENGTH,
     RECORD_FLAG,
-    RECORD_MAGIC,
     RECORD_PHYSICAL_OFFSET,
     RECORD_QUEUE_ID,
     RECORD_QUEUE_OFFSET,
@@ -58,21 +55,11 @@ def trailer_crc(record: Bytes, at: int, size: int) -> int:
         return -1
     crc = 0
     for digit in range(10):
-        value = np.int64(record[place + 18 - digit]) - 48
+        value = machine.load8(record, place + 18 - digit) - 48
         if value < 0 or value > 9:
             return -1
         crc = crc * 10 + value
     return crc
-
-
-@kernel()
-def store_head(record: Bytes, at: int, size: int, magic: int, body: int) -> None:
-    """Write length, magic and body's length and checksum; `body` bytes are in place (V4 hosts)."""
-    machine.store_be32(record, at, size)
-    machine.store_be32(record, at + RECORD_MAGIC, magic)
-    machine.store_be32(record, at + RECORD_BODY_LENGTH, body)
-    crc = machine.crc32(record, at + RECORD_BODY_LENGTH + 4, body) & CRC_MASK if body else 0
-    machine.store_be32(record, at + RECORD_BODY_CRC, crc)
 
 
 @kernel()
@@ -92,7 +79,7 @@ def store_flags(record: Bytes, at: int, flag: int, sys_flag: int) -> None:
 
 @kernel()
 def properties_legal(memory: Bytes, at: int, count: int) -> int:
-    """1 if the bytes are `key 01 value 02` with non-empty keys and values, again and again (SF-27)."""
+    """1 if the bytes are `key 01 value 02` again and again, no key or value empty (SF-27)."""
     end = at + count
     while at < end:
         start = at

@@ -19,7 +19,6 @@ from shm.layout import (
     HOST_BYTES_V4,
     HOST_BYTES_V6,
     RECORD_BODY_CRC,
-    RECORD_BODY_LENGTH,
     RECORD_BORN_HOST,
     RECORD_BYTES_MIN,
     RECORD_MAGIC,
@@ -69,10 +68,10 @@ UNIQ_BYTES = 32
 @kernel()
 def java_hash(memory: Bytes, at: int, count: int) -> int:
     """Java's String.hashCode of UTF-8 bytes, as a signed number (SF-4: over UTF-16 units)."""
-    value = np.int64(0)
+    value = 0
     end = at + count
     while at < end:
-        lead = np.int64(memory[at])
+        lead = machine.load8(memory, at)
         if lead < 0x80:
             value = (31 * value + lead) & 0xFFFFFFFF
             at += 1
@@ -81,7 +80,7 @@ def java_hash(memory: Bytes, at: int, count: int) -> int:
         point = lead & (0x7F >> size)
         for follow in range(1, size):
             point = (point << 6) | (
-                np.int64(memory[at + follow]) & 0x3F if at + follow < end else 0
+                machine.load8(memory, at + follow) & 0x3F if at + follow < end else 0
             )
         at += size
         if point > 0xFFFF:
@@ -95,9 +94,9 @@ def java_hash(memory: Bytes, at: int, count: int) -> int:
 @kernel()
 def _number(memory: Bytes, at: int, count: int) -> int:
     """A decimal number, or 0 (SF-63's levels are small)."""
-    value = np.int64(0)
+    value = 0
     for place in range(at, at + count):
-        digit = np.int64(memory[place]) - 48
+        digit = machine.load8(memory, place) - 48
         if digit < 0 or digit > 9 or value > 1_000_000:
             return 0
         value = value * 10 + digit
@@ -205,7 +204,7 @@ def _read_fields(memory: Bytes, at: int, size: int, magic: int, row: Words) -> i
         name = machine.load_be16(memory, place)
         place += 2
     else:
-        name = np.int64(memory[place])
+        name = machine.load8(memory, place)
         place += 1
     if name > end - place - 2:
         return 0

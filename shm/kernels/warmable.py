@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from shm.kernels import dispatch, encode, fetch, record, ring, scan
+from shm.kernels import blocks, complete, dispatch, drain, fetch, message, record, ring, scan
 
-MODULES = (dispatch, encode, fetch, record, ring, scan)
+MODULES = (blocks, complete, dispatch, drain, fetch, message, record, ring, scan)

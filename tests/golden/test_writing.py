@@ -116,7 +116,8 @@ class Rig:
             table.stop = True
             self.turn_until_idle()
             agent.close()
-            assert not table.failures and not table.cut
+            assert not table.failures
+            assert not table.cut
 
 
 def plain_board(segment_bytes: int, cq_bytes: int) -> Board:

@@ -18,7 +18,7 @@ from shm.arena import plan_arena
 from shm.board import Board
 from shm.codes import AgentState, EntryFlag, Stop
 from shm.controllane import ControlLane, End
-from shm.kernels import encode, frames, ring
+from shm.kernels import complete, drain, frames, ring
 from tests.support.lanes import lane_words
 from tests.support.memory_sessions import memory_board, memory_session
 from tests.support.schedules import Schedule, ScheduledBell
@@ -125,7 +125,7 @@ class Lane:
 
 def ring_settles(arena: np.ndarray, lane: np.ndarray) -> int:
     """Publish a drained batch; the client's sleep flag."""
-    return int(encode.settle_lane(arena, lane))
+    return int(complete.settle_lane(arena, lane))
 
 
 class Drain:
@@ -139,7 +139,7 @@ class Drain:
         self.stored = np.zeros(0, np.int64)
         self.staging = np.zeros(4096, np.uint8)
         self.batch = np.zeros(frames.BATCH_WORDS, np.int64)
-        self.scratch = np.zeros(encode.SCRATCH_WORDS, np.int64)
+        self.scratch = np.zeros(drain.SCRATCH_WORDS, np.int64)
         self.batch[frames.SEGMENT_END] = self.batch[frames.SEGMENT_BYTES] = 1 << 40
         self.batch[frames.STAGING_LIMIT], self.batch[frames.BODY_MAX] = 2048, 1024
         self.batch[frames.TAKEN_LIMIT] = 4
@@ -150,7 +150,7 @@ class Drain:
         lane[frames.DONE] = 0
         self.batch[frames.FILLED] = self.batch[frames.RECORDS] = 0
         before = int(lane[frames.UP_CURSOR])
-        stop = encode.drain_lane(
+        stop = drain.drain_lane(
             arena, lane, self.board, self.routes, self.blocks, self.identity, self.stored,
             self.staging, self.batch, self.scratch,
         )  # fmt: skip

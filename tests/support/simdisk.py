@@ -160,7 +160,7 @@ class Namespace:
 class Disk:
     """One machine's disk under a store root: shared by all simulated processes."""
 
-    def __init__(self, capacity: int = 64 << 20, file_bytes_max: int = 4 << 20) -> None:
+    def __init__(self, capacity: int = 64 << 20, file_bytes_max: int = 1 << 18) -> None:
         self.capacity = capacity
         self.file_bytes_max = file_bytes_max
         self.names = Namespace()

@@ -39,6 +39,8 @@ SETTINGS = {
     "topics_max": 16,
     "board_queues_max": 64,
 }
+#: Room in every simulated file; making and copying it is what most of a run's time goes into.
+FILE_BYTES_MAX = 64 * 1024
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
 _PROGRESS = {
@@ -81,7 +83,7 @@ class SimMachine:
         self.simulation = simulation
         self.model = model
         self.topics = topics
-        self.disk = Disk()
+        self.disk = Disk(file_bytes_max=FILE_BYTES_MAX)
         self.configuration = load(None, SETTINGS, {})
         self.plans = Plans()
         self.board: Board | None = None
@@ -107,9 +109,13 @@ class SimMachine:
 
     def ready_at(self, now_ns: int) -> int:
         """When something is due, or an agent wants something."""
-        if any(table.cut or table.failures for table in self.tables.values()):
-            return now_ns
-        return min((when for when, _ in self._due), default=now_ns + 3_600_000_000_000)
+        for table in self.tables.values():
+            if table.cut or table.failures:
+                return now_ns
+        first = now_ns + 3_600_000_000_000
+        for when, _ in self._due:
+            first = min(first, when)
+        return first
 
     def step(self, now_ns: int) -> None:
         """Do what is due, hear the agents."""

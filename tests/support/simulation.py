@@ -144,13 +144,17 @@ class Simulation:
     def step(self) -> None:
         """Let one actor go on; if all sleep, time passes until the first wakes."""
         now_ns = self.clock.monotonic_ns()
-        times = {name: actor.ready_at(now_ns) for name, actor in self.actors.items()}
-        ready = [name for name, when in times.items() if when <= now_ns]
+        ready, first = [], now_ns + STALL_NS
+        for name, actor in self.actors.items():
+            when = actor.ready_at(now_ns)
+            if when <= now_ns:
+                ready.append(name)
+            elif when < first:
+                first = when
         if not ready:
-            when = min(times.values(), default=now_ns + STALL_NS)
-            if when - now_ns >= STALL_NS:
+            if first - now_ns >= STALL_NS:
                 raise StalledError("everybody sleeps for ever")
-            self.clock.advance(when - now_ns)
+            self.clock.advance(first - now_ns)
             return
         self.steps += 1
         name = self.dice.choice(ready)

@@ -1,0 +1,240 @@
+"""The small files: `gantry/`, `config/`, RocketMQ's checkpoint, and what belongs to nobody."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerd import checkpoint as gantry_checkpoint
+from brokerd import producers
+from shm import layout
+from shm.configfile import parse_config, read_config
+from shm.storage import read_file
+
+if TYPE_CHECKING:
+    from brokerd.verify.queues import Queue
+    from brokerd.verify.report import Report
+    from brokerd.verify.scope import Scope
+    from shm.storage import Storage
+
+CHECKPOINT: Final = "checkpoint"
+LEDGER: Final = "gantry/ledger"
+QUEUES: Final = "gantry/queues.json"
+_KNOWN: Final = frozenset(
+    {
+        *("commitlog", "consumequeue", "config", "gantry", "checkpoint", "abort", "lock"),
+        *("index", "consumequeue_ext", "batchconsumequeue", "timerlog", "timerwheel"),
+        *("compaction", "rocksdbstore", "abort.bak"),
+    }
+)
+_KNOWN_GANTRY: Final = frozenset(
+    {
+        *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
+        *("deleted_topics.json", "ranges.json"),
+    }
+)
+#: What a broker that runs or was killed may have under way.
+_KNOWN_SPARE: Final = frozenset({"spare", "spare.writer", "spare.flusher"})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the walk over the log has found, for comparison."""
+
+    log_end: int
+    last_ms: int
+    topics: frozenset[str]
+    queues: tuple[Queue, ...]
+    lossy: bool
+
+
+class FileCheck:
+    """Checks all files but log, queues and sidecars."""
+
+    def __init__(self, storage: Storage, scope: Scope, report: Report, found: Found) -> None:
+        self._storage = storage
+        self._scope = scope
+        self._report = report
+        self._found = found
+
+    def run(self) -> None:
+        """Check them all."""
+        self._check_strays()
+        self._check_config()
+        self._check_checkpoint()
+        if self._scope.ours:
+            self._check_gantry_checkpoint()
+            self._check_progress()
+            self._check_producers()
+            self._check_ledger()
+
+    # ---------------------------------------------------------------------------------- strays
+
+    def _check_strays(self) -> None:
+        if not self._scope.ours:
+            return
+        for name in self._storage.list(""):
+            if name not in _KNOWN:
+                self._report.add(name, None, "stray file")
+        known = _KNOWN_GANTRY if self._scope.whole else _KNOWN_GANTRY | _KNOWN_SPARE
+        for name in self._storage.list("gantry"):
+            under_way = not self._scope.whole and name.endswith(".new")
+            if name not in known and not under_way:
+                self._report.add(f"gantry/{name}", None, "stray file")
+
+    # ---------------------------------------------------------------------------------- config
+
+    def _check_config(self) -> None:
+        for name in self._storage.list("config"):
+            if not name.removesuffix(".bak").endswith(".json"):
+                continue
+            path = f"config/{name}"
+            try:
+                parse_config(read_file(self._storage, path).decode())
+            except FileNotFoundError:
+                continue  # a running broker has just replaced it
+            except ValueError as error:
+                if self._scope.whole:
+                    self._report.add(path, getattr(error, "pos", None), "no JSON", found=str(error))
+        if self._scope.ours:
+            self._check_topics()
+
+    def _check_topics(self) -> None:
+        """SF-113: what topics.json does not name can't be read."""
+        content: Any = read_config(self._storage, "topics.json") or {}
+        named = set(content.get("topicConfigTable") or {})
+        deleted = self._json("gantry/deleted_topics.json")
+        for topic in sorted(self._found.topics - named - set(deleted or {})):
+            self._report.add("config/topics.json", None, "a topic of the log is missing", topic)
+
+    def _json(self, path: str) -> Any:  # noqa: ANN401 - JSON
+        """A file's value; None without the file, or, told, if it is damaged."""
+        try:
+            return json.loads(read_file(self._storage, path))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            self._report.add(path, getattr(error, "pos", None), "no JSON", found=str(error))
+            return None
+
+    # ----------------------------------------------------------------------------- checkpoints
+
+    def _check_checkpoint(self) -> None:
+        """SF-84: length, and times that the log has reached."""
+        if not self._storage.exists(CHECKPOINT):
+            return
+        data = read_file(self._storage, CHECKPOINT)
+        if len(data) != layout.CHECKPOINT_FILE_BYTES:
+            expected = str(layout.CHECKPOINT_FILE_BYTES)
+            self._report.add(CHECKPOINT, None, "wrong length", expected, f"{len(data)} bytes")
+            return
+        row = layout.CHECKPOINT.unpack(data)
+        if not self._scope.whole or not self._scope.ours or self._found.lossy:
+            return
+        for name in ("physic_msg_timestamp", "logics_msg_timestamp"):
+            if row[name] > self._found.last_ms:
+                self._report.add(
+                    CHECKPOINT, layout.CHECKPOINT.offset(name), f"{name} is behind the log",
+                    f"at most {self._found.last_ms}", str(row[name]),
+                )  # fmt: skip
+
+    def _check_gantry_checkpoint(self) -> None:
+        path, step = gantry_checkpoint.FILE, layout.GANTRY_CHECKPOINT_SLOT_BYTES
+        if not self._storage.exists(path):
+            self._report.add(path, None, "missing file")
+            return
+        data = read_file(self._storage, path)
+        for at in (0, step):
+            slot = data[at : at + layout.GANTRY_CHECKPOINT.size]
+            if self._scope.whole and any(slot) and not _is_slot(slot):
+                self._report.add(path, at, "damaged slot", "its CRC")
+        newest = gantry_checkpoint.read_checkpoint(self._storage)
+        if newest is None:
+            self._report.add(path, 0, "no valid slot")
+            return
+        at = newest.serial % 2 * step
+        for name in ("durable", "dispatched"):
+            value, end = getattr(newest, name), self._found.log_end
+            wrong = value != end if self._scope.whole else value > end and not self._is_bounded()
+            if wrong and not self._found.lossy:
+                place = at + layout.GANTRY_CHECKPOINT.offset(name)
+                self._report.add(path, place, f"wrong {name} position", str(end), str(value))
+
+    def _is_bounded(self) -> bool:
+        """Whether the log was walked to a bound only, so that files may say more."""
+        return self._scope.log_end is not None
+
+    # --------------------------------------------------------------------------- derived tables
+
+    def _check_progress(self) -> None:
+        """`gantry/queues.json`: the log's end and each queue's units, at a clean stop."""
+        content = self._json(QUEUES)
+        if content is None:
+            return
+        try:
+            position = int(content["position"])
+            units = {name: int(count) for name, count in content["queues"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self._report.add(QUEUES, 0, "position or queues are missing", found=repr(error))
+            return
+        if not self._scope.whole or self._found.lossy:
+            return
+        if position != self._found.log_end:
+            self._report.add(QUEUES, 0, "wrong position", str(self._found.log_end), str(position))
+        wanted = {f"{queue.topic}@{queue.queue_id}": queue.next for queue in self._found.queues}
+        for name in sorted(wanted.keys() | units.keys()):
+            left, right = wanted.get(name, 0), units.get(name, 0)
+            if left != right:
+                self._report.add(
+                    QUEUES, 0, f"wrong number of units in {name}", f"{left}", f"{right}"
+                )
+
+    def _check_producers(self) -> None:
+        path = producers.FILE
+        if not self._storage.exists(path):
+            return
+        data = read_file(self._storage, path)
+        size = layout.PRODUCERS_HEAD.size
+        head = layout.PRODUCERS_HEAD.unpack(data) if len(data) >= size else {"magic": 0, "count": 0}
+        length = size + head["count"] * layout.PRODUCER.size
+        if head["magic"] != layout.PRODUCERS_MAGIC or len(data) != length:
+            self._report.add(path, 0, "damaged header", f"{length} bytes", f"{len(data)} bytes")
+            return
+        bare = layout.PRODUCERS_HEAD.pack(**{**head, "crc": 0})
+        crc = zlib.crc32(bare + data[size:])
+        if crc != head["crc"]:
+            at = layout.PRODUCERS_HEAD.offset("crc")
+            self._report.add(path, at, "wrong CRC", f"{crc:#010x}", f"{head['crc']:#010x}")
+        elif head["position"] > self._found.log_end and not self._is_bounded():
+            at = layout.PRODUCERS_HEAD.offset("position")
+            end = f"at most {self._found.log_end}"
+            self._report.add(path, at, "position behind the log", end, str(head["position"]))
+
+    def _check_ledger(self) -> None:
+        """Entries up to the end; a kill may leave a torn one, which the next start cuts."""
+        if not self._storage.exists(LEDGER):
+            return
+        data = read_file(self._storage, LEDGER)
+        size, crc_at = layout.LEDGER.size, layout.LEDGER.offset("crc")
+        at = 0
+        while at + size <= len(data):
+            row = layout.LEDGER.unpack(data, at)
+            end = at + size + (row["name_bytes"] + 7) // 8 * 8
+            entry = bytearray(data[at:end])
+            entry[crc_at : crc_at + 4] = bytes(4)
+            if end > len(data) or zlib.crc32(entry) != row["crc"]:
+                break
+            at = end
+        if at < len(data) and self._scope.whole:
+            found = f"{len(data) - at} bytes left"
+            self._report.add(LEDGER, at, "damaged entry", "an entry with its CRC", found)
+
+
+def _is_slot(slot: bytes) -> bool:
+    if len(slot) < layout.GANTRY_CHECKPOINT.size:
+        return False
+    row = layout.GANTRY_CHECKPOINT.unpack(slot)
+    whole = row["magic"] == layout.GANTRY_CHECKPOINT_MAGIC
+    return bool(whole and zlib.crc32(slot[:-4]) == row["crc"])

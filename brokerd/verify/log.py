@@ -1,0 +1,314 @@
+"""The log, segment by segment: names, lengths, every record, and what lies where none is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from brokerd.commitlog import DIRECTORY, segment_name
+from brokerd.logscan import Piece, walk
+from brokerd.verify.holes import first_nonzero
+from shm import layout
+from shm.codes import Stop
+from shm.kernels import scan
+from shm.record import OWN, RECOVERY, Filler, Invalid, parse_record
+from shm.record_columns import number_names
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from brokerd.verify.report import Report
+    from brokerd.verify.scope import Scope
+    from shm.storage import Storage
+
+Progress = Callable[[int, int, str], None]
+
+OURS: Final = scan.CHECK_PLACE | scan.CHECK_TRAILER
+FOREIGN: Final = scan.CHECK_PLACE | scan.CHECK_BODY | scan.CHECK_TRAILER_IF_THERE
+#: A broker with the trailer switched off copies stale ones: then the body's CRC counts.
+FOREIGN_STALE: Final = scan.CHECK_PLACE | scan.CHECK_BODY
+_MAGICS: Final = tuple(
+    magic.to_bytes(4, "big") for magic in (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)
+)
+_SEARCH_BYTES: Final = 1 << 24
+_TIMES_LISTED: Final = 20
+
+
+@dataclass(slots=True)
+class Records:
+    """Sound records of one call: rows of scan.ROW_WORDS with places from `base`, topic numbers."""
+
+    base: int
+    rows: NDArray[np.int64]
+    topics: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class SegmentRecords:
+    """One segment's records, for its sidecar: bytes from its start, topic numbers, times."""
+
+    base: int
+    view: NDArray[np.uint8]
+    starts: list[NDArray[np.int64]] = field(default_factory=list)
+    topics: list[NDArray[np.int64]] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    end: int = 0  # log position behind the last record
+    sealed: bool = False
+    damaged: bool = False
+
+    def take(self, records: Records, end: int) -> None:
+        """Add the records of one call, which end at log position `end`."""
+        if len(records.rows):
+            self.starts.append(records.rows[:, scan.AT].copy())
+            self.topics.append(records.topics)
+            times = records.rows[:, scan.STORE_MS]
+            self.times += [int(times[0]), int(times[-1])]
+            self.end = end
+
+
+class LogCheck:
+    """Walks the log once and hands its records on."""
+
+    def __init__(
+        self, storage: Storage, segment_bytes: int, scope: Scope, report: Report,
+        progress: Progress | None,
+    ) -> None:  # fmt: skip
+        self._storage = storage
+        self.segment_bytes = segment_bytes
+        self._scope = scope
+        self._report = report
+        self._progress = progress
+        #: Highest storeTimestamp so far, Unix ms.
+        self.last_ms = 0
+        self._numbers: dict[str, int] = {}
+        self.names: list[str] = []
+        #: Ranges of log positions without sound records, where there should be some.
+        self.lost: list[tuple[int, int]] = []
+
+    def run(
+        self, take: Callable[[Records], None], sealed: Callable[[SegmentRecords], None]
+    ) -> None:
+        """Check all segments; `take` gets the records of each call, `sealed` each whole segment."""
+        bases = self._segments()
+        report, bound = self._report, self._scope.log_end
+        report.segments = len(bases)
+        if bases:
+            report.log_start = report.log_end = bases[0]
+        bases = self._without_empty(bases)
+        for number, base in enumerate(bases):
+            if bound is not None and base >= bound:
+                break
+            segment = self._check_segment(base, base == bases[-1], take)
+            if segment.sealed:
+                sealed(segment)
+            if self._progress:
+                done = (number + 1) * self.segment_bytes
+                self._progress(done, len(bases) * self.segment_bytes, "checking the log")
+        report.judged_to = report.log_end if bound is None else bound
+        if report.log_end < report.judged_to and not self.lost:
+            self._add(report.log_end, "the log ends here", f"records up to {report.judged_to}")
+
+    def _without_empty(self, bases: list[int]) -> list[int]:
+        """Without segments at the end that were made ahead of need: the log ends before them."""
+        kept = list(bases)
+        while len(kept) > 1 and first_nonzero(self._path(kept[-1]), 0, self.segment_bytes) is None:
+            kept.pop()
+        return kept
+
+    # ------------------------------------------------------------------------------------ files
+
+    def _segments(self) -> list[int]:
+        """Bases of the segments that can be walked."""
+        found: list[int] = []
+        names = self._storage.list(DIRECTORY)
+        for name in names:
+            path = f"{DIRECTORY}/{name}"
+            if len(name) != 20 or not name.isdecimal() or int(name) % self.segment_bytes:
+                self._report.add(
+                    path, None, "stray file", f"multiples of {self.segment_bytes} as names"
+                )
+                continue
+            size = self._storage.size_of(path)
+            if size == 0 and name == names[-1]:
+                continue  # what a kill leaves of RocketMQ's preallocation (SF-11)
+            if size != self.segment_bytes:
+                self._report.add(
+                    path, None, "wrong length", f"{self.segment_bytes}", f"{size} bytes"
+                )
+                self.lost.append((int(name), int(name) + self.segment_bytes))
+                continue
+            found.append(int(name))
+        for before, after in pairwise(found):
+            for base in range(before + self.segment_bytes, after, self.segment_bytes):
+                if not self._storage.exists(segment_name(base)):
+                    self._report.add(segment_name(base), None, "missing segment")
+                    self.lost.append((base, base + self.segment_bytes))
+        return found
+
+    # ---------------------------------------------------------------------------------- records
+
+    def _check_segment(
+        self, base: int, last: bool, take: Callable[[Records], None]
+    ) -> SegmentRecords:
+        file = self._storage.open(segment_name(base))
+        segment = SegmentRecords(base, file.view())
+        file.close()
+        segment.end = at = base
+        end = base + self.segment_bytes
+        if self._scope.log_end is not None:
+            end = min(end, self._scope.log_end)
+        while at < end:
+            at, stop = self._stretch(segment, at, end, take)
+            if stop == Stop.FILLER:
+                segment.sealed = True
+                self._check_behind_filler(segment)
+                at = base + self.segment_bytes
+            elif stop != Stop.LIMIT:
+                behind = self._explain(segment, at, stop, last)
+                if behind is None:
+                    break
+                at = behind
+        self._report.log_end = at if segment.sealed else segment.end
+        return segment
+
+    def _stretch(
+        self, segment: SegmentRecords, at: int, end: int, take: Callable[[Records], None]
+    ) -> tuple[int, Stop]:
+        """Walk from log position `at` to where something else than a record is."""
+        checks = OURS if self._scope.ours else FOREIGN
+        stop = Stop.LIMIT
+        for piece in walk(self._storage, self.segment_bytes, at, end, checks):
+            records = self._columns(piece)
+            behind = piece.next
+            if len(piece.rows):
+                behind = int(piece.base + piece.rows[-1, scan.AT] + piece.rows[-1, scan.SIZE])
+                self._check_times(piece)
+                self._report.records += len(piece.rows)
+                take(records)
+                segment.take(records, behind)
+            stop, at = piece.stop, behind if piece.stop == Stop.FILLER else piece.next
+        if stop == Stop.INVALID and checks == FOREIGN:
+            return self._pass_stale(segment, at, take)
+        return at, stop
+
+    def _pass_stale(
+        self, segment: SegmentRecords, at: int, take: Callable[[Records], None]
+    ) -> tuple[int, Stop]:
+        """Take one record whose trailer does not count if its body's CRC holds."""
+        form = np.array([at - segment.base, segment.base, FOREIGN_STALE, 0, 0, 0], np.int64)
+        rows = np.zeros(scan.ROW_WORDS, np.int64)
+        scan.scan_log(segment.view, form, rows)
+        if not form[5]:
+            return at, Stop.INVALID
+        end = segment.base + int(form[0])
+        table = rows.reshape(1, -1)
+        records = self._columns(Piece(segment.view, segment.base, table, end, Stop.LIMIT, 0))
+        take(records)
+        segment.take(records, end)
+        self._report.records += 1
+        return end, Stop.LIMIT
+
+    def _columns(self, piece: Piece) -> Records:
+        places = piece.rows[:, scan.TOPIC_AT], piece.rows[:, scan.TOPIC_SIZE]
+        numbers, names = number_names(piece.view, *places)
+        ours = [self._number(name) for name in names]
+        topics = np.array(ours, np.int64)[numbers] if ours else np.empty(0, np.int64)
+        return Records(piece.base, piece.rows, topics)
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.setdefault(name, len(self._numbers))
+        if number == len(self.names):
+            self.names.append(name)
+        return number
+
+    def _check_times(self, piece: Piece) -> None:
+        """LW-3: storeTimestamp does not go back."""
+        times = piece.rows[:, scan.STORE_MS]
+        before = np.concatenate([[self.last_ms], np.maximum.accumulate(times)[:-1]])
+        for index in np.flatnonzero(times < before)[:_TIMES_LISTED].tolist():
+            at = piece.base + int(piece.rows[index, scan.AT])
+            wanted = f"at least {int(before[index])}"
+            self._add(at, "storeTimestamp goes back", wanted, str(int(times[index])))
+        self.last_ms = max(self.last_ms, int(times.max()))
+
+    # ------------------------------------------------------------------------ where no record is
+
+    def _explain(self, segment: SegmentRecords, at: int, stop: Stop, last: bool) -> int | None:
+        """Report what is not the log's end; the position of the next sound record, or None."""
+        base, place = segment.base, at - segment.base
+        nonzero = first_nonzero(self._path(base), place, self.segment_bytes)
+        if stop == Stop.END and last and self._scope.log_end is None and nonzero is None:
+            return None
+        following = self._find_record(segment, place + 1) if nonzero is not None else None
+        at_end = last and following is None and self._scope.log_end is None
+        if at_end and not self._scope.whole:
+            return None  # the torn tail of a broker that was killed
+        segment.damaged = True
+        self.lost.append((at, base + self.segment_bytes if following is None else following))
+        if at_end and stop == Stop.END:
+            if self._scope.ours:
+                self._add(base + (nonzero or 0), "bytes behind the log's end", "zeroes")
+            return None
+        what, detail = self._verdict(segment, place)
+        expected = "a record or filler" if following is None else f"a record; next at {following}"
+        self._add(at, what, expected, detail)
+        return following
+
+    def _verdict(self, segment: SegmentRecords, place: int) -> tuple[str, str]:
+        """What the reference reader says of the bytes at a place."""
+        check = OWN if self._scope.ours else RECOVERY
+        position = segment.base + place
+        item = parse_record(segment.view.data, place, len(segment.view), check, position)
+        if isinstance(item, Invalid):
+            return f"no record: {item.fault}", item.detail
+        if isinstance(item, Filler):
+            return "wrong filler", f"size {item.size}"
+        return "no sound record", f"topic {item.topic!r}"
+
+    def _find_record(self, segment: SegmentRecords, start: int) -> int | None:
+        """Log position of the next sound record in a segment from byte `start` on."""
+        checks = OURS if self._scope.ours else FOREIGN_STALE
+        row = np.zeros(scan.ROW_WORDS, np.int64)
+        for begin in range(start, self.segment_bytes, _SEARCH_BYTES):
+            window = segment.view[begin : begin + _SEARCH_BYTES + layout.FILLER.size].tobytes()
+            for at in sorted(_finds(window)):
+                place = begin + at - layout.RECORD_MAGIC
+                if place < start:
+                    continue
+                form = np.array([place, segment.base, checks, 0, 0, 0], np.int64)
+                scan.scan_log(segment.view, form, row)
+                if form[5]:
+                    return segment.base + place
+        return None
+
+    def _check_behind_filler(self, segment: SegmentRecords) -> None:
+        """Ours are allocated afresh: nothing follows a filler (SF-20 allows anything)."""
+        if not self._scope.ours:
+            return
+        start = segment.end - segment.base + layout.FILLER.size
+        nonzero = first_nonzero(self._path(segment.base), start, self.segment_bytes)
+        if nonzero is not None:
+            self._add(segment.base + nonzero, "bytes behind a filler", "zeroes")
+
+    def _path(self, base: int) -> str:
+        return os.path.join(self._storage.root, segment_name(base))
+
+    def _add(self, position: int, what: str, expected: str = "", found: str = "") -> None:
+        """Note a finding at a log position."""
+        base = position // self.segment_bytes * self.segment_bytes
+        self._report.add(segment_name(base), position - base, what, expected, found)
+
+
+def _finds(window: bytes) -> set[int]:
+    places = set()
+    for magic in _MAGICS:
+        at = window.find(magic)
+        while at >= 0:
+            places.add(at)
+            at = window.find(magic, at + 1)
+    return places

@@ -1,0 +1,312 @@
+"""ConsumeQueues against the log: each record's unit, and nothing besides.
+
+Records are gathered by the hundred thousand, sorted by queue, laid out as units and compared with
+the files' bytes: no loop over records.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from brokerd.verify.holes import first_nonzero
+from shm import layout
+from shm.kernels import scan
+from shm.properties import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from brokerd.dump.settings import StoreSettings
+    from brokerd.verify.log import LogCheck, Records
+    from brokerd.verify.report import Report
+    from brokerd.verify.scope import Scope
+    from shm.storage import Storage
+
+DIRECTORY: Final = "consumequeue"
+UNIT: Final = layout.CQ_UNIT_BYTES
+#: Records that are compared at one time.
+GATHERED: Final = 1 << 19
+_LISTED_PER_CALL: Final = 20
+_FILES_OPEN: Final = 1024
+_QUEUE_BITS: Final = 32
+
+
+@dataclass(slots=True)
+class Queue:
+    """What the log says of one queue: its first queue offset and the next one."""
+
+    topic: str
+    queue_id: int
+    first: int = -1
+    next: int = 0
+
+    @property
+    def folder(self) -> str:
+        """Folder of its files."""
+        return f"{DIRECTORY}/{self.topic}/{self.queue_id}"
+
+
+class QueueCheck:
+    """Takes the log's records and compares each queue's units."""
+
+    def __init__(
+        self, storage: Storage, settings: StoreSettings, scope: Scope, report: Report,
+        log: LogCheck, batch_topics: frozenset[str],
+    ) -> None:  # fmt: skip
+        self._storage = storage
+        self._bytes = settings.queue_file_bytes
+        self._delays = np.array((0, *settings.delays_ms), np.int64)
+        self._scope = scope
+        self._report = report
+        self._log = log
+        self._batch_topics = batch_topics
+        self._gathered: list[tuple[NDArray[np.int64], ...]] = []
+        self._waiting = 0
+        self._views: OrderedDict[str, NDArray[np.uint8] | None] = OrderedDict()
+        #: By topic number << 32 | queue id.
+        self.queues: dict[int, Queue] = {}
+
+    # ------------------------------------------------------------------------------------ records
+
+    def take(self, records: Records) -> None:
+        """Remember the records that have units (SF-61)."""
+        rows = records.rows
+        kind = rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION
+        kept = (kind == 0) | (kind == layout.SYS_COMMIT)
+        if self._scope.units_end is not None:
+            kept &= records.base + rows[:, scan.AT] < self._scope.units_end
+        tags = rows[:, scan.TAGS_CODE]
+        names = self._log.names
+        if SCHEDULE_TOPIC in names:
+            tags = self._due(records, names.index(SCHEDULE_TOPIC))
+        queue_id = rows[:, scan.QUEUE_ID] & 0xFFFFFFFF
+        columns = (
+            records.topics << _QUEUE_BITS | queue_id, rows[:, scan.QUEUE_OFFSET],
+            rows[:, scan.AT] + records.base, rows[:, scan.SIZE], tags,
+        )  # fmt: skip
+        self._gathered.append(tuple(column[kept] for column in columns))
+        self._waiting += int(kept.sum())
+        if self._waiting >= GATHERED:
+            self.compare()
+
+    def _due(self, records: Records, schedule: int) -> NDArray[np.int64]:
+        """SF-63: units of delayed messages hold the time of delivery."""
+        rows = records.rows
+        delayed = (records.topics == schedule) & (rows[:, scan.DELAY] > 0)
+        level = np.clip(rows[:, scan.DELAY], 0, len(self._delays) - 1)
+        due = rows[:, scan.STORE_MS] + self._delays[level]
+        return np.where(delayed, due, rows[:, scan.TAGS_CODE])
+
+    def compare(self) -> None:
+        """Compare what was gathered, one queue after the other."""
+        if not self._waiting:
+            self._gathered.clear()
+            return
+        table = [np.concatenate(columns) for columns in zip(*self._gathered, strict=True)]
+        self._gathered.clear()
+        self._waiting = 0
+        order = np.argsort(table[0], kind="stable")
+        key, offset, position, size, tags = (column[order] for column in table)
+        units = np.empty(len(key), layout.CQ_UNIT.dtype)
+        units["physical_offset"], units["size"], units["tags_code"] = position, size, tags
+        cuts = [0, *(np.flatnonzero(np.diff(key)) + 1).tolist(), len(key)]
+        for start, end in pairwise(cuts):
+            queue = self._queue(int(key[start]))
+            if queue.topic not in self._batch_topics:
+                self._compare_queue(queue, offset[start:end], units[start:end])
+
+    def _queue(self, key: int) -> Queue:
+        queue = self.queues.get(key)
+        if queue is None:
+            queue_id = key & 0xFFFFFFFF
+            topic = self._log.names[key >> _QUEUE_BITS]
+            queue = self.queues[key] = Queue(topic, queue_id - (queue_id >> 31 << 32))
+        return queue
+
+    def _compare_queue(
+        self, queue: Queue, offsets: NDArray[np.int64], units: NDArray[np.void]
+    ) -> None:
+        """One queue's records in the order of the log: dense offsets (SF-42), equal units."""
+        wanted = queue.next if queue.first >= 0 else self._first_offset(int(offsets[0]))
+        before = np.concatenate([[wanted], offsets[:-1] + 1])
+        jumps = np.flatnonzero(offsets != before)
+        if not self._log.lost:
+            for index in jumps[:_LISTED_PER_CALL].tolist():
+                self._add_offset(queue, units[index], int(before[index]), int(offsets[index]))
+        if queue.first < 0:
+            queue.first = int(offsets[0])
+        queue.next = max(queue.next, int(offsets.max()) + 1)
+        self._report.units += len(offsets)
+        cuts = [0, *(index for index in jumps.tolist() if index), len(offsets)]
+        for start, end in pairwise(cuts):
+            self._compare_run(queue, int(offsets[start]), units[start:end])
+
+    def _first_offset(self, found: int) -> int:
+        """A queue starts at 0 unless older segments are gone."""
+        return 0 if self._report.log_start == 0 else found
+
+    def _add_offset(self, queue: Queue, unit: Any, wanted: int, found: int) -> None:  # noqa: ANN401
+        position = int(unit["physical_offset"])
+        base = position // self._log.segment_bytes * self._log.segment_bytes
+        name = f"{queue.topic} queue {queue.queue_id}"
+        self._report.add(
+            f"commitlog/{base:020d}", position - base, f"wrong queue offset in {name}",
+            str(wanted), str(found),
+        )  # fmt: skip
+
+    # -------------------------------------------------------------------------------------- units
+
+    def _compare_run(self, queue: Queue, first: int, units: NDArray[np.void]) -> None:
+        """Units of queue offsets from `first` on against the files that hold them."""
+        per_file = self._bytes // UNIT
+        done = 0
+        while done < len(units):
+            number, at = divmod(first + done, per_file)
+            count = min(len(units) - done, per_file - at)
+            path = f"{queue.folder}/{number * self._bytes:020d}"
+            view = self._view(path)
+            if view is not None:
+                wanted = units[done : done + count].view(np.uint8).reshape(-1, UNIT)
+                found = view[at * UNIT : (at + count) * UNIT].reshape(-1, UNIT)
+                if not np.array_equal(wanted, found):
+                    self._add_units(path, at, wanted, found)
+            done += count
+
+    def _add_units(
+        self, path: str, first: int, wanted: NDArray[np.uint8], found: NDArray[np.uint8]
+    ) -> None:
+        """Report the units of one file that differ; `first` is the number of the first one."""
+        bad = (wanted != found).any(axis=1)
+        left, right = _columns(wanted), _columns(found)
+        # SF-71: the address of an extension unit stands for the tagsCode.
+        addresses = right["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX
+        bad &= ~(addresses & (wanted[:, :12] == found[:, :12]).all(axis=1))
+        places = np.flatnonzero(bad)
+        for index in places[:_LISTED_PER_CALL].tolist():
+            what = "missing unit" if not found[index].any() else "wrong unit"
+            self._report.add(
+                path, (first + index) * UNIT, what, _told(left[index]), _told(right[index])
+            )
+        self._report.more += max(0, len(places) - _LISTED_PER_CALL)
+
+    def _view(self, path: str) -> NDArray[np.uint8] | None:
+        """A queue file's bytes; None, told once, if it is not there or has another length."""
+        if path in self._views:
+            self._views.move_to_end(path)
+            return self._views[path]
+        view = None
+        if not self._storage.exists(path):
+            self._report.add(path, None, "missing file")
+        elif self._storage.size_of(path) != self._bytes:
+            found = f"{self._storage.size_of(path)} bytes"
+            self._report.add(path, None, "wrong length", f"{self._bytes}", found)
+        else:
+            file = self._storage.open(path)
+            view = file.view()
+            file.close()
+        self._views[path] = view
+        while len(self._views) > _FILES_OPEN:
+            self._views.popitem(last=False)
+        return view
+
+    # ---------------------------------------------------------------------- what the log knows not
+
+    def finish(self) -> None:
+        """Look at all queue files there are for what no record of the log accounts for."""
+        self.compare()
+        self._views.clear()
+        self._report.queues = len(self.queues)
+        known = {(queue.topic, str(queue.queue_id)): queue for queue in self.queues.values()}
+        for topic in self._storage.list(DIRECTORY):
+            if topic in self._batch_topics:
+                continue
+            for folder in self._listed(f"{DIRECTORY}/{topic}"):
+                path = f"{DIRECTORY}/{topic}/{folder}"
+                if not folder.isdecimal() or not self._storage.is_directory(path):
+                    self._report.add(path, None, "stray file", "a folder per queue id")
+                    continue
+                self._check_files(known.get((topic, folder)) or Queue(topic, int(folder), 0))
+
+    def _listed(self, folder: str) -> list[str]:
+        if self._storage.is_directory(folder):
+            return self._storage.list(folder)
+        self._report.add(folder, None, "stray file", "a folder per topic")
+        return []
+
+    def _check_files(self, queue: Queue) -> None:
+        end = queue.next * UNIT
+        for name in self._storage.list(queue.folder):
+            path = f"{queue.folder}/{name}"
+            if len(name) != 20 or not name.isdecimal() or int(name) % self._bytes:
+                self._report.add(path, None, "stray file", f"multiples of {self._bytes} as names")
+                continue
+            base = int(name)
+            if base + self._bytes <= end:
+                self._check_front(queue, path, base)
+            elif self._scope.whole:
+                self._check_rest(queue, path, base)
+
+    def _check_rest(self, queue: Queue, path: str, base: int) -> None:
+        """Behind a queue's last unit everything is zero."""
+        self._check_front(queue, path, base)
+        size = self._storage.size_of(path)
+        if size != self._bytes:
+            if base >= queue.next * UNIT:  # else told by the comparison
+                self._report.add(path, None, "wrong length", f"{self._bytes}", f"{size} bytes")
+            return
+        start = max(0, queue.next * UNIT - base)
+        nonzero = first_nonzero(os.path.join(self._storage.root, path), start, self._bytes)
+        while nonzero is not None:
+            unit = _columns(self._read(path, nonzero // UNIT * UNIT))[0]
+            if not self._is_lost(int(unit["physical_offset"])):
+                break
+            start = (nonzero // UNIT + 1) * UNIT
+            nonzero = first_nonzero(os.path.join(self._storage.root, path), start, self._bytes)
+        else:
+            return
+        self._report.add(
+            path, nonzero // UNIT * UNIT, "unit without a record", "zeroes", _told(unit)
+        )
+
+    def _check_front(self, queue: Queue, path: str, base: int) -> None:
+        """Units in front of the first record are fillers (SF-65), or their records are gone."""
+        count = min(queue.first - base // UNIT, self._bytes // UNIT)
+        if count <= 0 or self._storage.size_of(path) != self._bytes or self._log.lost:
+            return
+        file = self._storage.open(path)
+        units = _columns(file.view()[: count * UNIT].reshape(-1, UNIT))
+        file.close()
+        fillers = units["size"] == layout.CQ_FILLER_SIZE
+        gone = units["physical_offset"] < self._report.log_start
+        for index in np.flatnonzero(~(fillers | gone))[:_LISTED_PER_CALL].tolist():
+            self._report.add(
+                path, index * UNIT, "unit without a record", "a filler", _told(units[index])
+            )
+
+    def _read(self, path: str, at: int) -> NDArray[np.uint8]:
+        file = self._storage.open(path)
+        unit = bytearray(UNIT)
+        file.read_into(unit, at)
+        file.close()
+        return np.frombuffer(unit, np.uint8).reshape(1, UNIT)
+
+    def _is_lost(self, position: int) -> bool:
+        """Whether damage of the log has taken the record of a unit: that is told already."""
+        return any(start <= position < end for start, end in self._log.lost)
+
+
+def _columns(units: NDArray[np.uint8]) -> Any:  # noqa: ANN401 - a structured array
+    return np.ascontiguousarray(units).view(layout.CQ_UNIT.dtype).reshape(-1)
+
+
+def _told(unit: Any) -> str:  # noqa: ANN401 - a row of a structured array
+    position, size, tags = (int(unit[name]) for name in ("physical_offset", "size", "tags_code"))
+    if not position and not size and not tags:
+        return "zeroes"
+    return f"position {position} size {size} tags {tags}"

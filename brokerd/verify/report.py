@@ -1,0 +1,76 @@
+"""What a verification found, and how much it looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+#: Findings that are listed; more are counted.
+LISTED_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be. `position` is a byte of the file `path`."""
+
+    path: str
+    position: int | None
+    what: str
+    expected: str = ""
+    found: str = ""
+
+    def __str__(self) -> str:
+        place = self.path if self.position is None else f"{self.path} at {self.position}"
+        parts = [f"expected {self.expected}"] if self.expected else []
+        parts += [f"found {self.found}"] if self.found else []
+        return f"{place}: {self.what}" + (": " + ", ".join(parts) if parts else "")
+
+
+@dataclass(slots=True)
+class Report:
+    """The outcome. `state` is the store's: stopped, killed or running; log positions are bytes.
+
+    `judged_to` is the log position up to which records had to be sound: all of a stopped store,
+    what was durable before a kill, what is dispatched of a running one.
+    """
+
+    store: str
+    state: str = "stopped"
+    ours: bool = True
+    log_start: int = 0
+    log_end: int = 0
+    judged_to: int = 0
+    segments: int = 0
+    records: int = 0
+    queues: int = 0
+    units: int = 0
+    sidecars: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    more: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing was found."""
+        return not self.findings
+
+    def add(
+        self, path: str, position: int | None, what: str, expected: str = "", found: str = ""
+    ) -> None:
+        """Note a finding; beyond LISTED_MAX it is only counted."""
+        if len(self.findings) < LISTED_MAX:
+            self.findings.append(Finding(path, position, what, expected, found))
+        else:
+            self.more += 1
+
+    def __str__(self) -> str:
+        lines = [str(finding) for finding in self.findings]
+        if self.more:
+            lines.append(f"... and {self.more} more")
+        owner = "" if self.ours else ", written by another broker"
+        lines.append(
+            f"{self.store} ({self.state}{owner}): {self.records} records in"
+            f" {self.segments} segments from {self.log_start} to {self.log_end},"
+            f" {self.units} units in {self.queues} queues, {self.sidecars} sidecars:"
+            f" {len(self.findings) + self.more} findings"
+        )
+        return "\n".join(lines)

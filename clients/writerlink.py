@@ -1,0 +1,299 @@
+"""A producer's link to the writer: a session and its lane, which outlive neither broker nor ring.
+
+Entries go in, completions come out into pages, and whoever waits does it here. After the broker's
+end, and for a message that is larger than the ring, the link attaches anew under the same identity
+and submits again what may not be in the log; the writer knows what is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.fastcall import FastPut
+from clients.lane import WriterLane
+from clients.receipts import Pages, ReceiptFuture, refusal
+from clients.routes import Routes
+from clients.session import Session
+from shm import layout, limits
+from shm.codes import EntryFlag, Status
+from shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
+from shm.kernels import frames, ring
+
+RECEIPT: Final = int(EntryFlag.RECEIPT)
+REATTACH_S: Final = 0.02
+BROKER_PORT: Final = 10911
+_HOST: Final = bytes([127, 0, 0, 1])
+_links: weakref.WeakSet[WriterLink] = weakref.WeakSet()
+
+
+class WriterLink:
+    """What a producer and its receipts share; `lock` guards the lane and everything about it.
+
+    Deadlines are nanoseconds of CLOCK_BOOTTIME. `fast` is the native put over the same lane.
+    """
+
+    def __init__(self, home: str | os.PathLike[str] | None, timeout: float) -> None:
+        self.timeout = timeout
+        self.lock = threading.RLock()
+        self.pages = Pages()
+        self.routes = Routes()
+        self.fast: FastPut | None = None
+        self.is_open = False
+        self._home = home
+        self._identity = os.urandom(10)
+        self._up_bytes = 0
+        self._refused: GantryError | None = None
+        self._watched: list[ReceiptFuture] = []
+        self._watcher: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Attach for the first time. Raises BrokerGone, NotPermitted, Incompatible."""
+        session = Session(self._home, self._identity, up_bytes=self._up_bytes)
+        self._attach(session, WriterLane(session.arena, session.plan.writer, 0, 0))
+        self.is_open = True
+        _links.add(self)
+
+    def raise_refusal(self) -> None:
+        """Raise what a oneway send was refused with since the last call, if one was."""
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
+
+    def put_until_room(self, attempt: Any, deadline: int, size: int) -> int:  # noqa: ANN401
+        """Put until the ring has room. Raises QueueFull, or BrokerGone and the like."""
+        while True:
+            seen = self.lane.taken()  # before the attempt: what it may miss must wake us
+            result = int(attempt())
+            if result > 0:
+                return result
+            if result == ring.TOO_LARGE:
+                self._enlarge(size, deadline)
+                continue
+            self.look()
+            moved = self._wait_once(deadline, lambda seen=seen: self.lane.taken() != seen)
+            if not moved:
+                raise QueueFull(
+                    "the ring to the broker stayed full: it is slower than this producer,"
+                    " or its receipts are not taken; wait longer (timeout=) or send less",
+                    timeout=self.timeout,
+                )
+
+    def drive(self, receipt: ReceiptFuture, timeout: float | None) -> None:
+        """Take completions until the receipt is decided."""
+        deadline = self.deadline(timeout)
+        while True:
+            self.look()
+            if receipt.settle():
+                return
+            if self._spin(receipt):
+                return
+            if not self._wait_receipt(receipt, deadline):
+                raise Timeout(
+                    "no receipt yet; the message may still be stored (ask the future again)",
+                    seq=receipt._seq,
+                )
+
+    def _spin(self, receipt: ReceiptFuture) -> bool:
+        """A short look-out before sleeping: a wake-up costs more than the broker's answer."""
+        if receipt.wanted_end or not self.lane.spin_completed(limits.SPIN_ROUNDS):
+            return False
+        self.look()
+        return receipt.settle()
+
+    def _wait_receipt(self, receipt: ReceiptFuture, deadline: int) -> bool:
+        wanted = receipt.wanted_end
+        if wanted:
+            at = layout.ARENA_DURABLE_WANTED
+
+            def ready() -> bool:
+                board = self.session.board
+                ring.publish(self.session.arena, at, wanted)
+                return bool(board.word(layout.BOARD_DURABLE) >= wanted)
+
+            return self._sleep(deadline, ready)
+        moved = self._sleep(deadline, lambda: not self.lane.arm_completed())
+        self.lane.disarm()
+        return moved
+
+    def _wait_once(self, deadline: int, ready: Any) -> bool:  # noqa: ANN401
+        def armed() -> bool:
+            self.lane.arm_taken(self.lane.taken())
+            return bool(ready())
+
+        moved = self._sleep(deadline, armed)
+        self.lane.disarm()
+        return moved
+
+    def _sleep(self, deadline: int, ready: Any) -> bool:  # noqa: ANN401
+        """Session.wait, over restarts of the broker: attach again and submit what is open."""
+        session = self.session
+        try:
+            return session.wait(deadline, ready)
+        except (BrokerGone, Closed) as error:
+            with self.lock:
+                # Another thread may have replaced it meanwhile; then there is news to look at.
+                if self.session is session:
+                    if isinstance(error, Closed):
+                        raise
+                    self._attach_again(deadline)
+            return True
+
+    def wait_taken(self, deadline: int) -> None:
+        """Until all that is put by now is in the log; a new session's ring has it once more."""
+        lane, end = self.lane, self.lane.put_end
+        while lane.taken() < end:
+            if not self._wait_once(deadline, lambda lane=lane, end=end: lane.taken() >= end):
+                raise Timeout("not everything is in the log yet", seen=lane.taken())
+            if self.lane is not lane:
+                lane, end = self.lane, self.lane.put_end
+
+    def look(self) -> None:
+        """Take the completions that are there, without waiting."""
+        with self.lock:
+            while True:
+                rows = self.lane.drain()
+                if self.lane.wants_bell:
+                    self.session.writer_bell.ring()
+                if not len(rows):
+                    return
+                self._note_refusals(rows)
+                self.pages.fill(rows)
+
+    def _note_refusals(self, rows: NDArray[np.int64]) -> None:
+        """Keep the first refusal that no receipt will tell: of a oneway send."""
+        bad = rows[rows[:, frames.OUT_STATUS] > Status.DUPLICATE]
+        for row in bad[bad[:, frames.OUT_STATUS] != Status.UNKNOWN_POSITION]:
+            if not row[frames.OUT_FLAGS] & RECEIPT:
+                self._refused = refusal(Status(int(row[frames.OUT_STATUS])), "a topic")
+                return
+
+    def watch(self, receipt: ReceiptFuture) -> None:
+        """Decide receipts that have callbacks in a thread of our own."""
+        with self.lock:
+            self._watched.append(receipt)
+            if self._watcher is None:
+                self._watcher = threading.Thread(
+                    target=self._watch, name="gantrymq-receipts", daemon=True
+                )
+                self._watcher.start()
+
+    def _watch(self) -> None:
+        while True:
+            with self.lock:
+                if not self._watched:
+                    self._watcher = None
+                    return
+                receipt = self._watched[0]
+            try:
+                self.drive(receipt, None)
+            except GantryError as error:
+                if receipt._state == "PENDING":
+                    receipt.set_exception(error)
+            with self.lock:
+                self._watched.remove(receipt)
+
+    def durable(self) -> int:
+        """The board's durable position."""
+        return self.session.board.word(layout.BOARD_DURABLE)
+
+    @property
+    def identity(self) -> tuple[str, bytes]:
+        """First 20 digits of message ids, and the stored host."""
+        return self._identity.hex().upper(), self._store_host
+
+    def _attach(self, session: Session, lane: WriterLane) -> None:
+        self.session = session
+        self.lane = lane
+        self._store_host = _HOST + BROKER_PORT.to_bytes(4, "big")
+        if self.fast is not None:
+            self.fast.attach(session.arena, self.lane.words, session.writer_bell.fileno())
+
+    def living(self, deadline: int) -> Session:
+        try:
+            self.session.check()
+        except BrokerGone:
+            self._attach_again(deadline)
+        return self.session
+
+    def _attach_again(self, deadline: int) -> None:
+        """After the broker's end: a new session under the old identity. Raises BrokerGone."""
+        self.require_open()
+        self._replace_session(deadline, self._up_bytes)
+
+    def _replace_session(self, deadline: int, up_bytes: int) -> None:
+        """Go on with a new session and what may not be in the log; a failure changes nothing."""
+        if self.fast is not None:
+            self.fast.detach()
+        self.look()
+        while True:
+            try:
+                session, lane = self._open_session(up_bytes)
+                break
+            except BrokerGone:
+                if time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= deadline:
+                    raise
+                threading.Event().wait(REATTACH_S)
+        lane.refill(self.lane.unsettled())
+        old = self.session
+        self._attach(session, lane)
+        old.close()
+        session.writer_bell.ring()
+
+    def _open_session(self, up_bytes: int) -> tuple[Session, WriterLane]:
+        """A session under the old identity that knows all routes, with an empty ring."""
+        old = self.lane
+        session = Session(self._home, self._identity, up_bytes=up_bytes)
+        try:
+            self.routes.attach(session)
+        except BaseException:
+            session.close()
+            raise
+        completed = int(old.words[frames.COMPLETED])
+        return session, WriterLane(session.arena, session.plan.writer, old.seq, completed)
+
+    def _enlarge(self, size: int, deadline: int) -> None:
+        """A message larger than half the ring: attach again with a larger one."""
+        wanted = limits.WRITER_UP_BYTES
+        while wanted < 4 * (size + layout.ENTRY_BYTES + limits.PROPERTIES_BYTES_MAX):
+            wanted *= 2
+        if wanted <= self._up_bytes:
+            raise MessageIllegal(f"{size} bytes do not fit into the ring to the broker")
+        self.wait_taken(deadline)
+        self._replace_session(deadline, wanted)
+        self._up_bytes = wanted
+
+    def ring_if_wanted(self) -> None:
+        if self.lane.wants_bell:
+            self.session.writer_bell.ring()
+
+    def deadline(self, timeout: float | None) -> int:
+        seconds = self.timeout if timeout is None else timeout
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(seconds * 1e9)
+
+    def require_open(self) -> None:
+        if not self.is_open:
+            raise Closed("this producer is closed, or belongs to the parent of this process")
+
+    def end(self) -> None:
+        self.is_open = False
+        if self.fast is not None:
+            self.fast.detach()
+        self.session.close()
+
+
+def _close_in_child() -> None:
+    for link in list(_links):
+        link.is_open = False
+        if link.fast is not None:
+            link.fast.detach()
+        link.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

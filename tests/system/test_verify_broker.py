@@ -1,0 +1,78 @@
+"""`store verify` while a broker runs, after a kill, and as a command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from brokerd.verify import verify
+from gantrymq import Producer
+from shm.errors import StoreBusy
+from tests.support.brokers import command
+from tests.support.small_stores import RECORDS, SEGMENT_BYTES, flip, send, small_broker
+from tests.support.watchdog import poll_until
+
+FIRST = f"commitlog/{0:020d}"
+SECOND = f"commitlog/{SEGMENT_BYTES:020d}"
+
+
+def test_a_running_store_is_judged_where_it_is_dispatched() -> None:
+    """What is dispatched does not change any more, whatever is sent meanwhile."""
+    with small_broker() as broker, Producer(broker.home) as producer:
+        send(broker)
+        store = broker.home / "store"
+        poll_until(lambda: verify(store).units == RECORDS, "everything is dispatched", 30.0)
+        for number in range(RECORDS):
+            producer.send_oneway("orders", b"meanwhile %d" % number)
+        report = verify(store)
+        assert report.ok, str(report)
+        assert report.state == "running"
+        assert report.units == report.records >= RECORDS
+
+
+def test_a_killed_store_is_judged_where_it_was_durable() -> None:
+    """What lies behind the durable position may be torn: the next start cuts it."""
+    with small_broker() as broker:
+        with Producer(broker.home, durability="durable") as producer:
+            durable = [producer.send("orders", b"durable %d" % i) for i in range(50)]
+        broker.process.kill()
+        broker.process.wait()
+        store = broker.home / "store"
+        report = verify(store)
+        assert report.ok, str(report)
+        assert report.state == "killed"
+        last = int(durable[-1].offset_msg_id[16:], 16)
+        assert report.judged_to > last
+        flip(store / FIRST, last + 20)
+        assert [(f.path, f.position) for f in verify(store).findings] == [(FIRST, last)]
+
+
+def test_a_store_of_an_unknown_broker_that_runs_is_refused() -> None:
+    with small_broker() as broker:
+        board = broker.home / "run" / "board"
+        kept = board.read_bytes()
+        board.unlink()
+        with pytest.raises(StoreBusy, match="stop it first"):
+            verify(broker.home / "store")
+        board.write_bytes(kept)
+
+
+def test_the_command_says_it_by_its_exit_code(tmp_path: Path) -> None:
+    """0 and 1, as documented; `--json` for programs; no progress without a terminal."""
+    store = tmp_path / "store"
+    with small_broker() as broker:
+        send(broker)
+        broker.stop()
+        shutil.copytree(broker.home / "store", store)
+    clean = command("store", "verify", store, "--json")
+    assert (clean.returncode, clean.stderr) == (0, "")
+    content = json.loads(clean.stdout)
+    assert (content["ok"], content["findings"], content["records"]) == (True, [], RECORDS)
+    flip(store / SECOND, 50)
+    damaged = command("store", "verify", store)
+    assert damaged.returncode == 1
+    assert f"{SECOND} at 0: no record" in damaged.stdout
+    assert damaged.stderr == "gantrymq: the store does not hold what it should; see above\n"

@@ -1,0 +1,352 @@
+"""`store verify` on stores of real brokers: a clean one is clean, each planted fault is found."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.verify import Finding, verify
+from shm import layout
+from shm.record import Record, encode_record, parse_record
+from tests.support.small_stores import (
+    QUEUE_FILE_BYTES,
+    RECORDS,
+    SEGMENT_BYTES,
+    flip,
+    send,
+    small_broker,
+)
+
+FIRST, SECOND = f"commitlog/{0:020d}", f"commitlog/{SEGMENT_BYTES:020d}"
+SIDECAR = f"gantry/segments/{SEGMENT_BYTES:020d}"
+Store = Path
+
+
+@pytest.fixture(scope="session")
+def clean_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a broker that was stopped; not to be changed."""
+    kept = tmp_path_factory.mktemp("verify") / "store"
+    with small_broker() as broker:
+        send(broker)
+        broker.stop()
+        shutil.copytree(broker.home / "store", kept)
+    return kept
+
+
+@pytest.fixture
+def store(clean_store: Path, tmp_path: Path) -> Path:
+    """A copy to plant faults in."""
+    return Path(shutil.copytree(clean_store, tmp_path / "store"))
+
+
+def put(path: Path, position: int, patch: bytes) -> None:
+    """Overwrite bytes."""
+    data = bytearray(path.read_bytes())
+    data[position : position + len(patch)] = patch
+    path.write_bytes(data)
+
+
+def only(findings: list[Finding], path: str) -> Finding:
+    """The one finding about a file."""
+    (found,) = [finding for finding in findings if finding.path == path]
+    return found
+
+
+def starts_of(store: Path, segment: str) -> list[int]:
+    """Bytes of a segment where its records begin."""
+    data, at, starts = (store / segment).read_bytes(), 0, []
+    while int.from_bytes(data[at + 4 : at + 8], "big") == layout.RECORD_MAGIC_V1:
+        starts.append(at)
+        at += int.from_bytes(data[at : at + 4], "big")
+    return starts
+
+
+def queue_file(topic: str, base: int = 0) -> str:
+    return f"consumequeue/{topic}/0/{base:020d}"
+
+
+# --------------------------------------------------------------------------------------- no faults
+
+
+def test_a_stopped_store_is_clean(clean_store: Path) -> None:
+    """All records, units and sidecars are looked at; SF-20, SF-22, SF-61 to SF-65."""
+    report = verify(clean_store)
+    assert report.ok, str(report)
+    assert (report.records, report.units, report.queues) == (RECORDS, RECORDS, 3)
+    assert report.state == "stopped"
+    assert report.judged_to == report.log_end > 4 * SEGMENT_BYTES
+    assert report.sidecars == report.segments - 1 >= 4
+
+
+def test_verifying_changes_nothing(store: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    verify(store)
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+
+
+def test_progress_reaches_the_end(clean_store: Path) -> None:
+    calls: list[tuple[int, int, str]] = []
+    report = verify(clean_store, progress=lambda *call: calls.append(call))
+    total = report.segments * SEGMENT_BYTES
+    assert [done for done, _, _ in calls] == list(range(SEGMENT_BYTES, total + 1, SEGMENT_BYTES))
+    assert {(of, what) for _, of, what in calls} == {(total, "checking the log")}
+
+
+# ------------------------------------------------------------------------------------ faults, log
+
+
+@pytest.mark.parametrize("place", [9, 21, 30, 60, 84, 120, -30, -5])
+def test_a_bit_of_a_record(store: Path, place: int) -> None:
+    """Head, body, properties or trailer: found at the record; those behind are still checked."""
+    starts = starts_of(store, SECOND)
+    flip(store / SECOND, starts[7] + place if place > 0 else starts[8] + place)
+    report = verify(store)
+    found = [finding for finding in report.findings if finding.path == SECOND]
+    assert [finding.position for finding in found if "block" not in finding.what] == [starts[7]]
+    assert f"next at {SEGMENT_BYTES + starts[8]}" in str(found[0])
+    assert report.records == RECORDS - 1
+    assert len(report.findings) == len(found) == 2, "besides the record the MiB block differs"
+
+
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_a_bit_of_a_length_or_magic(store: Path, place: int) -> None:
+    """The walk finds its way again behind a record whose length can't be believed."""
+    starts = starts_of(store, SECOND)
+    flip(store / SECOND, starts[7] + place, 0x01)
+    report = verify(store)
+    assert report.records == RECORDS - 1
+    assert starts[7] in {finding.position for finding in report.findings}
+
+
+def test_zeroed_records_amid_a_segment(store: Path) -> None:
+    starts = starts_of(store, SECOND)
+    put(store / SECOND, starts[3], bytes(starts[9] - starts[3]))
+    report = verify(store)
+    assert report.records == RECORDS - 6
+    assert {finding.position for finding in report.findings if finding.path == SECOND} == {
+        starts[3],
+        0,  # the MiB block
+    }
+
+
+def test_a_filler_that_lies(store: Path) -> None:
+    """SF-20: the size says how many bytes are left."""
+    data = (store / FIRST).read_bytes()
+    filler = data.rindex(layout.FILLER_MAGIC.to_bytes(4, "big")) - 4
+    flip(store / FIRST, filler + 3, 0x01)
+    found = [finding for finding in verify(store).findings if finding.path == FIRST]
+    assert filler in {finding.position for finding in found}
+
+
+def test_bytes_behind_a_filler(store: Path) -> None:
+    data = (store / FIRST).read_bytes()
+    filler = data.rindex(layout.FILLER_MAGIC.to_bytes(4, "big")) - 4
+    assert filler + 20 < SEGMENT_BYTES
+    put(store / FIRST, filler + 19, b"\x01")
+    found = [finding for finding in verify(store).findings if finding.path == FIRST]
+    assert (filler + 19, "bytes behind a filler") in {(f.position, f.what) for f in found}
+
+
+def test_bytes_behind_the_logs_end(store: Path) -> None:
+    report = verify(store)
+    base = report.log_end // SEGMENT_BYTES * SEGMENT_BYTES
+    place = report.log_end - base + 100
+    put(store / f"commitlog/{base:020d}", place, b"garbage")
+    found = only(verify(store).findings, f"commitlog/{base:020d}")
+    assert (found.position, found.what) == (place, "bytes behind the log's end")
+
+
+def test_a_time_that_goes_back(store: Path) -> None:
+    """LW-3; the record's own trailer is true, so only the order tells."""
+    starts = starts_of(store, SECOND)
+    data = (store / SECOND).read_bytes()
+    record = parse_record(data, starts[5], len(data))
+    assert isinstance(record, Record)
+    fields = {name: getattr(record, name) for name in Record.__dataclass_fields__}
+    fields["store_timestamp"] -= 60_000
+    put(store / SECOND, starts[5], encode_record(Record(**fields), trailer=True))
+    found = [f for f in verify(store).findings if f.what == "storeTimestamp goes back"]
+    assert [(finding.path, finding.position) for finding in found] == [(SECOND, starts[5])]
+
+
+def test_a_missing_segment(store: Path) -> None:
+    """SF-9: named, and its records' units are not told one by one."""
+    (store / SECOND).unlink()
+    report = verify(store)
+    assert ("missing segment", SECOND) in {(f.what, f.path) for f in report.findings}
+    assert not [f for f in report.findings if f.path.startswith("consumequeue/")]
+
+
+def test_a_segment_of_another_length(store: Path) -> None:
+    path = store / SECOND
+    path.write_bytes(path.read_bytes()[:-100])
+    found = [f for f in verify(store).findings if f.what == "wrong length"]
+    assert [(f.path, f.found) for f in found] == [(SECOND, f"{SEGMENT_BYTES - 100} bytes")]
+
+
+# --------------------------------------------------------------------------------- faults, queues
+
+
+def test_swapped_units(store: Path) -> None:
+    """Both are sound units of the same queue, at each other's place (SF-64)."""
+    path = store / queue_file("orders")
+    data = path.read_bytes()
+    put(path, 100, data[140:160])
+    put(path, 140, data[100:120])
+    report = verify(store)
+    assert [(f.path, f.position, f.what) for f in report.findings] == [
+        (queue_file("orders"), 100, "wrong unit"),
+        (queue_file("orders"), 140, "wrong unit"),
+    ]
+    assert report.findings[0].found == report.findings[1].expected
+
+
+@pytest.mark.parametrize("place", [3, 10, 19])
+def test_a_bit_of_a_unit(store: Path, place: int) -> None:
+    """Position, size or tagsCode."""
+    flip(store / queue_file("audit", QUEUE_FILE_BYTES), 200 + place, 0x02)
+    found = only(verify(store).findings, queue_file("audit", QUEUE_FILE_BYTES))
+    assert (found.position, found.what) == (200, "wrong unit")
+
+
+def test_a_missing_unit(store: Path) -> None:
+    put(store / queue_file("other"), 400, bytes(20))
+    found = only(verify(store).findings, queue_file("other"))
+    assert (found.position, found.what, found.found) == (400, "missing unit", "zeroes")
+
+
+def test_an_extra_unit(store: Path) -> None:
+    """Behind the last record's unit all is zero."""
+    per_file = QUEUE_FILE_BYTES // 20
+    base = RECORDS // 3 // per_file * QUEUE_FILE_BYTES
+    name = queue_file("orders", base)
+    unit = layout.CQ_UNIT.pack(physical_offset=7, size=100, tags_code=5)
+    path = store / name
+    if not path.exists():
+        path.write_bytes(bytes(QUEUE_FILE_BYTES))
+    put(path, RECORDS // 3 % per_file * 20 + 40, unit)
+    found = only(verify(store).findings, name)
+    assert (found.position, found.what) == (
+        RECORDS // 3 % per_file * 20 + 40,
+        "unit without a record",
+    )
+    assert found.found == "position 7 size 100 tags 5"
+
+
+def test_a_queue_of_no_record(store: Path) -> None:
+    path = store / "consumequeue/orders/3" / f"{0:020d}"
+    path.parent.mkdir()
+    path.write_bytes(layout.CQ_UNIT.pack(physical_offset=0, size=100) + bytes(980))
+    found = only(verify(store).findings, f"consumequeue/orders/3/{0:020d}")
+    assert (found.position, found.what) == (0, "unit without a record")
+
+
+def test_a_missing_queue_file(store: Path) -> None:
+    (store / queue_file("orders", QUEUE_FILE_BYTES)).unlink()
+    found = only(verify(store).findings, queue_file("orders", QUEUE_FILE_BYTES))
+    assert found.what == "missing file"
+
+
+# ------------------------------------------------------------------------------ faults, other files
+
+
+def test_a_bit_of_a_sidecar(store: Path) -> None:
+    flip(store / SIDECAR, 300)
+    found = only(verify(store).findings, SIDECAR)
+    assert (found.what, found.found) == (
+        "damaged sidecar",
+        "its CRC differs; delete it, it is built again from its segment",
+    )
+
+
+def test_a_sidecar_of_another_segment(store: Path) -> None:
+    """Sound in itself, but not what this segment holds."""
+    shutil.copy(store / f"gantry/segments/{0:020d}", store / SIDECAR)
+    wrong = {f.what for f in verify(store).findings if f.path == SIDECAR}
+    assert "wrong base" in wrong
+    assert "wrong end" in wrong
+
+
+def test_a_missing_sidecar_is_no_fault(store: Path) -> None:
+    """It is derived: who needs it builds it."""
+    (store / SIDECAR).unlink()
+    assert verify(store).ok
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "commitlog/notes.txt",
+        f"commitlog/{12345:020d}",
+        f"{'consumequeue/orders/0'}/core",
+        "consumequeue/orders/x",
+        "gantry/left.over",
+        "gantry/spare",
+        f"gantry/segments/{SEGMENT_BYTES * 1000:020d}",
+        "README",
+    ],
+)
+def test_a_stray_file(store: Path, name: str) -> None:
+    """SF-11: RocketMQ refuses to start over one in its folders."""
+    (store / name).write_bytes(b"stray")
+    report = verify(store)
+    assert only(report.findings, name).what == "stray file"
+    assert len(report.findings) == 1
+
+
+def damage_progress(store: Path) -> int | None:
+    path = store / "gantry/queues.json"
+    content: dict[str, Any] = json.loads(path.read_text())
+    content["queues"]["orders@0"] += 1
+    path.write_text(json.dumps(content))
+    return 0
+
+
+def damage_producers(store: Path) -> int | None:
+    flip(store / "gantry/producers", layout.PRODUCERS_HEAD.size + 3)
+    return layout.PRODUCERS_HEAD.offset("crc")
+
+
+def damage_slot(store: Path) -> int | None:
+    flip(store / "gantry/checkpoint", layout.GANTRY_CHECKPOINT_SLOT_BYTES + 40)
+    return layout.GANTRY_CHECKPOINT_SLOT_BYTES
+
+
+def damage_topics(store: Path) -> int | None:
+    path = store / "config/topics.json"
+    path.write_text(path.read_text()[:50])
+    return 50
+
+
+def damage_ledger(store: Path) -> int | None:
+    path = store / "gantry/ledger"
+    data = path.read_bytes()
+    path.write_bytes(data + bytes(10))
+    return len(data)
+
+
+def damage_times(store: Path) -> int | None:
+    put(store / "checkpoint", 0, (1 << 50).to_bytes(8, "big"))
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("gantry/queues.json", damage_progress),
+        ("gantry/producers", damage_producers),
+        ("gantry/checkpoint", damage_slot),
+        ("config/topics.json", damage_topics),
+        ("gantry/ledger", damage_ledger),
+        ("checkpoint", damage_times),
+    ],
+)
+def test_a_damaged_small_file(store: Path, name: str, damage: Callable[[Path], int | None]) -> None:
+    place = damage(store)
+    found = [finding for finding in verify(store).findings if finding.path == name]
+    assert place in {finding.position for finding in found}
