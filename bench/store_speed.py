@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from bench.crew import BenchError, Crew, Phase, Unavailable
+from bench.crew import BenchError, Crew, Phase
 from bench.harness import Bench
 from bench.measure import Measurement
-from bench.ours import Serving, scratch, serving
+from bench.ours import TOPIC, Serving, scratch, serving, stop_hard
 from bench.sizes import PIPELINE_COMMANDS
+
+if TYPE_CHECKING:
+    from brokerd.config import Configuration
+    from shm.board import Board
+    from workers.session import Attached, Detached
+
+#: One segment holds the whole log, so that recovery has to scan all of it.
+_ONE_SEGMENT: Final = {"mapped_file_size_commit_log": 1 << 31}
 
 _RECORD_BYTES = 230
 """About what a body of 100 bytes takes in the log; it only plans the fill."""
@@ -31,13 +43,156 @@ def verify(bench: Bench) -> Measurement:
 
 
 def recovery(bench: Bench) -> Measurement:
-    """Recovery of a store whose broker was killed, by scanning the whole log."""
-    raise Unavailable(f"recovery of {bench.sizes.store_bytes} bytes is not connected yet")
+    """Recovery of a store whose broker was killed, by scanning the whole log.
+
+    As a start on the same boot does it: the killed broker's board is there.
+    """
+    with scratch(bench) as directory:
+        with serving(directory, _ONE_SEGMENT, bench.sizes.timeout_s) as server:
+            fill(bench, server)
+            stop_hard(server)
+        seconds, log_bytes = _recover(server.home)
+    return Measurement(values={"mb_s": log_bytes / 1e6 / seconds}, note=f"{log_bytes} bytes")
+
+
+def _recover(home: Path) -> tuple[float, int]:
+    """Seconds of `recover` and the log's bytes; kernels are loaded before."""
+    from brokerd import recovery as code
+    from brokerd.epoch import find_old_board
+    from clients.home import store_of
+    from shm import jit
+    from shm.board import unlink_board
+    from shm.storage import PosixStorage
+
+    storage = PosixStorage(str(store_of(home)))
+    settings = _configuration(storage).settings
+    jit.warm()
+    board = find_old_board(home)
+    if board is None:
+        raise BenchError("recovery: the killed broker has left no board")
+    try:
+        started = time.monotonic()
+        found = code.recover(storage, settings, board)
+        return time.monotonic() - started, found.appended - found.low
+    finally:
+        unlink_board(board.name)
 
 
 def dispatch(bench: Bench, queues: int) -> Measurement:
-    """The reader alone, on a log that nobody has dispatched."""
-    raise Unavailable(f"dispatch to {queues} queues is not connected yet")
+    """The reader alone, in this process, on a log that nobody has dispatched."""
+    from clients.control import look_at
+    from shm import wire
+
+    with scratch(bench) as directory:
+        with serving(directory, {}, bench.sizes.timeout_s) as server:
+            with look_at(server.home) as control:
+                control.request(wire.CreateTopic(TOPIC, queues, "written"), wire.TopicOpened)
+            fill(bench, server)
+        records, seconds = _dispatch(server.home, time.monotonic() + bench.sizes.timeout_s)
+    return Measurement(values={"rate": records / seconds}, count=records)
+
+
+def _dispatch(home: Path, deadline: float) -> tuple[int, float]:
+    """Forget all units, then let a reader make them; records and seconds."""
+    from brokerd.checkpoint import read_checkpoint
+    from brokerd.metadata import Metadata
+    from brokerd.recovery import Recovered
+    from clients.home import store_of
+    from shm import jit, layout
+    from shm.clock import SystemClock
+    from shm.storage import PosixStorage
+    from workers.agent import Bells
+    from workers.reader import open_reader
+
+    store = store_of(home)
+    storage = PosixStorage(str(store))
+    checkpoint = read_checkpoint(storage)
+    if checkpoint is None:
+        raise BenchError("dispatch: the store has no checkpoint")
+    shutil.rmtree(store / "consumequeue")
+    end = checkpoint.durable
+    settings = _configuration(storage).settings
+    board = _plain_board(_configuration(storage))
+    metadata = Metadata(storage, settings, SystemClock())
+    metadata.load()
+    metadata.publish(board, Recovered(appended=end, durable=end))
+    bells = Bells(*(_Silent() for _ in range(4)))
+    reader = open_reader(storage, SystemClock(), board, _Nobody(), bells, settings)
+    jit.warm()
+    started = time.monotonic()
+    while board.word(layout.BOARD_DISPATCHED) < end:
+        if not reader.do_work(0) or time.monotonic() > deadline:
+            raise BenchError(f"dispatch: stopped at {board.word(layout.BOARD_DISPATCHED)}")
+    seconds = time.monotonic() - started
+    reader.close()
+    units = sum(
+        board.queue(topic.queue_base + queue)["written"]
+        for topic in board.topics()
+        for queue in range(topic.queue_count)
+    )
+    return units, seconds
+
+
+def _configuration(storage: object) -> Configuration:
+    """The settings that the store's files have."""
+    from brokerd.config import load
+    from brokerd.dump.settings import load_settings
+
+    sizes = load_settings(storage)  # type: ignore[arg-type] # a PosixStorage
+    given = {
+        "mapped_file_size_commit_log": sizes.number("mappedFileSizeCommitLog"),
+        "mapped_file_size_consume_queue": sizes.queue_file_bytes,
+    }
+    return load(given=given, environment={})
+
+
+def _plain_board(configuration: Configuration) -> Board:
+    """A board that no other process sees."""
+    from shm import layout
+    from shm.board import Board, format_board
+
+    settings = configuration.settings
+    size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
+    memory = memoryview(bytearray(size))
+    format_board(
+        memory, epoch=1, boot_id=bytes(16), topics_max=settings.topics_max,
+        queues_max=settings.board_queues_max, segment_bytes=settings.mapped_file_size_commit_log,
+        cq_bytes=settings.mapped_file_size_consume_queue, started_ms=0,
+    )  # fmt: skip
+    return Board(memory)
+
+
+class _Silent:
+    """A bell that nobody waits on."""
+
+    def ring(self) -> None:
+        """Wake nobody."""
+
+    def clear(self) -> None:
+        """Nothing was rung."""
+
+
+class _Nobody:
+    """A session table without sessions, for an agent that runs alone."""
+
+    def poll(self) -> Sequence[Attached | Detached]:
+        """Nobody comes or goes."""
+        return ()
+
+    def stopping(self) -> bool:
+        """Go on."""
+        return False
+
+    def cut_off(self, session: int, why: str) -> None:
+        """There is none."""
+        raise BenchError(f"session {session}: {why}")
+
+    def failed(self, errno: int, what: str) -> None:
+        """End the measurement."""
+        raise BenchError(f"the agent failed ({errno}): {what}")
+
+    def note(self, level: str, event: str, **fields: object) -> None:
+        """Say nothing."""
 
 
 def fill(bench: Bench, server: Serving) -> int:

@@ -31,6 +31,8 @@ from workers.channel import SocketSessionTable
 from workers.host import Host
 
 _PR_SET_PDEATHSIG: Final = 1
+#: Agents that clients wait for.
+WAKE_OTHERS: Final = frozenset({Role.WRITER, Role.FLUSHER})
 #: The note by which the supervisor knows that a process's agents are open.
 AGENT_UP: Final = "agent_up"
 #: Deaths after less than this count as quick.
@@ -170,6 +172,9 @@ def _child(
     try:
         gc.freeze()
         _detach_from_parent(parent, keep)
+        if not any(role in WAKE_OTHERS for role in roles):
+            # Who is woken by the writer must not take its CPU while it answers its clients.
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         code = _run_agents(roles, env, SocketSessionTable(channel))
     except BaseException:
         traceback.print_exc()

@@ -7,8 +7,6 @@ before the space is needed.
 
 from __future__ import annotations
 
-import errno
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -126,7 +124,3 @@ class CommitLog:
         """Give the descriptor back."""
         self._file.close()
 
-
-def is_disk_full(error: OSError) -> bool:
-    """Whether an error means that space ran out."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)

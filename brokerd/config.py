@@ -96,6 +96,10 @@ class Settings:
         limits.FLUSH_INTERVAL_NS // 1_000_000, "ms", "longest wait of new records for fdatasync",
         (1, 60_000),
     )  # fmt: skip
+    spin_rounds: int = _setting(
+        4000, "rounds", "how long the writer looks out for the next send of a lone waiting client"
+        " before it sleeps; a round is a pause of some 25 ns", (0, 1 << 20),
+    )  # fmt: skip
     file_reserved_time: int = _setting(
         72, "hours", "age at which a sealed segment may go (no version deletes segments yet)",
         (1, 24 * 3650),

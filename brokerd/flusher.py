@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from brokerd.checkpoint import CheckpointFile
-from brokerd.commitlog import DIRECTORY, SPARE, is_disk_full, prepare_spare, segment_name
+from brokerd.commitlog import DIRECTORY, SPARE, prepare_spare, segment_name
 from shm import layout
 from shm.codes import BrokerState, Role
 from shm.kernels.ring import arm, publish_and_check, store_half, wants_durable
 from shm.marks import mark
+from shm.storage import is_disk_full
 from workers.session import Attached, Session
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Flusher:
         for session in self._clients.values():
             if wants_durable(session.arena, appended):
                 session.bell.ring()
-        self._checkpoint.write(appended, store_ms, self._board.word(layout.BOARD_DISPATCHED))
+        self._save_checkpoint(store_ms)
         mark("flusher.after_checkpoint")
 
     def _sync_segments(self, appended: int) -> None:
@@ -175,12 +176,24 @@ class Flusher:
             session.bell.ring()
         self._table.failed(error.errno or 0, f"sync at {self._durable}: {error}")
 
-    def _finish_stop(self) -> None:
-        store_ms = self._board.word(layout.BOARD_STORE_MS)
+    def _save_checkpoint(self, store_ms: int) -> None:
+        """Note D for recovery; without room an older D does, for what is below it is less."""
         dispatched = self._board.word(layout.BOARD_DISPATCHED)
-        self._checkpoint.write(self._durable, store_ms, dispatched)
-        if self._storage.exists(SPARE):
-            self._storage.unlink(SPARE)
+        try:
+            self._checkpoint.write(self._durable, store_ms, dispatched)
+        except OSError as error:
+            if is_disk_full(error):
+                self._table.note("warning", "no_space_for_checkpoint", durable=self._durable)
+            else:
+                self._fail(error)
+
+    def _finish_stop(self) -> None:
+        self._save_checkpoint(self._board.word(layout.BOARD_STORE_MS))
+        try:
+            if self._storage.exists(SPARE):
+                self._storage.unlink(SPARE)
+        except OSError as error:
+            self._fail(error)
         self._stopped = True
 
     def _publish_counters(self) -> None:

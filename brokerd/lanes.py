@@ -25,7 +25,7 @@ def _no_routes() -> NDArray[np.int64]:
     return np.full(16 * frames.ROUTE_WORDS, frames.ROUTE_UNKNOWN, np.int64)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lane:
     """A session as the writer serves it; its arrays are what `drain_lane` wants."""
 

@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brokerd.commitlog import segment_name
+from shm import layout
 from shm.codes import Stop
 from shm.kernels import scan
+from shm.record_columns import number_names
 from shm.storage import Storage
 
 ROWS_PER_CALL = 16_384
@@ -68,3 +70,23 @@ def walk(
             yield Piece(view, base, found, position, stop, last_ms)
         if stop not in (Stop.LIMIT, Stop.FILLER):
             return
+
+
+def queue_offsets(piece: Piece) -> dict[tuple[str, int], tuple[int, int]]:
+    """First and highest queue offset per (topic, queue id) among a piece's records (SF-42)."""
+    kinds = piece.rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION
+    rows = piece.rows[(kinds == 0) | (kinds == layout.SYS_COMMIT)]
+    if not len(rows):
+        return {}
+    numbers, names = number_names(piece.view, rows[:, scan.TOPIC_AT], rows[:, scan.TOPIC_SIZE])
+    keys = numbers.astype(np.int64) << 32 | rows[:, scan.QUEUE_ID]
+    unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    offsets = rows[:, scan.QUEUE_OFFSET]
+    highest = np.full(len(unique), -1, np.int64)
+    np.maximum.at(highest, inverse, offsets)
+    return {
+        (names[key >> 32], key & 0xFFFF_FFFF): (begin, end)
+        for key, begin, end in zip(
+            unique.tolist(), offsets[first].tolist(), highest.tolist(), strict=True
+        )
+    }

@@ -15,7 +15,6 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,14 +22,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
-from brokerd.commitlog import DIRECTORY, segment_bases, segment_name
-from brokerd.logscan import Piece, walk
+from brokerd.commitlog import DIRECTORY, SPARE, segment_bases, segment_name
+from brokerd.logscan import Piece, queue_offsets, walk
 from shm import layout, limits
-from shm.codes import Stop
+from shm.codes import BrokerState
 from shm.errors import Corrupt
 from shm.kernels import scan
 from shm.marks import mark
-from shm.storage import Storage, read_file
+from shm.record_columns import number_names
+from shm.storage import Storage
+from workers.queues import PROGRESS_FILE, read_progress
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
@@ -40,7 +41,6 @@ Progress = Callable[[int, int, str], None]
 QueueKey = tuple[str, int]
 
 QUEUES = "consumequeue"
-PROGRESS_FILE = "gantry/queues.json"
 _BLOCK = 1 << 20
 CHECKS = scan.CHECK_PLACE | scan.CHECK_TRAILER
 
@@ -80,18 +80,21 @@ def recover(
     if not bases:
         if durable:
             raise Corrupt(
-                f"{DIRECTORY}/ is empty, but {durable} bytes of the log were durable: bring the"
-                " files back",
+                f"{DIRECTORY}/ has no whole segment, but {durable} bytes of the log were durable:"
+                " bring the files back",
                 path=DIRECTORY,
                 position=0,
             )
         if checkpoint is None:
             # From now on the end of the log is told from damage by D, also after a power cut.
             CheckpointFile(storage, bytes(16), 0).close()
+        else:
+            _cut(storage, segment_bytes, 0, bases, same_boot=False)  # a first file cut short
         return Recovered()
     found = Recovered(low=bases[0])
     known = checkpoint is not None or old_board is not None
-    _find_end(storage, segment_bytes, found, max(durable, bases[0]), progress)
+    limit = bases[-1] + segment_bytes
+    _find_end(storage, segment_bytes, found, max(durable, bases[0]), limit, progress)
     _judge_end(storage, segment_bytes, found, durable, known)
     if old_board is not None:
         _judge_board(found, old_board)
@@ -111,15 +114,18 @@ def recover(
 
 
 def _find_end(
-    storage: Storage, segment_bytes: int, found: Recovered, durable: int,
+    storage: Storage, segment_bytes: int, found: Recovered, durable: int, limit: int,
     progress: Progress | None,
 ) -> None:  # fmt: skip
-    """Scan from the segment of D; sets `appended`, `store_ms` and the topics seen."""
+    """Scan from the segment of D; sets `appended`, `store_ms` and the topics seen.
+
+    `limit` ends the last file that counts: what is in one of another length does not.
+    """
     start = max(found.low, durable // segment_bytes * segment_bytes)
     if start == durable and start > found.low:
         start -= segment_bytes  # D ends a segment: see its last time
     found.appended = start
-    for piece in walk(storage, segment_bytes, start, None, CHECKS, last_ms=0):
+    for piece in walk(storage, segment_bytes, start, limit, CHECKS, last_ms=0):
         found.appended = piece.next
         found.store_ms = max(found.store_ms, piece.last_ms)
         _note_topics(piece, found.topics)
@@ -130,17 +136,10 @@ def _find_end(
 def _note_topics(piece: Piece, topics: set[str]) -> None:
     if not len(piece.rows):
         return
-    places = piece.rows[:, [scan.TOPIC_AT, scan.TOPIC_SIZE]]
-    sizes, keep = places[:, 1], 24
-    # Names are told apart by length and first bytes; only new ones are decoded.
-    window = piece.view[np.minimum(places[:, :1] + np.arange(keep), piece.view.size - 1)].copy()
-    window[np.arange(keep) >= sizes[:, None]] = 0
-    tagged = np.concatenate([window, (sizes[:, None] & 0xFF).astype(np.uint8)], axis=1)
-    whole = sizes > keep
-    _, first = np.unique(tagged, axis=0, return_index=True)
-    for index in set(first.tolist()) | set(np.flatnonzero(whole).tolist()):
-        at, size = places[index].tolist()
-        topics.add(piece.view[at : at + size].tobytes().decode())
+    _, names = number_names(
+        piece.view, piece.rows[:, scan.TOPIC_AT], piece.rows[:, scan.TOPIC_SIZE]
+    )
+    topics.update(names)
 
 
 def _judge_end(
@@ -203,6 +202,10 @@ def _record_behind(storage: Storage, segment_bytes: int, position: int) -> int |
 
 def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], same_boot: bool) -> None:
     """Zero what follows the end in its file, remove the files behind."""
+    if storage.exists(
+        SPARE
+    ):  # a power cut may have left the name with a segment that was made of it
+        storage.unlink(SPARE)
     for base in bases[::-1]:
         if base > end or (base == end and base != bases[0]):
             storage.unlink(segment_name(base))
@@ -263,7 +266,10 @@ def _recover_queues(
 ) -> None:
     """Decide from where on the reader makes units, and cut what lies behind in the files."""
     cq_bytes = settings.mapped_file_size_consume_queue
-    known = _from_board(old_board) if old_board else _from_progress(storage)
+    # After a failed sync pages count as clean that are not on the disk: units since the last good
+    # one are written again.
+    failed = old_board and old_board.half(layout.BOARD_STATE) == BrokerState.FAILED
+    known = _from_board(old_board) if old_board and not failed else read_progress(storage)
     if known is not None and known[0] <= found.appended:
         position, written = known
         if all(_fits(storage, cq_bytes, key, units, found) for key, units in written.items()):
@@ -271,6 +277,7 @@ def _recover_queues(
             for key, units in written.items():
                 found.queues[key] = (units, units, 0)
             _cut_queues(storage, cq_bytes, written)
+            _find_next_offsets(storage, settings.mapped_file_size_commit_log, found)
             return
     _rebuild(storage, settings, found)
 
@@ -282,21 +289,6 @@ def _from_board(board: Board) -> tuple[int, dict[QueueKey, int]]:
             at = board.queue_at(topic.queue_base + queue_id)
             written[topic.name, queue_id] = board.word(at + layout.QUEUE_WRITTEN)
     return board.word(layout.BOARD_DISPATCHED), written
-
-
-def _from_progress(storage: Storage) -> tuple[int, dict[QueueKey, int]] | None:
-    """What the reader last saved after a sync of all queues."""
-    try:
-        content = json.loads(read_file(storage, PROGRESS_FILE))
-        written = {
-            (name, int(queue_id)): int(units)
-            for (name, _, queue_id), units in (
-                (key.rpartition("@"), units) for key, units in content["queues"].items()
-            )
-        }
-        return int(content["position"]), written
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # derived: rebuilt from the log
 
 
 def _fits(storage: Storage, cq_bytes: int, key: QueueKey, units: int, found: Recovered) -> bool:
@@ -341,24 +333,25 @@ def _cut_queue(storage: Storage, cq_bytes: int, folder: str, units: int) -> None
 def _rebuild(storage: Storage, settings: Any, found: Recovered) -> None:  # noqa: ANN401
     """Forget all units; the reader makes them from the log's first record on."""
     cq_bytes = settings.mapped_file_size_consume_queue
-    first: dict[QueueKey, int] = {}
     segment_bytes = settings.mapped_file_size_commit_log
-    for piece in walk(storage, segment_bytes, found.low, found.appended, 0):
-        _note_topics(piece, found.topics)
-        for row in piece.rows:
-            kind = int(row[scan.SYS_FLAG]) & layout.SYS_TRANSACTION
-            at = int(row[scan.TOPIC_AT])
-            topic = piece.view[at : at + int(row[scan.TOPIC_SIZE])].tobytes().decode()
-            if kind in (0, layout.SYS_COMMIT):
-                first.setdefault((topic, int(row[scan.QUEUE_ID])), int(row[scan.QUEUE_OFFSET]))
-        if piece.stop not in (Stop.LIMIT, Stop.FILLER):
-            break
-    _cut_queues(storage, cq_bytes, {})
-    for (topic, queue_id), offset in first.items():
-        found.queues[topic, queue_id] = (offset, offset, offset)
-        if offset:
-            _fill_front(storage, cq_bytes, f"{QUEUES}/{topic}/{queue_id}", offset)
     found.dispatched = found.low
+    _find_next_offsets(storage, segment_bytes, found)
+    if storage.exists(PROGRESS_FILE):  # or the next start would believe it of the new units
+        storage.unlink(PROGRESS_FILE)
+        storage.sync_directory("gantry")
+    _cut_queues(storage, cq_bytes, {})
+    for (topic, queue_id), (_next, _written, first) in found.queues.items():
+        if first:
+            _fill_front(storage, cq_bytes, f"{QUEUES}/{topic}/{queue_id}", first)
+
+
+def _find_next_offsets(storage: Storage, segment_bytes: int, found: Recovered) -> None:
+    """Queues also hold records whose units the reader has yet to make: nobody may take less."""
+    for piece in walk(storage, segment_bytes, found.dispatched, found.appended, 0):
+        _note_topics(piece, found.topics)
+        for key, (first, last) in queue_offsets(piece).items():
+            following, written, low = found.queues.get(key, (first, first, first))
+            found.queues[key] = (max(following, last + 1), written, low)
 
 
 def _fill_front(storage: Storage, cq_bytes: int, folder: str, offset: int) -> None:

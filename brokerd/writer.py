@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brokerd.commitlog import CommitLog, is_disk_full
+from brokerd.commitlog import CommitLog
 from brokerd.counters import Counters
 from brokerd.lanes import LOOPBACK, Lane, identity_of, take_cursors
 from brokerd.producers import Producers
 from brokerd.resume import learn_from_log
 from shm import layout, limits
-from shm.codes import AgentState, BrokerState, Role, Status, Stop
+from shm.codes import AgentState, BrokerState, EntryFlag, Role, Status, Stop
 from shm.kernels import frames
 from shm.kernels.complete import settle_lane
 from shm.kernels.drain import SCRATCH_WORDS, drain_lane
@@ -27,9 +27,12 @@ from shm.kernels.ring import (
     look_up_lane,
     nap_lane,
     publish_and_check,
+    spin,
     store_half,
 )
 from shm.marks import mark
+from shm.storage import is_disk_full
+from workers.session import Attached
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -41,6 +44,7 @@ IDLE_NS = 1_000_000_000
 #: Naps without work before the writer goes to sleep in earnest.
 NAPS_MAX = 2
 DISK_RETRY_NS = 100_000_000
+URGENT = int(EntryFlag.URGENT)
 #: Batches that a clean stop writes at most while clients keep sending.
 STOP_ROUNDS = 64
 
@@ -74,6 +78,7 @@ class Writer:
         self._batch[frames.SEGMENT_BYTES] = board.segment_bytes
         self._batch[frames.STAGING_LIMIT] = limits.DRAIN_BYTES
         self._batch[frames.TAKEN_LIMIT] = 1 << 20
+        self._spin_rounds = settings.spin_rounds
         self._store_host = LOOPBACK + int(settings.broker_port).to_bytes(4, "big")
         self._drained: list[Lane] = []
         self._appended = board.word(layout.BOARD_APPENDED)
@@ -125,7 +130,8 @@ class Writer:
             self._counters.busy += 1
         if self._sessions.stopping():
             self._finish_stop(now_ns)
-        self._counters.publish(self._board, Role.WRITER)
+        if taken or not self._counters.cycles & 63:
+            self._counters.publish(self._board, Role.WRITER)
         return taken if self._more else 0
 
     def arm(self, now_ns: int) -> int:
@@ -135,6 +141,8 @@ class Writer:
         if self._naps > 0:
             self._naps -= 1
             busy = [lane for lane in self._lanes.values() if lane.hot]
+            if self._spins(busy):
+                return 0
             calm = [nap_lane(lane.session.arena, lane.words) for lane in busy]
             return limits.NAP_NS if all(calm) else 0
         quiet = True
@@ -145,6 +153,21 @@ class Writer:
             else:
                 lane.hot = False
         return IDLE_NS if quiet else 0
+
+    def _spins(self, busy: list[Lane]) -> bool:
+        """Look out for the next entry of a lone client that waits for each of its receipts.
+
+        A wake-up takes longer than the rest of its round trip. With several clients there is
+        nothing to gain: others have work for us and for the processors.
+        """
+        if len(busy) != 1 or not self._batch[frames.FLAGS_SEEN] & URGENT:
+            return False
+        self._batch[frames.FLAGS_SEEN] = 0
+        words = busy[0].words
+        at = int(words[frames.CONTROL]) + layout.LANE_UP_TAIL
+        return bool(
+            spin(busy[0].session.arena, at, int(words[frames.UP_CURSOR]), self._spin_rounds)
+        )
 
     def disarm(self) -> None:
         """Poll busy lanes again; idle ones stay armed until they have something."""
@@ -157,8 +180,6 @@ class Writer:
     # ---------------------------------------------------------------------------------- sessions
 
     def _meet_sessions(self, now_ns: int) -> None:
-        from workers.session import Attached
-
         for event in self._sessions.poll():
             if isinstance(event, Attached):
                 if event.session.producer:
@@ -243,7 +264,7 @@ class Writer:
         """Take a lane's entries until its ring is empty or the batch has to be written."""
         batch = self._batch
         batch[frames.INTERNAL] = 1 if lane.session.internal else 0
-        while True:
+        while not self._failed:
             filled = int(batch[frames.FILLED])
             stop = Stop(
                 drain_lane(
@@ -266,6 +287,7 @@ class Writer:
                 if stop == Stop.HOSTILE:
                     self._cut_off(lane, "its ring breaks the rules")
                 return stop
+        return Stop.DONE
 
     # ------------------------------------------------------------------------------------- append
 
@@ -344,16 +366,17 @@ class Writer:
             return False
         mark("writer.after_roll")
         self._save_producers(self._store_ms)
-        return True
+        return not self._failed
 
     def _save_producers(self, now_ms: int) -> None:
         """A snapshot that only spares the next start a longer scan: it may wait for space."""
         try:
             self._producers.save(self._storage, self._appended, now_ms)
         except OSError as error:
-            if not is_disk_full(error):
-                raise
-            self._sessions.note("warning", "no_space_for_producers", position=self._appended)
+            if is_disk_full(error):
+                self._sessions.note("warning", "no_space_for_producers", position=self._appended)
+            else:
+                self._fail(error)
 
     def _fail(self, error: OSError) -> None:
         """A write error is final: nothing more is appended or acknowledged."""

@@ -35,14 +35,20 @@ def is_available() -> bool:
 class FastPut:
     """State and functions of the native put; keeps alive whatever they hold addresses of."""
 
-    def __init__(self, oneway: Callable[..., None], submit: Callable[..., int]) -> None:
+    def __init__(
+        self,
+        oneway: Callable[..., None],
+        submit: Callable[..., int],
+        urgent: Callable[..., int],
+    ) -> None:
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
         self._form = np.zeros(6, np.int64)
-        self._methods = (oneway, submit)
+        self._methods = (oneway, submit, urgent)
         self._kept: dict[int, tuple[str, str | None]] = {}
         self.state[fastput.FORM] = self._form.ctypes.data
         self.state[fastput.ONEWAY_METHOD] = id(oneway)
         self.state[fastput.SUBMIT_METHOD] = id(submit)
+        self.state[fastput.URGENT_METHOD] = id(urgent)
         self.state[fastput.NONE] = id(None)
         self.state[fastput.ONE] = 1
         self._name = sys.intern("tag")
@@ -50,6 +56,7 @@ class FastPut:
         self._owner = self.state.ctypes.data
         self.oneway = self._function("send_oneway", fastput.oneway.address)
         self.submit = self._function("submit", fastput.submit.address)
+        self.urgent = self._function("urgent", fastput.urgent.address)
 
     def attach(self, arena: NDArray[np.uint8], lane: NDArray[np.int64], bell: int) -> None:
         """Use a session from now on; its routes are learned anew."""

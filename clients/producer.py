@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ RECEIPT: Final = int(EntryFlag.RECEIPT)
 DURABLE: Final = int(EntryFlag.DURABLE)
 URGENT: Final = int(EntryFlag.URGENT)
 BATCH: Final = int(EntryFlag.BATCH)
+#: Receipts asked for between two looks at the completions.
+LOOK_MASK: Final = 1023
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
 _NONE = np.frombuffer(b"", np.uint8)
 
@@ -56,11 +58,13 @@ class Producer:
         self._form = np.zeros(6, np.int64)
         self._link = WriterLink(home, timeout)
         self._put: Callable[..., int] = self._submit
+        self._put_urgent: Callable[..., int] = self._submit_urgent
         if is_available():
-            fast = self._link.fast = FastPut(self._send_oneway, self._submit)
+            fast = self._link.fast = FastPut(self._send_oneway, self._submit, self._submit_urgent)
             # Shadows the method: the native function takes the common case, the method the rest.
             self.send_oneway = fast.oneway  # type: ignore[method-assign]
             self._put = fast.submit
+            self._put_urgent = fast.urgent
         self._link.open()
 
     # ------------------------------------------------------------------------------------ sending
@@ -78,9 +82,14 @@ class Producer:
 
         Raises MessageIllegal, TopicNotFound, QueueFull, Timeout, BrokerGone, StoreFailed, DiskFull.
         """
+        if timeout is None and durability is None and self._is_simple(message):
+            if not parts:
+                return self._future(self._put_urgent(message, body), message).result()
+            if len(parts) == 1 and "tag" in parts:
+                seq = self._put_urgent(message, body, tag=parts["tag"])
+                return self._future(seq, message).result()
         wished = _message(message, body, parts)
-        future = self._send(wished, durability, URGENT, timeout)
-        return future.result(self._link.timeout if timeout is None else timeout)
+        return self._send(wished, durability, URGENT, timeout).result(timeout)
 
     def send_async(
         self,
@@ -92,7 +101,7 @@ class Producer:
         **parts: Any,  # noqa: ANN401
     ) -> ReceiptFuture:
         """Send without waiting. Raises QueueFull when the ring to the broker stays full."""
-        if durability is None and self._link.routes.is_written(message) and self._level is None:
+        if timeout is None and durability is None and self._is_simple(message):
             if not parts:
                 return self._future(self._put(message, body), message)
             if len(parts) == 1 and "tag" in parts:
@@ -153,6 +162,7 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent is in the log. Raises what a oneway send was refused with."""
+        self._link.require_open()
         self._link.wait_taken(self._link.deadline(timeout))
         self._link.look()
         self._link.raise_refusal()
@@ -167,12 +177,24 @@ class Producer:
         seq = self._submit_message(wished, flags, timeout)
         return ReceiptFuture(self._link, self._link.pages.page_of(seq), seq, (wished.topic, level))
 
+    def _is_simple(self, message: Message | str) -> TypeGuard[str]:
+        """True for a topic whose receipts wait for nothing but the log: the native put serves it."""
+        return self._level is None and self._link.routes.is_written(message)
+
     def _future(self, seq: int, topic: str) -> ReceiptFuture:
+        if not seq & LOOK_MASK:
+            self._link.look()  # the down ring must not fill up while nobody asks
         return ReceiptFuture(self._link, self._link.pages.page_of(seq), seq, (topic, Level.WRITTEN))
 
     def _submit(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
         """What the native put leaves to Python: new routes, a full ring, other bodies."""
         seq = self._submit_message(Message(topic, body, tag=tag), RECEIPT, None)
+        self._teach(topic, tag)
+        return seq
+
+    def _submit_urgent(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
+        """As `_submit`, for a sender who waits."""
+        seq = self._submit_message(Message(topic, body, tag=tag), RECEIPT | URGENT, None)
         self._teach(topic, tag)
         return seq
 

@@ -89,10 +89,8 @@ class Waits(Protocol):
         """The board's durable position."""
         ...
 
-    @property
-    def identity(self) -> tuple[str, bytes]:
-        """First 20 digits of message ids, and the stored host."""
-        ...
+    #: First 20 digits of message ids, and the stored host.
+    identity: tuple[str, bytes]
 
 
 class ReceiptFuture(Future[SendReceipt]):
@@ -100,8 +98,8 @@ class ReceiptFuture(Future[SendReceipt]):
 
     # Defaults instead of Future.__init__, which makes a Condition for each object.
     _state = _PENDING
-    _result = None
-    _exception = None
+    _result: SendReceipt | None = None
+    _exception: BaseException | None = None
 
     def __init__(self, owner: Waits, page: Page, seq: int, facts: tuple[str, int]) -> None:
         self._owner = owner
@@ -127,29 +125,47 @@ class ReceiptFuture(Future[SendReceipt]):
         """Become done if the completion is there and its level is reached."""
         if self._state != _PENDING:
             return True
-        row = self._page.rows[self._seq & (PAGE_ROWS - 1)]
+        row: list[int] = self._page.rows[self._seq & (PAGE_ROWS - 1)].tolist()
         if row[frames.OUT_SEQ] != self._seq:
             return False
         topic, level = self._facts
-        status = Status(int(row[frames.OUT_STATUS]))
-        if status not in (Status.OK, Status.DUPLICATE, Status.UNKNOWN_POSITION):
-            self.set_exception(refusal(status, topic))
+        status = row[frames.OUT_STATUS]
+        if status > Status.DUPLICATE and status != Status.UNKNOWN_POSITION:
+            self.set_exception(refusal(Status(status), topic))
             return True
-        if level == Level.DURABLE and self._owner.durable() < row[frames.OUT_END]:
+        if level and self._owner.durable() < row[frames.OUT_END]:
             return False
-        self.set_result(self._receipt(row))
+        self._finish(self._receipt(row))
         return True
 
-    def _receipt(self, row: NDArray[np.int64]) -> SendReceipt:
+    def _finish(self, receipt: SendReceipt) -> None:
+        """`set_result`, without making the Condition that nobody has asked for.
+
+        Whoever adds a callback or waiter makes the Condition before it looks at the state; so
+        either it sees the state set here, or its Condition is seen here.
+        """
+        self._result = receipt
+        self._state = "FINISHED"
+        condition = self.__dict__.get("_condition")
+        if condition is not None:
+            with condition:
+                for waiter in self.__dict__.get("_waiters", ()):
+                    waiter.add_result(self)
+                condition.notify_all()
+            if "_done_callbacks" in self.__dict__:
+                self._invoke_callbacks()
+
+    def _receipt(self, row: list[int]) -> SendReceipt:
         prefix, host = self._owner.identity
         topic, level = self._facts
-        position = int(row[frames.OUT_POSITION])
+        position = row[frames.OUT_POSITION]
+        queue = row[frames.OUT_QUEUE]
         return SendReceipt(
             f"{prefix}{self._seq:012X}",
             offset_message_id(host, position) if position >= 0 else "",
-            MessageQueue(topic, int(np.int32(np.uint32(row[frames.OUT_QUEUE])))),
-            int(row[frames.OUT_OFFSET]),
-            "durable" if level == Level.DURABLE else "written",
+            MessageQueue(topic, queue if queue < 1 << 31 else -1),
+            row[frames.OUT_OFFSET],
+            "durable" if level else "written",
         )
 
     @property
@@ -177,6 +193,8 @@ class ReceiptFuture(Future[SendReceipt]):
         """The receipt. Raises what the broker refused with, Timeout, BrokerGone, StoreFailed."""
         if self._state == _PENDING:
             self._owner.drive(self, timeout)
+        if self._exception is None and self._result is not None:
+            return self._result
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:

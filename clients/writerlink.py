@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.fastcall import FastPut
-from clients.lane import WriterLane
+from clients.lane import DRAIN_ROWS, WriterLane
 from clients.receipts import Pages, ReceiptFuture, refusal
 from clients.routes import Routes
 from clients.session import Session
@@ -37,6 +37,7 @@ class WriterLink:
     """What a producer and its receipts share; `lock` guards the lane and everything about it.
 
     Deadlines are nanoseconds of CLOCK_BOOTTIME. `fast` is the native put over the same lane.
+    `identity` is what receipts are made of: first 20 digits of message ids, and the stored host.
     """
 
     def __init__(self, home: str | os.PathLike[str] | None, timeout: float) -> None:
@@ -48,6 +49,7 @@ class WriterLink:
         self.is_open = False
         self._home = home
         self._identity = os.urandom(10)
+        self.identity = (self._identity.hex().upper(), _HOST + BROKER_PORT.to_bytes(4, "big"))
         self._up_bytes = 0
         self._refused: GantryError | None = None
         self._watched: list[ReceiptFuture] = []
@@ -89,10 +91,10 @@ class WriterLink:
         """Take completions until the receipt is decided."""
         deadline = self.deadline(timeout)
         while True:
+            if self._spin(receipt):
+                return
             self.look()
             if receipt.settle():
-                return
-            if self._spin(receipt):
                 return
             if not self._wait_receipt(receipt, deadline):
                 raise Timeout(
@@ -163,8 +165,11 @@ class WriterLink:
                     self.session.writer_bell.ring()
                 if not len(rows):
                     return
-                self._note_refusals(rows)
+                if self.lane.words[frames.BAD]:
+                    self._note_refusals(rows)
                 self.pages.fill(rows)
+                if len(rows) < DRAIN_ROWS:
+                    return
 
     def _note_refusals(self, rows: NDArray[np.int64]) -> None:
         """Keep the first refusal that no receipt will tell: of a oneway send."""
@@ -203,15 +208,9 @@ class WriterLink:
         """The board's durable position."""
         return self.session.board.word(layout.BOARD_DURABLE)
 
-    @property
-    def identity(self) -> tuple[str, bytes]:
-        """First 20 digits of message ids, and the stored host."""
-        return self._identity.hex().upper(), self._store_host
-
     def _attach(self, session: Session, lane: WriterLane) -> None:
         self.session = session
         self.lane = lane
-        self._store_host = _HOST + BROKER_PORT.to_bytes(4, "big")
         if self.fast is not None:
             self.fast.attach(session.arena, self.lane.words, session.writer_bell.fileno())
 
@@ -231,32 +230,35 @@ class WriterLink:
         """Go on with a new session and what may not be in the log; a failure changes nothing."""
         if self.fast is not None:
             self.fast.detach()
-        self.look()
         while True:
             try:
-                session, lane = self._open_session(up_bytes)
+                session = self._open_session(up_bytes)
                 break
             except BrokerGone:
                 if time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= deadline:
                     raise
                 threading.Event().wait(REATTACH_S)
-        lane.refill(self.lane.unsettled())
+        # Only now is the old writer surely dead. What it took is answered: so first the entries
+        # that it left, then its answers.
+        entries = self.lane.unsettled()
+        self.look()
+        completed = int(self.lane.words[frames.COMPLETED])
+        lane = WriterLane(session.arena, session.plan.writer, self.lane.seq, completed)
+        lane.refill(entries)
         old = self.session
         self._attach(session, lane)
         old.close()
         session.writer_bell.ring()
 
-    def _open_session(self, up_bytes: int) -> tuple[Session, WriterLane]:
-        """A session under the old identity that knows all routes, with an empty ring."""
-        old = self.lane
+    def _open_session(self, up_bytes: int) -> Session:
+        """A session under the old identity that knows all routes."""
         session = Session(self._home, self._identity, up_bytes=up_bytes)
         try:
             self.routes.attach(session)
         except BaseException:
             session.close()
             raise
-        completed = int(old.words[frames.COMPLETED])
-        return session, WriterLane(session.arena, session.plan.writer, old.seq, completed)
+        return session
 
     def _enlarge(self, size: int, deadline: int) -> None:
         """A message larger than half the ring: attach again with a larger one."""

@@ -84,16 +84,17 @@ def send_durable(broker: Broker) -> None:
 
 
 def send_fitting(broker: Broker) -> None:
-    """Records that leave few bytes in their segment: the filler's edge cases (SF-20)."""
+    """Records that would leave 7 bytes of their segment (so they roll), 8, 9 and more (SF-20)."""
     with Producer(broker.home) as producer:
-        for spare in (*range(7), 8, 9, 20, 91):
+        for left_over in (*range(7, 17), 28, 99):
             start = producer.send("edges", b"x", queue_id=0)
             first = int(start.offset_msg_id[16:], 16)
             probe = producer.send("edges", b"y", queue_id=0)
             record = int(probe.offset_msg_id[16:], 16) - first
             position = int(probe.offset_msg_id[16:], 16) + record
             left = SEGMENT_BYTES - position % SEGMENT_BYTES
-            producer.send("edges", b"z" * max(1, left - record - 8 - spare), queue_id=0)
+            bare = record - len(b"y")
+            producer.send("edges", b"z" * (left - left_over - bare), queue_id=0)
             producer.send("edges", b"behind", queue_id=0)
 
 

@@ -29,9 +29,9 @@ GROUPS_DOWN_BYTES: Final = 1 << 16
 STAGING_BYTES: Final = 6 * 1024 * 1024  # a largest record and then some
 DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
 DISPATCH_RECORDS: Final = 16_384
-NAP_NS: Final = 1_000_000
+NAP_NS: Final = 200_000
 FLUSH_INTERVAL_NS: Final = 100_000_000
-SPIN_ROUNDS: Final = 2_000
+SPIN_ROUNDS: Final = 4_000
 
 #: The broker writes these in SF-29's place: no client may set them (SF-30).
 RESERVED_KEYS: Final = frozenset(

@@ -253,6 +253,11 @@ class PosixStorage:
         return room.f_bavail * room.f_frsize
 
 
+def is_disk_full(error: OSError) -> bool:
+    """Whether an error means that space ran out."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def read_file(storage: Storage, name: str) -> bytes:
     """All bytes of a file. Raises FileNotFoundError."""
     file = storage.open(name)

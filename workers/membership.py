@@ -107,6 +107,7 @@ class Membership:
         self.topics = Topics(board)
         self.groups: dict[str, Group] = {}
         self.group_of: dict[int, str] = {}
+        self._appended_at_start = board.word(layout.BOARD_APPENDED)
 
     # -------------------------------------------------------------------------- joining, leaving
 
@@ -155,6 +156,9 @@ class Membership:
             return words["min_offset"]
         if request.consume_from == ConsumeFrom.TIMESTAMP and queue in request.starts:
             return request.starts[queue]
+        if self.board.word(layout.BOARD_DISPATCHED) < self._appended_at_start:
+            # The reader is still making units of older messages: those are not new to the group.
+            return max(words["max_offset"], words["next_offset"])
         return words["max_offset"]
 
     def _inside(self, queue: int, offset: int) -> int:

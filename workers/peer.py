@@ -25,7 +25,9 @@ class Peer:
         """Count this takeover in the lane; True if another `groups` served it before."""
         at = self.session.plan.groups.control + layout.LANE_ADOPTED
         before = int(self.session.arena[at : at + 8].view("<u8")[0])
-        self.session.arena[at : at + 8].view("<u8")[0] = (before + 1) & _WORD_MAX  # it may be garbage
+        self.session.arena[at : at + 8].view("<u8")[0] = (
+            before + 1
+        ) & _WORD_MAX  # it may be garbage
         return before > 0
 
     def bump_revoked(self) -> None:

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from shm import layout
 from shm.board import Board
-from shm.storage import File, Storage
+from shm.errors import StoreFailed
+from shm.storage import File, Storage, read_file, replace_file
 
 DIRECTORY = "consumequeue"
+PROGRESS_FILE = "gantry/queues.json"
 OPEN_FILES_MAX = 512
 
 
 def queue_directory(topic: str, queue_id: int) -> str:
     """Folder of a queue's files (SF-8)."""
     return f"{DIRECTORY}/{topic}/{queue_id}"
+
+
+def save_progress(storage: Storage, position: int, written: Mapping[tuple[str, int], int]) -> None:
+    """Note that these units, of all records below `position`, are durable. Raises OSError."""
+    queues = {f"{topic}@{queue_id}": units for (topic, queue_id), units in written.items()}
+    content = {"position": position, "queues": queues}
+    replace_file(storage, PROGRESS_FILE, json.dumps(content).encode())
+
+
+def read_progress(storage: Storage) -> tuple[int, dict[tuple[str, int], int]] | None:
+    """What was saved last; None if it is gone or damaged, for it is derived from the log."""
+    try:
+        content = json.loads(read_file(storage, PROGRESS_FILE))
+        written = {
+            (name, int(queue_id)): int(units)
+            for (name, _, queue_id), units in (
+                (key.rpartition("@"), units) for key, units in content["queues"].items()
+            )
+        }
+        return int(content["position"]), written
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 class QueueFiles:
@@ -27,7 +52,20 @@ class QueueFiles:
         self._bytes = board.cq_bytes
         self._open: OrderedDict[tuple[int, int], File] = OrderedDict()
         self._directories: dict[int, str] = {}
-        self._dirty: set[str] = set()
+        self._dirty = set(self._unsynced())
+
+    def _unsynced(self) -> Iterator[str]:
+        """Files with units that a reader before this one may have left unsynced."""
+        progress = read_progress(self._storage)
+        synced = progress[1] if progress else {}
+        for topic in self._board.topics():
+            for queue_id in range(topic.queue_count):
+                at = self._board.queue_at(topic.queue_base + queue_id)
+                end = self._board.word(at + layout.QUEUE_WRITTEN) * layout.CQ_UNIT_BYTES
+                start = synced.get((topic.name, queue_id), 0) * layout.CQ_UNIT_BYTES
+                folder = queue_directory(topic.name, queue_id)
+                for base in range(start // self._bytes * self._bytes, end, self._bytes):
+                    yield f"{folder}/{base:020d}"
 
     def write(self, queue: int, first: int, units: memoryview) -> None:
         """Write units of a board queue from queue offset `first` on. Raises OSError."""
@@ -67,13 +105,17 @@ class QueueFiles:
         return found
 
     def sync(self) -> None:
-        """Make all units durable, names included. Raises OSError."""
+        """Make all units durable, names included. Raises StoreFailed, OSError."""
         folders: set[str] = set()
         for name in self._dirty:
             if self._storage.exists(name):
                 file = self._storage.open(name, write=True)
-                file.sync()
-                file.close()
+                try:
+                    file.sync()
+                except OSError as error:  # final, also if space was short
+                    raise StoreFailed(f"sync of {name}: {error}", errno=error.errno) from error
+                finally:
+                    file.close()
                 folders.update(_parents(name))
         for folder in sorted(folders, reverse=True):
             self._storage.sync_directory(folder)

@@ -7,7 +7,6 @@ synced, sidecar written, progress saved.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from shm import layout, limits
 from shm.codes import BrokerState, Level, Role, Stop
-from shm.errors import Corrupt
+from shm.errors import Corrupt, StoreFailed
 from shm.kernels import dispatch
 from shm.kernels.dispatch import (
     dispatch_log,
@@ -28,8 +27,8 @@ from shm.kernels.dispatch import (
 from shm.kernels.ring import arm, store_half, store_word
 from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
 from shm.marks import mark
-from shm.storage import replace_file
-from workers.queues import QueueFiles
+from shm.storage import is_disk_full, replace_file
+from workers.queues import QueueFiles, save_progress
 from workers.sealing import Collector
 from workers.session import Attached, Session
 
@@ -40,9 +39,7 @@ if TYPE_CHECKING:
     from workers.session import SessionTable
 
 IDLE_NS = 1_000_000_000
-#: A batch of so many records is followed by a nap.
-NAP_RECORDS = 512
-PROGRESS_FILE = "gantry/queues.json"
+SPACE_RETRY_NS = 1_000_000_000
 CHECKPOINT_FILE = "checkpoint"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 
@@ -90,6 +87,7 @@ class Reader:
         self._waiting: deque[tuple[int, NDArray[np.int64]]] = deque()
         self._seen_durable = -1
         self._busy = False
+        self._space_ns = 0
         self._failed = False
         self._stopped = False
         self._cycles = self._records = 0
@@ -122,19 +120,22 @@ class Reader:
         """Dispatch what was appended, show what became durable, seal what was rolled."""
         self._cycles += 1
         self._meet_sessions()
-        if self._failed or self._stopped:
+        if self._failed or self._stopped or now_ns < self._space_ns:
             return 0
         try:
             work = self._dispatch()
-            self._busy = self._busy or work >= NAP_RECORDS
+            self._busy = self._busy or work > 0
             work += self._show_durable()
             if not work:
                 work += self._seal()
         except OSError as error:
-            self._fail(error.errno or 0, f"units at {self._dispatched}: {error}")
+            if is_disk_full(error):
+                self._wait_for_space(now_ns)
+            else:
+                self._fail(error.errno or 0, f"units at {self._dispatched}: {error}")
             return 0
-        except Corrupt as error:
-            self._fail(0, str(error))
+        except StoreFailed as error:
+            self._fail(error.fields.get("errno") or 0, str(error))
             return 0
         if not work and self._table.stopping():
             self._finish_stop()
@@ -145,6 +146,8 @@ class Reader:
         """Sleep until `appended` or `durable` grows."""
         if self._failed or self._stopped:
             return IDLE_NS
+        if now_ns < self._space_ns:
+            return self._space_ns - now_ns
         if self._busy:
             # More is on its way: a batch of it costs less than a wake-up for each piece.
             self._busy = False
@@ -309,12 +312,13 @@ class Reader:
         size = self._board.segment_bytes
         if not self._unsealed or self._seen_durable < self._unsealed[0] + size:
             return 0
-        base = self._unsealed.popleft()
+        base = self._unsealed[0]
         self._queues.sync()
         self._map(base)
         names = [topic.name for topic in self._board.topics()]
         data = self._sealing.finish(base, self._view, names)
         replace_file(self._storage, f"gantry/segments/{base:020d}", data)
+        self._unsealed.popleft()
         mark("reader.after_sidecar")
         self._save_progress()
         return 1
@@ -322,15 +326,14 @@ class Reader:
     def _save_progress(self) -> None:
         """Units of all queues are on the disk up to here: where recovery may start from."""
         self._queues.sync()
-        queues: dict[str, int] = {}
+        queues: dict[tuple[str, int], int] = {}
         for topic in self._board.topics():
             for queue_id in range(topic.queue_count):
                 at = self._board.queue_at(topic.queue_base + queue_id)
                 written = self._board.word(at + layout.QUEUE_WRITTEN)
                 if written:
-                    queues[f"{topic.name}@{queue_id}"] = written
-        progress = {"position": self._dispatched, "queues": queues}
-        replace_file(self._storage, PROGRESS_FILE, json.dumps(progress).encode())
+                    queues[topic.name, queue_id] = written
+        save_progress(self._storage, self._dispatched, queues)
         self._save_checkpoint()
 
     def _save_checkpoint(self) -> None:
@@ -356,6 +359,11 @@ class Reader:
     def _finish_stop(self) -> None:
         self._save_progress()
         self._stopped = True
+
+    def _wait_for_space(self, now_ns: int) -> None:
+        """A full disk is no failure: nothing was passed over, and all is tried again from there."""
+        self._space_ns = now_ns + SPACE_RETRY_NS
+        self._table.note("warning", "no_space_for_queues", position=self._dispatched)
 
     def _fail(self, errno: int, what: str) -> None:
         self._failed = True

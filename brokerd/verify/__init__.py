@@ -16,6 +16,7 @@ from brokerd.verify.queues import QueueCheck
 from brokerd.verify.report import Finding, Report
 from brokerd.verify.scope import Scope, find_scope
 from brokerd.verify.sidecars import SidecarCheck
+from shm import jit
 from shm.configfile import read_config
 from shm.storage import PosixStorage
 
@@ -41,6 +42,7 @@ def verify(
     root = Path(storage_root)
     storage = PosixStorage(str(root))
     scope = find_scope(storage, root)
+    jit.warm()
     report = Report(str(root), scope.state, scope.ours)
     sizes = load_settings(storage, settings)
     log = LogCheck(storage, sizes.number("mappedFileSizeCommitLog"), scope, report, progress)

@@ -100,9 +100,9 @@ class LogCheck:
         if bases:
             report.log_start = report.log_end = bases[0]
         bases = self._without_empty(bases)
+        if bound is not None:
+            bases = [base for base in bases if base < bound]
         for number, base in enumerate(bases):
-            if bound is not None and base >= bound:
-                break
             segment = self._check_segment(base, base == bases[-1], take)
             if segment.sealed:
                 sealed(segment)

@@ -68,6 +68,7 @@ def _take_single(
 ) -> int:  # fmt: skip
     """Take one entry that is not in a batch; DONE, or the Stop with which the call ends."""
     result[RESULT_FLAGS] = head[FLAGS]
+    batch[frames.FLAGS_SEEN] |= head[FLAGS]
     if head[SEQ] <= lane[frames.SEQ]:
         answer_stored(arena, lane, head[SEQ], stored, batch[frames.STORED_COUNT], result)
         return DONE

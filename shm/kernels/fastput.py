@@ -32,6 +32,7 @@ BELL: Final = 3  # descriptor of the writer's bell
 ENABLED: Final = 4  # 0: always take the Python way
 ONEWAY_METHOD: Final = 5  # address of the Python method for everything else
 SUBMIT_METHOD: Final = 6
+URGENT_METHOD: Final = 14
 NONE: Final = 7  # address of None
 TAG_NAME: Final = 8  # address of the interned text "tag"
 ONE: Final = 9  # holds 1, what a bell is rung with
@@ -43,6 +44,7 @@ ROUTE_ROOM: Final = 256
 STATE_WORDS: Final = ROUTES + 4 * ROUTE_ROOM
 
 RECEIPT = int(EntryFlag.RECEIPT)
+SYNC = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
 #: Born times are as fine as the kernel tick (1 to 10 ms); the fine clock costs as much as the rest.
 CLOCK_REALTIME_COARSE = 5
 
@@ -122,4 +124,14 @@ if not JIT_OFF:
         seq = _submit(state, base, arguments, count, names, RECEIPT)
         if seq == 0:
             return _call(state[SUBMIT_METHOD], arguments, count, names)
+        return _number(seq)
+
+    @native(_word, _word, _word, _word, _word)
+    def urgent(owner: int, arguments: int, count: int, names: int) -> int:
+        """As `submit`, for a sender who waits: the writer is woken from a nap."""
+        base = _address(owner)
+        state = machine.words_at(base)
+        seq = _submit(state, base, arguments, count, names, SYNC)
+        if seq == 0:
+            return _call(state[URGENT_METHOD], arguments, count, names)
         return _number(seq)

@@ -23,6 +23,7 @@ RING: Final = 10  # 1: the last call wants the peer's bell rung
 COMPLETED: Final = 11  # client: last seq with a completion; agent: not used
 DONE: Final = 12  # agent: entries taken so far
 BLOCKED: Final = 13  # agent: 1 while the down ring has no room
+BAD: Final = 14  # client: refusals among the completions last taken
 LANE_WORDS: Final = 16
 
 # A batch of the writer (BATCH_WORDS).
@@ -43,6 +44,7 @@ TAKEN_LIMIT: Final = 13  # entries of one lane per call
 STAGING_BYTES: Final = 14  # set by the kernel from its arguments, as the next two
 ROUTES_SIZE: Final = 15
 STORED_COUNT: Final = 16
+FLAGS_SEEN: Final = 17  # flags of the entries taken, ored together
 BATCH_WORDS: Final = 24
 
 # The writer's copy of a session's routes: ROUTE_WORDS per route.

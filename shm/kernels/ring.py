@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shm import atomics, machine
-from shm.codes import AgentState, EntryFlag, EntryKind
+from shm.codes import AgentState, EntryFlag, EntryKind, Status
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
 from shm.kernels import frames
 from shm.layout import (
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 PAD = int(EntryKind.PAD)
 SEND = int(EntryKind.SEND)
 COMPLETION = int(EntryKind.COMPLETION)
+DUPLICATE = int(Status.DUPLICATE)
 URGENT = int(EntryFlag.URGENT)
 BATCH = int(EntryFlag.BATCH)
 NAPPING = int(AgentState.NAPPING)
@@ -359,9 +360,11 @@ def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
     room = out.size // frames.COMPLETION_WORDS
     taken = 0
     lane[frames.RING] = 0
+    lane[frames.BAD] = 0
     cursor = lane[frames.DOWN_CURSOR]
     # SYNC POINT: down tail (other end: `settle_lane`)
     tail = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_DOWN_TAIL)
+    was_full = 2 * (tail - cursor) > lane[frames.DOWN_MASK]
     while cursor < tail and taken < room:
         at = lane[frames.DOWN] + (cursor & lane[frames.DOWN_MASK])
         cursor += machine.load32(arena, at)
@@ -380,6 +383,7 @@ def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
         out[row + frames.OUT_END] = machine.load64(arena, at + COMPLETION_END)
         out[row + frames.OUT_MS] = machine.load64(arena, at + COMPLETION_STORE_MS)
         out[row + frames.OUT_FLAGS] = machine.load16(arena, at + ENTRY_FLAGS)
+        lane[frames.BAD] += 1 if out[row + frames.OUT_STATUS] > DUPLICATE else 0
         taken += 1
     if cursor != lane[frames.DOWN_CURSOR]:
         lane[frames.DOWN_CURSOR] = cursor
@@ -388,5 +392,5 @@ def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
         atomics.fence()
         # An agent that stopped draining for want of room is ARMED.
         state = atomics.load_acquire32(arena, lane[frames.CONTROL] + LANE_AGENT_STATE)
-        lane[frames.RING] = 1 if state == ARMED else 0
+        lane[frames.RING] = 1 if state == ARMED and was_full else 0
     return taken

@@ -13,6 +13,8 @@ from tests.support.tree import PACKAGES, ROOT, module_name, parsed, project_file
 
 BODY_LINES_MAX = 60
 FILE_LINES_MAX = 400
+#: Tables, not code: the one file that says where every byte is must stay one.
+LONG_FILES = {ROOT / "shm" / "layout.py"}
 PARAMETERS_MAX = 6
 #: A kernel has no objects to group its arrays by; a command's parameters are its options.
 WIDE_PARAMETERS_MAX = 14
@@ -119,7 +121,11 @@ def too_many_lines(text: str) -> list[str]:
 
 def test_files_are_short() -> None:
     require_none(
-        {path: too_many_lines(path.read_text(encoding="utf-8")) for path in python_files()}
+        {
+            path: too_many_lines(path.read_text(encoding="utf-8"))
+            for path in python_files()
+            if path not in LONG_FILES
+        }
     )
 
 

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from collections import Counter
 
 from tests.sim import plants, scenario
 from tests.support.simulation import Simulation
@@ -42,11 +43,13 @@ def main() -> None:
         chosen = tuple(named[name] for name in wanted.faults.split(","))
     first, last = (int(number) for number in wanted.seeds.split(":"))
     started = time.monotonic()
+    tally: Counter[str] = Counter()
     for seed in range(first, last):
         story: list[str] = []
         try:
             world = scenario.run(seed, chosen)
             story = world.simulation.trace
+            tally += world.model.tally
         except BaseException as error:
             story = last_story()
             traceback.print_exc()
@@ -59,6 +62,7 @@ def main() -> None:
         if (seed - first) % 20 == 19:
             took = time.monotonic() - started
             print(f"{seed - first + 1} seeds in {took:.0f} s", file=sys.stderr, flush=True)
+    print("reached: " + ", ".join(f"{count} {what}" for what, count in sorted(tally.items())))
     print(f"seeds {first} to {last - 1} hold")
 
 

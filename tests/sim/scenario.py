@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from brokerd import epoch
@@ -17,9 +17,12 @@ from shm import layout, marks
 from shm.codes import Role
 from tests.support.faults import Moment, fail_at, kill_at
 from tests.support.model import End, Model
-from tests.support.simclients import SimConsumer, SimProducer
+from tests.support.simclients import SimConsumer
+from tests.support.simdisk import ROOM_FOR_ALL
 from tests.support.simmachine import ROLES, SimMachine
+from tests.support.simproducer import SimProducer
 from tests.support.simulation import AgentActor, Simulation
+from tests.support.simvandal import SimVandal
 
 GROUP = "g"
 TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
@@ -35,6 +38,7 @@ class World:
     machine: SimMachine
     producers: list[SimProducer]
     consumers: list[SimConsumer]
+    vandals: list[SimVandal] = field(default_factory=list)
     born: int = 0
 
     @property
@@ -58,12 +62,25 @@ class World:
         self.simulation.add(consumer)
         return consumer
 
+    def add_vandal(self) -> None:
+        """A client that breaks the rules."""
+        self.born += 1
+        vandal = SimVandal(f"vandal-{self.born}", self.machine)
+        self.vandals.append(vandal)
+        self.simulation.add(vandal)
+
     def kill_clients(self) -> None:
         """What a power cut does to them."""
-        for client in [*self.producers, *self.consumers]:
+        for client in [*self.producers, *self.consumers, *self.vandals]:
             client.die()
         self.producers.clear()
         self.consumers.clear()
+        self.vandals.clear()
+
+    def more_traffic(self) -> None:
+        """A fault in an idle machine shows little: each producer has something to send."""
+        for producer in self.producers:
+            producer.send_more(self.dice.randint(0, 15))
 
     def settled(self) -> bool:
         """All sent, answered, dispatched, visible and consumed."""
@@ -171,9 +188,28 @@ def break_the_disk(world: World) -> None:
         world.simulation.note(f"plan: {role.name} meets EIO at a {kind}")
 
 
+def die_together_at_a_mark(world: World) -> None:
+    """Whoever dies next, at a mark as a rule, takes the whole broker or machine along."""
+    kill_at_a_mark(world)
+    world.machine.then = partial(world.dice.choice([kill_everything, cut_power]), world)
+
+
+def fill_the_disk(world: World) -> None:
+    """No room for another segment; small files still fit. Sends are refused until there is."""
+    world.simulation.note("no room for segments")
+    world.machine.disk.allocate_max = 0
+    for producer in world.producers:
+        producer.send_more(20)
+
+
+def unleash_a_vandal(world: World) -> None:
+    """A client that writes garbage: it alone is cut off."""
+    world.add_vandal()
+
+
 FAULTS: tuple[Callable[[World], None], ...] = (
     kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, cut_power, change_members,
-    step_the_clock, break_the_disk,
+    step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
 )  # fmt: skip
 
 
@@ -185,8 +221,11 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
     world = new_world(seed)
     simulation = world.simulation
     for _ in range(world.dice.randint(0, 6) if faults else 0):
-        pause = simulation.steps + world.dice.randint(20, 1500)
+        world.more_traffic()
+        pause = simulation.steps + world.dice.randint(20, 800)
         simulation.run_until(partial(_has_reached, simulation, pause), STEPS_MAX)
+        if world.dice.random() < 0.5:
+            world.machine.disk.allocate_max = ROOM_FOR_ALL
         world.dice.choice(faults)(world)
     calm(world)
     simulation.run_until(world.settled, STEPS_MAX)
@@ -210,6 +249,8 @@ def calm(world: World) -> None:
     """No more faults, and somebody who consumes."""
     world.simulation.note("calm")
     world.simulation.kill_at_mark("", 1)
+    world.machine.then = None
+    world.machine.disk.allocate_max = ROOM_FOR_ALL
     world.machine.plans.agents.clear()
     world.machine.plans.supervisor = ()
     for storage in world.machine.stores.values():
@@ -221,8 +262,7 @@ def calm(world: World) -> None:
 def stop_cleanly(world: World) -> None:
     """As the supervisor does it: each agent in turn finishes what was accepted."""
     machine, simulation = world.machine, world.simulation
-    for client in [*world.producers, *world.consumers]:
-        client.die()
+    world.kill_clients()
     for role in ROLES:
         name = role.name.lower()
         simulation.run_until(partial(simulation.actors.__contains__, name), STEPS_MAX)

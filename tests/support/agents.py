@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from clients.home import read_board_file
-from gantrymq.temporary import Broker
 from shm import layout
 from shm.board import Board, attach_board
 from shm.codes import BrokerState, Role
@@ -54,7 +53,7 @@ def _queues_are_level(board: Board) -> bool:
     return True
 
 
-def log_lines(broker: Broker) -> list[dict[str, Any]]:
+def log_lines(home: Path) -> list[dict[str, Any]]:
     """What a temporary broker has logged in all its lives."""
-    text = (broker.home / "broker.log").read_text(errors="replace")
+    text = (home / "broker.log").read_text(errors="replace")
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]

@@ -6,9 +6,10 @@ P6, P10 to P12).
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 
 from shm import layout
 from shm.codes import Status
@@ -75,6 +76,7 @@ class Sender:
     intents: dict[int, Intent] = field(default_factory=dict)
     receipts: dict[int, Receipt] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)  # written, acknowledged as such, then a power cut
+    torn: set[int] = field(default_factory=set)  # batches that a power cut has left in part
     alive: bool = True
 
 
@@ -96,6 +98,8 @@ class Model:
         self.committed: dict[tuple[str, QueueName], int] = {}  # acknowledged by groups
         self.consumed: dict[tuple[str, QueueName], dict[int, bytes]] = defaultdict(dict)
         self.log: list[Stored] = []
+        self.vandals: set[str] = set()  # producers of whose messages nothing is known
+        self.tally: Counter[str] = Counter()  # what has happened, to see that it does
 
     # ------------------------------------------------------------------------- what clients report
 
@@ -111,6 +115,7 @@ class Model:
         )
         require(seq not in sender.receipts, "P6", f"{producer} was answered seq {seq} twice")
         sender.receipts[seq] = receipt
+        self.tally[receipt.status.name] += 1
 
     def consumer_read(self, group: str, queue: QueueName, offset: int, record: Record) -> None:
         """A message was handed to an application."""
@@ -150,6 +155,7 @@ class Model:
         for producer, sender in self.senders.items():
             self._check_prefix(producer, sender, found)
             self._check_receipts(producer, sender, found, after)
+            self._check_batches(producer, sender, found, after)
         self._check_consumed(after)
 
     def _check_identity(self, found: dict[tuple[str, int], Stored]) -> None:
@@ -160,6 +166,8 @@ class Model:
                 name not in seen, "P6", f"{name} is in the log twice, again at {record.position}"
             )
             seen.add(name)
+            if record.producer in self.vandals:
+                continue
             intent = self.senders[record.producer].intents.get(record.seq)
             require(intent is not None, "P6", f"nobody sent {name}")
             assert intent is not None
@@ -214,6 +222,32 @@ class Model:
                 stored = (record.queue, record.offset, record.position, record.end)
                 told = (receipt.queue, receipt.offset, receipt.position, receipt.end)
                 require(stored == told, "P5", f"{producer} {seq} was told {told}, is at {stored}")
+
+    def _check_batches(
+        self, producer: str, sender: Sender, found: dict[tuple[str, int], Stored], after: End
+    ) -> None:
+        """A batch is there whole, side by side in one queue, or not at all (SF-21, ADR 0006)."""
+        batches: dict[int, list[int]] = defaultdict(list)
+        for seq, intent in sender.intents.items():
+            if intent.batch:
+                batches[intent.batch].append(seq)
+        for batch, seqs in batches.items():
+            who = f"batch {seqs} of {producer}"
+            members = [found[producer, seq] for seq in seqs if (producer, seq) in found]
+            answers = {s.status in ACCEPTED for q in seqs if (s := sender.receipts.get(q))}
+            require(len(answers) < 2, "P6", f"{who} is answered in parts")
+            if len(members) < len(seqs) and after is End.POWER:
+                sender.torn.add(batch)
+                prefix = [record.seq for record in members] == seqs[: len(members)]
+                require(prefix, "P6", f"of {who} there is no prefix")
+            whole = len(members) in (0, len(seqs)) or batch in sender.torn
+            require(whole, "P6", f"of {who} only {len(members)} are there")
+            for one, two in pairwise(members):
+                beside = (one.end, one.queue, one.offset + 1) == (
+                    two.position, two.queue, two.offset,
+                )  # fmt: skip
+                require(beside, "P6", f"{who} is not side by side: {one}, {two}")
+            self.tally["batches"] += len(members) == len(seqs)
 
     def _check_consumed(self, after: End) -> None:
         bodies = {(r.topic, r.queue, r.offset): r.body for r in self.log}

@@ -1,30 +1,22 @@
-"""Simulated client processes: real lanes and kernels, driven step by step."""
+"""Simulated client processes: a member of a group, and what all clients share."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from shm import groupwire, layout
-from shm.codes import AgentState, EntryFlag, Role, Status
+from shm.codes import AgentState, Role
 from shm.controllane import ControlLane, End
-from shm.kernels import frames, ring
 from shm.record import OWN, Record, parse_record
-from tests.support.lanes import lane_words, set_route
-from tests.support.model import Intent, Model, QueueName, Receipt
+from tests.support.model import Model, QueueName
 from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from workers.session import Session
 
 NEVER_NS = 3_600_000_000_000
-UNANSWERED_MAX = 12
-EXTRA = np.zeros(0, np.uint8)
 
 
 class SimClient:
@@ -79,126 +71,6 @@ class SimClient:
     def go_on(self, session: Session, now_ns: int) -> None:
         """One step with a session."""
         raise NotImplementedError
-
-
-class SimProducer(SimClient):
-    """Sends numbered messages, keeps what is not answered, and submits it again after a restart."""
-
-    def __init__(self, name: str, machine: SimMachine, count: int) -> None:
-        super().__init__(name, machine)
-        self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
-        self.left = count
-        self.unanswered: deque[tuple[int, Intent, int]] = deque()  # seq, what, flags
-        self.unput: deque[tuple[int, Intent, int]] = deque()
-        self.durable_end = 0  # somebody waits for this position
-        self._seq = 0
-        self._words: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._out = np.zeros(8 * frames.COMPLETION_WORDS, np.int64)
-
-    @property
-    def done(self) -> bool:
-        """All sent, answered, and durable where that was asked for."""
-        return not (self.left or self.unanswered) and not self._waits_for_disk()
-
-    def attached(self, session: Session) -> None:
-        """Routes again, and everything that has no answer yet, in order."""
-        metadata = self.machine.metadata
-        assert metadata is not None, "attached to a running broker"
-        for number, topic in enumerate(self.machine.topics):
-            set_route(session, number, metadata.open(topic, create=False).slot, b"TAGS\x01a\x02")
-        self._words = lane_words(session.plan.writer)
-        self.unput = deque(self.unanswered)
-        self._words[frames.SEQ] = self.unput[0][0] - 1 if self.unput else self._seq
-        self._words[frames.COMPLETED] = self._words[frames.SEQ]
-
-    def go_on(self, session: Session, now_ns: int) -> None:
-        """Take answers, put something, or go to sleep."""
-        worked = self._take(session)
-        if self.left and len(self.unanswered) < UNANSWERED_MAX and self.dice.random() < 0.7:
-            self._intend()
-        if self.unput:
-            worked = self._put(session) or worked
-        if not worked and (self.unput or not self.left or len(self.unanswered) >= UNANSWERED_MAX):
-            self._asleep = self._may_sleep(session)
-
-    def _intend(self) -> None:
-        self.left -= 1
-        self._seq += 1
-        topic = self.dice.choice(list(self.machine.topics))
-        queue = self.dice.choice([-1, 0])
-        size = self.dice.choice([0, 10, 200, 1500])
-        body = f"{self.producer.hex()}:{self._seq}:".encode() + b"." * size
-        flags = int(EntryFlag.RECEIPT)
-        if self.dice.random() < 0.2:
-            flags |= int(EntryFlag.DURABLE)
-        intent = Intent(topic, body, queue)
-        self.model.sent(self.producer.hex(), self._seq, intent)
-        self.unanswered.append((self._seq, intent, flags))
-        self.unput.append(self.unanswered[-1])
-
-    def _put(self, session: Session) -> bool:
-        seq, intent, flags = self.unput[0]
-        route = list(self.machine.topics).index(intent.topic)
-        form = np.array([flags, route, intent.queue, 1_700_000_000_000, 0, 0], np.int64)
-        self._words[frames.RING] = 0
-        body = np.frombuffer(intent.body, np.uint8)
-        done = ring.put(session.arena, self._words, form, body, EXTRA)
-        if self._words[frames.RING]:
-            self.machine.bell(Role.WRITER).ring()
-        if done == ring.FULL:
-            return False
-        assert done == seq, f"put gave {done}, not {seq}"
-        self.unput.popleft()
-        return True
-
-    def _take(self, session: Session) -> bool:
-        self._words[frames.RING] = 0
-        taken = int(ring.take_completions(session.arena, self._words, self._out))
-        if self._words[frames.RING]:
-            self.machine.bell(Role.WRITER).ring()
-        for row in self._out[: taken * frames.COMPLETION_WORDS].reshape(
-            -1, frames.COMPLETION_WORDS
-        ):
-            self._answered(row)
-        return taken > 0
-
-    def _answered(self, row: NDArray[np.int64]) -> None:
-        seq, status = int(row[frames.OUT_SEQ]), Status(int(row[frames.OUT_STATUS]))
-        expected, _intent, flags = self.unanswered.popleft()
-        assert seq == expected, f"{self.name} waits for {expected}, was answered {seq}"
-        receipt = Receipt(
-            status,
-            int(row[frames.OUT_QUEUE]),
-            int(row[frames.OUT_OFFSET]),
-            int(row[frames.OUT_POSITION]),
-            int(row[frames.OUT_END]),
-        )
-        self.model.answered(self.producer.hex(), seq, receipt)
-        if flags & EntryFlag.DURABLE:
-            self.durable_end = max(self.durable_end, receipt.end)
-
-    def _waits_for_disk(self) -> bool:
-        board = self.machine.board
-        return board is None or board.word(layout.BOARD_DURABLE) < self.durable_end
-
-    def _may_sleep(self, session: Session) -> bool:
-        """Raise the flags, look again."""
-        if self._waits_for_disk():
-            at = layout.ARENA_DURABLE_WANTED
-            session.arena[at : at + 8].view("<i8")[0] = self.durable_end
-            if not self._waits_for_disk():
-                return False
-        control = session.plan.writer.control
-        flag_at = control + layout.LANE_CLIENT_ARMED
-        for word, seen in (
-            (layout.LANE_DOWN_TAIL, frames.DOWN_CURSOR),
-            (layout.LANE_UP_HEAD, frames.UP_SEEN),
-        ):
-            if word == layout.LANE_UP_HEAD and not self.unput:
-                continue
-            if not ring.arm(session.arena, flag_at, 1, control + word, int(self._words[seen])):
-                return False
-        return True
 
 
 class SimConsumer(SimClient):

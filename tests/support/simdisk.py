@@ -19,6 +19,8 @@ SECTOR_BYTES = 512
 PAGE_BYTES = 4096
 _POISON = 0xDB  # what a view sees behind the end of a file that was cut (really: SIGBUS)
 _VERSIONS_MAX = 4
+#: `Disk.allocate_max` of a disk that is not short of room.
+ROOM_FOR_ALL = 1 << 62
 
 
 class Inode:
@@ -163,6 +165,7 @@ class Disk:
     def __init__(self, capacity: int = 64 << 20, file_bytes_max: int = 1 << 18) -> None:
         self.capacity = capacity
         self.file_bytes_max = file_bytes_max
+        self.allocate_max = ROOM_FOR_ALL  # bytes that one `allocate` still finds room for
         self.names = Namespace()
         self.durable_names = Namespace()
         self.pending: list[NameChange] = []

@@ -6,6 +6,7 @@ recovery, metadata, board and agents are the real ones.
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,6 +95,7 @@ class SimMachine:
         self.lives = 0
         self.ended_by = End.STOP
         self.expect_cut_off: set[str] = set()  # clients that break the rules on purpose
+        self.then: Callable[[], None] | None = None  # what the next agent's death brings along
         self._old_board: Board | None = None
         self._bells = self._new_bells()
         self._next_session = 1
@@ -101,7 +103,6 @@ class SimMachine:
         self._boot_id = self._random_bytes(16)
         simulation.on_death = self._on_death
         simulation.after_step = self.observe
-        simulation.may_fail = self._met_a_fault
         simulation.add(self)
         self._later(0, self.start)
 
@@ -221,7 +222,8 @@ class SimMachine:
         try:
             agent = agents.build(role, replace(env, sessions=table))
         except (KilledError, OSError) as death:
-            if isinstance(death, OSError) and not self._met_a_fault(name):
+            full = isinstance(death, OSError) and death.errno == errno.ENOSPC
+            if isinstance(death, OSError) and not (storage.faults.met or full):
                 raise
             self.simulation.note(f"{name} dies while starting: {death}")
             self._later(RESTART_NS, partial(self.start_agent, role))
@@ -267,10 +269,9 @@ class SimMachine:
                 self.stores[name].dead = True
                 self.tables.pop(role, None)
                 self._later(RESTART_NS, partial(self.start_agent, role))
-
-    def _met_a_fault(self, name: str) -> bool:
-        """An error that ends an agent is a crash like others, if it was planned."""
-        return name in self.stores and bool(self.stores[name].faults.met)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
 
     # ------------------------------------------------------------------------------------- sessions
 
@@ -314,6 +315,7 @@ class SimMachine:
         if entry is None:
             return
         self.simulation.note(f"session {number} of {entry[1].name} is cut off: {why}")
+        self.model.tally["cut off"] += 1
         if entry[1].name not in self.expect_cut_off:
             raise AssertionError(f"{entry[1].name} kept the rules and was cut off: {why}")
         self.end_session(number)

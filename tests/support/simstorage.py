@@ -66,6 +66,8 @@ class SimFile:
         self._require(write=True)
 
         def effect() -> None:
+            if size > self._storage.disk.allocate_max:
+                raise OSError(errno.ENOSPC, "no room for that on the simulated disk")
             self._storage.take_blocks(self._inode, 0, size)
             self._inode.allocate(size)
 

@@ -138,10 +138,10 @@ def require_once(bodies: Iterable[bytes], records: list[Stored]) -> None:
     assert not found - wanted, f"too many: {list(found - wanted)[:5]}"
 
 
-def require_whole(batch: list[bytes], records: list[Stored]) -> None:
-    """The members of a batch lie side by side, in one queue, or none of them is there."""
-    at = [index for index, item in enumerate(records) if item.record.body in batch]
-    members = [records[index] for index in at]
-    assert [item.record.body for item in members] in ([], batch)
-    assert at == list(range(at[0], at[0] + len(at))) if at else True
-    assert len({item.queue for item in members}) <= 1
+def require_whole(batches: Iterable[list[bytes]], records: list[Stored]) -> None:
+    """The members of each batch lie side by side, in one queue, or none of them is there."""
+    places = {item.record.body: index for index, item in enumerate(records)}
+    for batch in batches:
+        at = [places[body] for body in batch if body in places]
+        assert at in ([], list(range(at[0], at[0] + len(batch))) if at else []), batch
+        assert len({records[index].queue for index in at}) <= 1, batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -202,7 +203,7 @@ def test_tag_keys_and_properties_come_back(
     ],
 )
 def test_what_no_consumer_could_read_is_refused(
-    producer: Producer, unique_name: str, parts: dict[str, object], rule: str
+    producer: Producer, unique_name: str, parts: dict[str, Any], rule: str
 ) -> None:
     with pytest.raises(MessageIllegal, match=rule):
         producer.send(unique_name, b"body", **parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from brokerd.verify import Finding, verify
 from shm import layout
 from shm.record import Record, encode_record, parse_record
+from shm.sidecar import Sidecar, parse
 from tests.support.small_stores import (
     QUEUE_FILE_BYTES,
     RECORDS,
@@ -24,7 +26,6 @@ from tests.support.small_stores import (
 
 FIRST, SECOND = f"commitlog/{0:020d}", f"commitlog/{SEGMENT_BYTES:020d}"
 SIDECAR = f"gantry/segments/{SEGMENT_BYTES:020d}"
-Store = Path
 
 
 @pytest.fixture(scope="session")
@@ -128,10 +129,8 @@ def test_zeroed_records_amid_a_segment(store: Path) -> None:
     put(store / SECOND, starts[3], bytes(starts[9] - starts[3]))
     report = verify(store)
     assert report.records == RECORDS - 6
-    assert {finding.position for finding in report.findings if finding.path == SECOND} == {
-        starts[3],
-        0,  # the MiB block
-    }
+    places = {finding.position for finding in report.findings if finding.path == SECOND}
+    assert places == {starts[3], 0}, "the range, and the MiB block"
 
 
 def test_a_filler_that_lies(store: Path) -> None:
@@ -161,17 +160,38 @@ def test_bytes_behind_the_logs_end(store: Path) -> None:
     assert (found.position, found.what) == (place, "bytes behind the log's end")
 
 
+def rewrite(store: Path, segment: str, at: int, **changes: int) -> None:
+    """Put a record with other numbers and a true trailer in another's place."""
+    data = (store / segment).read_bytes()
+    record = parse_record(data, at, len(data))
+    assert isinstance(record, Record)
+    changed = replace(record, **{name: getattr(record, name) + by for name, by in changes.items()})
+    put(store / segment, at, encode_record(changed, trailer=True))
+
+
 def test_a_time_that_goes_back(store: Path) -> None:
     """LW-3; the record's own trailer is true, so only the order tells."""
-    starts = starts_of(store, SECOND)
-    data = (store / SECOND).read_bytes()
-    record = parse_record(data, starts[5], len(data))
-    assert isinstance(record, Record)
-    fields = {name: getattr(record, name) for name in Record.__dataclass_fields__}
-    fields["store_timestamp"] -= 60_000
-    put(store / SECOND, starts[5], encode_record(Record(**fields), trailer=True))
+    at = starts_of(store, SECOND)[5]
+    rewrite(store, SECOND, at, store_timestamp=-60_000)
     found = [f for f in verify(store).findings if f.what == "storeTimestamp goes back"]
-    assert [(finding.path, finding.position) for finding in found] == [(SECOND, starts[5])]
+    assert [(finding.path, finding.position) for finding in found] == [(SECOND, at)]
+
+
+def test_a_queue_offset_that_jumps(store: Path) -> None:
+    """SF-42: dense per queue; the trailer is true."""
+    at = starts_of(store, SECOND)[5]
+    rewrite(store, SECOND, at, queue_offset=1)
+    found = [f for f in verify(store).findings if f.what.startswith("wrong queue offset in ")]
+    assert (found[0].path, found[0].position) == (SECOND, at)
+    assert int(found[0].found) == int(found[0].expected) + 1
+
+
+def test_a_record_at_another_place(store: Path) -> None:
+    """LW-2: a sound record, but of another position."""
+    at = starts_of(store, SECOND)[5]
+    rewrite(store, SECOND, at, physical_offset=8)
+    found = next(f for f in verify(store).findings if f.path == SECOND)
+    assert (found.position, found.what) == (at, "no record: the stored position is another one")
 
 
 def test_a_missing_segment(store: Path) -> None:
@@ -258,10 +278,8 @@ def test_a_missing_queue_file(store: Path) -> None:
 def test_a_bit_of_a_sidecar(store: Path) -> None:
     flip(store / SIDECAR, 300)
     found = only(verify(store).findings, SIDECAR)
-    assert (found.what, found.found) == (
-        "damaged sidecar",
-        "its CRC differs; delete it, it is built again from its segment",
-    )
+    assert found.what == "damaged sidecar"
+    assert found.found.startswith("its CRC differs; delete it")
 
 
 def test_a_sidecar_of_another_segment(store: Path) -> None:
@@ -270,6 +288,35 @@ def test_a_sidecar_of_another_segment(store: Path) -> None:
     wrong = {f.what for f in verify(store).findings if f.path == SIDECAR}
     assert "wrong base" in wrong
     assert "wrong end" in wrong
+
+
+def change_position(sidecar: Sidecar) -> Sidecar:
+    """Record 3 starts elsewhere."""
+    positions = sidecar.positions.copy()
+    positions[3] += 1
+    return replace(sidecar, positions=positions)
+
+
+def change_topic(sidecar: Sidecar) -> Sidecar:
+    """Record 3 is of another topic."""
+    numbers = sidecar.topic_numbers.copy()
+    numbers[3] = numbers[4]
+    return replace(sidecar, topic_numbers=numbers)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (change_position, "wrong position of a record"),
+        (change_topic, "wrong topic of a record"),
+        (lambda old: replace(old, first_ms=old.first_ms + 1), "wrong first_ms"),
+    ],
+)
+def test_a_sidecar_that_lies(store: Path, change: Callable[[Sidecar], Sidecar], what: str) -> None:
+    """Its own CRC is true; the segment says otherwise."""
+    path = store / SIDECAR
+    path.write_bytes(change(parse(path.read_bytes())).encode())
+    assert only(verify(store).findings, SIDECAR).what == what
 
 
 def test_a_missing_sidecar_is_no_fault(store: Path) -> None:

@@ -1,0 +1,170 @@
+"""A disk that fails or is full (P1, P3, F7, F9, F10)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from clients.consumer import PullConsumer
+from clients.home import store_of
+from clients.message import Message
+from clients.producer import Producer
+from gantrymq import ConsumeFrom
+from shm import layout
+from shm.codes import BrokerState, ExitCode
+from shm.errors import DiskFull, GantryError, StoreFailed
+from tests.support.agents import restarts_of, wait_until_shown
+from tests.support.faulty_broker import FaultyBroker, fault
+from tests.support.loads import Load
+from tests.support.stores import require_once, require_sound, require_true
+from tests.support.watchdog import PATIENCE_S, poll_until
+
+SMALL = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 2000}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., FaultyBroker]]:
+    with ExitStack() as stack:
+
+        def begin(**settings: object) -> FaultyBroker:
+            broker = FaultyBroker(tmp_path / "home", **(SMALL | settings))
+            return stack.enter_context(broker).wait_until_ready()
+
+        yield begin
+
+
+FINAL = [
+    fault("sync", errno.EIO, "commitlog/"),
+    fault("sync", errno.ENOSPC, "commitlog/"),
+    fault("write", errno.EIO, "commitlog/"),
+    fault("write", errno.EIO, "commitlog/", half=True),
+    fault("write", errno.ENOSPC, "commitlog/"),
+]
+
+
+@pytest.mark.parametrize("failing", FINAL, ids=lambda f: f"{f['kind']}-{f['errno']}-{f['half']}")
+def test_a_failed_write_or_sync_is_final(
+    start: Callable[..., FaultyBroker], failing: dict[str, object]
+) -> None:
+    """P3: it happens once; nothing is tried again or acknowledged; a restart recovers."""
+    broker = start(flush_interval_commit_log=60_000)
+    board = broker.board
+    with Load(broker.home, "before") as load:
+        load.round()
+        load.finish()
+        with ThreadPoolExecutor(1) as threads:
+            other = Producer(broker.home, timeout=PATIENCE_S)
+            broker.fail(failing)
+            waiting = [
+                load.producer.send_async("payments", b"w%d" % n, durability="durable")
+                for n in range(4)
+            ]
+            beside = threads.submit(other.send, "payments", b"beside", durability="durable")
+            for future in waiting:
+                with pytest.raises(StoreFailed):
+                    future.result(PATIENCE_S)
+            with pytest.raises(StoreFailed):
+                beside.result(PATIENCE_S)
+        assert board.half(layout.BOARD_STATE) == BrokerState.FAILED
+        for late in (load.producer, other):
+            with pytest.raises(GantryError):
+                late.send("orders", b"late")
+        load.producer._link.end()
+        other._link.end()
+    code, _lines = broker.end()
+    assert code == ExitCode.IO_ERROR
+    assert len(broker.failed) == 1, "nothing is tried again"
+    broker.fail()
+    broker.again().wait_until_ready()
+    with Producer(broker.home) as producer:
+        receipt = producer.send("orders", b"after", durability="durable")
+    wait_until_shown(broker.home)
+    assert broker.stop()[0] == ExitCode.OK
+    records = require_sound(store_of(broker.home))
+    require_true([*load.receipts, (receipt, b"after")], records)
+    unknown = {b"beside", *(b"w%d" % n for n in range(4))}
+    kept = [item for item in records if item.record.body not in unknown]
+    require_once([*load.bodies, b"after"], kept)
+
+
+FULL = [fault(kind, errno.ENOSPC, "gantry/spare") for kind in ("create", "allocate")]
+#: Whatever is not preallocated: queue files, sidecars, snapshots, spare segments.
+EVERYWHERE = [
+    *FULL,
+    fault("create", errno.ENOSPC, "gantry/segments/"),
+    fault("create", errno.ENOSPC, "gantry/producers"),
+    fault("create", errno.ENOSPC, "gantry/queues.json"),
+    fault("create", errno.ENOSPC, "consumequeue/"),
+    fault("write", errno.ENOSPC, "consumequeue/"),
+]
+
+
+@pytest.mark.parametrize("faults", [FULL, EVERYWHERE], ids=["spare", "everywhere"])
+def test_a_full_disk_refuses_sends_until_there_is_room(
+    start: Callable[..., FaultyBroker], faults: list[dict[str, object]]
+) -> None:
+    """F7: DiskFull where the log rolls, reads go on, no agent dies, and later sends work again."""
+    broker = start()
+    with Load(broker.home, "full") as load:
+        load.round()
+        load.finish()
+        wait_until_shown(broker.home)
+        shown = len(load.bodies)
+        broker.fail(*faults)
+        stored = send_until_full(load)
+        with pytest.raises(DiskFull):
+            load.producer.send_batch([Message("orders", b"no") for _ in range(3)])
+        load.producer.send_async("orders", b"a receipt beside").exception(PATIENCE_S)
+        load.producer.send_oneway("orders", b"nor this")
+        with pytest.raises(DiskFull):
+            load.producer.flush()
+        assert len(consumed(broker.home)) >= shown
+        broker.fail()
+        poll_until(lambda: is_stored(load.producer), "there is room again")
+        load.round()
+        load.finish()
+        wait_until_shown(broker.home)
+    assert set(restarts_of(broker.home).values()) == {0}
+    assert broker.stop()[0] == ExitCode.OK
+    records = require_sound(store_of(broker.home))
+    again = [b"again"] * sum(item.record.body == b"again" for item in records)
+    require_once([*load.bodies, *stored, *again], records)
+    require_true(load.receipts, records)
+
+
+def send_until_full(load: Load) -> list[bytes]:
+    """Bodies that were stored before the first that was not."""
+    stored = []
+    for number in range(2000):
+        body = b"until-full-%d" % number
+        try:
+            receipt = load.producer.send("orders", body)
+        except DiskFull:
+            return stored
+        load.receipts.append((receipt, body))
+        stored.append(body)
+    raise AssertionError("the log never came to its segment's end")
+
+
+def is_stored(producer: Producer) -> bool:
+    try:
+        producer.send("orders", b"again")
+    except DiskFull:
+        return False
+    return True
+
+
+def consumed(home: Path) -> list[bytes]:
+    """What a group that begins now can read."""
+    bodies: list[bytes] = []
+    with PullConsumer(
+        "late", ["orders", "payments"], home=home, consume_from=ConsumeFrom.FIRST_OFFSET
+    ) as consumer:
+        while batch := consumer.poll(timeout=0.5):
+            bodies += [bytes(message.body) for message in batch]
+    return bodies

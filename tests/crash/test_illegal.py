@@ -1,0 +1,182 @@
+"""Messages and names that break a rule: at the client, and from a client that checks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from clients.home import store_of
+from clients.message import Message
+from clients.producer import Producer
+from gantrymq.temporary import Broker
+from shm import limits
+from shm.codes import EntryFlag, EntryKind, Status
+from shm.errors import MessageIllegal
+from tests.crash.conftest import SMALL
+from tests.support.adversary import Hand
+from tests.support.agents import restarts_of, wait_until_shown
+from tests.support.stores import require_sound
+from tests.support.watchdog import PATIENCE_S, poll_until
+
+BODY_MAX = 3000
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker.temporary(**(SMALL | {"max_message_size": BODY_MAX})) as broker:
+        yield broker
+        wait_until_shown(broker.home)
+        assert set(restarts_of(broker.home).values()) == {0}
+        broker.stop()
+        bodies = {item.record.body for item in require_sound(store_of(broker.home))}
+        assert not [body for body in bodies if body.startswith(b"bad")]
+
+
+@pytest.fixture(scope="module")
+def producer(broker: Broker) -> Iterator[Producer]:
+    with Producer(broker.home, timeout=PATIENCE_S) as producer:
+        yield producer
+
+
+SEPARATORS = ("\x00", "\x01", "\x02")
+PARTS: list[dict[str, Any]] = [
+    *({"properties": {f"a{sign}b": "c"}} for sign in SEPARATORS),
+    *({"properties": {"a": f"b{sign}c"}} for sign in SEPARATORS),
+    *({"tag": f"a{sign}b"} for sign in SEPARATORS),
+    *({"keys": [f"a{sign}b"]} for sign in SEPARATORS),
+    *({"properties": {name: "1"}} for name in sorted(limits.RESERVED_KEYS)),
+    {"properties": {"": "value"}},
+    {"properties": {"name": ""}},
+    {"properties": {"name": 7}},
+    {"properties": {"name": "\ud800"}},
+    {"properties": {"name": "x" * limits.PROPERTIES_BYTES_MAX}},
+    {"keys": ["two words"]},
+    {"keys": "text"},
+    {"keys": [""]},
+    {"tag": ""},
+    {"tag": " blank"},
+    {"tag": "a||b"},
+    {"queue_id": 1000},
+    {"queue_id": -7},
+]
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=lambda parts: ascii(parts)[:40])
+def test_what_a_client_refuses(producer: Producer, parts: dict[str, Any]) -> None:
+    """SF-18, SF-27, SF-28, SF-30, FL-1: by every way of sending, and the producer goes on."""
+    with pytest.raises(MessageIllegal):
+        producer.send("orders", b"bad", **parts)
+    with pytest.raises(MessageIllegal):
+        producer.send_batch([Message("orders", b"bad"), Message("orders", b"bad", **parts)])
+    with pytest.raises(MessageIllegal):
+        producer.send_async("orders", b"bad", **parts).result(PATIENCE_S)
+    with pytest.raises(MessageIllegal):
+        producer.send_oneway("orders", b"bad", **parts)
+        producer.flush()
+    assert producer.send("orders", b"good").queue_offset >= 0
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "",
+        "a b",
+        "a/b",
+        "../x",
+        "ä",
+        "a\x01b",
+        "t" * 128,
+        "%RETRY%" + "g" * 249,
+        "%DLQ%" + "g" * 251,
+    ],
+)
+def test_names_of_topics(producer: Producer, topic: str) -> None:
+    """SF-35, SF-36, CQ-100."""
+    with pytest.raises(MessageIllegal):
+        producer.send(topic, b"bad")
+
+
+@pytest.mark.parametrize("body", ["text", 7, None, [b"bad"]])
+def test_a_body_is_bytes(producer: Producer, body: object) -> None:
+    with pytest.raises(MessageIllegal):
+        producer.send("orders", body)
+
+
+@pytest.mark.parametrize("size", [BODY_MAX + 1, 1 << 20, limits.BODY_BYTES_MAX + 1])
+def test_a_body_that_is_too_long(producer: Producer, size: int) -> None:
+    """SF-18: by the setting, by the segment's room, by the format's limit; the longest is stored."""
+    with pytest.raises(MessageIllegal):
+        producer.send("orders", b"bad".ljust(size, b"."))
+    assert producer.send("orders", b"longest".ljust(BODY_MAX, b".")).queue_offset >= 0
+
+
+def illegal_entries(hand: Hand) -> list[tuple[bytes, Status]]:
+    """Entries that only a client without checks sends, and the answer of each."""
+    properties = Status.ILLEGAL_PROPERTIES
+    long = b"k\x01" + b"v" * limits.PROPERTIES_BYTES_MAX + b"\x02"
+    extras = (b"k", b"k\x01", b"k\x01v", b"\x01v\x02", b"k\x01\x02", b"k\x02", b"\x02", b"\x00",
+              b"k\x01v\x02tail", b"k\x01a\x01b\x02", b"k\x00\x01v\x02", long)  # fmt: skip
+    cases = [(hand.entry(b"bad", extra), properties) for extra in extras]
+    cases.append((hand.entry(b"bad".ljust(BODY_MAX + 1, b".")), Status.ILLEGAL_SIZE))
+    hand.set_route(1, 0, ready=0)
+    hand.set_route(2, 63)
+    hand.set_route(3, 0xFFFFFFFF)
+    hand.set_route(4, 0, b"no property")
+    for route in (1, 2, 3, 4, limits.ROUTES_MAX - 1, limits.ROUTES_MAX, 0xFFFFFFFF):
+        cases.append((hand.entry(b"bad", route=route), Status.UNKNOWN_ROUTE))
+    for queue in (4, 1000, (1 << 31) - 1):
+        cases.append((hand.entry(b"bad", queue=queue), Status.UNKNOWN_QUEUE))
+    return cases
+
+
+def test_what_the_writer_refuses(broker: Broker, unique_name: str) -> None:
+    """P12: each is answered, and the good entry behind it is stored."""
+    hand = Hand(broker.home)
+    wanted = []
+    for entry, status in illegal_entries(hand):
+        hand.put(entry, hand.entry(unique_name.encode()))
+        wanted += [status, Status.OK]
+    poll_until(lambda: hand.taken, "all is taken")
+    assert hand.statuses() == wanted
+    assert not hand.evicted
+    hand.close()
+
+
+def test_a_batch_with_one_illegal_member(broker: Broker) -> None:
+    """All or none: the culprit is told why, the others that they share its fate (SF-21)."""
+    hand = Hand(broker.home)
+    flags = int(EntryFlag.BATCH | EntryFlag.RECEIPT)
+    for culprit in range(3):
+        extras = [b"k" if index == culprit else b"" for index in range(3)]
+        hand.put(
+            *(hand.entry(b"bad", extra, flags=flags, batch=3 - n) for n, extra in enumerate(extras))
+        )
+    poll_until(lambda: hand.taken, "all is taken")
+    fate = [Status.BATCH_REFUSED] * 9
+    for culprit in range(3):
+        fate[4 * culprit] = Status.ILLEGAL_PROPERTIES
+    assert hand.statuses() == fate
+    hand.close()
+
+
+def test_a_client_may_not_append_as_an_agent_does(broker: Broker) -> None:
+    """Records with all fields given are for the broker's own sessions."""
+    hand = Hand(broker.home)
+    size = 256
+    hand.put(
+        hand.entry(
+            b"bad".ljust(150, b"."), kind=int(EntryKind.APPEND), length=size, body_bytes=0
+        ).ljust(size, b"\0")
+    )
+    poll_until(lambda: hand.evicted, "it is cut off")
+    hand.close()
+
+
+def test_system_topics_are_not_for_clients(
+    broker: Broker, producer: Producer, start_broker: Callable[..., Broker]
+) -> None:
+    """By name at the client, by number at the writer."""
+    with pytest.raises(Exception, match="SCHEDULE_TOPIC_XXXX"):
+        producer.send("SCHEDULE_TOPIC_XXXX", b"bad")

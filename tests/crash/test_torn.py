@@ -1,0 +1,230 @@
+"""A power cut amid the last records: the log ends before the damage (P1, P6, P11, P13, F4)."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from brokerd.checkpoint import CheckpointFile
+from brokerd.config import Settings
+from brokerd.recovery import recover
+from clients.home import store_of
+from clients.producer import Producer
+from gantrymq.temporary import Broker
+from shm.errors import Corrupt
+from shm.storage import PosixStorage
+from tests.support.stores import Stored, read_log
+
+SEGMENT_BYTES = 8192
+SETTINGS = Settings(mapped_file_size_commit_log=SEGMENT_BYTES, mapped_file_size_consume_queue=2000)
+Damage = Callable[[NDArray[np.uint8], int], None]
+
+
+@dataclass(frozen=True)
+class Torn:
+    """A store whose last two records were never synced, and copies of it to damage."""
+
+    source: Path
+    records: list[Stored]
+    log: bytes
+    folder: Path
+
+    @property
+    def last(self) -> str:
+        """File of the last segment."""
+        return f"commitlog/{self.base:020d}"
+
+    @property
+    def base(self) -> int:
+        """Where it starts."""
+        return self.records[-1].position // SEGMENT_BYTES * SEGMENT_BYTES
+
+    @property
+    def end(self) -> int:
+        """Log position behind the last record."""
+        item = self.records[-1]
+        return item.position + item.record.total_size
+
+    @property
+    def bounds(self) -> list[int]:
+        """Where the last two records start and end."""
+        return [self.records[-2].position, self.records[-1].position, self.end]
+
+    def copy(self) -> Path:
+        """A store to damage."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(self.source, self.folder)
+        return self.folder
+
+    def damaged(self, position: int, damage: Damage) -> Path:
+        """A copy whose last segment `damage` has changed from a log position on."""
+        store = self.copy()
+        data = np.fromfile(store / self.last, np.uint8)
+        damage(data, position - self.base)
+        data.tofile(store / self.last)
+        return store
+
+    def is_changed(self, store: Path) -> bool:
+        """False if the damage hit only what was like that before."""
+        return (store / self.last).read_bytes() != (self.source / self.last).read_bytes()
+
+    def kept_below(self, position: int) -> int:
+        """Where the log must end if the first changed byte is at a position."""
+        return max(bound for bound in [*self.bounds[:2], 0] if bound <= position)
+
+
+@pytest.fixture(scope="module")
+def torn(tmp_path_factory: pytest.TempPathFactory) -> Torn:
+    source = tmp_path_factory.mktemp("source") / "store"
+    sizes = {
+        "mapped_file_size_commit_log": SEGMENT_BYTES,
+        "mapped_file_size_consume_queue": 2000,
+    }
+    with Broker.temporary(**sizes) as broker, Producer(broker.home) as producer:
+        for index in range(60):
+            producer.send("orders", b"%d" % index * (index % 7), tag="t", keys=["k"])
+        producer.send("orders", b"the last but one", properties={"a": "b"})
+        producer.send("orders", b"the last", tag="z")
+        broker.stop()
+        shutil.copytree(store_of(broker.home), source)
+    records = read_log(source)
+    torn = Torn(source, records, read_bytes(source), tmp_path_factory.mktemp("torn") / "store")
+    assert torn.bounds[0] > torn.base, "both lie in the last segment"
+    _claim_durable(source, torn.bounds[0])
+    (source / "gantry" / "queues.json").unlink()
+    return torn
+
+
+def _claim_durable(store: Path, position: int) -> None:
+    """Leave checkpoints that know of no more than what was durable at a position."""
+    storage = PosixStorage(str(store))
+    checkpoint = CheckpointFile(storage, bytes(16), 1)
+    for _slot in range(2):
+        checkpoint.write(position, 0, 0)
+    checkpoint.close()
+
+
+def zeroes(data: NDArray[np.uint8], at: int) -> None:
+    data[at:] = 0
+
+
+def garbage(data: NDArray[np.uint8], at: int) -> None:
+    """Every byte from there to the file's end is another one."""
+    noise = np.random.default_rng(at).integers(1, 256, data.size - at, np.uint8)
+    data[at:] ^= noise
+
+
+def one_byte(data: NDArray[np.uint8], at: int) -> None:
+    data[at] ^= 0x20
+
+
+def read_bytes(store: Path) -> bytes:
+    """The whole log; its files are of full length."""
+    files = sorted((store / "commitlog").iterdir())
+    assert {path.stat().st_size for path in files} == {SEGMENT_BYTES}
+    return b"".join(path.read_bytes() for path in files)
+
+
+def tree(store: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in sorted(store.rglob("*"))
+        if path.is_file()
+    }
+
+
+def require_cut(store: Path, torn: Torn, end: int) -> None:
+    """Recovery ends at `end`, keeps all below, leaves zeroes, and can be done again."""
+    storage = PosixStorage(str(store))
+    found = recover(storage, SETTINGS, None)
+    assert (found.appended, found.durable) == (end, end)
+    log = read_bytes(store)
+    assert log[:end] == torn.log[:end]
+    assert not any(log[end:])
+    assert recover(storage, SETTINGS, None) == found
+    assert read_bytes(store) == log
+
+
+@pytest.mark.parametrize("damage", [zeroes, garbage, one_byte])
+def test_a_tail_torn_at_any_byte_is_cut(torn: Torn, damage: Damage) -> None:
+    for position in range(torn.bounds[0], torn.end):
+        store = torn.damaged(position, damage)
+        end = torn.kept_below(_first_change(torn, store)) if torn.is_changed(store) else torn.end
+        require_cut(store, torn, end)
+
+
+def _first_change(torn: Torn, store: Path) -> int:
+    """Zeroing from a byte on changes nothing where the bytes are zero already."""
+    before = np.fromfile(torn.source / torn.last, np.uint8)
+    after = np.fromfile(store / torn.last, np.uint8)
+    return torn.base + int(np.flatnonzero(before != after)[0])
+
+
+@pytest.mark.parametrize("sector", [512, 4096])
+def test_any_subset_of_lost_sectors_is_cut(torn: Torn, sector: int, seed: int) -> None:
+    """What was not synced may be missing sector by sector, in any order."""
+    dice = random.Random(seed)
+    first = (torn.bounds[0] - torn.base) // sector
+    numbers = range(first, SEGMENT_BYTES // sector)
+    for _ in range(60):
+        lost = [number for number in numbers if dice.random() < 0.5]
+        noise = dice.random() < 0.5
+
+        def damage(
+            data: NDArray[np.uint8], at: int, lost: list[int] = lost, noise: bool = noise
+        ) -> None:
+            for number in lost:
+                start = max(number * sector, at)  # what was durable stays
+                piece = data[start : (number + 1) * sector]
+                piece[:] = piece ^ 0x55 if noise else 0
+
+        store = torn.damaged(torn.bounds[0], damage)
+        first_change = _first_change(torn, store) if torn.is_changed(store) else torn.end
+        end = torn.kept_below(first_change) if first_change < torn.end else torn.end
+        require_cut(store, torn, end)
+
+
+def test_the_last_record_alone_may_have_survived(torn: Torn) -> None:
+    """A record behind a hole is no proof: the one before it was never acknowledged as durable."""
+    first, second, _end = torn.bounds
+
+    def hole(data: NDArray[np.uint8], at: int) -> None:
+        data[at : second - torn.base] = 0
+
+    require_cut(torn.damaged(first, hole), torn, first)
+
+
+def test_damage_below_the_durable_position_is_refused(torn: Torn) -> None:
+    """P1: it is named by file and position, and nothing is changed (LW-4)."""
+    victims = [item for item in torn.records if torn.base <= item.position < torn.bounds[0]]
+    assert victims
+    for item in victims:
+        for inside in (0, 4, 8, 60, item.record.total_size - 1):
+            store = torn.damaged(item.position + inside, one_byte)
+            before = tree(store)
+            with pytest.raises(Corrupt) as caught:
+                recover(PosixStorage(str(store)), SETTINGS, None)
+            assert (caught.value.path, caught.value.position) == (torn.last, item.position)
+            assert tree(store) == before
+
+
+def test_a_file_cut_short_below_the_durable_position_is_refused(torn: Torn) -> None:
+    """F17: at any length; above it, a last file of the wrong length is what RocketMQ leaves."""
+    for length in (0, 1, 511, torn.bounds[0] - torn.base - 1, torn.bounds[1] - torn.base):
+        store = torn.copy()
+        with (store / torn.last).open("r+b") as file:
+            file.truncate(length)
+        before = tree(store)
+        with pytest.raises(Corrupt) as caught:
+            recover(PosixStorage(str(store)), SETTINGS, None)
+        assert caught.value.path == torn.last
+        assert tree(store) == before
+        _claim_durable(store, torn.base)
+        require_cut(store, torn, torn.base)

@@ -1,0 +1,122 @@
+"""A broker whose storage fails on request: `python -m tests.support.faulty_broker --home DIR ...`.
+
+The file `faults.json` in the home says which calls fail from now on, in all of its processes:
+`[{"kind": "sync", "under": "commitlog/", "errno": 5}]`. `"half": true` lets half of a write through.
+Failed calls are listed in `failed`, one a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shm.storage import PosixFile, PosixStorage
+from tests.support.brokers import ServingBroker
+from tests.support.tree import ROOT
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+FAULTS, FAILED = "faults.json", "failed"
+
+
+def fault(kind: str, number: int, under: str, *, half: bool = False) -> dict[str, Any]:
+    """One entry of the file; kinds are write, sync, allocate and create."""
+    return {"kind": kind, "errno": number, "under": under, "half": half}
+
+
+class FaultyFile(PosixFile):
+    """A file whose calls look at the faults first."""
+
+    def __init__(self, descriptor: int, name: str, storage: FaultyStorage) -> None:
+        super().__init__(descriptor, name)
+        self._storage = storage
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        """Write all, nothing, or the first half."""
+        found = self._storage.due("write", self.name)
+        if found and found["half"]:
+            view = memoryview(data).cast("B")
+            super().write_at(view[: len(view) // 2], position)
+        self._storage.raise_due(found, "write", self.name)
+        super().write_at(data, position)
+
+    def sync(self) -> None:
+        """Fdatasync or fail."""
+        self._storage.raise_due(self._storage.due("sync", self.name), "sync", self.name)
+        super().sync()
+
+    def allocate(self, size: int) -> None:
+        """posix_fallocate or fail."""
+        self._storage.raise_due(self._storage.due("allocate", self.name), "allocate", self.name)
+        super().allocate(size)
+
+
+class FaultyStorage(PosixStorage):
+    """The operating system's files, with the faults of the home above the store."""
+
+    def due(self, kind: str, name: str) -> dict[str, Any] | None:
+        """The fault that a call meets."""
+        try:
+            text = (Path(self.root).parent / FAULTS).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        found = (f for f in json.loads(text) if f["kind"] == kind and name.startswith(f["under"]))
+        return next(found, None)
+
+    def raise_due(self, found: dict[str, Any] | None, kind: str, name: str) -> None:
+        """Fail as the fault says, and note it."""
+        if found is not None:
+            with (Path(self.root).parent / FAILED).open("a", encoding="utf-8") as notes:
+                notes.write(f"{kind} {name}\n")
+            raise OSError(found["errno"], os.strerror(found["errno"]), name)
+
+    def open(self, name: str, *, write: bool = False) -> FaultyFile:
+        """Open a file that exists."""
+        return FaultyFile(super().open(name, write=write).descriptor, name, self)
+
+    def create(self, name: str) -> FaultyFile:
+        """Make a file or fail."""
+        self.raise_due(self.due("create", name), "create", name)
+        return FaultyFile(super().create(name).descriptor, name, self)
+
+
+class FaultyBroker(ServingBroker):
+    """Such a broker in a process of its own."""
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.support.faulty_broker", "--home", str(self.home)]
+        for name, value in self.settings.items():
+            command += ["--set", f"{name}={value}"]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+
+    def fail(self, *faults: dict[str, Any]) -> None:
+        """From now on these calls fail; without any, none does."""
+        new = self.home / "faults.new"
+        new.write_text(json.dumps(faults), encoding="utf-8")
+        new.replace(self.home / FAULTS)
+
+    @property
+    def failed(self) -> list[str]:
+        """Calls that have failed so far: kind and name."""
+        path = self.home / FAILED
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def main() -> int:
+    """Run the broker's own program over the faulty storage."""
+    import brokerd.broker
+    from brokerd.__main__ import main as serve
+
+    vars(brokerd.broker)["PosixStorage"] = FaultyStorage
+    return serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

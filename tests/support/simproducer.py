@@ -1,0 +1,195 @@
+"""A simulated producer process: real ring kernels, driven step by step."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shm import layout
+from shm.codes import EntryFlag, Role, Status
+from shm.kernels import frames, ring
+from tests.support.lanes import lane_words, set_route
+from tests.support.model import Intent, Receipt
+from tests.support.simclients import SimClient
+from tests.support.simmachine import SimMachine
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from workers.session import Session
+
+UNANSWERED_MAX = 12
+BATCH_MAX = 4
+_EXTRA = np.zeros(0, np.uint8)
+_BLOCK = b"TAGS\x01a\x02"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A message on its way."""
+
+    seq: int
+    intent: Intent
+    flags: int
+
+
+class SimProducer(SimClient):
+    """Sends numbered messages, keeps what is not answered, and submits it again after a restart.
+
+    Some go alone, some in batches that are there whole or not at all.
+    """
+
+    def __init__(self, name: str, machine: SimMachine, count: int) -> None:
+        super().__init__(name, machine)
+        self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
+        self.left = count
+        self.durable_end = 0  # somebody waits for this position
+        self._unanswered: deque[_Sent] = deque()
+        self._unput: deque[list[_Sent]] = deque()  # each list: one message, or a batch
+        self._seq = 0
+        self._words: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._out = np.zeros(8 * frames.COMPLETION_WORDS, np.int64)
+
+    @property
+    def done(self) -> bool:
+        """All sent, answered, and durable where that was asked for."""
+        return not (self.left or self._unanswered) and not self._waits_for_disk()
+
+    def send_more(self, count: int) -> None:
+        """The application has more to send, whatever this process is at."""
+        self.left += count
+        self.bell.ring()
+
+    def attached(self, session: Session) -> None:
+        """Routes again, and everything that has no answer yet, in order."""
+        metadata = self.machine.metadata
+        assert metadata is not None, "attached to a running broker"
+        for number, topic in enumerate(self.machine.topics):
+            set_route(session, number, metadata.open(topic, create=False).slot, _BLOCK)
+        self._words = lane_words(session.plan.writer)
+        self._unput.clear()
+        for batch, members in groupby(self._unanswered, lambda sent: sent.intent.batch):
+            if batch:
+                self._unput.append(list(members))
+            else:
+                self._unput.extend([sent] for sent in members)
+        first = self._unanswered[0].seq if self._unanswered else self._seq + 1
+        self._words[frames.SEQ] = self._words[frames.COMPLETED] = first - 1
+
+    def go_on(self, session: Session, now_ns: int) -> None:
+        """Take answers, put something, or go to sleep."""
+        worked = self._take(session)
+        if self.left and len(self._unanswered) < UNANSWERED_MAX and self.dice.random() < 0.7:
+            self._intend()
+        if self._unput:
+            worked = self._put(session) or worked
+        full = len(self._unanswered) >= UNANSWERED_MAX
+        if not worked and (self._unput or not self.left or full):
+            self._asleep = self._may_sleep(session)
+
+    # ------------------------------------------------------------------------------------ sending
+
+    def _intend(self) -> None:
+        """One more message, or a batch of some."""
+        count = self.dice.randint(2, BATCH_MAX) if self.dice.random() < 0.2 else 1
+        count = min(count, self.left)
+        topic = self.dice.choice(list(self.machine.topics))
+        queue = self.dice.choice([-1, 0])
+        flags = EntryFlag.RECEIPT | (EntryFlag.DURABLE if self.dice.random() < 0.2 else 0)
+        batch = self._seq + 1 if count > 1 else 0
+        sizes = [0, 10, 200] if count > 1 else [0, 10, 200, 1500]
+        members = []
+        for _ in range(count):
+            self.left -= 1
+            self._seq += 1
+            body = f"{self.producer.hex()}:{self._seq}:".encode() + b"." * self.dice.choice(sizes)
+            intent = Intent(topic, body, queue, batch)
+            self.model.sent(self.producer.hex(), self._seq, intent)
+            members.append(_Sent(self._seq, intent, int(flags)))
+        self._unanswered.extend(members)
+        self._unput.append(members)
+
+    def _put(self, session: Session) -> bool:
+        members = self._unput[0]
+        self._words[frames.RING] = 0
+        done = self._put_batch(session, members) if members[0].intent.batch else 0
+        done = done or self._put_one(session, members[0])
+        if self._words[frames.RING]:
+            self.machine.bell(Role.WRITER).ring()
+        if done == ring.FULL:
+            return False
+        assert done == members[-1].seq, f"put gave {done}, not {members[-1].seq}"
+        self._unput.popleft()
+        return True
+
+    def _put_one(self, session: Session, sent: _Sent) -> int:
+        body = np.frombuffer(sent.intent.body, np.uint8)
+        return int(ring.put(session.arena, self._words, self._form(sent), body, _EXTRA))
+
+    def _put_batch(self, session: Session, members: list[_Sent]) -> int:
+        form = self._form(members[0])
+        form[0] |= int(EntryFlag.BATCH)
+        bodies = [sent.intent.body for sent in members]
+        lengths = [length for body in bodies for length in (len(body), 0)]
+        routes = np.array(lengths + [int(form[1])] * len(members), np.int64)
+        payload = np.frombuffer(b"".join(bodies), np.uint8)
+        return int(ring.put_batch(session.arena, self._words, form, payload, routes))
+
+    def _form(self, sent: _Sent) -> NDArray[np.int64]:
+        route = list(self.machine.topics).index(sent.intent.topic)
+        born_ms = 1_700_000_000_000
+        return np.array([sent.flags, route, sent.intent.queue, born_ms, 0, 0], np.int64)
+
+    # ------------------------------------------------------------------------------------ answers
+
+    def _take(self, session: Session) -> bool:
+        self._words[frames.RING] = 0
+        taken = int(ring.take_completions(session.arena, self._words, self._out))
+        if self._words[frames.RING]:
+            self.machine.bell(Role.WRITER).ring()
+        rows = self._out[: taken * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS)
+        for row in rows:
+            self._answered(row)
+        return taken > 0
+
+    def _answered(self, row: NDArray[np.int64]) -> None:
+        seq, status = int(row[frames.OUT_SEQ]), Status(int(row[frames.OUT_STATUS]))
+        sent = self._unanswered.popleft()
+        assert seq == sent.seq, f"{self.name} waits for {sent.seq}, was answered {seq}"
+        receipt = Receipt(
+            status,
+            int(row[frames.OUT_QUEUE]),
+            int(row[frames.OUT_OFFSET]),
+            int(row[frames.OUT_POSITION]),
+            int(row[frames.OUT_END]),
+        )
+        self.model.answered(self.producer.hex(), seq, receipt)
+        if sent.flags & EntryFlag.DURABLE:
+            self.durable_end = max(self.durable_end, receipt.end)
+
+    def _waits_for_disk(self) -> bool:
+        board = self.machine.board
+        return board is None or board.word(layout.BOARD_DURABLE) < self.durable_end
+
+    def _may_sleep(self, session: Session) -> bool:
+        """Raise the flags, look again."""
+        if self._waits_for_disk():
+            at = layout.ARENA_DURABLE_WANTED
+            session.arena[at : at + 8].view("<i8")[0] = self.durable_end
+            if not self._waits_for_disk():
+                return False
+        control = session.plan.writer.control
+        flag_at = control + layout.LANE_CLIENT_ARMED
+        for word, seen in (
+            (layout.LANE_DOWN_TAIL, frames.DOWN_CURSOR),
+            (layout.LANE_UP_HEAD, frames.UP_SEEN),
+        ):
+            if word == layout.LANE_UP_HEAD and not self._unput:
+                continue
+            if not ring.arm(session.arena, flag_at, 1, control + word, int(self._words[seen])):
+                return False
+        return True

@@ -1,0 +1,100 @@
+"""A simulated client that breaks every rule: garbage into its own shared memory, seeded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shm import layout
+from shm.kernels import ring
+from tests.support.lanes import lane_words, set_route
+from tests.support.simclients import SimClient
+from tests.support.simmachine import ROLES, SimMachine
+
+if TYPE_CHECKING:
+    from shm.arena import LanePlan
+    from workers.session import Session
+
+#: Words that agents read of a client, by their place in a lane.
+_LANE_WORDS = (
+    layout.LANE_UP_TAIL, layout.LANE_DOWN_HEAD, layout.LANE_CLIENT_ARMED, layout.LANE_UP_HEAD,
+    layout.LANE_AGENT_STATE, layout.LANE_DOWN_TAIL, layout.LANE_ADOPTED, layout.LANE_LAST_SEQ,
+)  # fmt: skip
+_NUMBERS = (0, 1, 7, 8, 64, 4095, 4096, 1 << 31, (1 << 32) - 1, 1 << 62, (1 << 63) - 1, -1, -8)
+_NO_BYTES = np.zeros(0, np.uint8)
+
+
+class SimVandal(SimClient):
+    """Attaches as producer and member, puts a few good entries, then writes anything anywhere.
+
+    It rings after each deed, so that nobody oversleeps it. Once cut off it is gone.
+    """
+
+    groups = True
+
+    def __init__(self, name: str, machine: SimMachine) -> None:
+        super().__init__(name, machine)
+        self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
+        self.machine.expect_cut_off.add(name)
+        self.model.vandals.add(self.producer.hex())
+        self.deeds = self.dice.randint(5, 40)
+
+    def attached(self, session: Session) -> None:
+        """Some entries as they should be, to have something to spoil."""
+        for number in range(2):
+            set_route(session, number, number)
+        words = lane_words(session.plan.writer)
+        form = np.array([1, 0, 0, 1_700_000_000_000, 0, 0], np.int64)
+        for _ in range(self.dice.randint(0, 6)):
+            body = np.frombuffer(self.dice.randbytes(self.dice.choice([0, 30, 400])), np.uint8)
+            ring.put(session.arena, words, form, body, _NO_BYTES)
+        self._ring_all()
+
+    def session_over(self) -> None:
+        """Cut off, or the broker has ended: either way it does not come back."""
+        super().session_over()
+        self.machine.simulation.remove(self.name)
+
+    def go_on(self, session: Session, now_ns: int) -> None:
+        """One deed."""
+        self.deeds -= 1
+        if self.deeds < 0:
+            self.die()
+            return
+        deed = self.dice.choice([self._spoil_word, self._spoil_entry, self._spoil_bytes])
+        deed(session)
+        self._ring_all()
+
+    def _ring_all(self) -> None:
+        for role in ROLES:
+            self.machine.bell(role).ring()
+
+    def _lane(self, session: Session) -> LanePlan:
+        return self.dice.choice([session.plan.writer, session.plan.groups])
+
+    def _number(self, near: int) -> int:
+        if self.dice.random() < 0.5:
+            return min(near + 8 * self.dice.randint(-4, 60), (1 << 63) - 1)
+        return self.dice.choice(_NUMBERS)
+
+    def _spoil_word(self, session: Session) -> None:
+        """A cursor or flag of a lane."""
+        at = self._lane(session).control + self.dice.choice(_LANE_WORDS)
+        word = session.arena[at : at + 8].view("<i8")
+        word[0] = self._number(int(word[0]))
+
+    def _spoil_entry(self, session: Session) -> None:
+        """A number in the ring that agents read, and more of it published."""
+        lane = self._lane(session)
+        tail = session.arena[lane.control : lane.control + 8].view("<i8")
+        at = lane.up + 4 * self.dice.randrange(32)
+        session.arena[at : at + 4].view("<u4")[0] = self._number(64) & 0xFFFF_FFFF
+        tail[0] += 8 * self.dice.randint(0, 12)
+
+    def _spoil_bytes(self, session: Session) -> None:
+        """Noise: over routes and interest list, or over a piece of a ring."""
+        lane = self._lane(session)
+        start = self.dice.choice([layout.INTEREST_AT - 512, layout.ROUTES_AT, lane.up, lane.down])
+        noise = np.frombuffer(self.dice.randbytes(self.dice.choice([8, 64, 600])), np.uint8)
+        session.arena[start : start + noise.size] = noise

@@ -1,0 +1,189 @@
+"""Recovery over stores that the simulated machine has made, then lost pieces of."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from brokerd.checkpoint import CheckpointFile
+from brokerd.metadata import Metadata
+from brokerd.recovery import Recovered, recover
+from shm import layout
+from shm.board import Board
+from shm.errors import Corrupt
+from shm.storage import read_file
+from tests.sim import scenario
+from tests.support.memory_sessions import MemorySessions
+from tests.support.simbell import SimBell
+from tests.support.simmachine import SimMachine
+from tests.support.simstorage import SimStorage
+from workers.agent import Bells
+from workers.queues import PROGRESS_FILE
+from workers.reader import open_reader
+
+QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
+
+
+def stopped_machine() -> tuple[SimMachine, SimStorage]:
+    """A machine that has written several segments and was stopped."""
+    world = scenario.new_world(7)
+    for producer in world.producers:
+        producer.send_more(60)
+    world.simulation.run_until(world.settled, scenario.STEPS_MAX)
+    scenario.stop_cleanly(world)
+    return world.machine, SimStorage(world.machine.disk)
+
+
+def recover_again(machine: SimMachine, storage: SimStorage) -> Recovered:
+    """What a start without an old board makes of the files."""
+    return recover(storage, machine.configuration.settings, None)
+
+
+def let_reader_work(machine: SimMachine, storage: SimStorage, found: Recovered) -> Board:
+    """Start as far as the reader, and let it make all units."""
+    settings = machine.configuration.settings
+    metadata = Metadata(storage, settings, machine.simulation.clock)
+    metadata.load()
+    board = machine._format(1 << 16)
+    metadata.publish(board, found)
+    bells = Bells(SimBell(), SimBell(), SimBell(), SimBell())
+    reader = open_reader(
+        storage, machine.simulation.clock, board, MemorySessions(), bells, settings
+    )
+    while reader.do_work(0):
+        pass
+    assert board.word(layout.BOARD_DISPATCHED) == found.appended
+    return board
+
+
+def units_of(storage: SimStorage, topic: str, queue_id: int) -> dict[int, bytes]:
+    """Queue offset -> unit, for all units of a queue's files that are not zero."""
+    found = {}
+    folder = f"consumequeue/{topic}/{queue_id}"
+    size = layout.CQ_UNIT_BYTES
+    for name in storage.list(folder):
+        data = read_file(storage, f"{folder}/{name}")
+        for at in range(0, len(data), size):
+            if any(data[at : at + size]):
+                found[(int(name) + at) // size] = data[at : at + size]
+    return found
+
+
+def segments(storage: SimStorage) -> list[str]:
+    return storage.list("commitlog")
+
+
+@pytest.mark.parametrize("keep_progress", [True, False])
+def test_a_log_whose_first_segment_is_gone_keeps_its_queue_offsets(keep_progress: bool) -> None:
+    """SF-65: a rebuilt queue begins with filler units up to its first offset."""
+    machine, storage = stopped_machine()
+    before = {queue: units_of(storage, *queue) for queue in QUEUES}
+    low = int(segments(storage)[1])
+    storage.unlink(f"commitlog/{segments(storage)[0]}")
+    if not keep_progress:
+        storage.unlink(PROGRESS_FILE)
+    found = recover_again(machine, storage)
+    let_reader_work(machine, storage, found)
+    filler = layout.CQ_UNIT.pack(size=layout.CQ_FILLER_SIZE)
+    assert found.low == low
+    for queue in QUEUES:
+        after = units_of(storage, *queue)
+        if keep_progress:
+            assert after == before[queue]
+            continue
+        following, written, first = found.queues[queue]
+        assert 0 < first == written < following == max(before[queue]) + 1
+        kept = {offset: unit for offset, unit in after.items() if offset >= first}
+        assert kept == {offset: u for offset, u in before[queue].items() if offset >= first}
+        assert {unit for offset, unit in after.items() if offset < first} <= {filler}
+        file_units = machine.configuration.settings.mapped_file_size_consume_queue // 20
+        assert min(after) == first // file_units * file_units
+
+
+def test_queues_end_where_the_log_says_before_their_units_are_made() -> None:
+    """A group that begins at the end, or an offset of the ledger, must not meet a lower end."""
+    machine, storage = stopped_machine()
+    before = {queue: units_of(storage, *queue) for queue in QUEUES}
+    storage.unlink(PROGRESS_FILE)
+    found = recover_again(machine, storage)
+    assert found.dispatched == 0 < found.appended
+    for queue in QUEUES:
+        assert found.queues[queue] == (max(before[queue]) + 1, 0, 0)
+
+
+def test_progress_of_units_that_were_made_anew_is_not_believed() -> None:
+    machine, storage = stopped_machine()
+    storage.unlink(f"consumequeue/plain/0/{storage.list('consumequeue/plain/0')[-1]}")
+    assert recover_again(machine, storage).dispatched == 0
+    assert not storage.exists(PROGRESS_FILE)
+
+
+def test_a_last_segment_of_wrong_length_is_damage_if_some_of_it_was_durable() -> None:
+    machine, storage = stopped_machine()
+    last = f"commitlog/{segments(storage)[-1]}"
+    storage.open(last, write=True).truncate(5000)
+    changes = len(machine.disk.log)
+    with pytest.raises(Corrupt, match="durable up to"):
+        recover_again(machine, storage)
+    assert storage.size_of(last) == 5000
+    assert len(machine.disk.log) == changes, "nothing has been changed"
+
+
+def test_the_only_segment_of_wrong_length_is_damage_if_some_of_it_was_durable() -> None:
+    machine, storage = stopped_machine()
+    for name in segments(storage)[1:]:
+        storage.unlink(f"commitlog/{name}")
+    storage.open(f"commitlog/{segments(storage)[0]}", write=True).truncate(5000)
+    with pytest.raises(Corrupt, match="no whole segment"):
+        recover_again(machine, storage)
+    assert len(segments(storage)) == 1
+
+
+@pytest.mark.parametrize("size", [0, 5000])
+def test_a_segment_of_wrong_length_behind_the_durable_end_is_removed(size: int) -> None:
+    """What a kill leaves of a file that was being made (RocketMQ preallocates two)."""
+    machine, storage = stopped_machine()
+    names = segments(storage)
+    segment_bytes = machine.configuration.settings.mapped_file_size_commit_log
+    file = storage.create(f"commitlog/{int(names[-1]) + segment_bytes:020d}")
+    file.truncate(size)
+    before = read_file(storage, f"commitlog/{names[-1]}")
+    found = recover_again(machine, storage)
+    assert segments(storage) == names
+    assert read_file(storage, f"commitlog/{names[-1]}") == before
+    assert int(names[-1]) < found.appended <= int(names[-1]) + segment_bytes
+
+
+def test_a_segment_of_wrong_length_that_begins_at_the_durable_end_is_removed() -> None:
+    machine, storage = stopped_machine()
+    names = segments(storage)
+    checkpoint = CheckpointFile(storage, bytes(16), 1)
+    checkpoint.write(int(names[-1]), 0, 0)
+    checkpoint.close()
+    storage.open(f"commitlog/{names[-1]}", write=True).truncate(100)
+    write_again = partial(recover_again, machine, storage)
+    if _newest_durable(storage) > int(names[-1]):
+        with pytest.raises(Corrupt):
+            write_again()
+        return
+    assert write_again().appended == int(names[-1])
+    assert segments(storage) == names[:-1]
+
+
+def _newest_durable(storage: SimStorage) -> int:
+    from brokerd.checkpoint import read_checkpoint
+
+    checkpoint = read_checkpoint(storage)
+    return checkpoint.durable if checkpoint else 0
+
+
+def test_a_spare_segment_with_two_names_is_forgotten() -> None:
+    """A power cut may keep both names of a rename."""
+    machine, storage = stopped_machine()
+    last = f"commitlog/{segments(storage)[-1]}"
+    inode = machine.disk.names.entries[last]
+    machine.disk.names.entries["gantry/spare"] = inode
+    recover_again(machine, storage)
+    assert not storage.exists("gantry/spare")
+    assert machine.disk.names.entries[last] is inode
