@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm.jit import JIT_OFF
-from shm.kernels import fastput, frames
+from shm.kernels import fastput
 
 _METH_FASTCALL = 0x0080
 _METH_KEYWORDS = 0x0002
@@ -40,15 +40,17 @@ class FastPut:
         oneway: Callable[..., None],
         submit: Callable[..., int],
         urgent: Callable[..., int],
+        asynchronous: Callable[..., object],
     ) -> None:
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
         self._form = np.zeros(6, np.int64)
-        self._methods = (oneway, submit, urgent)
+        self._methods = (oneway, submit, urgent, asynchronous)
         self._kept: dict[int, tuple[str, str | None]] = {}
         self.state[fastput.FORM] = self._form.ctypes.data
         self.state[fastput.ONEWAY_METHOD] = id(oneway)
         self.state[fastput.SUBMIT_METHOD] = id(submit)
         self.state[fastput.URGENT_METHOD] = id(urgent)
+        self.state[fastput.ASYNC_METHOD] = id(asynchronous)
         self.state[fastput.NONE] = id(None)
         self.state[fastput.ONE] = 1
         self._name = sys.intern("tag")
@@ -57,6 +59,29 @@ class FastPut:
         self.oneway = self._function("send_oneway", fastput.oneway.address)
         self.submit = self._function("submit", fastput.submit.address)
         self.urgent = self._function("urgent", fastput.urgent.address)
+        self.asynchronous = self._function("send_async", fastput.asynchronous.address)
+        self._receipts: tuple[object, ...] = ()
+        self._page: object = None
+
+    def make_receipts(self, kind: type, turn: Callable[[int], object]) -> None:
+        """Let `asynchronous` make objects of a class that takes no arguments.
+
+        It sets `_page`, `_seq` and `_topic`; `turn(seq)` gives the page of a seq and calls
+        `turn_page`.
+        """
+        names = tuple(map(sys.intern, ("_page", "_seq", "_topic")))
+        self._receipts = (kind, turn, names)
+        self.state[fastput.FUTURE] = id(kind)
+        self.state[fastput.TURN_METHOD] = id(turn)
+        places = (fastput.NAME_PAGE, fastput.NAME_SEQ, fastput.NAME_TOPIC)
+        for place, name in zip(places, names, strict=True):
+            self.state[place] = id(name)
+
+    def turn_page(self, page: object, last: int) -> None:
+        """The page of seqs up to `last`; its caller keeps it alive as long as it may be used."""
+        self._page = page
+        self.state[fastput.PAGE] = id(page)
+        self.state[fastput.PAGE_LAST] = last
 
     def attach(self, arena: NDArray[np.uint8], lane: NDArray[np.int64], bell: int) -> None:
         """Use a session from now on; its routes are learned anew."""
@@ -72,11 +97,11 @@ class FastPut:
         """Send everything the Python way from now on."""
         self.state[fastput.ENABLED] = 0
 
-    def learn(self, topic: str, tag: str | None, route: int) -> None:
+    def learn(self, topic: str, tag: str | None, route: int, *, simple: bool) -> None:
         """Remember a route by the identity of these very objects, which are kept alive."""
         slot = fastput.cache_slot(id(topic), 0 if tag is None else id(tag))
         self._kept[slot] = (topic, tag)
-        self.state[slot : slot + 3] = (id(topic), 0 if tag is None else id(tag), route)
+        self.state[slot : slot + 4] = (id(topic), 0 if tag is None else id(tag), route, simple)
 
     def _function(self, name: str, address: int) -> Any:  # noqa: ANN401 - a builtin function
         flags = _METH_FASTCALL | _METH_KEYWORDS
@@ -88,5 +113,3 @@ class FastPut:
         self.__dict__.setdefault("_definitions", []).append(definition)
         return function
 
-
-assert frames.RING < frames.LANE_WORDS

@@ -20,7 +20,7 @@ from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.receipts import ReceiptFuture
 from clients.writerlink import WriterLink
-from shm import jit
+from shm import jit, layout, limits
 from shm.codes import EntryFlag, Level
 from shm.errors import MessageIllegal
 from shm.identity import CLIENT_PACKAGES, require_siblings
@@ -29,6 +29,8 @@ RECEIPT: Final = int(EntryFlag.RECEIPT)
 DURABLE: Final = int(EntryFlag.DURABLE)
 URGENT: Final = int(EntryFlag.URGENT)
 BATCH: Final = int(EntryFlag.BATCH)
+#: All receipts of a batch must fit into the ring that they come through.
+BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1
 #: Receipts asked for between two looks at the completions.
 LOOK_MASK: Final = 1023
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
@@ -60,9 +62,13 @@ class Producer:
         self._put: Callable[..., int] = self._submit
         self._put_urgent: Callable[..., int] = self._submit_urgent
         if is_available():
-            fast = self._link.fast = FastPut(self._send_oneway, self._submit, self._submit_urgent)
+            fast = self._link.fast = FastPut(
+                self._send_oneway, self._submit, self._submit_urgent, self._send_async
+            )
+            fast.make_receipts(ReceiptFuture, self._link.turn_page)
             # Shadows the method: the native function takes the common case, the method the rest.
             self.send_oneway = fast.oneway  # type: ignore[method-assign]
+            self.send_async = fast.asynchronous  # type: ignore[method-assign]
             self._put = fast.submit
             self._put_urgent = fast.urgent
         self._link.open()
@@ -101,12 +107,7 @@ class Producer:
         **parts: Any,  # noqa: ANN401
     ) -> ReceiptFuture:
         """Send without waiting. Raises QueueFull when the ring to the broker stays full."""
-        if timeout is None and durability is None and self._is_simple(message):
-            if not parts:
-                return self._future(self._put(message, body), message)
-            if len(parts) == 1 and "tag" in parts:
-                return self._future(self._put(message, body, tag=parts["tag"]), message)
-        return self._send(_message(message, body, parts), durability, 0, timeout)
+        return self._send_async(message, body, durability=durability, timeout=timeout, **parts)
 
     def send_oneway(
         self,
@@ -140,6 +141,8 @@ class Producer:
         topic = wished[0].topic
         if any(item.topic != topic or item.queue_id != wished[0].queue_id for item in wished):
             raise MessageIllegal("the messages of a batch have one topic and one queue id (RD-61)")
+        if len(wished) > BATCH_MAX:
+            raise MessageIllegal(f"a batch of {len(wished)} messages: {BATCH_MAX} are allowed")
         level = self._level_of(topic, durability)
         flags = BATCH | RECEIPT | URGENT | (DURABLE if level == Level.DURABLE else 0)
         payload, lengths = self._lay_out(wished)
@@ -149,11 +152,11 @@ class Producer:
             last = self._link.put_until_room(
                 lambda: self._link.lane.put_batch(self._form, payload, lengths),
                 deadline,
-                len(payload),
+                len(payload) + len(wished) * layout.ENTRY_BYTES,
             )
             first = last - len(wished) + 1
             futures = [
-                ReceiptFuture(self._link, self._link.pages.page_of(seq), seq, (topic, level))
+                ReceiptFuture.of(self._link.pages.page_of(seq), seq, topic, level)
                 for seq in range(first, last + 1)
             ]
         self._link.ring_if_wanted()
@@ -175,16 +178,31 @@ class Producer:
         level = self._level_of(wished.topic, durability)
         flags |= RECEIPT | (DURABLE if level == Level.DURABLE else 0)
         seq = self._submit_message(wished, flags, timeout)
-        return ReceiptFuture(self._link, self._link.pages.page_of(seq), seq, (wished.topic, level))
+        return ReceiptFuture.of(self._link.pages.page_of(seq), seq, wished.topic, level)
 
     def _is_simple(self, message: Message | str) -> TypeGuard[str]:
         """True for a topic whose receipts wait for nothing but the log: the native put serves it."""
         return self._level is None and self._link.routes.is_written(message)
 
     def _future(self, seq: int, topic: str) -> ReceiptFuture:
-        if not seq & LOOK_MASK:
-            self._link.look()  # the down ring must not fill up while nobody asks
-        return ReceiptFuture(self._link, self._link.pages.page_of(seq), seq, (topic, Level.WRITTEN))
+        return ReceiptFuture.of(self._link.pages.page_of(seq), seq, topic, Level.WRITTEN)
+
+    def _send_async(
+        self,
+        message: Message | str,
+        body: Any = None,  # noqa: ANN401
+        *,
+        durability: str | None = None,
+        timeout: float | None = None,
+        **parts: Any,  # noqa: ANN401
+    ) -> ReceiptFuture:
+        """What the native put leaves to Python."""
+        receipt = self._send(_message(message, body, parts), durability, 0, timeout)
+        if isinstance(message, str) and not receipt._seq & LOOK_MASK:
+            self._link.look()
+        if isinstance(message, str) and (not parts or parts.keys() == {"tag"}):
+            self._teach(message, parts.get("tag"))
+        return receipt
 
     def _submit(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
         """What the native put leaves to Python: new routes, a full ring, other bodies."""
@@ -210,7 +228,8 @@ class Producer:
             with self._link.lock:
                 route, block = self._link.routes.number(self._link.session, topic, tag)
                 if not block:
-                    self._link.fast.learn(topic, tag, route)
+                    simple = self._is_simple(topic)
+                    self._link.fast.learn(topic, tag, route, simple=simple)
 
     def _submit_message(self, wished: Message, flags: int, timeout: float | None) -> int:
         body = np.frombuffer(rules.check_body(wished.body).toreadonly(), np.uint8)
@@ -232,6 +251,8 @@ class Producer:
         return seq
 
     def _fill_form(self, flags: int, route: int, queue_id: int | None) -> None:
+        if queue_id is not None and not 0 <= queue_id < limits.QUEUES_PER_TOPIC_MAX:
+            raise MessageIllegal(f"queue id {queue_id}: they count from 0", queue_id=queue_id)
         self._form[:] = (
             flags, route, -1 if queue_id is None else queue_id, time.time_ns() // 1_000_000, 0, 0,
         )  # fmt: skip

@@ -30,16 +30,18 @@ _PENDING = "PENDING"
 class Page:
     """Completions of PAGE_ROWS seqs; a row whose first word is 0 has not come yet."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("owner", "rows")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Waits) -> None:
+        self.owner = owner
         self.rows = np.zeros((PAGE_ROWS, frames.COMPLETION_WORDS), np.int64)
 
 
 class Pages:
     """Where completions go."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Waits) -> None:
+        self._owner = owner
         self._pages: dict[int, Page] = {}
 
     def page_of(self, seq: int) -> Page:
@@ -47,7 +49,7 @@ class Pages:
         number = seq >> PAGE_BITS
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = Page()
+            page = self._pages[number] = Page(self._owner)
         return page
 
     def fill(self, rows: NDArray[np.int64]) -> None:
@@ -96,16 +98,26 @@ class Waits(Protocol):
 class ReceiptFuture(Future[SendReceipt]):
     """`concurrent.futures.Future[SendReceipt]`, decided when looked at, or for its callbacks."""
 
-    # Defaults instead of Future.__init__, which makes a Condition for each object.
+    # Defaults instead of Future.__init__, which makes a Condition for each object. The native put
+    # makes objects and sets the three attributes by itself.
+    _page: Page
+    _seq: int
+    _topic: str
+    _level: int = Level.WRITTEN
     _state = _PENDING
     _result: SendReceipt | None = None
     _exception: BaseException | None = None
 
-    def __init__(self, owner: Waits, page: Page, seq: int, facts: tuple[str, int]) -> None:
-        self._owner = owner
-        self._page = page
-        self._seq = seq
-        self._facts = facts  # topic, level that the receipt waits for
+    def __init__(self) -> None: ...  # noqa: D107 - see above
+
+    @classmethod
+    def of(cls, page: Page, seq: int, topic: str, level: Level) -> ReceiptFuture:
+        """The receipt of a seq that waits for a level."""
+        receipt = cls()
+        receipt._page, receipt._seq, receipt._topic = page, seq, topic
+        if level:
+            receipt._level = level
+        return receipt
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name == "_condition":
@@ -117,7 +129,7 @@ class ReceiptFuture(Future[SendReceipt]):
             # Somebody outside waits for it (`concurrent.futures.wait`).
             waiters = self.__dict__.setdefault("_waiters", [])
             if self.__dict__.get("_state", _PENDING) == _PENDING:
-                self._owner.watch(self)
+                self._page.owner.watch(self)
             return waiters
         raise AttributeError(name)
 
@@ -128,12 +140,12 @@ class ReceiptFuture(Future[SendReceipt]):
         row: list[int] = self._page.rows[self._seq & (PAGE_ROWS - 1)].tolist()
         if row[frames.OUT_SEQ] != self._seq:
             return False
-        topic, level = self._facts
+        topic, level = self._topic, self._level
         status = row[frames.OUT_STATUS]
         if status > Status.DUPLICATE and status != Status.UNKNOWN_POSITION:
             self.set_exception(refusal(Status(status), topic))
             return True
-        if level and self._owner.durable() < row[frames.OUT_END]:
+        if level and self._page.owner.durable() < row[frames.OUT_END]:
             return False
         self._finish(self._receipt(row))
         return True
@@ -156,16 +168,15 @@ class ReceiptFuture(Future[SendReceipt]):
                 self._invoke_callbacks()
 
     def _receipt(self, row: list[int]) -> SendReceipt:
-        prefix, host = self._owner.identity
-        topic, level = self._facts
+        prefix, host = self._page.owner.identity
         position = row[frames.OUT_POSITION]
         queue = row[frames.OUT_QUEUE]
         return SendReceipt(
             f"{prefix}{self._seq:012X}",
             offset_message_id(host, position) if position >= 0 else "",
-            MessageQueue(topic, queue if queue < 1 << 31 else -1),
+            MessageQueue(self._topic, queue if queue < 1 << 31 else -1),
             row[frames.OUT_OFFSET],
-            "durable" if level else "written",
+            "durable" if self._level else "written",
         )
 
     @property
@@ -177,7 +188,7 @@ class ReceiptFuture(Future[SendReceipt]):
     def done(self) -> bool:
         """True once the receipt (or the refusal) is there; takes what has come."""
         if self._state == _PENDING:
-            self._owner.look()
+            self._page.owner.look()
             self.settle()
         return self._state != _PENDING
 
@@ -192,7 +203,7 @@ class ReceiptFuture(Future[SendReceipt]):
     def result(self, timeout: float | None = None) -> SendReceipt:
         """The receipt. Raises what the broker refused with, Timeout, BrokerGone, StoreFailed."""
         if self._state == _PENDING:
-            self._owner.drive(self, timeout)
+            self._page.owner.drive(self, timeout)
         if self._exception is None and self._result is not None:
             return self._result
         return super().result(0)
@@ -200,14 +211,14 @@ class ReceiptFuture(Future[SendReceipt]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why there is no receipt, or None."""
         if self._state == _PENDING:
-            self._owner.drive(self, timeout)
+            self._page.owner.drive(self, timeout)
         return super().exception(0)
 
     def add_done_callback(self, fn: Callable[[Future[SendReceipt]], object]) -> None:
         """Call `fn(future)` once decided: now, or in a thread of the producer's."""
         super().add_done_callback(fn)
         if self._state == _PENDING:
-            self._owner.watch(self)
+            self._page.owner.watch(self)
 
 
 def refusal(status: Status, topic: str) -> errors.GantryError:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clients.fastcall import FastPut
 from clients.lane import DRAIN_ROWS, WriterLane
-from clients.receipts import Pages, ReceiptFuture, refusal
+from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, ReceiptFuture, refusal
 from clients.routes import Routes
 from clients.session import Session
 from shm import layout, limits
@@ -43,7 +43,7 @@ class WriterLink:
     def __init__(self, home: str | os.PathLike[str] | None, timeout: float) -> None:
         self.timeout = timeout
         self.lock = threading.RLock()
-        self.pages = Pages()
+        self.pages = Pages(self)
         self.routes = Routes()
         self.fast: FastPut | None = None
         self.is_open = False
@@ -170,6 +170,15 @@ class WriterLink:
                 self.pages.fill(rows)
                 if len(rows) < DRAIN_ROWS:
                     return
+
+    def turn_page(self, seq: int) -> Page:
+        """The page of a seq, for the native put; completions must not pile up while nobody asks."""
+        self.look()
+        with self.lock:
+            page = self.pages.page_of(seq)
+            if self.fast is not None:
+                self.fast.turn_page(page, (seq >> PAGE_BITS << PAGE_BITS) + PAGE_ROWS - 1)
+        return page
 
     def _note_refusals(self, rows: NDArray[np.int64]) -> None:
         """Keep the first refusal that no receipt will tell: of a oneway send."""

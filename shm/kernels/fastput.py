@@ -33,13 +33,22 @@ ENABLED: Final = 4  # 0: always take the Python way
 ONEWAY_METHOD: Final = 5  # address of the Python method for everything else
 SUBMIT_METHOD: Final = 6
 URGENT_METHOD: Final = 14
+PAGE: Final = 15  # address of the page that receipts of the next seqs refer to
+PAGE_LAST: Final = 16  # last seq of that page
+TURN_METHOD: Final = 17  # address of what gives the page of a seq, and moves PAGE on
+ASYNC_METHOD: Final = 18
+FUTURE: Final = 19  # address of the class of receipts, and of its attributes' names
+NAME_PAGE: Final = 20
+NAME_SEQ: Final = 21
+NAME_TOPIC: Final = 22
+SEQ_OBJECT: Final = 23  # argument of TURN_METHOD
 NONE: Final = 7  # address of None
 TAG_NAME: Final = 8  # address of the interned text "tag"
 ONE: Final = 9  # holds 1, what a bell is rung with
 LENGTH: Final = 10  # where Python puts the body's length
 DATA: Final = 11  # and its address
 TIME: Final = 12  # two words: seconds and nanoseconds
-ROUTES: Final = 16  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, unused
+ROUTES: Final = 24  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, simple
 ROUTE_ROOM: Final = 256
 STATE_WORDS: Final = ROUTES + 4 * ROUTE_ROOM
 
@@ -65,12 +74,40 @@ if not JIT_OFF:
     _names_size: _C = types.ExternalFunction("PyTuple_Size", _word(_word))
     _names_item: _C = types.ExternalFunction("PyTuple_GetItem", _word(_word, _word))
     _clear: _C = types.ExternalFunction("PyErr_Clear", types.void())
+    _set: _C = types.ExternalFunction("PyObject_SetAttr", types.int32(_word, _word, _word))
+    _release: _C = types.ExternalFunction("Py_DecRef", types.void(_word))
     _retain: _C = types.ExternalFunction("Py_IncRef", types.void(_word))
     _number: _C = types.ExternalFunction("PyLong_FromLongLong", _word(_word))
     _address: _C = types.ExternalFunction("PyLong_AsVoidPtr", _word(_word))
     _call: _C = types.ExternalFunction("PyObject_Vectorcall", _word(_word, _word, _word, _word))
     _clock: _C = types.ExternalFunction("clock_gettime", types.int32(types.int32, _word))
     _write: _C = types.ExternalFunction("write", _word(types.int32, _word, _word))
+
+    @kernel()
+    def _is_simple(state: Any, arguments: int, names: int) -> int:
+        """1 if receipts of this route wait for nothing but the log."""
+        call = machine.words_at(arguments)
+        tag = call[2] if names else 0
+        return state[ROUTES + 3 + 4 * (((call[0] >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))]
+
+    @kernel()
+    def _future(state: Any, base: int, topic: int, seq: int) -> int:
+        """A receipt of the class FUTURE with its three attributes; 0 with an exception set."""
+        number = _number(seq)
+        page = state[PAGE]
+        if seq > state[PAGE_LAST]:
+            state[SEQ_OBJECT] = number
+            page = _call(state[TURN_METHOD], base + 8 * SEQ_OBJECT, 1, 0)
+            if page == 0:
+                return 0
+            _release(page)  # the pages hold it
+        receipt = _call(state[FUTURE], 0, 0, 0)
+        if receipt != 0:
+            _set(receipt, state[NAME_PAGE], page)
+            _set(receipt, state[NAME_SEQ], number)
+            _set(receipt, state[NAME_TOPIC], topic)
+        _release(number)
+        return receipt
 
     @kernel()
     def _submit(state: Words, base: int, arguments: int, count: int, names: int, flags: int) -> int:
@@ -135,3 +172,15 @@ if not JIT_OFF:
         if seq == 0:
             return _call(state[URGENT_METHOD], arguments, count, names)
         return _number(seq)
+
+    @native(_word, _word, _word, _word, _word)
+    def asynchronous(owner: int, arguments: int, count: int, names: int) -> int:
+        """METH_FASTCALL | METH_KEYWORDS: put one message, return its receipt as a future."""
+        base = _address(owner)
+        state = machine.words_at(base)
+        seq = 0
+        if count == 2 and _is_simple(state, arguments, names):
+            seq = _submit(state, base, arguments, count, names, RECEIPT)
+        if seq == 0:
+            return _call(state[ASYNC_METHOD], arguments, count, names)
+        return _future(state, base, machine.words_at(arguments)[0], seq)

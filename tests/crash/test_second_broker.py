@@ -32,16 +32,23 @@ def test_a_second_broker_changes_nothing(tmp_path: Path) -> None:
     assert bodies == [b"before", b"after"]
 
 
+def _wait_for_end(read: int, write: int) -> None:
+    """Until the other end of a pipe is closed."""
+    os.close(write)
+    os.read(read, 1)
+
+
 def test_a_child_of_a_killed_supervisor_keeps_the_store(tmp_path: Path) -> None:
     """The lock is the open file's: whoever has inherited it holds it, until all are gone."""
     with ServingBroker(tmp_path / "home") as broker:
         broker.wait_until_ready()
+        epoch = broker.board.epoch
         pids = [pid_of(broker.home, role) for role in AGENTS]
         broker.kill_all()
         poll_until(lambda: not any(map(is_alive, pids)), "its children follow")
         descriptor = lock.acquire(store_of(broker.home), 10.0)
         read, write = os.pipe()
-        orphan = Victim(lambda: os.close(write) or os.read(read, 1) and None)
+        orphan = Victim(lambda: _wait_for_end(read, write))
         os.close(descriptor)  # as a supervisor's death does: the child has it still
         with ServingBroker(broker.home, lock_timeout=0) as second:
             assert second.end()[0] == ExitCode.STORE_BUSY
@@ -50,5 +57,5 @@ def test_a_child_of_a_killed_supervisor_keeps_the_store(tmp_path: Path) -> None:
             os.close(write)
             os.close(read)
             assert orphan.end() == 0
-            waiting.wait_until_ready()
+            waiting.wait_until_ready(not_epoch=epoch)
             assert waiting.stop()[0] == ExitCode.OK

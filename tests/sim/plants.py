@@ -16,6 +16,7 @@ from brokerd.writer import Writer
 from shm.kernels import frames
 from workers.groups import Groups
 from workers.membership import Membership
+from workers.queues import QueueFiles
 
 
 def put_over(owner: object, name: str, value: object) -> None:
@@ -91,6 +92,29 @@ def told_before_written() -> None:
     put_over(Groups, "_tell", forgetful)
 
 
+def batch_in_pieces() -> None:
+    """The writer appends record by record, so that a batch can be there in part."""
+    append = Writer._append
+
+    def one_by_one(writer: Writer, filled: int, closing: bool) -> bool:
+        data = writer._staging[:filled].copy()
+        at = 0
+        while not closing and at < filled:
+            size = int.from_bytes(data[at : at + 4].tobytes(), "big")
+            writer._staging[:size] = data[at : at + size]
+            if not append(writer, size, False):
+                return False
+            at += size
+        return append(writer, filled, True) if closing else True
+
+    put_over(Writer, "_append", one_by_one)
+
+
+def units_left_unsynced() -> None:
+    """A new reader says of units that a dead one wrote that they are on the disk."""
+    put_over(QueueFiles, "_unsynced", lambda *_: ())
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -101,5 +125,7 @@ PLANTS: dict[str, Callable[[], None]] = {
         appended_again,
         visible_before_durable,
         told_before_written,
+        batch_in_pieces,
+        units_left_unsynced,
     )
 }

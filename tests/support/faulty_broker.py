@@ -1,8 +1,8 @@
 """A broker whose storage fails on request: `python -m tests.support.faulty_broker --home DIR ...`.
 
 The file `faults.json` in the home says which calls fail from now on, in all of its processes:
-`[{"kind": "sync", "under": "commitlog/", "errno": 5}]`. `"half": true` lets half of a write through.
-Failed calls are listed in `failed`, one a line.
+`[{"kind": "sync", "under": "commitlog/", "errno": 5}]`. `"half": true` lets half of a write
+through. Failed calls are listed in `failed`, one a line.
 """
 
 from __future__ import annotations
@@ -92,8 +92,15 @@ class FaultyBroker(ServingBroker):
         command = [sys.executable, "-m", "tests.support.faulty_broker", "--home", str(self.home)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
+        # This program loads numpy before the broker could say so, and a broker forks.
+        one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=ROOT
+            command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | one,
         )
 
     def fail(self, *faults: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ P6, P10 to P12).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -116,6 +117,11 @@ class Model:
         require(seq not in sender.receipts, "P6", f"{producer} was answered seq {seq} twice")
         sender.receipts[seq] = receipt
         self.tally[receipt.status.name] += 1
+
+    def forget_receipts(self, producer: str, seqs: Iterable[int]) -> None:
+        """These answers have not reached their producer after all."""
+        for seq in seqs:
+            del self.senders[producer].receipts[seq]
 
     def consumer_read(self, group: str, queue: QueueName, offset: int, record: Record) -> None:
         """A message was handed to an application."""

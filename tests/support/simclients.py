@@ -202,7 +202,7 @@ class SimConsumer(SimClient):
         self._asked[self._serial] = offsets
         self._outbox.append(groupwire.Commit(self._serial, leases, offsets, offsets))
 
-    def _committed(self, serial: int, lost: list[int]) -> None:
+    def _committed(self, serial: int, lost: dict[int, int]) -> None:
         for queue, offset in self._asked.pop(serial, {}).items():
             if queue not in lost:
                 key = (self.group, self._name(queue))

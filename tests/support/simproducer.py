@@ -50,6 +50,7 @@ class SimProducer(SimClient):
         self.durable_end = 0  # somebody waits for this position
         self._unanswered: deque[_Sent] = deque()
         self._unput: deque[list[_Sent]] = deque()  # each list: one message, or a batch
+        self.answered: deque[_Sent] = deque(maxlen=UNANSWERED_MAX)
         self._seq = 0
         self._words: NDArray[np.int64] = np.zeros(0, np.int64)
         self._out = np.zeros(8 * frames.COMPLETION_WORDS, np.int64)
@@ -63,6 +64,14 @@ class SimProducer(SimClient):
         """The application has more to send, whatever this process is at."""
         self.left += count
         self.bell.ring()
+
+    def inherit(self, dead: SimProducer, count: int) -> list[int]:
+        """Go on as another did, as if its last `count` receipts had not come; their seqs."""
+        self.producer, self._seq = dead.producer, dead._seq
+        self._unanswered = deque(list(dead.answered)[-count:])
+        seqs = [sent.seq for sent in self._unanswered]
+        self.model.forget_receipts(self.producer.hex(), seqs)
+        return seqs
 
     def attached(self, session: Session) -> None:
         """Routes again, and everything that has no answer yet, in order."""
@@ -168,6 +177,7 @@ class SimProducer(SimClient):
             int(row[frames.OUT_END]),
         )
         self.model.answered(self.producer.hex(), seq, receipt)
+        self.answered.append(sent)
         if sent.flags & EntryFlag.DURABLE:
             self.durable_end = max(self.durable_end, receipt.end)
 

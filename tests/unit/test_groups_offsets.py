@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from shm import groupwire
+from shm import groupwire, layout
 from shm.configfile import read_config
 from shm.groupwire import ConsumeFrom
 from shm.storage import read_file
@@ -306,3 +306,22 @@ def test_the_ledger_names_each_group_once() -> None:
     for offset in range(5):
         hand.commit(q0=offset)
     assert read_file(SimStorage(rig.disk), "gantry/ledger").count(b"payments") == 1
+
+
+def test_a_group_begins_at_the_log_s_end_while_the_reader_makes_older_units() -> None:
+    """After a start `max_offset` may lie far behind: messages of before are not new."""
+    rig = Rig(orders=2)
+    rig.board.set_word(layout.BOARD_APPENDED, 5000)
+    rig.board.set_word(layout.BOARD_DISPATCHED, 700)
+    rig.fill(0, 3)
+    rig.board.set_word(rig.board.queue_at(0) + layout.QUEUE_NEXT_OFFSET, 40)
+    rig.agent = rig.open_agent()
+    hand = rig.attach()
+    hand.join(consume_from=ConsumeFrom.LAST_OFFSET)
+    assert [hand.granted[queue].offset for queue in (0, 1)] == [40, 0]
+    rig.board.set_word(layout.BOARD_DISPATCHED, 5000)
+    rig.fill(0, 40)
+    rig.board.set_word(rig.board.queue_at(0) + layout.QUEUE_NEXT_OFFSET, 44)
+    late = rig.attach()
+    late.join(group="late", consume_from=ConsumeFrom.LAST_OFFSET)
+    assert late.granted[0].offset == 40, "as far as can be seen, once all is made"

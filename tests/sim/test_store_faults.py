@@ -1,0 +1,110 @@
+"""Single calls of the store that fail, in a whole simulated machine: what is final, what is not."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from shm import layout
+from shm.codes import BrokerState, Role
+from tests.sim import scenario
+from tests.sim.scenario import STEPS_MAX, World
+from tests.support.faults import Fault, Moment
+from tests.support.simdisk import ROOM_FOR_ALL
+
+#: More calls of a kind than any agent makes in these runs.
+CALLS_MAX = 400
+
+
+def busy_world(*faults: Fault, role: Role = Role.WRITER) -> World:
+    """A machine that is about to fill several segments; `faults` are those of one agent."""
+    world = scenario.new_world(11)
+    for producer in world.producers:
+        producer.send_more(40)
+    world.simulation.run_until(lambda: world.machine.running, STEPS_MAX)
+    world.machine.stores[role.name.lower()].faults.faults = faults
+    return world
+
+
+def run(world: World) -> World:
+    world.simulation.run_until(world.settled, STEPS_MAX)
+    return world
+
+
+def stop_and_check(world: World) -> None:
+    """Stop, start, and let the oracle look at the store."""
+    scenario.calm(world)
+    run(world)
+    scenario.stop_cleanly(world)
+    world.machine.start()
+    world.model.check_all_consumed(scenario.GROUP, set(scenario.TOPICS))
+
+
+@pytest.mark.parametrize("kind", ["create", "write", "sync", "rename", "sync_directory"])
+def test_no_room_for_the_table_of_producers_is_only_noted(kind: str) -> None:
+    under = "gantry" if kind == "sync_directory" else "gantry/producers"
+    fault = Fault(1, Moment.BEFORE, errno.ENOSPC, (kind,), persistent=True, under=under)
+    world = run(busy_world(fault))
+    notes = [event for _, event, _ in world.machine.tables[Role.WRITER].notes]
+    board = world.machine.board
+    assert board is not None
+    assert "no_space_for_producers" in notes
+    assert world.machine.lives == 1
+    assert board.half(layout.BOARD_STATE) == BrokerState.READY
+    assert board.word(layout.BOARD_APPENDED) > board.segment_bytes
+    stop_and_check(world)
+
+
+@pytest.mark.parametrize(("role", "file"), [
+    (Role.WRITER, "gantry/producers"), (Role.FLUSHER, "gantry/checkpoint"),
+])  # fmt: skip
+def test_a_write_error_of_a_derived_file_is_final(role: Role, file: str) -> None:
+    """The board says FAILED, the store is told of, and a restart recovers."""
+    fault = Fault(1, Moment.BEFORE, errno.EIO, ("write",), under=file)
+    world = busy_world(fault, role=role)
+    world.simulation.run_until(lambda: bool(world.machine.tables[role].failures), STEPS_MAX)
+    board = world.machine.board
+    assert board is not None
+    assert board.half(layout.BOARD_STATE) == BrokerState.FAILED
+    assert board.half(layout.BOARD_FAILED_ERRNO) == errno.EIO
+    appended = board.word(layout.BOARD_APPENDED)
+    for _ in range(200):  # the supervisor does not hear of it yet
+        actor = world.simulation.actors["writer"]
+        actor.step(world.simulation.clock.monotonic_ns())
+    assert role is not Role.WRITER or board.word(layout.BOARD_APPENDED) == appended
+    stop_and_check(world)
+    assert world.machine.lives == 3
+
+
+@pytest.mark.parametrize("role", [Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS])
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_each_call_of_an_agent_may_fail(role: Role, kind: str) -> None:
+    """F5: whichever it is, the agent says FAILED, nothing false is acknowledged, none hangs."""
+    step = 5 if role in (Role.WRITER, Role.READER) and kind == "write" else 3
+    for call in range(1, CALLS_MAX, step):
+        fault = Fault(call, Moment.BEFORE, errno.EIO, (kind,))
+        world = run(busy_world(fault, role=role))
+        if world.machine.lives == 1:
+            break
+        stop_and_check(world)
+    assert world.machine.lives == 1, "every call has been tried"
+    assert call > 1 or (role, kind) == (Role.WRITER, "sync")
+
+
+def test_sends_are_refused_while_there_is_no_room_for_a_segment() -> None:
+    world = busy_world()
+    world.machine.disk.allocate_max = 0
+    producers = world.producers
+    world.simulation.run_until(lambda: world.model.tally["DISK_FULL"] > 0, STEPS_MAX)
+    assert world.machine.lives == 1
+    run(world)
+    world.machine.disk.allocate_max = ROOM_FOR_ALL
+    world.simulation.clock.advance(1_000_000_000)
+    accepted = world.model.tally["OK"]
+    for producer in producers:
+        producer.send_more(10)
+    run(world)
+    assert world.model.tally["OK"] >= accepted + 20
+    assert world.machine.lives == 1
+    stop_and_check(world)

@@ -1,0 +1,83 @@
+"""A member's memory of its leases, against the real groups agent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from clients.member import GroupMember
+from shm import groupwire
+from shm.groupwire import ConsumeFrom
+from tests.support.faults import Fault, FaultPlan, KilledError, Moment
+from tests.support.groups_rig import Rig
+from tests.support.memory_sessions import memory_session
+from tests.support.simbell import SimBell
+
+
+class InMemory:
+    """What a member needs of its session; waiting lets the agent work instead of sleeping."""
+
+    def __init__(self, rig: Rig, number: int) -> None:
+        self.rig = rig
+        made = memory_session(number)
+        self.inside = made
+        self.arena, self.plan = made.arena, made.plan
+        self.board = rig.board
+        self.groups_bell = SimBell()
+        rig.sessions.attach(made)
+
+    def wait(self, deadline_ns: int, ready: Callable[[], bool]) -> bool:
+        """As clients.session.Session."""
+        for _ in range(100):
+            if ready():
+                return True
+            self.rig.settle()
+        return False
+
+
+def member_of(rig: Rig) -> tuple[InMemory, GroupMember]:
+    session = InMemory(rig, 100)
+    member = GroupMember(session, "g", {0: "orders"})  # type: ignore[arg-type]
+    member.join(ConsumeFrom.FIRST_OFFSET, {})
+    return session, member
+
+
+def test_a_lease_given_back_is_not_taken_up_again_when_groups_repeats_it() -> None:
+    """`groups` dies with a `Released` in its hands; its successor still grants that lease."""
+    rig = Rig(orders=2)
+    session, member = member_of(rig)
+    assert set(member.assigned) == {0, 1}
+    other = rig.attach()
+    other.join()
+    member.listen()
+    revoked = [a for a in member.assigned.values() if a.revoked]
+    assert len(revoked) == 1
+    lease, queue = revoked[0].lease, revoked[0].number
+    member.release_finished()
+    rig.agent.ledger.storage.faults = FaultPlan(  # type: ignore[attr-defined]
+        [Fault(1, Moment.BEFORE, kinds=("write",))], random.Random(0)
+    )
+    try:
+        rig.settle()
+    except KilledError:
+        pass
+    else:
+        raise AssertionError("the ledger was to be written")
+    rig.replace_agent()
+    rig.sessions.attach(session.inside)
+    rig.settle()
+    heard: list[groupwire.AnyNotice] = []
+    hear = member._hear
+    member._hear = lambda notice: (heard.append(notice), hear(notice))[1]  # type: ignore[method-assign]
+    member.listen()
+    other.listen()
+    other.join()
+    rig.settle()
+    member.listen()
+    rig.settle()
+    granted = [n.lease for n in heard if isinstance(n, groupwire.Granted)]
+    assert lease in granted, "the successor has repeated the old lease"
+    assert queue not in member.assigned
+    other.listen()
+    assert queue in other.leases, "its Released was said again"
+    assert other.leases[queue] != lease
