@@ -123,4 +123,3 @@ class CommitLog:
     def close(self) -> None:
         """Give the descriptor back."""
         self._file.close()
-

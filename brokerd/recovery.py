@@ -15,6 +15,7 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -275,7 +276,8 @@ def _recover_queues(
         if all(_fits(storage, cq_bytes, key, units, found) for key, units in written.items()):
             found.dispatched = position
             for key, units in written.items():
-                found.queues[key] = (units, units, 0)
+                low = _first_unit(storage, cq_bytes, key, units, found.low)
+                found.queues[key] = (units, units, low)
             _cut_queues(storage, cq_bytes, written)
             _find_next_offsets(storage, settings.mapped_file_size_commit_log, found)
             return
@@ -295,17 +297,31 @@ def _fits(storage: Storage, cq_bytes: int, key: QueueKey, units: int, found: Rec
     """Whether a queue's last unit is there and lies below the log's end."""
     if units == 0:
         return True
-    at = (units - 1) * layout.CQ_UNIT_BYTES
+    row = _unit(storage, cq_bytes, key, units - 1)
+    return row is not None and 0 < row["size"] <= found.appended - row["physical_offset"]
+
+
+def _unit(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict[str, Any] | None:
+    """A unit of a queue; None if its file is not there whole."""
+    at = offset * layout.CQ_UNIT_BYTES
     name = f"{QUEUES}/{key[0]}/{key[1]}/{at // cq_bytes * cq_bytes:020d}"
     if not storage.exists(name) or storage.size_of(name) != cq_bytes:
-        return False
+        return None
     file = storage.open(name)
     unit = bytearray(layout.CQ_UNIT_BYTES)
     file.read_into(unit, at % cq_bytes)
     file.close()
-    row = layout.CQ_UNIT.unpack(unit)
-    size = row["size"]
-    return bool(size > 0 and row["physical_offset"] + size <= found.appended)
+    return layout.CQ_UNIT.unpack(unit)
+
+
+def _first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: int, low: int) -> int:
+    """First queue offset whose record is still in the log; filler units (SF-65) have none."""
+
+    def position(offset: int) -> int:
+        row = _unit(storage, cq_bytes, key, offset)
+        return row["physical_offset"] if row else 0
+
+    return bisect_left(range(units), low, key=position) if low else 0
 
 
 def _cut_queues(storage: Storage, cq_bytes: int, written: dict[QueueKey, int]) -> None:

@@ -296,8 +296,9 @@ class Writer:
         filled = int(self._batch[frames.FILLED])
         if self._failed or (filled and not self._append(filled, closing)):
             return
+        self._want_durable(int(self._batch[frames.WANTED]))
         self._settle()
-        self._ring_agents()
+        self._ring_reader()
         self._counters.records += int(self._batch[frames.RECORDS])
         self._counters.refused += int(self._batch[frames.REFUSED])
         self._counters.bytes += filled
@@ -322,9 +323,8 @@ class Writer:
         mark("writer.after_appended")
         return True
 
-    def _ring_agents(self) -> None:
-        """Wake flusher and reader, after the clients: on few CPUs they run instead of us."""
-        self._want_durable(int(self._batch[frames.WANTED]))
+    def _ring_reader(self) -> None:
+        """Wake the reader, after the clients: on few CPUs it runs instead of us."""
         if self._reader_sleeps:
             self._bells.reader.ring()
             self._reader_sleeps = False

@@ -40,16 +40,18 @@ class FastPut:
         oneway: Callable[..., None],
         submit: Callable[..., int],
         urgent: Callable[..., int],
+        urgent_durable: Callable[..., int],
         asynchronous: Callable[..., object],
     ) -> None:
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
         self._form = np.zeros(6, np.int64)
-        self._methods = (oneway, submit, urgent, asynchronous)
+        self._methods = (oneway, submit, urgent, urgent_durable, asynchronous)
         self._kept: dict[int, tuple[str, str | None]] = {}
         self.state[fastput.FORM] = self._form.ctypes.data
         self.state[fastput.ONEWAY_METHOD] = id(oneway)
         self.state[fastput.SUBMIT_METHOD] = id(submit)
         self.state[fastput.URGENT_METHOD] = id(urgent)
+        self.state[fastput.DURABLE_METHOD] = id(urgent_durable)
         self.state[fastput.ASYNC_METHOD] = id(asynchronous)
         self.state[fastput.NONE] = id(None)
         self.state[fastput.ONE] = 1
@@ -59,6 +61,7 @@ class FastPut:
         self.oneway = self._function("send_oneway", fastput.oneway.address)
         self.submit = self._function("submit", fastput.submit.address)
         self.urgent = self._function("urgent", fastput.urgent.address)
+        self.urgent_durable = self._function("durable", fastput.urgent_durable.address)
         self.asynchronous = self._function("send_async", fastput.asynchronous.address)
         self._receipts: tuple[object, ...] = ()
         self._page: object = None
@@ -112,4 +115,3 @@ class FastPut:
         function = make(ctypes.byref(definition), self._owner, None)
         self.__dict__.setdefault("_definitions", []).append(definition)
         return function
-

@@ -33,6 +33,7 @@ BATCH: Final = int(EntryFlag.BATCH)
 BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1
 #: Receipts asked for between two looks at the completions.
 LOOK_MASK: Final = 1023
+_TAG: Final = {"tag"}
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
 _NONE = np.frombuffer(b"", np.uint8)
 
@@ -61,9 +62,14 @@ class Producer:
         self._link = WriterLink(home, timeout)
         self._put: Callable[..., int] = self._submit
         self._put_urgent: Callable[..., int] = self._submit_urgent
+        self._put_durable: Callable[..., int] = self._submit_durable
         if is_available():
             fast = self._link.fast = FastPut(
-                self._send_oneway, self._submit, self._submit_urgent, self._send_async
+                self._send_oneway,
+                self._submit,
+                self._submit_urgent,
+                self._submit_durable,
+                self._send_async,
             )
             fast.make_receipts(ReceiptFuture, self._link.turn_page)
             # Shadows the method: the native function takes the common case, the method the rest.
@@ -71,6 +77,7 @@ class Producer:
             self.send_async = fast.asynchronous  # type: ignore[method-assign]
             self._put = fast.submit
             self._put_urgent = fast.urgent
+            self._put_durable = fast.urgent_durable
         self._link.open()
 
     # ------------------------------------------------------------------------------------ sending
@@ -88,12 +95,12 @@ class Producer:
 
         Raises MessageIllegal, TopicNotFound, QueueFull, Timeout, BrokerGone, StoreFailed, DiskFull.
         """
-        if timeout is None and durability is None and self._is_simple(message):
-            if not parts:
-                return self._future(self._put_urgent(message, body), message).result()
-            if len(parts) == 1 and "tag" in parts:
-                seq = self._put_urgent(message, body, tag=parts["tag"])
-                return self._future(seq, message).result()
+        if timeout is None and isinstance(message, str) and (not parts or parts.keys() == _TAG):
+            level = self._known_level(message, durability)
+            if level is not None:
+                put = self._put_durable if level else self._put_urgent
+                seq = put(message, body, tag=parts["tag"]) if parts else put(message, body)
+                return ReceiptFuture.of(self._link.pages.page_of(seq), seq, message, level).result()
         wished = _message(message, body, parts)
         return self._send(wished, durability, URGENT, timeout).result(timeout)
 
@@ -180,6 +187,12 @@ class Producer:
         seq = self._submit_message(wished, flags, timeout)
         return ReceiptFuture.of(self._link.pages.page_of(seq), seq, wished.topic, level)
 
+    def _known_level(self, topic: str, durability: str | None) -> Level | None:
+        """What a receipt waits for; None for a topic that is not known yet."""
+        if durability is not None:
+            return _level(durability)
+        return self._level if self._level is not None else self._link.routes.known_level(topic)
+
     def _is_simple(self, message: Message | str) -> TypeGuard[str]:
         """True for a topic whose receipts wait for nothing but the log: the native put serves it."""
         return self._level is None and self._link.routes.is_written(message)
@@ -213,6 +226,13 @@ class Producer:
     def _submit_urgent(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
         """As `_submit`, for a sender who waits."""
         seq = self._submit_message(Message(topic, body, tag=tag), RECEIPT | URGENT, None)
+        self._teach(topic, tag)
+        return seq
+
+    def _submit_durable(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
+        """As `_submit_urgent`; the flusher is to sync at once."""
+        flags = RECEIPT | URGENT | DURABLE
+        seq = self._submit_message(Message(topic, body, tag=tag), flags, None)
         self._teach(topic, tag)
         return seq
 

@@ -61,6 +61,10 @@ class Routes:
         session.arena[at : at + len(slot)] = np.frombuffer(slot, np.uint8)
         session.arena[at + layout.ROUTE_READY] = 1
 
+    def known_level(self, topic: str) -> Level | None:
+        """Level of a topic that was asked for before."""
+        return self._levels.get(topic)
+
     def is_written(self, topic: object) -> TypeGuard[str]:
         """True for the name of a topic that is known to be of level written."""
         return type(topic) is str and self._levels.get(topic) == Level.WRITTEN

@@ -104,7 +104,14 @@ class WriterLink:
 
     def _spin(self, receipt: ReceiptFuture) -> bool:
         """A short look-out before sleeping: a wake-up costs more than the broker's answer."""
-        if receipt.wanted_end or not self.lane.spin_completed(limits.SPIN_ROUNDS):
+        wanted = receipt.wanted_end
+        if wanted:
+            durable = self.durable()
+            if durable < wanted:
+                at = layout.BOARD_DURABLE
+                ring.spin(self._board_bytes, at, durable, limits.SPIN_DURABLE_ROUNDS)
+            return receipt.settle()
+        if not self.lane.spin_completed(limits.SPIN_ROUNDS):
             return False
         self.look()
         return receipt.settle()
@@ -220,6 +227,7 @@ class WriterLink:
     def _attach(self, session: Session, lane: WriterLane) -> None:
         self.session = session
         self.lane = lane
+        self._board_bytes = session.board.array()
         if self.fast is not None:
             self.fast.attach(session.arena, self.lane.words, session.writer_bell.fileno())
 

@@ -20,9 +20,7 @@ def produce(home: str, part: int, parts: int) -> int:
     sent = 0
     with Producer(home, timeout=60) as producer:
         for flight in flights(part=part, parts=parts):
-            producer.send_oneway(
-                TOPIC, flight.line, tag=flight.carrier, keys=(str(flight.number),)
-            )
+            producer.send_oneway(TOPIC, flight.line, tag=flight.carrier, keys=(str(flight.number),))
             sent += 1
     print(sent)
     return 0

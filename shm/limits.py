@@ -32,6 +32,7 @@ DISPATCH_RECORDS: Final = 16_384
 NAP_NS: Final = 200_000
 FLUSH_INTERVAL_NS: Final = 100_000_000
 SPIN_ROUNDS: Final = 4_000
+SPIN_DURABLE_ROUNDS: Final = 8_000  # a sync of the log takes a few hundred microseconds
 
 #: The broker writes these in SF-29's place: no client may set them (SF-30).
 RESERVED_KEYS: Final = frozenset(

@@ -13,7 +13,7 @@ from shm.storage import File, Storage, read_file, replace_file
 
 DIRECTORY = "consumequeue"
 PROGRESS_FILE = "gantry/queues.json"
-OPEN_FILES_MAX = 512
+OPEN_FILES_MAX = 4096
 
 
 def queue_directory(topic: str, queue_id: int) -> str:
@@ -134,3 +134,4 @@ def _parents(name: str) -> Iterator[str]:
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name
+    yield ""

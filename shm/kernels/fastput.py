@@ -42,18 +42,20 @@ NAME_PAGE: Final = 20
 NAME_SEQ: Final = 21
 NAME_TOPIC: Final = 22
 SEQ_OBJECT: Final = 23  # argument of TURN_METHOD
+DURABLE_METHOD: Final = 24
 NONE: Final = 7  # address of None
 TAG_NAME: Final = 8  # address of the interned text "tag"
 ONE: Final = 9  # holds 1, what a bell is rung with
 LENGTH: Final = 10  # where Python puts the body's length
 DATA: Final = 11  # and its address
 TIME: Final = 12  # two words: seconds and nanoseconds
-ROUTES: Final = 24  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, simple
+ROUTES: Final = 32  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, simple
 ROUTE_ROOM: Final = 256
 STATE_WORDS: Final = ROUTES + 4 * ROUTE_ROOM
 
 RECEIPT = int(EntryFlag.RECEIPT)
 SYNC = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
+SYNC_DURABLE = int(EntryFlag.RECEIPT | EntryFlag.URGENT | EntryFlag.DURABLE)
 #: Born times are as fine as the kernel tick (1 to 10 ms); the fine clock costs as much as the rest.
 CLOCK_REALTIME_COARSE = 5
 
@@ -184,3 +186,13 @@ if not JIT_OFF:
         if seq == 0:
             return _call(state[ASYNC_METHOD], arguments, count, names)
         return _future(state, base, machine.words_at(arguments)[0], seq)
+
+    @native(_word, _word, _word, _word, _word)
+    def urgent_durable(owner: int, arguments: int, count: int, names: int) -> int:
+        """As `urgent`; the flusher is to sync at once."""
+        base = _address(owner)
+        state = machine.words_at(base)
+        seq = _submit(state, base, arguments, count, names, SYNC_DURABLE)
+        if seq == 0:
+            return _call(state[DURABLE_METHOD], arguments, count, names)
+        return _number(seq)

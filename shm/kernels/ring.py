@@ -341,7 +341,7 @@ def put_raw(arena: Bytes, lane: Words, entry: Bytes) -> int:
     return 1
 
 
-@kernel(i8, BYTES, i8, i8, i8, nogil=True)
+@kernel(i8, BYTES_RO, i8, i8, i8, nogil=True)
 def spin(memory: Bytes, at: int, seen: int, rounds: int) -> int:
     """Look at a word until it differs from `seen`, with a pause each round; 1 if it does."""
     for _ in range(rounds):

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -239,7 +240,7 @@ def test_garbage_all_over_an_arena(home: Path, healthy: Load, seed: int) -> None
         before = session.arena[layout.ARENA_EVICTED]
         noise = np.frombuffer(dice.randbytes(end - start), np.uint8)
         if dice.random() < 0.3:
-            noise = noise & 0x0F
+            noise = noise & np.uint8(0x0F)
         session.arena[start:end] = noise
         session.arena[layout.ARENA_EVICTED] = before
         session.writer_bell.ring()
@@ -258,7 +259,7 @@ def test_agents_take_over_hostile_arenas(home: Path, unique_name: str) -> None:
         for value in WORDS[2:]:
             for at in _lane_words():
                 hand = Hand(home)
-                poll_until(lambda hand=hand: hand.word(_adopted(hand)) == 1, "it is adopted")
+                poll_until(partial(_is_adopted, hand), "it is adopted")
                 hand.set_word(at, value)
                 hands.append(hand)
         before = restarts_of(home)
@@ -275,8 +276,8 @@ def test_agents_take_over_hostile_arenas(home: Path, unique_name: str) -> None:
     assert restarts_of(home) == wanted
 
 
-def _adopted(hand: Hand) -> int:
-    return hand.plan.control + layout.LANE_ADOPTED
+def _is_adopted(hand: Hand) -> bool:
+    return hand.word(hand.plan.control + layout.LANE_ADOPTED) == 1
 
 
 def test_entries_that_break_the_rules(home: Path, healthy: Load) -> None:
@@ -305,9 +306,9 @@ def test_entries_that_break_the_rules(home: Path, healthy: Load) -> None:
         good = b"good-%d" % number
         hand = Hand(home)
         hand.put(hand.entry(good))
-        poll_until(lambda hand=hand: hand.taken, "the good one is taken")
-        hand.put(hand.entry(b"bad", **fields))
-        poll_until(lambda hand=hand: hand.evicted, f"{fields} is cut off")
+        poll_until(partial(getattr, hand, "taken"), "the good one is taken")
+        hand.put(hand.entry(b"bad", b"", **fields))
+        poll_until(partial(getattr, hand, "evicted"), f"{fields} is cut off")
         hand.close()
         healthy.round()
     found = bodies(home)

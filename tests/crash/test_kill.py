@@ -63,11 +63,11 @@ def test_a_producer_outlives_its_brokers(start_broker: Callable[..., Broker], se
         background = BackgroundLoad(load)
         for _ in range(KILLS):
             goal = background.count + dice.randrange(1, 400)
-            poll_until(lambda goal=goal: background.count >= goal, "the load goes on")
+            background.wait_for(goal)
             kill(broker)
             broker.start()
         goal = background.count + 100
-        poll_until(lambda: background.count >= goal, "the load goes on")
+        background.wait_for(goal)
         background.stop()
         load.finish()
     load.require_kept(stopped_store(broker))
@@ -84,7 +84,7 @@ def test_agents_die_in_any_order(start_broker: Callable[..., Broker], seed: int)
         for role in victims:
             os.kill(pid_of(broker.home, role), signal.SIGKILL)
             goal = background.count + dice.randrange(1, 200)
-            poll_until(lambda goal=goal: background.count >= goal, "the load goes on")
+            background.wait_for(goal)
         background.stop()
         load.finish()
     load.require_kept(stopped_store(broker))
@@ -108,7 +108,7 @@ def test_a_killed_recovery_can_be_done_again(
         reached.record(name)
         broker.start()
         goal = background.count + 100
-        poll_until(lambda: background.count >= goal, "the load goes on")
+        background.wait_for(goal)
         background.stop()
         load.finish()
     load.require_kept(stopped_store(broker))

@@ -228,3 +228,14 @@ def test_a_file_cut_short_below_the_durable_position_is_refused(torn: Torn) -> N
         assert tree(store) == before
         _claim_durable(store, torn.base)
         require_cut(store, torn, torn.base)
+
+
+def test_a_first_file_cut_short_is_made_anew(tmp_path: Path) -> None:
+    """Its name reached the disk and its length did not; nothing in it was durable."""
+    storage = PosixStorage(str(tmp_path))
+    _claim_durable(tmp_path, 0)
+    first = tmp_path / "commitlog" / f"{0:020d}"
+    first.parent.mkdir()
+    first.write_bytes(bytes(100))
+    assert recover(storage, SETTINGS, None).appended == 0
+    assert not first.exists()

@@ -16,7 +16,6 @@ from brokerd.writer import Writer
 from shm.kernels import frames
 from workers.groups import Groups
 from workers.membership import Membership
-from workers.queues import QueueFiles
 
 
 def put_over(owner: object, name: str, value: object) -> None:
@@ -110,11 +109,6 @@ def batch_in_pieces() -> None:
     put_over(Writer, "_append", one_by_one)
 
 
-def units_left_unsynced() -> None:
-    """A new reader says of units that a dead one wrote that they are on the disk."""
-    put_over(QueueFiles, "_unsynced", lambda *_: ())
-
-
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -126,6 +120,5 @@ PLANTS: dict[str, Callable[[], None]] = {
         visible_before_durable,
         told_before_written,
         batch_in_pieces,
-        units_left_unsynced,
     )
 }

@@ -80,7 +80,7 @@ class World:
     def more_traffic(self) -> None:
         """A fault in an idle machine shows little: each producer has something to send."""
         for producer in self.producers:
-            producer.send_more(self.dice.randint(0, 15))
+            producer.send_more(self.dice.randint(0, 25))
 
     def settled(self) -> bool:
         """All sent, answered, dispatched, visible and consumed."""
@@ -123,7 +123,7 @@ def kill_at_a_mark(world: World) -> None:
     """Where the product says that it matters."""
     mark = world.dice.choice(sorted(marks.MARKS))
     world.simulation.note(f"plan: die at {mark}")
-    world.simulation.kill_at_mark(mark, world.dice.randint(1, 3))
+    world.simulation.kill_at_mark(mark, world.dice.randint(1, 6))
 
 
 def kill_at_a_call(world: World) -> None:

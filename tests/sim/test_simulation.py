@@ -5,6 +5,7 @@ In subprocesses, because a run replays exactly only with a fixed PYTHONHASHSEED.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -25,25 +26,36 @@ def test_promises_hold_without_faults(seed: int) -> None:
 
 def test_promises_hold_under_all_faults(seed: int) -> None:
     """P1 to P6, P10 to P14 as far as this part goes; `make soak` gives fresh seeds."""
-    done = simulate("--seeds", f"{seed}:{seed + 40}")
+    done = simulate("--seeds", f"{seed}:{seed + 60}")
     assert done.returncode == 0, done.stdout + done.stderr
+    reached = set(re.findall(r"\d+ ([A-Za-z_ ]+)", done.stdout))
+    assert {"OK", "DUPLICATE", "DISK_FULL", "BATCH_REFUSED", "batches", "cut off"} <= reached
 
 
-#: Planted bug -> seeds (from 0) within which it must be found.
+def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int) -> None:
+    """Its messages may be there, no other client is refused anything, no agent falls over."""
+    done = simulate("--seeds", f"{seed}:{seed + 40}", "--faults", "unleash_a_vandal")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d\d+ cut off", done.stdout), done.stdout
+
+
+#: Planted bug -> seeds (from 0) within which it must be found, and the faults of these runs.
 WITHIN = {
-    "ack_before_append": 100,
-    "recovery_without_zeroing": 100,
-    "durable_before_sync": 20,
-    "leased_twice": 20,
-    "appended_again": 150,
-    "visible_before_durable": 20,
-    "told_before_written": 20,
+    "ack_before_append": (60, "kill_at_a_mark"),
+    "recovery_without_zeroing": (100, "kill_at_a_call,kill_everything,cut_power"),
+    "durable_before_sync": (30, "all"),
+    "leased_twice": (30, "all"),
+    "appended_again": (80, "kill_at_a_mark,die_together_at_a_mark"),
+    "visible_before_durable": (20, "all"),
+    "told_before_written": (30, "kill_at_a_mark,kill_at_a_call,kill_everything"),
+    "batch_in_pieces": (250, "die_together_at_a_mark"),
 }
 
 
 @pytest.mark.parametrize("plant", WITHIN)
 def test_a_planted_bug_is_found(plant: str) -> None:
-    done = simulate("--seeds", f"0:{WITHIN[plant]}", "--plant", plant)
+    seeds, faults = WITHIN[plant]
+    done = simulate("--seeds", f"0:{seeds}", "--faults", faults, "--plant", plant)
     assert done.returncode == 1, f"{plant} was not found: {done.stdout}{done.stderr}"
     verdict, replay = done.stdout.splitlines()[-2:]
     assert "BrokenPromiseError" in verdict or "Corrupt" in verdict, done.stdout

@@ -13,7 +13,7 @@ from clients.producer import Producer
 from clients.receipts import ReceiptFuture
 from shm import wire
 from tests.support.stores import Stored, require_once, require_true, require_whole
-from tests.support.watchdog import PATIENCE_S
+from tests.support.watchdog import PATIENCE_S, poll_until
 
 WRITTEN, DURABLE = "orders", "payments"
 #: Messages of one way in a round.
@@ -131,6 +131,10 @@ class BackgroundLoad:
         if self._error is not None:
             raise self._error
         return len(self.load.bodies)
+
+    def wait_for(self, goal: int) -> None:
+        """Until so many messages are handed over."""
+        poll_until(lambda: self.count >= goal, f"{goal} messages are handed over")
 
     def stop(self) -> None:
         """End after this round. Raises what a send raised."""

@@ -104,7 +104,7 @@ class SimProducer(SimClient):
 
     def _intend(self) -> None:
         """One more message, or a batch of some."""
-        count = self.dice.randint(2, BATCH_MAX) if self.dice.random() < 0.2 else 1
+        count = self.dice.randint(2, BATCH_MAX) if self.dice.random() < 0.3 else 1
         count = min(count, self.left)
         topic = self.dice.choice(list(self.machine.topics))
         queue = self.dice.choice([-1, 0])

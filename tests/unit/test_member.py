@@ -68,7 +68,12 @@ def test_a_lease_given_back_is_not_taken_up_again_when_groups_repeats_it() -> No
     rig.settle()
     heard: list[groupwire.AnyNotice] = []
     hear = member._hear
-    member._hear = lambda notice: (heard.append(notice), hear(notice))[1]  # type: ignore[method-assign]
+
+    def overhear(notice: groupwire.AnyNotice) -> None:
+        heard.append(notice)
+        hear(notice)
+
+    member._hear = overhear  # type: ignore[method-assign]
     member.listen()
     other.listen()
     other.join()

@@ -85,12 +85,17 @@ def test_a_log_whose_first_segment_is_gone_keeps_its_queue_offsets(keep_progress
     let_reader_work(machine, storage, found)
     filler = layout.CQ_UNIT.pack(size=layout.CQ_FILLER_SIZE)
     assert found.low == low
+    again = recover_again(machine, storage)
+    for queue in QUEUES:
+        assert again.queues[queue][::2] == found.queues[queue][::2], "the next start knows it too"
     for queue in QUEUES:
         after = units_of(storage, *queue)
+        following, written, first = found.queues[queue]
         if keep_progress:
             assert after == before[queue]
+            places = {o: layout.CQ_UNIT.unpack(u)["physical_offset"] for o, u in after.items()}
+            assert first == min(offset for offset, place in places.items() if place >= low)
             continue
-        following, written, first = found.queues[queue]
         assert 0 < first == written < following == max(before[queue]) + 1
         kept = {offset: unit for offset, unit in after.items() if offset >= first}
         assert kept == {offset: u for offset, u in before[queue].items() if offset >= first}

@@ -1,0 +1,106 @@
+"""Compiled kernels never outlive what they were compiled from (docs/adr/0004-kernel-cache.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.tree import ROOT
+
+#: Uses a number of shm/layout.py in a kernel of shm/kernels/, and says from where it came.
+PROGRAM = """
+import json, numpy as np
+from shm.jit import cache_directory
+from shm.kernels.probe import offset
+print(json.dumps([int(offset()), str(cache_directory()), sum(offset.stats.cache_hits.values())]))
+"""
+PROBE = """
+from shm.jit import i8, kernel
+from shm.layout import ENTRY_BODY
+
+@kernel(i8)
+def offset():
+    return ENTRY_BODY
+"""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package `shm` alone, with one kernel more."""
+    shutil.copytree(ROOT / "shm", tmp_path / "shm", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "shm" / "kernels" / "probe.py").write_text(PROBE)
+    return tmp_path
+
+
+def run(folder: Path, program: str = PROGRAM) -> tuple[int, str, int]:
+    """Value, cache directory and cache hits of the probe, in a process of its own."""
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(folder)}
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    value, directory, hits = json.loads(done.stdout)
+    return int(value), str(directory), int(hits)
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) >= 1
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_a_second_process_loads_what_the_first_compiled(copy: Path) -> None:
+    first, second = run(copy), run(copy)
+    assert first[:2] == second[:2]
+    assert (first[2], second[2]) == (0, 1)
+    assert os.stat(first[1]).st_mode & 0o777 == 0o700
+
+
+def test_a_moved_field_is_seen_by_kernels_that_did_not_change(copy: Path) -> None:
+    """The kernel's own file is untouched: numba's cache alone would give the old offset."""
+    before = run(copy)
+    layout = copy / "shm" / "layout.py"
+    body = '        Field("body_bytes", "u4", "the body follows the header"),\n'
+    extra = '        Field("extra_bytes", "u4", "properties in SF-27\'s form follow the body"),\n'
+    replace_in(layout, body + extra, extra + body)
+    after = run(copy)
+    assert after[0] == before[0] + 4
+    assert after[1] != before[1]
+    assert after[2] == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["jit.py", "atomics.py", "machine.py", "clmul.py", "limits.py", "kernels/entry.py"]
+)
+def test_a_change_of_any_source_is_another_cache(copy: Path, name: str) -> None:
+    program = (
+        "import json; from shm.jit import cache_directory as d; print(json.dumps([0,str(d()),0]))"
+    )
+    before = run(copy, program)
+    with (copy / "shm" / name).open("a") as file:
+        file.write("# changed\n")
+    assert run(copy, program)[1] != before[1]
+
+
+def test_every_module_that_kernels_use_is_in_the_fingerprint() -> None:
+    """What a kernel imports of shm, directly or not, is hashed; a new module may not be missed."""
+    program = (
+        "import json, pkgutil, importlib, sys, shm.kernels, shm.jit\n"
+        "[importlib.import_module('shm.kernels.' + m.name)"
+        " for m in pkgutil.iter_modules(shm.kernels.__path__)]\n"
+        "used = {m.split('.')[1] + '.py' for m in sys.modules"
+        " if m.startswith('shm.') and not m.startswith('shm.kernels')}\n"
+        "print(json.dumps(sorted(used - set(shm.jit._HASHED))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,48 @@
+"""What the README shows runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from gantrymq.cli import main
+from tests.support.tree import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def python_blocks() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_python_example_runs(tmp_path: Path) -> None:
+    """In an empty folder, warnings as errors: a receipt, a queue offset, and the tagged message."""
+    blocks = python_blocks()
+    assert len(blocks) == 1
+    program = tmp_path / "example.py"
+    program.write_text(blocks[0], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    sent, received = done.stdout.splitlines()
+    assert re.fullmatch(r"[0-9A-F]{32} \d+", sent)
+    assert received == "1 [b'hello']"
+    assert [path.name for path in tmp_path.iterdir()] == ["example.py"]
+
+
+def test_the_commands_that_it_names_are_there() -> None:
+    """Each `gantrymq` command of the page is one of the command line."""
+    (line,) = re.findall(r"^From the shell: (.*);", README, re.MULTILINE)
+    named = [text.removeprefix("gantrymq ") for text in re.findall(r"`([^`]+)`", line)]
+    assert len(named) == 8
+    for command in named:
+        done = subprocess.run(
+            [sys.executable, "-m", main.__module__.partition(".")[0], *command.split(), "--help"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert "--json" in done.stdout, command
