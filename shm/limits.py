@@ -28,7 +28,7 @@ GROUPS_DOWN_BYTES: Final = 1 << 16
 
 STAGING_BYTES: Final = 6 * 1024 * 1024  # a largest record and then some
 DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
-DISPATCH_RECORDS: Final = 16_384
+DISPATCH_RECORDS: Final = 65_536
 NAP_NS: Final = 200_000
 FLUSH_INTERVAL_NS: Final = 100_000_000
 SPIN_ROUNDS: Final = 4_000

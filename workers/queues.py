@@ -14,6 +14,7 @@ from shm.storage import File, Storage, read_file, replace_file
 DIRECTORY = "consumequeue"
 PROGRESS_FILE = "gantry/queues.json"
 OPEN_FILES_MAX = 4096
+_NO_FILE: tuple[int, File | None] = (-1, None)
 
 
 def queue_directory(topic: str, queue_id: int) -> str:
@@ -51,6 +52,7 @@ class QueueFiles:
         self._board = board
         self._bytes = board.cq_bytes
         self._open: OrderedDict[tuple[int, int], File] = OrderedDict()
+        self._last: dict[int, tuple[int, File | None]] = {}  # each queue's file, all open
         self._directories: dict[int, str] = {}
         self._dirty = set(self._unsynced())
 
@@ -70,6 +72,10 @@ class QueueFiles:
     def write(self, queue: int, first: int, units: memoryview) -> None:
         """Write units of a board queue from queue offset `first` on. Raises OSError."""
         at = first * layout.CQ_UNIT_BYTES
+        base, file = self._last.get(queue, _NO_FILE)
+        if file is not None and base <= at and at + len(units) <= base + self._bytes:
+            file.write_at(units, at - base)
+            return
         while units:
             base = at // self._bytes * self._bytes
             piece = units[: base + self._bytes - at]
@@ -81,6 +87,7 @@ class QueueFiles:
         file = self._open.get((queue, base))
         if file is not None:
             self._open.move_to_end((queue, base))
+            self._last[queue] = (base, file)
             return file
         name = f"{self._directory(queue)}/{base:020d}"
         self._dirty.add(name)
@@ -90,8 +97,12 @@ class QueueFiles:
             file = self._storage.create(name)
             file.truncate(self._bytes)
         self._open[queue, base] = file
+        self._last[queue] = (base, file)
         if len(self._open) > OPEN_FILES_MAX:
-            self._open.popitem(last=False)[1].close()
+            (old_queue, old_base), old = self._open.popitem(last=False)
+            if self._last.get(old_queue, _NO_FILE)[0] == old_base:
+                del self._last[old_queue]
+            old.close()
         return file
 
     def _directory(self, queue: int) -> str:
@@ -128,6 +139,7 @@ class QueueFiles:
         for file in self._open.values():
             file.close()
         self._open.clear()
+        self._last.clear()
 
 
 def _parents(name: str) -> Iterator[str]:

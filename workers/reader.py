@@ -70,6 +70,7 @@ class Reader:
         self._form[dispatch.QUEUES_AT] = board.queues_at
         self._marks = np.zeros(board.queues_max, np.int64)
         self._stamps = np.zeros(board.queues_max, np.int64)
+        self._durable_level = np.zeros(board.queues_max, bool)
         self._stamp = 0
         self._touched = np.zeros(room * dispatch.TOUCH_WORDS, np.int64)
         self._notes = np.zeros(room * dispatch.NOTE_WORDS, np.int64)
@@ -229,6 +230,8 @@ class Reader:
         self._topics = count
         self._form[dispatch.SCHEDULE] = -1
         for topic in self._board.topics():
+            queues = slice(topic.queue_base, topic.queue_base + topic.queue_count)
+            self._durable_level[queues] = topic.level == Level.DURABLE
             if topic.name == SCHEDULE_TOPIC:
                 self._form[dispatch.SCHEDULE] = topic.slot
 
@@ -264,16 +267,11 @@ class Reader:
         pairs = np.empty((count, 2), np.int64)
         pairs[:, 0] = table[:, dispatch.TOUCH_QUEUE]
         pairs[:, 1] = table[:, dispatch.TOUCH_FIRST] + table[:, dispatch.TOUCH_COUNT]
-        durable = np.array([self._is_durable_level(queue) for queue in pairs[:, 0].tolist()], bool)
+        durable = self._durable_level[pairs[:, 0]]
         self._show(pairs[~durable])
         if durable.any():
             end_position = self._view_base + int(self._form[dispatch.AT])
             self._waiting.append((end_position, pairs[durable]))
-
-    def _is_durable_level(self, queue: int) -> bool:
-        topic = self._board.half(self._board.queue_at(queue) + layout.QUEUE_TOPIC)
-        level = self._board.half(self._board.topic_at(topic) + layout.TOPIC_LEVEL)
-        return level == Level.DURABLE
 
     def _advance(self, following: int, records: int) -> None:
         mark("reader.before_dispatched")

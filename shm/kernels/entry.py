@@ -70,7 +70,8 @@ def read_head(arena: Bytes, lane: Words, cursor: int, tail: int, head: Words) ->
     head[SEQ] = atomics.load_acquire(arena, at + ENTRY_SEQ)
     head[BORN] = machine.load64(arena, at + ENTRY_BORN)
     head[ROUTE_ID] = machine.load32(arena, at + ENTRY_ROUTE)
-    head[QUEUE] = np.int64(np.int32(machine.load32(arena, at + ENTRY_QUEUE)))
+    queue = machine.load32(arena, at + ENTRY_QUEUE)
+    head[QUEUE] = queue - ((queue & 0x80000000) << 1)  # signed
     head[BODY] = atomics.load_acquire32(arena, at + ENTRY_BODY)
     head[EXTRA] = atomics.load_acquire32(arena, at + ENTRY_EXTRA)
     head[APP_FLAG] = machine.load32(arena, at + ENTRY_APP_FLAG)

@@ -185,7 +185,8 @@ def _read_fields(memory: Bytes, at: int, size: int, magic: int, row: Words) -> i
     end = at + size
     sys_flag = machine.load_be32(memory, at + RECORD_SYS_FLAG)
     row[SYS_FLAG] = sys_flag
-    row[QUEUE_ID] = np.int64(np.int32(machine.load_be32(memory, at + RECORD_QUEUE_ID)))
+    queue = machine.load_be32(memory, at + RECORD_QUEUE_ID)
+    row[QUEUE_ID] = queue - ((queue & 0x80000000) << 1)  # signed
     row[QUEUE_OFFSET] = machine.load_be64(memory, at + RECORD_QUEUE_OFFSET)
     place = at + RECORD_BORN_HOST + (HOST_BYTES_V6 if sys_flag & SYS_BORN_V6 else HOST_BYTES_V4)
     row[STORE_MS] = machine.load_be64(memory, place)
