@@ -16,7 +16,7 @@ from bench.sizes import BATCH_MESSAGES, BODIES, IN_FLIGHT
 from gantrymq import ConsumeFrom, Message, Producer, PullConsumer
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from clients.receipts import ReceiptFuture
 
 TAG: Final = "x"
 _POLL_MESSAGES: Final = 16_384
@@ -64,7 +64,7 @@ class AsyncSends(_ProducerJob):
 
     def run(self, phase: Phase) -> Outcome:
         send, bodies = self._producer.send_async, self._bodies
-        waiting: deque[list[Future[object]]] = deque()
+        waiting: deque[list[ReceiptFuture]] = deque()
         started = time.monotonic_ns()
         for _ in range(phase.count // BODIES):
             waiting.append([send(TOPIC, body, tag=TAG) for body in bodies])
@@ -109,7 +109,7 @@ class WindowedSends(_ProducerJob):
 
     def run(self, phase: Phase) -> Outcome:
         latencies = array("q")
-        window: deque[tuple[int, Future[object]]] = deque()
+        window: deque[tuple[int, ReceiptFuture]] = deque()
         started = time.monotonic_ns()
         for index in range(phase.count + IN_FLIGHT):
             if index >= IN_FLIGHT:

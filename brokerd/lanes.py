@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shm import layout, limits
 from shm.kernels import frames
 from shm.kernels.record import legal_properties
-from shm.kernels.ring import load_word, store_word
+from shm.kernels.ring import load_word, spin, store_word
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -46,6 +46,11 @@ class Lane:
         adopted = (load_word(arena, control + layout.LANE_ADOPTED) + 1) & _WORD_MAX
         store_word(arena, control + layout.LANE_ADOPTED, adopted)
         self.session.bell.ring()
+
+    def look_out(self, rounds: int) -> bool:
+        """Look for the next entry without sleeping."""
+        at = int(self.words[frames.CONTROL]) + layout.LANE_UP_TAIL
+        return bool(spin(self.session.arena, at, int(self.words[frames.UP_CURSOR]), rounds))
 
     def load_route(self, number: int, board: Board) -> None:
         """Copy, check and remember the route that the next entry names."""

@@ -27,7 +27,6 @@ from shm.kernels.ring import (
     look_up_lane,
     nap_lane,
     publish_and_check,
-    spin,
     store_half,
 )
 from shm.marks import mark
@@ -163,11 +162,7 @@ class Writer:
         if len(busy) != 1 or not self._batch[frames.FLAGS_SEEN] & URGENT:
             return False
         self._batch[frames.FLAGS_SEEN] = 0
-        words = busy[0].words
-        at = int(words[frames.CONTROL]) + layout.LANE_UP_TAIL
-        return bool(
-            spin(busy[0].session.arena, at, int(words[frames.UP_CURSOR]), self._spin_rounds)
-        )
+        return busy[0].look_out(self._spin_rounds)
 
     def disarm(self) -> None:
         """Poll busy lanes again; idle ones stay armed until they have something."""

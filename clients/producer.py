@@ -194,7 +194,7 @@ class Producer:
         return self._level if self._level is not None else self._link.routes.known_level(topic)
 
     def _is_simple(self, message: Message | str) -> TypeGuard[str]:
-        """True for a topic whose receipts wait for nothing but the log: the native put serves it."""
+        """True for a topic whose receipts wait for the log alone: the native put serves it."""
         return self._level is None and self._link.routes.is_written(message)
 
     def _future(self, seq: int, topic: str) -> ReceiptFuture:

@@ -108,7 +108,7 @@ class ReceiptFuture(Future[SendReceipt]):
     _result: SendReceipt | None = None
     _exception: BaseException | None = None
 
-    def __init__(self) -> None: ...  # noqa: D107 - see above
+    def __init__(self) -> None: ...
 
     @classmethod
     def of(cls, page: Page, seq: int, topic: str, level: Level) -> ReceiptFuture:

@@ -91,7 +91,7 @@ class WriterLink:
         """Take completions until the receipt is decided."""
         deadline = self.deadline(timeout)
         while True:
-            if self._spin(receipt):
+            if receipt.settle() or self._spin(receipt):
                 return
             self.look()
             if receipt.settle():

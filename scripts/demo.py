@@ -134,8 +134,8 @@ def _ready(home: Path) -> bool:
 def writer_of(home: Path) -> dict[str, int]:
     """Pid and restarts of the writer."""
     status = json.loads(command("status", "--home", str(home), "--json"))
-    rows: list[dict[str, int]] = status["processes"]
-    return next(row for row in rows if row["agent"] == "writer")
+    row: dict[str, int] = next(p for p in status["processes"] if p["agent"] == "writer")
+    return row
 
 
 def send_and_consume(home: Path, work: Path) -> tuple[int, list[Member]]:

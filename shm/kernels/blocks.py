@@ -1,4 +1,4 @@
-"""CRC-32 of each block of a segment, for its sidecar: memory speed, so that sealing stalls nobody."""
+"""CRC-32 of each block of a segment, for its sidecar, at memory speed: sealing stalls nobody."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @kernel(i8, BYTES_RO, i8, WORDS)
 def crc_blocks(memory: NDArray[np.uint8], block: int, out: NDArray[np.int64]) -> int:
-    """Fill `out` with the CRC-32 of each `block` bytes; the last may be shorter. Returns how many."""
+    """Fill `out` with the CRC-32 of each `block` bytes (the last may be shorter); how many."""
     count = 0
     at = 0
     while at < memory.size:

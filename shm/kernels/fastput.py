@@ -86,14 +86,16 @@ if not JIT_OFF:
     _write: _C = types.ExternalFunction("write", _word(types.int32, _word, _word))
 
     @kernel()
-    def _is_simple(state: Any, arguments: int, names: int) -> int:
+    def _is_simple(state: Words, arguments: int, names: int) -> int:
         """1 if receipts of this route wait for nothing but the log."""
         call = machine.words_at(arguments)
         tag = call[2] if names else 0
-        return state[ROUTES + 3 + 4 * (((call[0] >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))]
+        place = ROUTES + 3 + 4 * (((call[0] >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
+        simple: int = state[place]
+        return simple
 
     @kernel()
-    def _future(state: Any, base: int, topic: int, seq: int) -> int:
+    def _future(state: Words, base: int, topic: int, seq: int) -> int:
         """A receipt of the class FUTURE with its three attributes; 0 with an exception set."""
         number = _number(seq)
         page = state[PAGE]

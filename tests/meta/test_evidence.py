@@ -84,12 +84,28 @@ def test_a_plain_test_stands(tests_tree: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["make nothing", "python -m bench.nothing", "scripts/nothing.py", "gantrymq nothing", "rm"],
+    [
+        "make nothing",
+        "python -m bench.nothing",
+        "python -m bench --only nothing",
+        "python -m bench",
+        "scripts/nothing.py",
+        "gantrymq nothing",
+        "rm",
+    ],
 )
 def test_a_command_that_is_not_there_shows_nothing(command: str) -> None:
     assert problem_with(command)
 
 
-@pytest.mark.parametrize("command", ["make test", "scripts/check.py", "python -m scripts.java"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "make test",
+        "scripts/check.py",
+        "python -m bench --only sync floors",
+        "python -m scripts.java",
+    ],
+)
 def test_a_command_that_is_there_stands(command: str) -> None:
     assert problem_with(command) is None

@@ -92,6 +92,19 @@ def test_a_change_of_any_source_is_another_cache(copy: Path) -> None:
     assert len(set(seen)) == len(names) + 1
 
 
+def test_warming_names_each_kernel(copy: Path) -> None:
+    """Before each kernel how many are done, of how many, and its name; at the end all are."""
+    program = """
+import json, shm.kernels.probe
+from shm.jit import cache_directory, warm
+said = []
+count = warm(lambda done, total, name: said.append((done, total, name)))
+assert said == [(0, 1, "offset"), (1, 1, "")], said
+print(json.dumps([count, str(cache_directory()), 0]))
+"""
+    assert run(copy, program)[0] == 1
+
+
 def test_every_module_that_kernels_use_is_in_the_fingerprint() -> None:
     """What a kernel imports of shm, directly or not, is hashed; a new module may not be missed."""
     program = (

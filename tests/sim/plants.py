@@ -77,7 +77,13 @@ def visible_before_durable() -> None:
     """The reader shows units of durable topics at once."""
     from workers.reader import Reader
 
-    put_over(Reader, "_is_durable_level", lambda *_: False)
+    read_topics = Reader._read_topics
+
+    def all_written(reader: Reader, count: int) -> None:
+        read_topics(reader, count)
+        reader._durable_level[:] = False
+
+    put_over(Reader, "_read_topics", all_written)
 
 
 def told_before_written() -> None:

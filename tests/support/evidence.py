@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench import rows
+from bench.sizes import FULL
 from tests.support.tree import ROOT, parsed
 
 #: Calls and marks by which a test may end without having shown anything.
@@ -117,6 +119,8 @@ def _problem_with_command(words: list[str]) -> str | None:
         return None if words[1] in make_targets() else f"no target {words[1]} in the Makefile"
     if words[0] == "gantrymq":
         return None if len(words) > 1 and _is_subcommand(words[1]) else "no such subcommand"
+    if words[:3] == ["python", "-m", "bench"]:
+        return _problem_with_bench(words[3:])
     if words[:2] == ["python", "-m"]:
         path = ROOT / words[2].replace(".", "/")
         exists = path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()
@@ -124,6 +128,15 @@ def _problem_with_command(words: list[str]) -> str | None:
     if words[0].startswith(("bench/", "scripts/")):
         return None if (ROOT / words[0]).is_file() else "no such file"
     return "neither a test (tests/...) nor a command that is known"
+
+
+def _problem_with_bench(options: list[str]) -> str | None:
+    """A run of the benchmarks names rows that there are."""
+    known = {line.row for line in rows.lines(FULL)}
+    unknown = [word for word in options[1:] if word not in known]
+    if options[:1] != ["--only"] or len(options) < 2 or unknown:
+        return f"no rows {' '.join(unknown) or 'named'}"
+    return None
 
 
 def make_targets() -> set[str]:

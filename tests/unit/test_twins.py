@@ -33,4 +33,5 @@ def test_compiled_kernels_and_their_python_twins_agree(tmp_path: Path) -> None:
     assert not python.pop("jit")
     assert compiled["records"] == SENDS + 2 * SENDS // 10, "every tenth send is a batch of three"
     assert compiled["segments"] > 2
+    assert compiled["in_order"], "LW-12: the clock went back, storeTimestamps did not"
     assert compiled == python

@@ -1,0 +1,63 @@
+"""The pages speak of what is there: files they name, pages they link, decisions in order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.tree import PACKAGES, ROOT, project_files, python_files
+
+PAGES = sorted(path for path in project_files() if path.suffix == ".md")
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("*.md"))
+FIRST = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/glossary.md")
+_FOLDERS = (*PACKAGES, "tests", "bench", "scripts", "docs")
+
+
+def named_files(text: str) -> set[str]:
+    """Files of the project that a text names, as `shm/layout.py`."""
+    folders = "|".join(_FOLDERS)
+    return set(re.findall(rf"(?<![\w/.])(?:{folders})/[\w/.-]*\w\.(?:py|md|sh)\b", text))
+
+
+def links(text: str) -> set[str]:
+    """Targets of relative links."""
+    found = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text)
+    return {target for target in found if "://" not in target}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_page_names_and_links_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert sorted(name for name in named_files(text) if not (ROOT / name).is_file()) == []
+    assert sorted(to for to in links(text) if not (page.parent / to).exists()) == []
+
+
+def test_the_first_pages_are_there() -> None:
+    assert [name for name in FIRST if not (ROOT / name).is_file()] == []
+
+
+def test_the_maps_name_every_package_and_agent() -> None:
+    """Each package is in ARCHITECTURE.md, each agent in the contracts' list of files."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    internals = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8")
+    assert [name for name in PACKAGES if f"`{name}/`" not in text] == []
+    agents = {"writer", "flusher", "reader", "groups", "supervisor"}
+    assert {agent for agent in agents if f"{agent}.py" not in internals} == set()
+
+
+def test_decisions_are_numbered_and_whole() -> None:
+    assert [int(path.name[:4]) for path in DECISIONS] == [*range(1, len(DECISIONS) + 1)]
+    for path in DECISIONS:
+        text = path.read_text(encoding="utf-8")
+        assert text.startswith(f"# {path.name[:4]} "), path.name
+        for part in ("Status", "Context", "Decision", "Consequences"):
+            assert f"**{part}" in text, f"{path.name}: no {part}"
+
+
+def test_what_is_missing_would_be_found() -> None:
+    text = "see `shm/nothing.py` and [there](docs/nowhere.md), [not](https://example.org/a.md)"
+    assert named_files(text) == {"shm/nothing.py", "docs/nowhere.md"}
+    assert links(text) == {"docs/nowhere.md"}
+    assert len(python_files(*PACKAGES)) > 50
