@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from clients.batch import MessageBatch
+from clients.batch import Columns, MessageBatch
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
 from clients.member import Assigned, GroupMember, now_ns
@@ -18,7 +18,7 @@ from shm import layout, limits
 from shm.filter import TagFilter
 from shm.groupwire import Attempts, ConsumeFrom
 
-_WORD: Final = 8
+_NOTHING: Final = Columns(1, 1)
 
 
 class Attachment:
@@ -42,10 +42,8 @@ class Attachment:
         self.files = LogFiles(self.session.store, board)
         self.member: GroupMember
         self._fetcher = Fetcher(board, self.files, filters)
-        words = board.array()
-        self._words = words[: words.size // _WORD * _WORD].view(np.int64)
         self._active: list[Assigned] = []
-        self._watched = np.empty(0, np.int64)
+        self._places: list[int] = []
         self._queues: dict[int, MessageQueue] = {}
         self._attempts: dict[int, Sequence[Attempts]] = {}
 
@@ -91,6 +89,8 @@ class Attachment:
     def fetch(self, rows: int) -> MessageBatch:
         """What is there, up to so many messages. Raises Corrupt."""
         self._refresh()
+        if not self._has_more():
+            return MessageBatch(_NOTHING, 0, self._queues, self._attempts)
         columns, count = self._fetcher.fetch(self._active, rows)
         if not count:
             for assigned in self._active:
@@ -109,8 +109,7 @@ class Attachment:
         self._attempts = {a.number: tuple(a.attempts) for a in held if a.attempts}
         self._active = [a for a in held if not a.revoked and not a.paused]
         at = layout.QUEUE_MAX_OFFSET
-        slots = [self.session.board.queue_at(a.number) + at for a in self._active]
-        self._watched = np.array(slots, np.int64) // _WORD
+        self._places = [self.session.board.queue_at(a.number) + at for a in self._active]
         self._announce_interest()
 
     def _announce_interest(self) -> None:
@@ -139,8 +138,12 @@ class Attachment:
         # SYNC POINT: sleep (other end: the reader rings those who wait)
         if not self.member.arm():
             return True
-        positions = np.array([a.position for a in self._active], np.int64)
-        return bool((self._words[self._watched] > positions).any())
+        return self._has_more()
+
+    def _has_more(self) -> bool:
+        """True if a queue shows units beyond our position."""
+        word = self.session.board.word
+        return any(word(at) > a.position for at, a in zip(self._places, self._active, strict=True))
 
     def arm_for_select(self) -> None:
         """Make the bell readable from now on when something comes, or at once if it is there."""

@@ -64,6 +64,7 @@ class Machine:
         self.lane = lane_words(plan.writer)
         set_route(self.session, 0, 0)
         set_route(self.session, 1, 0, BLOCK)
+        self.tables = tables
         for table in tables:
             table.attach(self.session)
 
