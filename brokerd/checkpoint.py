@@ -67,8 +67,16 @@ class CheckpointFile:
         self._file.sync()
         storage.sync_directory("gantry")
 
-    def write(self, durable: int, store_ms: int, dispatched: int, *, clean: bool = False) -> None:
-        """Write the next slot; nothing is synced but at a clean stop."""
+    def write(
+        self,
+        durable: int,
+        store_ms: int,
+        dispatched: int,
+        *,
+        clean: bool = False,
+        sync: bool = False,
+    ) -> None:
+        """Write the next slot; it is synced at a clean stop, and with `sync`."""
         self._serial += 1
         body = layout.GANTRY_CHECKPOINT.pack(
             magic=layout.GANTRY_CHECKPOINT_MAGIC,
@@ -82,7 +90,7 @@ class CheckpointFile:
         )[:-4]
         slot = body + zlib.crc32(body).to_bytes(4, "big")
         self._file.write_at(slot, self._serial % 2 * layout.GANTRY_CHECKPOINT_SLOT_BYTES)
-        if clean:
+        if clean or sync:
             self._file.sync()
 
     def close(self) -> None:

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brokerd.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
 from brokerd.commitlog import DIRECTORY, SPARE, segment_bases, segment_name
+from brokerd.foreign import refuse_foreign
 from brokerd.logscan import Piece, queue_offsets, walk
 from shm import layout, limits
 from shm.codes import BrokerState
@@ -99,6 +100,8 @@ def recover(
     _judge_end(storage, segment_bytes, found, durable, known)
     if old_board is not None:
         _judge_board(found, old_board)
+    if checkpoint is not None and checkpoint.clean:
+        refuse_foreign(storage, segment_bytes, found.appended)
     mark("recovery.after_scan")
     _cut(storage, segment_bytes, found.appended, bases, old_board is not None)
     mark("recovery.after_cut")
@@ -108,7 +111,18 @@ def recover(
     found.settled = old_board.word(layout.BOARD_SETTLED) if old_board else found.appended
     _recover_queues(storage, settings, found, old_board)
     mark("recovery.after_queues")
+    if checkpoint is not None and checkpoint.clean:
+        _no_longer_clean(storage, checkpoint, found)
     return found
+
+
+def _no_longer_clean(storage: Storage, last: Checkpoint, found: Recovered) -> None:
+    """From here on what lies behind the end may be the torn end of a crash of ours."""
+    file = CheckpointFile(storage, last.boot_id, last.epoch)
+    try:
+        file.write(found.durable, found.store_ms, found.dispatched, sync=True)
+    finally:
+        file.close()
 
 
 # ------------------------------------------------------------------------------------------- log

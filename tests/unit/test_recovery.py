@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.checkpoint import CheckpointFile
+from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.metadata import Metadata
 from brokerd.recovery import Recovered, recover
 from shm import layout
 from shm.board import Board
-from shm.errors import Corrupt
+from shm.errors import Corrupt, Incompatible
+from shm.record import Record, encode_record
 from shm.storage import read_file
 from tests.sim import scenario
 from tests.support.memory_sessions import MemorySessions
@@ -178,3 +179,43 @@ def test_a_spare_segment_with_two_names_is_forgotten() -> None:
     recover_again(machine, storage)
     assert not storage.exists("gantry/spare")
     assert machine.disk.names.entries[last] is inode
+
+
+def test_records_of_another_broker_behind_our_clean_end_are_not_cut_off() -> None:
+    machine, storage = stopped_machine()
+    settings = machine.configuration.settings
+    end = recover_again(machine, storage).appended
+    checkpoint = CheckpointFile(storage, bytes(16), 1)
+    checkpoint.write(end, 1, end, clean=True)
+    checkpoint.close()
+    base = end // settings.mapped_file_size_commit_log * settings.mapped_file_size_commit_log
+    name = f"commitlog/{base:020d}"
+    foreign = encode_record(
+        Record(
+            physical_offset=end, queue_id=0, queue_offset=0, born_timestamp=1, store_timestamp=2,
+            born_host=bytes(8), store_host=bytes(8), body=b"theirs", topic="plain",
+            properties=b"",
+        )
+    )  # fmt: skip
+    file = storage.open(name, write=True)
+    file.write_at(foreign, end - base)
+    before = read_file(storage, name)
+
+    with pytest.raises(Incompatible, match=f"position {end}"):
+        recover_again(machine, storage)
+
+    assert read_file(storage, name) == before
+
+
+def test_a_clean_stop_counts_until_the_next_start_only() -> None:
+    machine, storage = stopped_machine()
+    found = recover_again(machine, storage)
+    checkpoint = CheckpointFile(storage, bytes(16), 1)
+    checkpoint.write(found.appended, 1, found.appended, clean=True)
+    checkpoint.close()
+
+    recover_again(machine, storage)
+
+    last = read_checkpoint(storage)
+    assert last is not None
+    assert (last.clean, last.durable) == (False, found.appended)
