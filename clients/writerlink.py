@@ -53,6 +53,7 @@ class WriterLink:
         self._up_bytes = 0
         self._refused: GantryError | None = None
         self._watched: list[ReceiptFuture] = []
+        self._sleepers = 0
         self._watcher: threading.Thread | None = None
 
     def open(self) -> None:
@@ -127,18 +128,27 @@ class WriterLink:
                 return bool(board.word(layout.BOARD_DURABLE) >= wanted)
 
             return self._sleep(deadline, ready)
-        moved = self._sleep(deadline, lambda: not self.lane.arm_completed())
-        self.lane.disarm()
-        return moved
+        # Another thread may take our completion while we sleep.
+        return self._sleep_armed(
+            deadline, lambda: receipt.settle() or not self.lane.arm_completed()
+        )
+
+    def _sleep_armed(self, deadline: int, ready: Any) -> bool:  # noqa: ANN401
+        """`_sleep` with the lane's flag up; the last of our threads to wake takes it down."""
+        self._sleepers += 1
+        try:
+            return self._sleep(deadline, ready)
+        finally:
+            self._sleepers -= 1
+            if not self._sleepers:
+                self.lane.disarm()
 
     def _wait_once(self, deadline: int, ready: Any) -> bool:  # noqa: ANN401
         def armed() -> bool:
             self.lane.arm_taken(self.lane.taken())
             return bool(ready())
 
-        moved = self._sleep(deadline, armed)
-        self.lane.disarm()
-        return moved
+        return self._sleep_armed(deadline, armed)
 
     def _sleep(self, deadline: int, ready: Any) -> bool:  # noqa: ANN401
         """Session.wait, over restarts of the broker: attach again and submit what is open."""
