@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+#: Bodies up to here need no look at limits.
+SMALL_BODY_BYTES: Final = 65_536
 NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 

@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clients import message as rules
+from clients.batches import BatchReceipts, lay_out, pages_of
 from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.receipts import ReceiptFuture
@@ -137,7 +137,7 @@ class Producer:
         *,
         durability: str | None = None,
         timeout: float | None = None,
-    ) -> list[SendReceipt]:
+    ) -> Sequence[SendReceipt]:
         """Send messages of one topic into one queue: all are stored or none.
 
         Holds also when processes are killed; ADR 0006 says what a power cut may leave.
@@ -152,9 +152,9 @@ class Producer:
             raise MessageIllegal(f"a batch of {len(wished)} messages: {BATCH_MAX} are allowed")
         level = self._level_of(topic, durability)
         flags = BATCH | RECEIPT | URGENT | (DURABLE if level == Level.DURABLE else 0)
-        payload, lengths = self._lay_out(wished)
         with self._link.lock:
             deadline = self._link.deadline(timeout)
+            payload, lengths = lay_out(wished, self._link.routes, self._link.living(deadline))
             self._fill_form(flags, 0, wished[0].queue_id)
             last = self._link.put_until_room(
                 lambda: self._link.lane.put_batch(self._form, payload, lengths),
@@ -162,13 +162,15 @@ class Producer:
                 len(payload) + len(wished) * layout.ENTRY_BYTES,
             )
             first = last - len(wished) + 1
-            futures = [
-                ReceiptFuture.of(self._link.pages.page_of(seq), seq, topic, level)
-                for seq in range(first, last + 1)
-            ]
+            pages = pages_of(self._link.pages, first, last)
         self._link.ring_if_wanted()
-        wait = self._link.timeout if timeout is None else timeout
-        return [future.result(wait) for future in futures]
+        receipts = BatchReceipts(pages, range(first, last + 1), topic, level)
+        # Completions come in order, and all members end alike.
+        try:
+            receipts.future(last).result(self._link.timeout if timeout is None else timeout)
+        except MessageIllegal as error:
+            raise receipts.cause() or error from None
+        return receipts
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent is in the log. Raises what a oneway send was refused with."""
@@ -286,22 +288,6 @@ class Producer:
             return self._link.routes.level_asked(
                 self._link.living(self._link.deadline(None)), topic
             )
-
-    def _lay_out(self, wished: list[Message]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        parts: list[Any] = []
-        lengths: list[int] = []
-        routes: list[int] = []
-        with self._link.lock:
-            session = self._link.living(self._link.deadline(None))
-            for item in wished:
-                body = rules.check_body(item.body)
-                route, block = self._link.routes.number(session, item.topic, item.tag)
-                extra = block + rules.extra_block(item.keys, item.properties)
-                rules.check_properties_bytes(0, len(extra))
-                parts += (body, extra)
-                lengths += (body.nbytes, len(extra))
-                routes.append(route)
-        return np.frombuffer(b"".join(parts), np.uint8), np.array(lengths + routes, np.int64)
 
     # ----------------------------------------------------------------------------------------- end
 
