@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from brokerd.checkpoint import CheckpointFile
 from brokerd.commitlog import DIRECTORY, SPARE, prepare_spare, segment_name
 from shm import layout
-from shm.codes import BrokerState, Role
+from shm.codes import Role
 from shm.kernels.ring import arm, publish_and_check, store_half, wants_durable
 from shm.marks import mark
 from shm.storage import is_disk_full
-from workers.session import Attached, Session
+from workers.failure import declare_failed
+from workers.session import Session, follow
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -62,7 +63,7 @@ class Flusher:
     def do_work(self, now_ns: int) -> int:
         """Sync if it is due; prepare the spare segment otherwise."""
         self._cycles += 1
-        self._meet_sessions()
+        follow(self._table, self._clients)
         if self._failed or self._stopped:
             return 0
         appended = self._board.word(layout.BOARD_APPENDED)
@@ -94,13 +95,6 @@ class Flusher:
         if self._segment is not None:
             self._segment.close()
         self._checkpoint.close()
-
-    def _meet_sessions(self) -> None:
-        for event in self._table.poll():
-            if isinstance(event, Attached):
-                self._clients[event.session.session] = event.session
-            else:
-                self._clients.pop(event.session, None)
 
     def _is_due(self, appended: int, now_ns: int) -> bool:
         if appended <= self._durable:
@@ -170,11 +164,8 @@ class Flusher:
     def _fail(self, error: OSError) -> None:
         """A sync error is final (the kernel may have dropped the pages it could not write)."""
         self._failed = True
-        self._board.set_half(layout.BOARD_FAILED_ERRNO, error.errno or 0)
-        self._board.set_half(layout.BOARD_STATE, int(BrokerState.FAILED))
-        for session in self._clients.values():
-            session.bell.ring()
-        self._table.failed(error.errno or 0, f"sync at {self._durable}: {error}")
+        what = f"sync at {self._durable}: {error}"
+        declare_failed(self._board, self._table, self._clients.values(), error.errno or 0, what)
 
     def _save_checkpoint(self, store_ms: int) -> None:
         """Note D for recovery; without room an older D does, for what is below it is less."""

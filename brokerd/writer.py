@@ -17,7 +17,7 @@ from brokerd.lanes import LOOPBACK, Lane, identity_of, take_cursors
 from brokerd.producers import Producers
 from brokerd.resume import learn_from_log
 from shm import layout, limits
-from shm.codes import AgentState, BrokerState, EntryFlag, Role, Status, Stop
+from shm.codes import AgentState, EntryFlag, Role, Status, Stop
 from shm.kernels import frames
 from shm.kernels.complete import settle_lane
 from shm.kernels.drain import SCRATCH_WORDS, drain_lane
@@ -31,6 +31,7 @@ from shm.kernels.ring import (
 )
 from shm.marks import mark
 from shm.storage import is_disk_full
+from workers.failure import declare_failed
 from workers.session import Attached
 
 if TYPE_CHECKING:
@@ -377,11 +378,9 @@ class Writer:
         """A write error is final: nothing more is appended or acknowledged."""
         self._failed = True
         self._drained.clear()
-        self._board.set_half(layout.BOARD_FAILED_ERRNO, error.errno or 0)
-        self._board.set_half(layout.BOARD_STATE, int(BrokerState.FAILED))
-        for lane in self._lanes.values():
-            lane.session.bell.ring()
-        self._sessions.failed(error.errno or 0, f"append at {self._appended}: {error}")
+        waiting = [lane.session for lane in self._lanes.values()]
+        what = f"append at {self._appended}: {error}"
+        declare_failed(self._board, self._sessions, waiting, error.errno or 0, what)
 
 
 def open_writer(

@@ -38,18 +38,16 @@ class FastPut:
     def __init__(
         self,
         oneway: Callable[..., None],
-        submit: Callable[..., int],
         urgent: Callable[..., int],
         urgent_durable: Callable[..., int],
         asynchronous: Callable[..., object],
     ) -> None:
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
         self._form = np.zeros(6, np.int64)
-        self._methods = (oneway, submit, urgent, urgent_durable, asynchronous)
+        self._methods = (oneway, urgent, urgent_durable, asynchronous)
         self._kept: dict[int, tuple[str, str | None]] = {}
         self.state[fastput.FORM] = self._form.ctypes.data
         self.state[fastput.ONEWAY_METHOD] = id(oneway)
-        self.state[fastput.SUBMIT_METHOD] = id(submit)
         self.state[fastput.URGENT_METHOD] = id(urgent)
         self.state[fastput.DURABLE_METHOD] = id(urgent_durable)
         self.state[fastput.ASYNC_METHOD] = id(asynchronous)
@@ -59,7 +57,6 @@ class FastPut:
         self.state[fastput.TAG_NAME] = id(self._name)
         self._owner = self.state.ctypes.data
         self.oneway = self._function("send_oneway", fastput.oneway.address)
-        self.submit = self._function("submit", fastput.submit.address)
         self.urgent = self._function("urgent", fastput.urgent.address)
         self.urgent_durable = self._function("durable", fastput.urgent_durable.address)
         self.asynchronous = self._function("send_async", fastput.asynchronous.address)

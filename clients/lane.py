@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from shm import layout
 from shm.arena import LanePlan
-from shm.codes import EntryFlag, EntryKind
+from shm.codes import EntryKind
 from shm.kernels import frames
 from shm.kernels.ring import (
     arm,
@@ -131,6 +131,3 @@ class WriterLane:
 
 def _is_whole(arena: NDArray[np.uint8], at: int) -> bool:
     return at + layout.ENTRY_BYTES <= arena.size
-
-
-RECEIPT_FLAGS = int(EntryFlag.RECEIPT)

@@ -60,13 +60,11 @@ class Producer:
         self.producer_group = producer_group
         self._form = np.zeros(6, np.int64)
         self._link = WriterLink(home, timeout)
-        self._put: Callable[..., int] = self._submit
         self._put_urgent: Callable[..., int] = self._submit_urgent
         self._put_durable: Callable[..., int] = self._submit_durable
         if is_available():
             fast = self._link.fast = FastPut(
                 self._send_oneway,
-                self._submit,
                 self._submit_urgent,
                 self._submit_durable,
                 self._send_async,
@@ -75,7 +73,6 @@ class Producer:
             # Shadows the method: the native function takes the common case, the method the rest.
             self.send_oneway = fast.oneway  # type: ignore[method-assign]
             self.send_async = fast.asynchronous  # type: ignore[method-assign]
-            self._put = fast.submit
             self._put_urgent = fast.urgent
             self._put_durable = fast.urgent_durable
         self._link.open()
@@ -199,9 +196,6 @@ class Producer:
         """True for a topic whose receipts wait for the log alone: the native put serves it."""
         return self._level is None and self._link.routes.is_written(message)
 
-    def _future(self, seq: int, topic: str) -> ReceiptFuture:
-        return ReceiptFuture.of(self._link.pages.page_of(seq), seq, topic, Level.WRITTEN)
-
     def _send_async(
         self,
         message: Message | str,
@@ -215,33 +209,27 @@ class Producer:
         receipt = self._send(_message(message, body, parts), durability, 0, timeout)
         if isinstance(message, str) and not receipt._seq & LOOK_MASK:
             self._link.look()
-        if isinstance(message, str) and (not parts or parts.keys() == {"tag"}):
+        if isinstance(message, str) and (not parts or parts.keys() == _TAG):
             self._teach(message, parts.get("tag"))
         return receipt
 
-    def _submit(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
-        """What the native put leaves to Python: new routes, a full ring, other bodies."""
-        seq = self._submit_message(Message(topic, body, tag=tag), RECEIPT, None)
-        self._teach(topic, tag)
-        return seq
-
     def _submit_urgent(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
-        """As `_submit`, for a sender who waits."""
-        seq = self._submit_message(Message(topic, body, tag=tag), RECEIPT | URGENT, None)
-        self._teach(topic, tag)
-        return seq
+        """What the native put leaves to Python, for a sender who waits."""
+        return self._submit_waiting(Message(topic, body, tag=tag), 0)
 
     def _submit_durable(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
         """As `_submit_urgent`; the flusher is to sync at once."""
-        flags = RECEIPT | URGENT | DURABLE
-        seq = self._submit_message(Message(topic, body, tag=tag), flags, None)
-        self._teach(topic, tag)
+        return self._submit_waiting(Message(topic, body, tag=tag), DURABLE)
+
+    def _submit_waiting(self, wished: Message, flags: int) -> int:
+        seq = self._submit_message(wished, RECEIPT | URGENT | flags, None)
+        self._teach(wished.topic, wished.tag)
         return seq
 
     def _send_oneway(self, message: Message | str, body: Any = None, **parts: Any) -> None:  # noqa: ANN401
         wished = _message(message, body, parts)
         self._submit_message(wished, 0, None)
-        if type(message) is str and (not parts or parts.keys() == {"tag"}):
+        if type(message) is str and (not parts or parts.keys() == _TAG):
             self._teach(message, parts.get("tag"))
 
     def _teach(self, topic: str, tag: str | None) -> None:

@@ -38,8 +38,6 @@ BYTES: Final = types.Array(types.uint8, 1, "C")
 BYTES_RO: Final = types.Array(types.uint8, 1, "C", readonly=True)
 WORDS: Final = types.Array(types.int64, 1, "C")
 WORDS_RO: Final = types.Array(types.int64, 1, "C", readonly=True)
-HALVES: Final = types.Array(types.int32, 1, "C")
-U_HALVES: Final = types.Array(types.uint32, 1, "C")
 
 _HASHED = (
     "jit.py",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout, limits
-from shm.codes import BrokerState, Level, Role, Stop
+from shm.codes import Level, Role, Stop
 from shm.errors import Corrupt, StoreFailed
 from shm.kernels import dispatch
 from shm.kernels.dispatch import (
@@ -27,10 +27,12 @@ from shm.kernels.dispatch import (
 from shm.kernels.ring import arm, store_half, store_word
 from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
 from shm.marks import mark
+from shm.properties import parse_delay_levels
 from shm.storage import is_disk_full, replace_file
+from workers.failure import declare_failed
 from workers.queues import QueueFiles, save_progress
 from workers.sealing import Collector
-from workers.session import Attached, Session
+from workers.session import Session, follow
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -77,7 +79,7 @@ class Reader:
         self._units = np.zeros(room * layout.CQ_UNIT_BYTES, np.uint8)
         self._passed = np.zeros(room, np.int64)
         self._row = np.zeros(ROW_WORDS, np.int64)
-        self._delays = delay_table(settings.message_delay_level)
+        self._delays = np.array(parse_delay_levels(settings.message_delay_level), np.int64)
         self._topics = 0
         self._index = np.zeros(16, np.int64)
         self._dispatched = board.word(layout.BOARD_DISPATCHED)
@@ -120,7 +122,7 @@ class Reader:
     def do_work(self, now_ns: int) -> int:
         """Dispatch what was appended, show what became durable, seal what was rolled."""
         self._cycles += 1
-        self._meet_sessions()
+        follow(self._table, self._clients)
         if self._failed or self._stopped or now_ns < self._space_ns:
             return 0
         try:
@@ -167,13 +169,6 @@ class Reader:
     def close(self) -> None:
         """Give files back."""
         self._queues.close()
-
-    def _meet_sessions(self) -> None:
-        for event in self._table.poll():
-            if isinstance(event, Attached):
-                self._clients[event.session.session] = event.session
-            else:
-                self._clients.pop(event.session, None)
 
     # --------------------------------------------------------------------------------- dispatch
 
@@ -365,22 +360,12 @@ class Reader:
 
     def _fail(self, errno: int, what: str) -> None:
         self._failed = True
-        self._board.set_half(layout.BOARD_FAILED_ERRNO, errno)
-        self._board.set_half(layout.BOARD_STATE, int(BrokerState.FAILED))
-        for session in self._clients.values():
-            session.bell.ring()
-        self._table.failed(errno, what)
+        declare_failed(self._board, self._table, self._clients.values(), errno, what)
 
     def _publish_counters(self) -> None:
         at = self._board.process_at(Role.READER)
         self._board.set_word(at + layout.PROCESS_HEARTBEAT, self._cycles)
         self._board.set_word(at + layout.PROCESS.offset("work"), self._records)
-
-
-def delay_table(text: str) -> NDArray[np.int64]:
-    """Milliseconds of each delay level of a setting like `1s 5s 10s 30s 1m` (SF-63)."""
-    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-    return np.array([int(part[:-1]) * units[part[-1]] for part in text.split()], np.int64)
 
 
 def open_reader(

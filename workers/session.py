@@ -63,3 +63,12 @@ class SessionTable(Protocol):
     def note(self, level: str, event: str, **fields: object) -> None:
         """A line for the broker's log."""
         ...
+
+
+def follow(table: SessionTable, clients: dict[int, Session]) -> None:
+    """Keep `clients` (by session id) at who is attached now."""
+    for event in table.poll():
+        if isinstance(event, Attached):
+            clients[event.session.session] = event.session
+        else:
+            clients.pop(event.session, None)

@@ -1,7 +1,7 @@
 """The client's put as a native function that Python calls without a dispatcher.
 
-`send_oneway("t", body, tag="x")` and the submit of `send_async` in their common form: a topic and
-a tag met before, a body of type bytes. Anything else goes to the Python method that the state
+`send_oneway("t", body, tag="x")`, `send_async` and the put of `send` in their common form: a
+topic and a tag met before, a body of type bytes. Anything else goes to the Python method that the state
 names. This is the one place that takes addresses: the state is an array of the producer's, which
 outlives the function. Python's own functions are used, no layout of its objects is assumed, and
 the GIL is held from start to end, so threads of one producer take turns.
@@ -31,7 +31,6 @@ FORM: Final = 2  # address of six words for the entry's form
 BELL: Final = 3  # descriptor of the writer's bell
 ENABLED: Final = 4  # 0: always take the Python way
 ONEWAY_METHOD: Final = 5  # address of the Python method for everything else
-SUBMIT_METHOD: Final = 6
 URGENT_METHOD: Final = 14
 PAGE: Final = 15  # address of the page that receipts of the next seqs refer to
 PAGE_LAST: Final = 16  # last seq of that page
@@ -158,18 +157,11 @@ if not JIT_OFF:
         return none
 
     @native(_word, _word, _word, _word, _word)
-    def submit(owner: int, arguments: int, count: int, names: int) -> int:
-        """METH_FASTCALL | METH_KEYWORDS: put one message that wants a receipt, return its seq."""
-        base = _address(owner)
-        state = machine.words_at(base)
-        seq = _submit(state, base, arguments, count, names, RECEIPT)
-        if seq == 0:
-            return _call(state[SUBMIT_METHOD], arguments, count, names)
-        return _number(seq)
-
-    @native(_word, _word, _word, _word, _word)
     def urgent(owner: int, arguments: int, count: int, names: int) -> int:
-        """As `submit`, for a sender who waits: the writer is woken from a nap."""
+        """METH_FASTCALL | METH_KEYWORDS: put one message for a sender who waits, return its seq.
+
+        The writer is woken from a nap.
+        """
         base = _address(owner)
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, SYNC)
