@@ -1,10 +1,10 @@
 """The client's put as a native function that Python calls without a dispatcher.
 
 `send_oneway("t", body, tag="x")`, `send_async` and the put of `send` in their common form: a
-topic and a tag met before, a body of type bytes. Anything else goes to the Python method that the state
-names. This is the one place that takes addresses: the state is an array of the producer's, which
-outlives the function. Python's own functions are used, no layout of its objects is assumed, and
-the GIL is held from start to end, so threads of one producer take turns.
+topic and a tag met before, a body of type bytes. Anything else goes to the Python method that the
+state names. This is the one place that takes addresses: the state is an array of the producer's,
+which outlives the function. Python's own functions are used, no layout of its objects is assumed,
+and the GIL is held from start to end, so threads of one producer take turns.
 """
 
 from __future__ import annotations
