@@ -31,6 +31,7 @@ from shm.kernels.ring import (
 )
 from shm.marks import mark
 from shm.storage import is_disk_full
+from workers.agent import is_busy
 from workers.failure import declare_failed
 from workers.session import Attached
 
@@ -86,6 +87,8 @@ class Writer:
         self._producers = Producers()
         self._log = CommitLog(storage, board.segment_bytes, self._appended)
         self._naps = 0
+        self._worked = False
+        self._work_ns = 0
         self._more = False
         self._reader_sleeps = False
         self._failed = False
@@ -125,8 +128,10 @@ class Writer:
             return 0
         self._meet_sessions(now_ns)
         taken = self._drain_all(now_ns)
+        self._worked = taken > 0
         if taken:
-            self._naps = NAPS_MAX
+            self._naps = NAPS_MAX if is_busy(taken, now_ns - self._work_ns) else 0
+            self._work_ns = now_ns
             self._counters.busy += 1
         if self._sessions.stopping():
             self._finish_stop(now_ns)
@@ -135,14 +140,14 @@ class Writer:
         return taken if self._more else 0
 
     def arm(self, now_ns: int) -> int:
-        """Nap after work, sleep in earnest after some idle naps."""
+        """Nap after a busy batch, sleep in earnest after some idle naps."""
         if self._failed or self.stopped:
             return IDLE_NS
+        busy = [lane for lane in self._lanes.values() if lane.hot]
+        if self._worked and self._spins(busy):
+            return 0
         if self._naps > 0:
             self._naps -= 1
-            busy = [lane for lane in self._lanes.values() if lane.hot]
-            if self._spins(busy):
-                return 0
             calm = [nap_lane(lane.session.arena, lane.words) for lane in busy]
             return limits.NAP_NS if all(calm) else 0
         quiet = True

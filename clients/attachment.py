@@ -43,7 +43,8 @@ class Attachment:
         self.member: GroupMember
         self._fetcher = Fetcher(board, self.files, filters)
         self._active: list[Assigned] = []
-        self._places: list[int] = []
+        self._places: list[tuple[int, Assigned]] = []
+        self._nothing = MessageBatch(_NOTHING, 0, {}, {})
         self._queues: dict[int, MessageQueue] = {}
         self._attempts: dict[int, Sequence[Attempts]] = {}
 
@@ -89,9 +90,11 @@ class Attachment:
     def fetch(self, rows: int) -> MessageBatch:
         """What is there, up to so many messages. Raises Corrupt."""
         self._refresh()
-        if not self._has_more():
-            return MessageBatch(_NOTHING, 0, self._queues, self._attempts)
-        columns, count = self._fetcher.fetch(self._active, rows)
+        word = self.session.board.word
+        waiting = [a for at, a in self._places if word(at) > a.position]
+        if not waiting:
+            return self._nothing
+        columns, count = self._fetcher.fetch(waiting, rows)
         if not count:
             for assigned in self._active:
                 if assigned.delivered == assigned.passed:  # tags kept everything away (FL-4)
@@ -109,7 +112,8 @@ class Attachment:
         self._attempts = {a.number: tuple(a.attempts) for a in held if a.attempts}
         self._active = [a for a in held if not a.revoked and not a.paused]
         at = layout.QUEUE_MAX_OFFSET
-        self._places = [self.session.board.queue_at(a.number) + at for a in self._active]
+        self._places = [(self.session.board.queue_at(a.number) + at, a) for a in self._active]
+        self._nothing = MessageBatch(_NOTHING, 0, self._queues, self._attempts)
         self._announce_interest()
 
     def _announce_interest(self) -> None:
@@ -143,7 +147,7 @@ class Attachment:
     def _has_more(self) -> bool:
         """True if a queue shows units beyond our position."""
         word = self.session.board.word
-        return any(word(at) > a.position for at, a in zip(self._places, self._active, strict=True))
+        return any(word(at) > assigned.position for at, assigned in self._places)
 
     def arm_for_select(self) -> None:
         """Make the bell readable from now on when something comes, or at once if it is there."""

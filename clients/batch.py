@@ -84,6 +84,7 @@ class MessageBatch(Sequence[Message]):
         queues: Mapping[int, MessageQueue],
         attempts: Mapping[int, Sequence[Attempts]],
     ) -> None:
+        self._columns = columns
         self._count = count
         self._queues = queues
         self._attempts = attempts
@@ -92,17 +93,49 @@ class MessageBatch(Sequence[Message]):
         self._body_view = self.bodies.buffer.data
         self._property_view = self.raw_properties.buffer.data
         self._host_view = columns.hosts.data
-        self.queue_offsets = columns.column(fetch.QUEUE_OFFSET, count)
-        self.positions = columns.column(fetch.POSITION, count)
-        self.born_timestamps = columns.column(fetch.BORN_MS, count)
-        self.store_timestamps = columns.column(fetch.STORE_MS, count)
-        self.reconsume_times = columns.column(fetch.RECONSUME_TIMES, count)
-        self.sys_flags = columns.column(fetch.SYS_FLAG, count)
-        self.flags = columns.column(fetch.FLAG, count)
-        self.board_queues = columns.column(fetch.QUEUE_NUMBER, count)
 
     def __len__(self) -> int:
         return self._count
+
+    @cached_property
+    def queue_offsets(self) -> Words:
+        """Offset of each message in its queue."""
+        return self._columns.column(fetch.QUEUE_OFFSET, self._count)
+
+    @cached_property
+    def positions(self) -> Words:
+        """Position of each record in the log."""
+        return self._columns.column(fetch.POSITION, self._count)
+
+    @cached_property
+    def born_timestamps(self) -> Words:
+        """When each was sent, Unix ms."""
+        return self._columns.column(fetch.BORN_MS, self._count)
+
+    @cached_property
+    def store_timestamps(self) -> Words:
+        """When each was stored, Unix ms."""
+        return self._columns.column(fetch.STORE_MS, self._count)
+
+    @cached_property
+    def reconsume_times(self) -> Words:
+        """How often each was retried before."""
+        return self._columns.column(fetch.RECONSUME_TIMES, self._count)
+
+    @cached_property
+    def sys_flags(self) -> Words:
+        """Each record's sysFlag (SF-24)."""
+        return self._columns.column(fetch.SYS_FLAG, self._count)
+
+    @cached_property
+    def flags(self) -> Words:
+        """The application's flag of each."""
+        return self._columns.column(fetch.FLAG, self._count)
+
+    @cached_property
+    def board_queues(self) -> Words:
+        """Number of each message's queue on the board."""
+        return self._columns.column(fetch.QUEUE_NUMBER, self._count)
 
     @property
     def queues(self) -> list[MessageQueue]:

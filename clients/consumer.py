@@ -207,9 +207,11 @@ class PullConsumer:
                 attachment = self._attachment or self._attach(self._member.places())
                 gone_since = 0
                 attachment.attend()
-                attachment.report()
                 batch = attachment.fetch(rows)
-                if len(batch) or not attachment.wait(deadline_ns):
+                if len(batch):
+                    return batch  # the caller reports what is passed with what is begun
+                attachment.report()
+                if not attachment.wait(deadline_ns):
                     return batch
             except BrokerGone:
                 self._lose()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shm.codes import Level
 from shm.jit import JIT_OFF
 from shm.kernels import fastput
 
@@ -53,8 +54,10 @@ class FastPut:
         self.state[fastput.ASYNC_METHOD] = id(asynchronous)
         self.state[fastput.NONE] = id(None)
         self.state[fastput.ONE] = 1
-        self._name = sys.intern("tag")
-        self.state[fastput.TAG_NAME] = id(self._name)
+        self._texts = tuple(map(sys.intern, ("tag", "durability", "written", "durable")))
+        first, last = fastput.LEVEL_NAME, fastput.DURABLE_TEXT + 1
+        self.state[fastput.TAG_NAME] = id(self._texts[0])
+        self.state[first:last] = [id(text) for text in self._texts[1:]]
         self._owner = self.state.ctypes.data
         self.oneway = self._function("send_oneway", fastput.oneway.address)
         self.urgent = self._function("urgent", fastput.urgent.address)
@@ -66,14 +69,15 @@ class FastPut:
     def make_receipts(self, kind: type, turn: Callable[[int], object]) -> None:
         """Let `asynchronous` make objects of a class that takes no arguments.
 
-        It sets `_page`, `_seq` and `_topic`; `turn(seq)` gives the page of a seq and calls
-        `turn_page`.
+        It sets `_page`, `_seq` and `_topic`, and `_level` if that is not WRITTEN; `turn(seq)` gives
+        the page of a seq and calls `turn_page`.
         """
-        names = tuple(map(sys.intern, ("_page", "_seq", "_topic")))
-        self._receipts = (kind, turn, names)
+        names = tuple(map(sys.intern, ("_page", "_seq", "_topic", "_level")))
+        self._receipts = (kind, turn, names, Level.DURABLE)
+        self.state[fastput.DURABLE_LEVEL] = id(Level.DURABLE)
         self.state[fastput.FUTURE] = id(kind)
         self.state[fastput.TURN_METHOD] = id(turn)
-        places = (fastput.NAME_PAGE, fastput.NAME_SEQ, fastput.NAME_TOPIC)
+        places = (fastput.NAME_PAGE, fastput.NAME_SEQ, fastput.NAME_TOPIC, fastput.NAME_LEVEL)
         for place, name in zip(places, names, strict=True):
             self.state[place] = id(name)
 
@@ -97,11 +101,14 @@ class FastPut:
         """Send everything the Python way from now on."""
         self.state[fastput.ENABLED] = 0
 
-    def learn(self, topic: str, tag: str | None, route: int, *, simple: bool) -> None:
-        """Remember a route by the identity of these very objects, which are kept alive."""
+    def learn(self, topic: str, tag: str | None, route: int, level: Level) -> None:
+        """Remember a route by the identity of these very objects, which are kept alive.
+
+        `level` is what receipts wait for when a call does not say.
+        """
         slot = fastput.cache_slot(id(topic), 0 if tag is None else id(tag))
         self._kept[slot] = (topic, tag)
-        self.state[slot : slot + 4] = (id(topic), 0 if tag is None else id(tag), route, simple)
+        self.state[slot : slot + 4] = (id(topic), 0 if tag is None else id(tag), route, level)
 
     def _function(self, name: str, address: int) -> Any:  # noqa: ANN401 - a builtin function
         flags = _METH_FASTCALL | _METH_KEYWORDS

@@ -45,16 +45,14 @@ class ColumnPool:
         self._pool: list[Columns] = []
         # How many references an unused one has differs between versions of Python.
         self._pool.append(Columns(1, 8))
-        self._unused = self._counts()[0]
-
-    def _counts(self) -> list[tuple[int, ...]]:
-        return [_references(columns) for columns in self._pool]
+        for columns in self._pool:
+            self._unused = _references(columns)
 
     def take(self, rows: int, content_bytes: int) -> Columns:
         """Columns with room for so many rows, and at least so many bytes of bodies."""
-        for counts, columns in zip(self._counts(), self._pool, strict=True):
-            unused = counts == self._unused
-            if unused and columns.rows == rows and columns.bodies.size >= content_bytes:
+        for columns in self._pool:
+            fits = columns.rows == rows and columns.bodies.size >= content_bytes
+            if fits and _references(columns) == self._unused:
                 return columns
         fresh = Columns(rows, content_bytes)
         self._pool = [*self._pool[-(_POOL_MAX - 1) :], fresh]

@@ -88,8 +88,9 @@ class GroupMember:
         self._released: dict[int, groupwire.Released] = {}
         self._release_order: deque[int] = deque()
         self._rung_ns = 0
+        self._revoking = False  # whether a queue may be waiting to be given back
         at = layout.ARENA_REVOKED
-        self._revoked = session.arena[at : at + 8].view("<u8")
+        self._revoked = session.arena[at : at + 8].view("<u8").data
         self._revoked_seen = 0
 
     # ------------------------------------------------------------------------- speaking, hearing
@@ -183,7 +184,7 @@ class GroupMember:
 
     def is_notified(self) -> bool:
         """Whether `groups` has asked for something since `listen`; costs one load."""
-        return bool(self._revoked[0] != self._revoked_seen)
+        return self._revoked[0] != self._revoked_seen
 
     def disarm(self) -> None:
         """Awake again."""
@@ -191,7 +192,7 @@ class GroupMember:
 
     def listen(self) -> None:
         """Take all notices. Raises msgspec.DecodeError if the broker talks nonsense."""
-        self._revoked_seen = int(self._revoked[0])
+        self._revoked_seen = self._revoked[0]
         while (body := self._lane.take()) is not None:
             if self._lane.wants_bell:
                 self.session.groups_bell.ring()
@@ -241,7 +242,7 @@ class GroupMember:
     def _revoke(self, notice: groupwire.Revoke) -> None:
         known = self.assigned.get(notice.queue)
         if known and known.lease == notice.lease:
-            known.revoked = self.changed = True
+            known.revoked = self.changed = self._revoking = True
         elif notice.lease in self._released:
             self._put(self._released[notice.lease])
 
@@ -270,7 +271,11 @@ class GroupMember:
 
     def release_finished(self) -> None:
         """Give revoked queues back whose messages are all done with."""
-        for assigned in [a for a in self.assigned.values() if a.revoked]:
+        if not self._revoking:
+            return
+        revoked = [a for a in self.assigned.values() if a.revoked]
+        self._revoking = bool(revoked)
+        for assigned in revoked:
             if assigned.delivered > assigned.passed:
                 continue
             released = groupwire.Released(assigned.number, assigned.lease, assigned.passed)

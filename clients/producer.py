@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeGuard
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -192,10 +192,6 @@ class Producer:
             return _level(durability)
         return self._level if self._level is not None else self._link.routes.known_level(topic)
 
-    def _is_simple(self, message: Message | str) -> TypeGuard[str]:
-        """True for a topic whose receipts wait for the log alone: the native put serves it."""
-        return self._level is None and self._link.routes.is_written(message)
-
     def _send_async(
         self,
         message: Message | str,
@@ -209,7 +205,7 @@ class Producer:
         receipt = self._send(_message(message, body, parts), durability, 0, timeout)
         if isinstance(message, str) and not receipt._seq & LOOK_MASK:
             self._link.look()
-        if isinstance(message, str) and (not parts or parts.keys() == _TAG):
+        if type(message) is str and (not parts or parts.keys() == _TAG):
             self._teach(message, parts.get("tag"))
         return receipt
 
@@ -237,9 +233,9 @@ class Producer:
         if self._link.fast is not None:
             with self._link.lock:
                 route, block = self._link.routes.number(self._link.session, topic, tag)
-                if not block:
-                    simple = self._is_simple(topic)
-                    self._link.fast.learn(topic, tag, route, simple=simple)
+                level = self._known_level(topic, None)
+                if not block and level is not None:
+                    self._link.fast.learn(topic, tag, route, level)
 
     def _submit_message(self, wished: Message, flags: int, timeout: float | None) -> int:
         body = np.frombuffer(rules.check_body(wished.body).toreadonly(), np.uint8)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 import numpy as np
 
 from clients import message as rules
@@ -64,10 +62,6 @@ class Routes:
     def known_level(self, topic: str) -> Level | None:
         """Level of a topic that was asked for before."""
         return self._levels.get(topic)
-
-    def is_written(self, topic: object) -> TypeGuard[str]:
-        """True for the name of a topic that is known to be of level written."""
-        return type(topic) is str and self._levels.get(topic) == Level.WRITTEN
 
     def level_asked(self, session: Session, topic: str) -> Level:
         """Level of any topic."""

@@ -83,6 +83,9 @@ class Session:
             raise
         os.close(descriptors[0])
         self.bell, self.writer_bell, self.groups_bell = map(EventBell, descriptors[1:4])
+        self._sleeper = select.poll()
+        self._sleeper.register(self.bell.fileno(), select.POLLIN)
+        self._sleeper.register(self._control.channel.fileno(), select.POLLIN)
         self.session = welcome.session
         self.epoch = welcome.epoch
         self.store = welcome.store
@@ -147,15 +150,21 @@ class Session:
                 return
             self._someone_polls = True
         try:
-            ready = _readable(self.bell.fileno(), self._control.channel.fileno(), timeout_ns)
-            if self.bell.fileno() in ready:
-                self.bell.clear()
-            if self._control.channel.fileno() in ready:
-                self._hear()
+            for descriptor in self._readable(timeout_ns):
+                if descriptor == self.bell.fileno():
+                    self.bell.clear()
+                else:
+                    self._hear()
         finally:
             with self._turn:
                 self._someone_polls = False
                 self._turn.notify_all()
+
+    def _readable(self, timeout_ns: int) -> list[int]:
+        """Which of bell and control socket can be read; only one thread at a time asks."""
+        if timeout_ns < 10_000_000:
+            return _readable(self.bell.fileno(), self._control.channel.fileno(), timeout_ns)
+        return [descriptor for descriptor, _mask in self._sleeper.poll(timeout_ns / 1e6)]
 
     def fileno(self) -> int:
         """Readable when the bell was rung; for select, epoll or an event loop."""

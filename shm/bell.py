@@ -24,6 +24,11 @@ class Bell(Protocol):
         ...
 
 
+def give_way() -> None:
+    """Let those run first whom we have woken on our own processor, if we only have to tidy up."""
+    os.sched_yield()
+
+
 class EventBell:
     """A bell over an eventfd, which it owns."""
 

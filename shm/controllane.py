@@ -51,6 +51,11 @@ class ControlLane:
         self.words[frames.UP_CURSOR] = _word(arena, plan.control + up)
         self.words[frames.DOWN_CURSOR] = _word(arena, plan.control + down)
         self._taken = np.zeros(max(plan.up_bytes, plan.down_bytes) // 2, np.uint8)
+        tail = layout.LANE_DOWN_TAIL if end is End.CLIENT else layout.LANE_UP_TAIL
+        at = plan.control + tail
+        self._peer_tail = arena[at : at + 8].view(np.int64).data
+        self._cursor = frames.DOWN_CURSOR if end is End.CLIENT else frames.UP_CURSOR
+        self._seen = int(self.words[self._cursor])
 
     def put(self, body: bytes) -> bool:
         """Publish one message; False if there is no room now. Raises BrokenLane, Incompatible."""
@@ -67,8 +72,12 @@ class ControlLane:
 
     def take(self) -> bytes | None:
         """The next message, or None. Raises BrokenLane."""
+        if self._peer_tail[0] == self._seen:
+            self.wants_bell = False
+            return None
         self.words[frames.RING] = 0
         got = message.take_message(self.arena, self.words, 1 - self.end.value, self._taken)
+        self._seen = int(self.words[self._cursor])
         self.wants_bell = bool(self.words[frames.RING])
         if got == ring.HOSTILE:
             raise BrokenLane("an entry of the ring breaks its rules")

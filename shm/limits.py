@@ -30,6 +30,9 @@ STAGING_BYTES: Final = 6 * 1024 * 1024  # a largest record and then some
 DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
 DISPATCH_RECORDS: Final = 65_536
 NAP_NS: Final = 200_000
+#: An agent naps after so many records in a cycle, or after cycles with work so close together.
+NAP_RECORDS: Final = 8
+NAP_WITHIN_NS: Final = 400_000
 FLUSH_INTERVAL_NS: Final = 100_000_000
 SPIN_ROUNDS: Final = 4_000
 SPIN_DURABLE_ROUNDS: Final = 8_000  # a sync of the log takes a few hundred microseconds

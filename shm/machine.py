@@ -11,6 +11,7 @@ The caller of the kernel holds the arrays, so nothing is lost by not counting in
 
 from __future__ import annotations
 
+import os
 import platform
 import zlib
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -106,6 +107,11 @@ if JIT_OFF or TYPE_CHECKING:
     def pause() -> None:
         """Tell the processor that this is a spin loop."""
 
+    def give_way() -> int:
+        """Let whoever waits for this processor run first."""
+        os.sched_yield()
+        return 0
+
     def copy(target: Bytes, target_at: int, source: Bytes, source_at: int, count: int) -> None:
         """Copy `count` bytes; the ranges must not overlap."""
         target[target_at : target_at + count] = source[source_at : source_at + count]
@@ -199,6 +205,8 @@ else:
             return builder.gep(arguments[0], [arguments[1]])
 
         return memory(memory, types.int64), generate
+
+    give_way = types.ExternalFunction("sched_yield", types.int32())
 
     @intrinsic
     def pause(typing_context):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from shm import limits
 from shm.bell import Bell
 from shm.clock import Clock
 
@@ -36,6 +37,14 @@ class Agent(Protocol):
     def close(self) -> None:
         """Give everything back. Does not finish work: a clean stop is a phase of `do_work`."""
         ...
+
+
+def is_busy(records: int, since_ns: int) -> bool:
+    """Whether more is likely on its way: a batch of it then costs less than a wake-up for each.
+
+    `records` were met in one cycle, `since_ns` after the last that met any.
+    """
+    return records >= limits.NAP_RECORDS or since_ns < limits.NAP_WITHIN_NS
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,11 +100,16 @@ class SocketSessionTable:
         self._views.append(view)
         return view
 
-    def pump(self, now_ns: int, *, heard: bool) -> int:
-        """Hand on what the supervisor has said. Raises BrokerGone if it is dead."""
-        if not heard and now_ns < self._next_look_ns:
+    def pump(self, now_ns: int, *, heard: bool | None) -> int:
+        """Hand on what the supervisor has said. Raises BrokerGone if it is dead.
+
+        `heard`: what the sleep before has shown; None if there was none.
+        """
+        if heard is None and now_ns < self._next_look_ns:
             return 0
         self._next_look_ns = now_ns + LOOK_EVERY_NS
+        if heard is False:
+            return 0
         count = 0
         while self._take_one():
             count += 1
@@ -189,19 +194,22 @@ class EpollWaiter:
         self._channels = {channel.fileno() for channel in channels}
         for descriptor in self._channels:
             self._epoll.register(descriptor, select.EPOLLIN)
-        self.heard = False
+        self.heard: bool | None = None
 
     def wait(self, timeout_ns: int) -> None:
-        """Sleep until rung, spoken to, or timed out."""
+        """Sleep until rung, spoken to, or timed out; `heard` says whether spoken to."""
         if timeout_ns < 10_000_000 and self._epoll.fileno() < 1024:
             # epoll counts milliseconds; a nap is shorter than one.
+            self.heard = False
             if not select.select([self._epoll], [], [], timeout_ns / 1e9)[0]:
                 return
             events = self._epoll.poll(0)
         else:
             events = self._epoll.poll(timeout_ns / 1e9)
-        if any(descriptor in self._channels for descriptor, _mask in events):
-            self.heard = True
+        self.heard = False
+        for descriptor, _mask in events:
+            if descriptor in self._channels:
+                self.heard = True
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -42,7 +42,7 @@ class Host:
     def do_work(self, now_ns: int) -> int:
         """A duty cycle of each agent."""
         work = self._table.pump(now_ns, heard=self.waiter.heard)
-        self.waiter.heard = False
+        self.waiter.heard = None
         for seat in self._seats:
             done = seat.agent.do_work(now_ns)
             seat.idle = done == 0

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout, limits
+from shm.bell import give_way
 from shm.codes import Level, Role, Stop
 from shm.errors import Corrupt, StoreFailed
 from shm.kernels import dispatch
@@ -21,14 +22,15 @@ from shm.kernels.dispatch import (
     dispatch_log,
     index_topics,
     is_interested,
+    publish_units,
     publish_visible,
-    publish_written,
 )
 from shm.kernels.ring import arm, store_half, store_word
 from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
 from shm.marks import mark
 from shm.properties import parse_delay_levels
 from shm.storage import is_disk_full, replace_file
+from workers.agent import is_busy
 from workers.failure import declare_failed
 from workers.queues import QueueFiles, save_progress
 from workers.sealing import Collector
@@ -72,7 +74,7 @@ class Reader:
         self._form[dispatch.QUEUES_AT] = board.queues_at
         self._marks = np.zeros(board.queues_max, np.int64)
         self._stamps = np.zeros(board.queues_max, np.int64)
-        self._durable_level = np.zeros(board.queues_max, bool)
+        self._durable_level = np.zeros(board.queues_max, np.int64)
         self._stamp = 0
         self._touched = np.zeros(room * dispatch.TOUCH_WORDS, np.int64)
         self._notes = np.zeros(room * dispatch.NOTE_WORDS, np.int64)
@@ -90,6 +92,7 @@ class Reader:
         self._waiting: deque[tuple[int, NDArray[np.int64]]] = deque()
         self._seen_durable = -1
         self._busy = False
+        self._work_ns = 0
         self._space_ns = 0
         self._failed = False
         self._stopped = False
@@ -106,9 +109,9 @@ class Reader:
                 if written > self._board.word(at + layout.QUEUE_MAX_OFFSET):
                     pairs.append((queue, written, topic.level == Level.DURABLE))
         table = np.array(pairs, np.int64).reshape(-1, 3)
-        self._show(table[table[:, 2] == 0, :2])
-        held = table[table[:, 2] == 1, :2]
-        if len(held):
+        self._show(table[table[:, 2] == 0, :2].reshape(-1))
+        held = table[table[:, 2] == 1, :2].reshape(-1)
+        if held.size:
             # The records of these units may end anywhere up to `appended`.
             self._waiting.append((self._board.word(layout.BOARD_APPENDED), held))
         size = self._board.segment_bytes
@@ -127,7 +130,9 @@ class Reader:
             return 0
         try:
             work = self._dispatch()
-            self._busy = self._busy or work > 0
+            if work:
+                self._busy = self._busy or is_busy(work, now_ns - self._work_ns)
+                self._work_ns = now_ns
             work += self._show_durable()
             if not work:
                 work += self._seal()
@@ -258,15 +263,15 @@ class Reader:
             start = end
             mark("reader.between_queues")
         mark("reader.after_units")
-        publish_written(self._words, self._touched, count, self._board.queues_at)
-        pairs = np.empty((count, 2), np.int64)
-        pairs[:, 0] = table[:, dispatch.TOUCH_QUEUE]
-        pairs[:, 1] = table[:, dispatch.TOUCH_FIRST] + table[:, dispatch.TOUCH_COUNT]
-        durable = self._durable_level[pairs[:, 0]]
-        self._show(pairs[~durable])
-        if durable.any():
+        self._stamp += 1
+        held = publish_units(
+            self._words, self._form, self._touched, self._durable_level, self._stamps, self._stamp
+        )
+        if held < count:
+            self._ring_interested()
+        if held:
             end_position = self._view_base + int(self._form[dispatch.AT])
-            self._waiting.append((end_position, pairs[durable]))
+            self._waiting.append((end_position, self._touched[: 2 * held].copy()))
 
     def _advance(self, following: int, records: int) -> None:
         mark("reader.before_dispatched")
@@ -278,15 +283,20 @@ class Reader:
     # ------------------------------------------------------------------------------- visibility
 
     def _show(self, pairs: NDArray[np.int64]) -> None:
-        """Move `max_offset` of queues and wake the sessions that wait for one of them."""
-        if not len(pairs):
-            return
-        publish_visible(self._words, np.ascontiguousarray(pairs).reshape(-1), self._board.queues_at)
+        """Move `max_offset` of queues, pairs of (queue, offset)."""
         self._stamp += 1
-        self._stamps[pairs[:, 0]] = self._stamp
+        publish_visible(self._words, pairs, self._board.queues_at, self._stamps, self._stamp)
+        self._ring_interested()
+
+    def _ring_interested(self) -> None:
+        """Wake the sessions that wait for a queue of the newest stamp."""
+        rung = False
         for session in self._clients.values():
             if is_interested(session.arena, self._stamps, self._stamp):
                 session.bell.ring()
+                rung = True
+        if rung:
+            give_way()
 
     def _show_durable(self) -> int:
         """Show units of durable topics whose records are on the disk by now."""

@@ -266,22 +266,41 @@ def dispatch_log(
     return stop
 
 
-@kernel(i8, BYTES, WORDS, i8, i8)
-def publish_written(board: Bytes, touched: Words, count: int, queues_at: int) -> int:
-    """After the units are in the files: move `written` of each touched queue."""
-    for place in range(count):
+@kernel(i8, BYTES, WORDS, WORDS, WORDS, WORDS, i8)
+def publish_units(
+    board: Bytes, form: Words, touched: Words, held_level: Words, stamps: Words, now: int
+) -> int:
+    """After the units are in the files: move `written` of touched queues, and what may be seen.
+
+    A queue with `held_level` shows nothing yet: it moves to the front of `touched` as a pair of
+    (queue, offset), and the number of these is returned. The stamps of others become `now`.
+    """
+    held = 0
+    for place in range(form[TOUCHED]):
         at = place * TOUCH_WORDS
-        queue_at = queues_at + touched[at + TOUCH_QUEUE] * QUEUE_BYTES
+        queue = touched[at + TOUCH_QUEUE]
+        queue_at = form[QUEUES_AT] + queue * QUEUE_BYTES
         end = touched[at + TOUCH_FIRST] + touched[at + TOUCH_COUNT]
         atomics.store_release(board, queue_at + QUEUE_WRITTEN, end)
-    return count
+        if held_level[queue]:
+            touched[2 * held] = queue
+            touched[2 * held + 1] = end
+            held += 1
+        else:
+            stamps[queue] = now
+            # SYNC POINT: max offset (other end: the consumer's poll)
+            atomics.store_release(board, queue_at + QUEUE_MAX_OFFSET, end)
+    # SYNC POINT: sleep (other end: `arm` of consumers)
+    atomics.fence()
+    return held
 
 
-@kernel(i8, BYTES, WORDS, i8)
-def publish_visible(board: Bytes, pairs: Words, queues_at: int) -> int:
-    """Move `max_offset` of queues: pairs of (queue, offset). Consumers may read below."""
+@kernel(i8, BYTES, WORDS, i8, WORDS, i8)
+def publish_visible(board: Bytes, pairs: Words, queues_at: int, stamps: Words, now: int) -> int:
+    """Move `max_offset` of queues: pairs of (queue, offset). Their stamps become `now`."""
     for place in range(0, pairs.size, 2):
         queue_at = queues_at + pairs[place] * QUEUE_BYTES
+        stamps[pairs[place]] = now
         # SYNC POINT: max offset (other end: the consumer's poll)
         atomics.store_release(board, queue_at + QUEUE_MAX_OFFSET, pairs[place + 1])
     # SYNC POINT: sleep (other end: `arm` of consumers)

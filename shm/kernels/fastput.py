@@ -1,7 +1,8 @@
 """The client's put as a native function that Python calls without a dispatcher.
 
-`send_oneway("t", body, tag="x")`, `send_async` and the put of `send` in their common form: a
-topic and a tag met before, a body of type bytes. Anything else goes to the Python method that the
+`send_oneway("t", body, tag="x")`, `send_async` (with a `durability`, too) and the put of `send` in
+their common form: a topic and a tag met before, a body of type bytes. Anything else goes to the
+Python method that the
 state names. This is the one place that takes addresses: the state is an array of the producer's,
 which outlives the function. Python's own functions are used, no layout of its objects is assumed,
 and the GIL is held from start to end, so threads of one producer take turns.
@@ -42,19 +43,27 @@ NAME_SEQ: Final = 21
 NAME_TOPIC: Final = 22
 SEQ_OBJECT: Final = 23  # argument of TURN_METHOD
 DURABLE_METHOD: Final = 24
+LEVEL_NAME: Final = 25  # addresses of the interned texts "durability", "written", "durable"
+WRITTEN_TEXT: Final = 26
+DURABLE_TEXT: Final = 27
+NAME_LEVEL: Final = 28
+DURABLE_LEVEL: Final = 29  # address of what a receipt that waits for the disk has as level
+ASKED: Final = 30  # level that the call in hand asks for, or NOT_ASKED
 NONE: Final = 7  # address of None
 TAG_NAME: Final = 8  # address of the interned text "tag"
 ONE: Final = 9  # holds 1, what a bell is rung with
 LENGTH: Final = 10  # where Python puts the body's length
 DATA: Final = 11  # and its address
 TIME: Final = 12  # two words: seconds and nanoseconds
-ROUTES: Final = 32  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, simple
+ROUTES: Final = 32  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, level
 ROUTE_ROOM: Final = 256
 STATE_WORDS: Final = ROUTES + 4 * ROUTE_ROOM
 
 RECEIPT = int(EntryFlag.RECEIPT)
 SYNC = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
 SYNC_DURABLE = int(EntryFlag.RECEIPT | EntryFlag.URGENT | EntryFlag.DURABLE)
+DURABLE = int(EntryFlag.DURABLE)
+NOT_ASKED: Final = -1
 #: Born times are as fine as the kernel tick (1 to 10 ms); the fine clock costs as much as the rest.
 CLOCK_REALTIME_COARSE = 5
 
@@ -85,17 +94,32 @@ if not JIT_OFF:
     _write: _C = types.ExternalFunction("write", _word(types.int32, _word, _word))
 
     @kernel()
-    def _is_simple(state: Words, arguments: int, names: int) -> int:
-        """1 if receipts of this route wait for nothing but the log."""
-        call = machine.words_at(arguments)
-        tag = call[2] if names else 0
-        place = ROUTES + 3 + 4 * (((call[0] >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
-        simple: int = state[place]
-        return simple
+    def _tag_of(state: Words, arguments: int, count: int, names: int) -> int:
+        """The tag's address, 0 without one, -1 for a call in another than the common form.
+
+        Notes in ASKED which level the call wants.
+        """
+        state[ASKED] = NOT_ASKED
+        if not state[ENABLED] or count != 2:
+            return -1
+        tag = 0
+        given = machine.words_at(arguments)
+        for index in range(_names_size(names) if names else 0):
+            name = _names_item(names, index)
+            value = given[2 + index]
+            if name == state[TAG_NAME]:
+                tag = value
+            elif name == state[LEVEL_NAME] and value == state[DURABLE_TEXT]:
+                state[ASKED] = 1
+            elif name == state[LEVEL_NAME] and value == state[WRITTEN_TEXT]:
+                state[ASKED] = 0
+            else:
+                return -1
+        return tag
 
     @kernel()
-    def _future(state: Words, base: int, topic: int, seq: int) -> int:
-        """A receipt of the class FUTURE with its three attributes; 0 with an exception set."""
+    def _future(state: Words, base: int, topic: int, seq: int, level: int) -> int:
+        """A receipt of the class FUTURE with its attributes; 0 with an exception set."""
         number = _number(seq)
         page = state[PAGE]
         if seq > state[PAGE_LAST]:
@@ -109,20 +133,27 @@ if not JIT_OFF:
             _set(receipt, state[NAME_PAGE], page)
             _set(receipt, state[NAME_SEQ], number)
             _set(receipt, state[NAME_TOPIC], topic)
+            if level == 1:
+                _set(receipt, state[NAME_LEVEL], state[DURABLE_LEVEL])
         _release(number)
         return receipt
 
     @kernel()
     def _submit(state: Words, base: int, arguments: int, count: int, names: int, flags: int) -> int:
-        """Put one message; its seq, or 0 if it must go the Python way."""
-        if not state[ENABLED] or count != 2:
-            return 0
-        if names and (_names_size(names) != 1 or _names_item(names, 0) != state[TAG_NAME]):
-            return 0
+        """Put one message; its seq, or 0 if it must go the Python way.
+
+        With flags of a receipt, ASKED becomes the level that it waits for.
+        """
         call = machine.words_at(arguments)
-        tag = call[2] if names else 0
+        tag = _tag_of(state, arguments, count, names)
         slot = ROUTES + 4 * (((call[0] >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
-        if state[slot] != call[0] or state[slot + 1] != tag:
+        if tag < 0 or state[slot] != call[0] or state[slot + 1] != tag:
+            return 0
+        if flags == RECEIPT:
+            if state[ASKED] == NOT_ASKED:
+                state[ASKED] = state[slot + 3]
+            flags |= DURABLE if state[ASKED] == 1 else 0
+        elif state[ASKED] != NOT_ASKED:
             return 0
         if _as_bytes(call[1], base + 8 * DATA, base + 8 * LENGTH) != 0:
             _clear()
@@ -174,12 +205,12 @@ if not JIT_OFF:
         """METH_FASTCALL | METH_KEYWORDS: put one message, return its receipt as a future."""
         base = _address(owner)
         state = machine.words_at(base)
-        seq = 0
-        if count == 2 and _is_simple(state, arguments, names):
-            seq = _submit(state, base, arguments, count, names, RECEIPT)
+        seq = _submit(state, base, arguments, count, names, RECEIPT)
         if seq == 0:
             return _call(state[ASYNC_METHOD], arguments, count, names)
-        return _future(state, base, machine.words_at(arguments)[0], seq)
+        # Read now: turning a page runs Python, where another thread may put.
+        level: int = state[ASKED]
+        return _future(state, base, machine.words_at(arguments)[0], seq, level)
 
     @native(_word, _word, _word, _word, _word)
     def urgent_durable(owner: int, arguments: int, count: int, names: int) -> int:

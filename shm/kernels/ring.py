@@ -341,13 +341,22 @@ def put_raw(arena: Bytes, lane: Words, entry: Bytes) -> int:
     return 1
 
 
+#: Rounds of `spin` between two looks for others that wait for the processor.
+SPIN_ROUNDS_OWN = 32
+
+
 @kernel(i8, BYTES_RO, i8, i8, i8, nogil=True)
 def spin(memory: Bytes, at: int, seen: int, rounds: int) -> int:
-    """Look at a word until it differs from `seen`, with a pause each round; 1 if it does."""
-    for _ in range(rounds):
+    """Look at a word until it differs from `seen`, with a pause each round; 1 if it does.
+
+    Whoever is to change the word may have been woken on this very processor: it goes first.
+    """
+    for turn in range(rounds):
         if atomics.load_acquire(memory, at) != seen:
             return 1
         machine.pause()
+        if turn % SPIN_ROUNDS_OWN == 0:
+            machine.give_way()
     return 0
 
 

@@ -123,8 +123,8 @@ def test_a_busy_agent_looks_now_and_then(pair: tuple[socket.socket, SocketSessio
     channel, table = pair
     table.pump(0, heard=True)
     wire.send(channel, wire.Stop())
-    assert table.pump(10, heard=False) == 0
-    assert table.pump(10_000_000, heard=False) == 1
+    assert table.pump(10, heard=None) == 0
+    assert table.pump(10_000_000, heard=None) == 1
     assert table.stop_wanted
 
 
