@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, overload
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,65 @@ from clients.message import Message, SendReceipt
 from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, ReceiptFuture
 from clients.routes import Routes
 from clients.session import Session
+from shm import layout, limits
 from shm.codes import Level, Status
+from shm.errors import MessageIllegal
 from shm.kernels import frames
+
+#: All receipts of a batch must fit into the ring that they come through.
+BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1
+
+
+class Wished:
+    """What `send_batch` was given: messages, or bodies and what is the same for all of them.
+
+    `is_plain` says that the native put may look at it. `common_topic` is None for messages.
+    """
+
+    __slots__ = ("_parts", "common_topic", "is_plain", "items", "tag", "topic")
+
+    items: list[Any]
+    topic: str
+    common_topic: str | None
+    tag: str | None
+    is_plain: bool
+    _parts: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls, messages: Iterable[Message] | str, bodies: Iterable[Any] | None, parts: dict[str, Any]
+    ) -> Self:
+        """Raises MessageIllegal for what is neither, and for too many."""
+        wished = cls()
+        wished._parts = parts
+        wished.tag = parts.get("tag")
+        if isinstance(messages, str):
+            if bodies is None:
+                raise MessageIllegal("a batch needs bodies: send_batch(topic, bodies, ...)")
+            wished.items = bodies if type(bodies) is list else list(bodies)
+            wished.topic = wished.common_topic = messages
+            wished.is_plain = not parts or (len(parts) == 1 and "tag" in parts)
+        else:
+            if bodies is not None or parts:
+                raise MessageIllegal("give messages, or topic and bodies, not both")
+            wished.items = messages if type(messages) is list else list(messages)
+            wished.topic = wished.items[0].topic if wished.items else ""
+            wished.common_topic = None
+            wished.is_plain = True
+        if len(wished.items) > BATCH_MAX:
+            raise MessageIllegal(
+                f"a batch of {len(wished.items)} messages: {BATCH_MAX} are allowed"
+            )
+        return wished
+
+    def messages(self) -> list[Message]:
+        """All as messages. Raises MessageIllegal if they have several topics or queues (RD-61)."""
+        if self.common_topic is not None:
+            return [Message(self.topic, body, **self._parts) for body in self.items]
+        queue_id = self.items[0].queue_id
+        if any(item.topic != self.topic or item.queue_id != queue_id for item in self.items):
+            raise MessageIllegal("the messages of a batch have one topic and one queue id (RD-61)")
+        return self.items
 
 
 def lay_out(
@@ -45,9 +102,9 @@ def lay_out(
     return np.frombuffer(b"".join(parts), np.uint8), np.array(lengths + numbers, np.int64)
 
 
-def pages_of(pages: Pages, first: int, last: int) -> dict[int, Page]:
+def pages_of(pages: Pages, seqs: range) -> dict[int, Page]:
     """The pages that completions of these seqs go to, by number; holding them keeps them."""
-    numbers = range(first >> PAGE_BITS, (last >> PAGE_BITS) + 1)
+    numbers = range(seqs[0] >> PAGE_BITS, (seqs[-1] >> PAGE_BITS) + 1)
     return {number: pages.page_of(number * PAGE_ROWS) for number in numbers}
 
 

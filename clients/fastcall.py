@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm.jit import JIT_OFF
-from shm.kernels import fastput
+from shm.kernels import fastbatch, fastput
 
 _METH_FASTCALL = 0x0080
 _METH_KEYWORDS = 0x0002
@@ -43,7 +43,7 @@ class FastPut:
         asynchronous: Callable[..., object],
     ) -> None:
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
-        self._form = np.zeros(6, np.int64)
+        self._form = np.zeros(fastput.FORM_WORDS, np.int64)
         self._methods = (oneway, urgent, urgent_durable, asynchronous)
         self._kept: dict[int, tuple[str, str | None]] = {}
         self.state[fastput.FORM] = self._form.ctypes.data
@@ -60,6 +60,8 @@ class FastPut:
         self.urgent = self._function("urgent", fastput.urgent.address)
         self.urgent_durable = self._function("durable", fastput.urgent_durable.address)
         self.asynchronous = self._function("send_async", fastput.asynchronous.address)
+        #: `batch(items, topic or None, tag, flags)`: see shm/kernels/fastbatch.py.
+        self.batch = self._function("batch", fastbatch.batch.address)
         self._receipts: tuple[object, ...] = ()
         self._page: object = None
 
@@ -76,6 +78,30 @@ class FastPut:
         places = (fastput.NAME_PAGE, fastput.NAME_SEQ, fastput.NAME_TOPIC)
         for place, name in zip(places, names, strict=True):
             self.state[place] = id(name)
+
+    def know_messages(self, kind: type, properties: object) -> None:
+        """Let `batch` read messages: objects of a class, and its default for properties.
+
+        Where they keep their parts is seen in one whose parts are all different objects; if that
+        is not plain to see, all batches go the Python way.
+        """
+        parts = {name: object() for name in ("topic", "body", "tag", "keys", "properties")}
+        queue = object()
+        probe = kind(**parts, queue_id=queue)
+        words = memoryview(ctypes.string_at(id(probe), kind.__basicsize__)).cast("q").tolist()
+        wanted = [id(part) for part in (kind, *parts.values(), queue)]
+        if any(words.count(address) != 1 for address in wanted):
+            return
+        places = (
+            fastput.AT_CLASS, fastput.AT_TOPIC, fastput.AT_BODY, fastput.AT_TAG, fastput.AT_KEYS,
+            fastput.AT_PROPERTIES, fastput.AT_QUEUE,
+        )  # fmt: skip
+        for place, address in zip(places, wanted, strict=True):
+            self.state[place] = words.index(address)
+        self._message = (kind, properties)
+        self.state[fastput.NO_KEYS] = id(())
+        self.state[fastput.NO_PROPERTIES] = id(properties)
+        self.state[fastput.MESSAGE] = id(kind)
 
     def turn_page(self, page: object, last: int) -> None:
         """The page of seqs up to `last`; its caller keeps it alive as long as it may be used."""

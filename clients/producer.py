@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeGuard
 import numpy as np
 
 from clients import message as rules
-from clients.batches import BatchReceipts, lay_out, pages_of
+from clients.batches import BatchReceipts, Wished, lay_out, pages_of
 from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.receipts import ReceiptFuture
@@ -29,8 +29,6 @@ RECEIPT: Final = int(EntryFlag.RECEIPT)
 DURABLE: Final = int(EntryFlag.DURABLE)
 URGENT: Final = int(EntryFlag.URGENT)
 BATCH: Final = int(EntryFlag.BATCH)
-#: All receipts of a batch must fit into the ring that they come through.
-BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1
 #: Receipts asked for between two looks at the completions.
 LOOK_MASK: Final = 1023
 _TAG: Final = {"tag"}
@@ -70,6 +68,7 @@ class Producer:
                 self._send_async,
             )
             fast.make_receipts(ReceiptFuture, self._link.turn_page)
+            fast.know_messages(Message, NO_PROPERTIES)
             # Shadows the method: the native function takes the common case, the method the rest.
             self.send_oneway = fast.oneway  # type: ignore[method-assign]
             self.send_async = fast.asynchronous  # type: ignore[method-assign]
@@ -130,38 +129,30 @@ class Producer:
 
     def send_batch(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[Message] | str,
+        bodies: Iterable[Any] | None = None,
         *,
         durability: str | None = None,
         timeout: float | None = None,
+        **parts: Any,  # noqa: ANN401 - tag, keys, properties, queue_id
     ) -> Sequence[SendReceipt]:
-        """Send messages of one topic into one queue: all are stored or none.
+        """Send messages of one topic into one queue, and wait: all are stored or none.
 
-        Holds also when processes are killed; ADR 0006 says what a power cut may leave.
+        `send_batch([Message(...), ...])`, or `send_batch("orders", bodies, tag="paid")` where all
+        have the same parts. Holds also when processes are killed; ADR 0006 says what a power cut
+        may leave.
         """
-        wished = list(messages)
-        if not wished:
+        wished = Wished.of(messages, bodies, parts)
+        if not wished.items:
             return []
-        topic = wished[0].topic
-        if any(item.topic != topic or item.queue_id != wished[0].queue_id for item in wished):
-            raise MessageIllegal("the messages of a batch have one topic and one queue id (RD-61)")
-        if len(wished) > BATCH_MAX:
-            raise MessageIllegal(f"a batch of {len(wished)} messages: {BATCH_MAX} are allowed")
-        level = self._level_of(topic, durability)
-        flags = BATCH | RECEIPT | URGENT | (DURABLE if level == Level.DURABLE else 0)
+        level = self._known_level(wished.topic, durability)
+        if level is None:
+            level = self._level_of(wished.topic, durability)
         with self._link.lock:
-            deadline = self._link.deadline(timeout)
-            payload, lengths = lay_out(wished, self._link.routes, self._link.living(deadline))
-            self._fill_form(flags, 0, wished[0].queue_id)
-            last = self._link.put_until_room(
-                lambda: self._link.lane.put_batch(self._form, payload, lengths),
-                deadline,
-                len(payload) + len(wished) * layout.ENTRY_BYTES,
-            )
-            first = last - len(wished) + 1
-            pages = pages_of(self._link.pages, first, last)
-        self._link.ring_if_wanted()
-        receipts = BatchReceipts(pages, range(first, last + 1), topic, level)
+            last = self._put_batch(wished, level, timeout)
+            seqs = range(last - len(wished.items) + 1, last + 1)
+            pages = pages_of(self._link.pages, seqs)
+        receipts = BatchReceipts(pages, seqs, wished.topic, level)
         # Completions come in order, and all members end alike.
         try:
             receipts.future(last).result(self._link.timeout if timeout is None else timeout)
@@ -177,6 +168,28 @@ class Producer:
         self._link.raise_refusal()
 
     # --------------------------------------------------------------------------------- the one way
+
+    def _put_batch(self, wished: Wished, level: Level, timeout: float | None) -> int:
+        """Put a batch; its last seq. The lock is held."""
+        link = self._link
+        flags = URGENT | (DURABLE if level == Level.DURABLE else 0)
+        if link.fast is not None and wished.is_plain:
+            last: int = link.fast.batch(wished.items, wished.common_topic, wished.tag, flags)
+            if last:
+                return last
+        deadline = link.deadline(timeout)
+        messages = wished.messages()
+        payload, lengths = lay_out(messages, link.routes, link.living(deadline))
+        self._fill_form(flags | BATCH | RECEIPT, 0, messages[0].queue_id)
+        last = link.put_until_room(
+            lambda: link.lane.put_batch(self._form, payload, lengths),
+            deadline,
+            len(payload) + len(messages) * layout.ENTRY_BYTES,
+        )
+        link.ring_if_wanted()
+        for tag in {message.tag for message in messages}:
+            self._teach(wished.topic, tag)
+        return last
 
     def _send(
         self, wished: Message, durability: str | None, flags: int, timeout: float | None
