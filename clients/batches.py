@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Self, overload
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from clients import message as rules
 from clients.message import Message, SendReceipt
-from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, ReceiptFuture
+from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, ReceiptFuture
 from clients.routes import Routes
 from clients.session import Session
 from shm import layout, limits
@@ -74,10 +75,23 @@ class Wished:
         return self.items
 
 
-def lay_out(
-    wished: list[Message], routes: Routes, session: Session
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Payload and lengths as `ring.put_batch` takes them. Raises MessageIllegal, TopicNotFound."""
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A batch as `ring.put_batch` takes it, and what else is known of it by then."""
+
+    payload: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+    queue_id: int | None
+    tags: set[str | None]
+
+    @property
+    def entry_bytes(self) -> int:
+        """How many bytes of the ring it takes, or some more."""
+        return self.payload.size + len(self.lengths) // 3 * (layout.ENTRY_BYTES + 8)
+
+
+def lay_out(wished: list[Message], routes: Routes, session: Session) -> LaidOut:
+    """Raises MessageIllegal, TopicNotFound."""
     parts: list[Any] = []
     lengths: list[int] = []
     numbers: list[int] = []
@@ -99,7 +113,12 @@ def lay_out(
             if not block:
                 plain[item.tag] = route
         numbers.append(route or 0)
-    return np.frombuffer(b"".join(parts), np.uint8), np.array(lengths + numbers, np.int64)
+    return LaidOut(
+        np.frombuffer(b"".join(parts), np.uint8),
+        np.array(lengths + numbers, np.int64),
+        wished[0].queue_id,
+        set(plain),
+    )
 
 
 def pages_of(pages: Pages, seqs: range) -> dict[int, Page]:
@@ -140,3 +159,29 @@ class BatchReceipts(Sequence[SendReceipt]):
             if row[frames.OUT_STATUS] != Status.BATCH_REFUSED:
                 return self.future(seq).exception()
         return None
+
+
+class BatchFuture(Pending[Sequence[SendReceipt]]):
+    """`concurrent.futures.Future` of a batch's receipts.
+
+    Completions come in order, and all members end alike: the last one decides.
+    """
+
+    _receipts: BatchReceipts
+
+    @classmethod
+    def of(cls, pages: dict[int, Page], seqs: range, topic: str, level: Level) -> BatchFuture:
+        """The receipts of members with these seqs, which wait for a level."""
+        future = cls()
+        future._seq, future._topic = seqs[-1], topic
+        future._page = pages[future._seq >> PAGE_BITS]
+        future._receipts = BatchReceipts(pages, seqs, topic, level)
+        if level:
+            future._level = level
+        return future
+
+    def _outcome(self, row: list[int]) -> Sequence[SendReceipt]:
+        return self._receipts
+
+    def _refusal(self, status: Status) -> BaseException:
+        return self._receipts.cause() or super()._refusal(status)

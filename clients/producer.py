@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeGuard
 
 import numpy as np
 
 from clients import message as rules
-from clients.batches import BatchReceipts, Wished, lay_out, pages_of
+from clients.batches import BatchFuture, LaidOut, Wished, lay_out, pages_of
 from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.receipts import ReceiptFuture
 from clients.writerlink import WriterLink
-from shm import jit, layout, limits
+from shm import jit, limits
 from shm.codes import EntryFlag, Level
 from shm.errors import MessageIllegal
 from shm.identity import CLIENT_PACKAGES, require_siblings
@@ -145,20 +146,30 @@ class Producer:
         wished = Wished.of(messages, bodies, parts)
         if not wished.items:
             return []
-        level = self._known_level(wished.topic, durability)
-        if level is None:
-            level = self._level_of(wished.topic, durability)
-        with self._link.lock:
-            last = self._put_batch(wished, level, timeout)
-            seqs = range(last - len(wished.items) + 1, last + 1)
-            pages = pages_of(self._link.pages, seqs)
-        receipts = BatchReceipts(pages, seqs, wished.topic, level)
-        # Completions come in order, and all members end alike.
-        try:
-            receipts.future(last).result(self._link.timeout if timeout is None else timeout)
-        except MessageIllegal as error:
-            raise receipts.cause() or error from None
-        return receipts
+        future = self._send_batch(wished, durability, URGENT, timeout)
+        return future.result(self._link.timeout if timeout is None else timeout)
+
+    def send_batch_async(
+        self,
+        messages: Iterable[Message] | str,
+        bodies: Iterable[Any] | None = None,
+        *,
+        durability: str | None = None,
+        timeout: float | None = None,
+        **parts: Any,  # noqa: ANN401 - as for send_batch
+    ) -> Future[Sequence[SendReceipt]]:
+        """As `send_batch` without waiting: several batches are on their way at a time.
+
+        `timeout` bounds the wait for room. Raises MessageIllegal, TopicNotFound, QueueFull; what
+        the broker refuses is raised by the future.
+        """
+        wished = Wished.of(messages, bodies, parts)
+        if not wished.items:
+            raise MessageIllegal("a batch without messages")
+        future = self._send_batch(wished, durability, 0, timeout)
+        if future._seq & LOOK_MASK < len(wished.items):
+            self._link.look()
+        return future
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent is in the log. Raises what a oneway send was refused with."""
@@ -169,26 +180,48 @@ class Producer:
 
     # --------------------------------------------------------------------------------- the one way
 
-    def _put_batch(self, wished: Wished, level: Level, timeout: float | None) -> int:
-        """Put a batch; its last seq. The lock is held."""
+    def _send_batch(
+        self, wished: Wished, durability: str | None, flags: int, timeout: float | None
+    ) -> BatchFuture:
+        level = self._known_level(wished.topic, durability)
+        if level is None:
+            level = self._level_of(wished.topic, durability)
+        flags |= BATCH | RECEIPT | (DURABLE if level == Level.DURABLE else 0)
         link = self._link
-        flags = URGENT | (DURABLE if level == Level.DURABLE else 0)
-        if link.fast is not None and wished.is_plain:
-            last: int = link.fast.batch(wished.items, wished.common_topic, wished.tag, flags)
+        with link.lock:
+            last = self._put_plain(wished, flags)
+            if last <= 0:
+                last = self._put_batch(wished, flags, link.deadline(timeout))
+            seqs = range(last - len(wished.items) + 1, last + 1)
+            return BatchFuture.of(pages_of(link.pages, seqs), seqs, wished.topic, level)
+
+    def _put_plain(self, wished: Wished, flags: int) -> int:
+        """Try the native put: the last seq, 0 if it does not serve this batch, or FULL."""
+        fast = self._link.fast
+        if fast is None or not wished.is_plain:
+            return 0
+        return int(fast.batch(wished.items, wished.common_topic, wished.tag, flags))
+
+    def _put_batch(self, wished: Wished, flags: int, deadline: int) -> int:
+        """Put a batch as soon as there is room; its last seq. The lock is held."""
+        link = self._link
+        laid: LaidOut | None = None
+
+        def attempt() -> int:
+            nonlocal laid
+            last = self._put_plain(wished, flags)
             if last:
                 return last
-        deadline = link.deadline(timeout)
-        messages = wished.messages()
-        payload, lengths = lay_out(messages, link.routes, link.living(deadline))
-        self._fill_form(flags | BATCH | RECEIPT, 0, messages[0].queue_id)
-        last = link.put_until_room(
-            lambda: link.lane.put_batch(self._form, payload, lengths),
-            deadline,
-            len(payload) + len(messages) * layout.ENTRY_BYTES,
-        )
+            if laid is None:
+                laid = lay_out(wished.messages(), link.routes, link.living(deadline))
+            self._fill_form(flags, 0, laid.queue_id)
+            return link.lane.put_batch(self._form, laid.payload, laid.lengths)
+
+        last = link.put_until_room(attempt, deadline, lambda: laid.entry_bytes if laid else 0)
         link.ring_if_wanted()
-        for tag in {message.tag for message in messages}:
-            self._teach(wished.topic, tag)
+        if laid is not None:
+            for tag in laid.tags:
+                self._teach(wished.topic, tag)
         return last
 
     def _send(
@@ -268,7 +301,9 @@ class Producer:
             self._fill_form(flags, route, wished.queue_id)
             extra_array = np.frombuffer(extra, np.uint8) if extra else _NONE
             seq = self._link.put_until_room(
-                lambda: self._link.lane.put(self._form, body, extra_array), deadline, len(body)
+                lambda: self._link.lane.put(self._form, body, extra_array),
+                deadline,
+                lambda: len(body),
             )
         self._link.ring_if_wanted()
         return seq

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shm import machine
-from shm.codes import EntryFlag
 from shm.jit import JIT_OFF, kernel, native
 from shm.kernels import frames
 from shm.kernels.fastput import (
@@ -40,7 +39,7 @@ from shm.kernels.fastput import (
     ROUTES,
     TIME,
 )
-from shm.kernels.ring import fill_send, publish_entries, reserve
+from shm.kernels.ring import FULL, fill_send, publish_entries, reserve
 from shm.layout import ENTRY_BYTES
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Words = NDArray[np.int64]
-
-BATCH = int(EntryFlag.BATCH | EntryFlag.RECEIPT)
 
 if not JIT_OFF:
     from numba.core import types
@@ -120,7 +117,7 @@ if not JIT_OFF:
 
     @kernel()
     def _fill(state: Words, base: int, items: int, count: int, form: Words) -> int:
-        """Write all entries behind the tail and publish them; the last seq, or 0 and nothing."""
+        """Write all entries behind the tail and publish them; the last seq, 0 or FULL."""
         arena = machine.bytes_at(state[ARENA])
         lane = machine.words_at(state[LANE])
         first: int = lane[frames.UP_CURSOR]
@@ -134,7 +131,7 @@ if not JIT_OFF:
                 return 0
             start = reserve(arena, lane, cursor, size)
             if start < 0:
-                return 0
+                return FULL
             seq += 1
             form[5] = count - index
             body = machine.bytes_at(state[DATA])
@@ -148,8 +145,9 @@ if not JIT_OFF:
 
     @native(_word, _word, _word, _word, _word)
     def batch(owner: int, arguments: int, count: int, names: int) -> int:
-        """METH_FASTCALL | METH_KEYWORDS: `batch(items, topic, tag, more flags)`, the last seq or 0.
+        """METH_FASTCALL | METH_KEYWORDS: `batch(items, topic, tag, flags)`, the last seq.
 
+        0 for what is not plain (and needs the Python way), FULL for a ring without room.
         `items` is a list, not empty: of messages if `topic` is None, else of bodies. All arguments
         are Python's own call in clients/producer.py; they are not checked again.
         """
@@ -170,7 +168,7 @@ if not JIT_OFF:
             form[6] = item[state[AT_TOPIC]]
             form[7] = item[state[AT_TAG]]
         clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
-        form[0] = BATCH | address_of(call[3])
+        form[0] = address_of(call[3])
         form[1] = _route(state, form[6], form[7])
         form[2] = -1
         form[3] = state[TIME] * 1000 + state[TIME + 1] // 1_000_000
