@@ -107,6 +107,22 @@ class BatchesInFlight(_ProducerJob):
         return Outcome(started, time.monotonic_ns(), phase.count)
 
 
+class BodiesInFlight(_ProducerJob):
+    """The same with bodies of one topic and tag."""
+
+    def run(self, phase: Phase) -> Outcome:
+        send, bodies = self._producer.send_batch_async, self._bodies[:BATCH_MESSAGES]
+        waiting: deque[Future[Sequence[SendReceipt]]] = deque()
+        started = time.monotonic_ns()
+        for _ in range(phase.count // BATCH_MESSAGES):
+            waiting.append(send(TOPIC, bodies, tag=TAG))
+            if len(waiting) == _BATCHES_IN_FLIGHT:
+                waiting.popleft().result(_SILENT_S)
+        for batch in waiting:
+            batch.result(_SILENT_S)
+        return Outcome(started, time.monotonic_ns(), phase.count)
+
+
 class SyncSends(_ProducerJob):
     """`send`, one by one; the call is what is timed."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, overload
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from shm.kernels import frames
 #: All receipts of a batch must fit into the ring that they come through.
 BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1
 
+_TAG: Final = {"tag"}
+
 
 class Wished:
     """What `send_batch` was given: messages, or bodies and what is the same for all of them.
@@ -38,32 +40,28 @@ class Wished:
     is_plain: bool
     _parts: dict[str, Any]
 
-    @classmethod
-    def of(
-        cls, messages: Iterable[Message] | str, bodies: Iterable[Any] | None, parts: dict[str, Any]
-    ) -> Self:
+    def __init__(
+        self, messages: Iterable[Message] | str, bodies: Iterable[Any] | None, parts: dict[str, Any]
+    ) -> None:
         """Raises MessageIllegal for what is neither, and for too many."""
-        wished = cls()
-        wished._parts = parts
-        wished.tag = parts.get("tag")
+        self._parts = parts
+        self.is_plain = True
+        self.tag = self.common_topic = None
         if isinstance(messages, str):
             if bodies is None:
                 raise MessageIllegal("a batch needs bodies: send_batch(topic, bodies, ...)")
-            wished.items = bodies if type(bodies) is list else list(bodies)
-            wished.topic = wished.common_topic = messages
-            wished.is_plain = not parts or (len(parts) == 1 and "tag" in parts)
+            self.items = bodies if type(bodies) is list else list(bodies)
+            self.topic = self.common_topic = messages
+            if parts:
+                self.tag = parts.get("tag")
+                self.is_plain = parts.keys() == _TAG
         else:
             if bodies is not None or parts:
                 raise MessageIllegal("give messages, or topic and bodies, not both")
-            wished.items = messages if type(messages) is list else list(messages)
-            wished.topic = wished.items[0].topic if wished.items else ""
-            wished.common_topic = None
-            wished.is_plain = True
-        if len(wished.items) > BATCH_MAX:
-            raise MessageIllegal(
-                f"a batch of {len(wished.items)} messages: {BATCH_MAX} are allowed"
-            )
-        return wished
+            self.items = messages if type(messages) is list else list(messages)
+            self.topic = self.items[0].topic if self.items else ""
+        if len(self.items) > BATCH_MAX:
+            raise MessageIllegal(f"a batch of {len(self.items)} messages: {BATCH_MAX} are allowed")
 
     def messages(self) -> list[Message]:
         """All as messages. Raises MessageIllegal if they have several topics or queues (RD-61)."""
@@ -121,17 +119,30 @@ def lay_out(wished: list[Message], routes: Routes, session: Session) -> LaidOut:
     )
 
 
-def pages_of(pages: Pages, seqs: range) -> dict[int, Page]:
-    """The pages that completions of these seqs go to, by number; holding them keeps them."""
-    numbers = range(seqs[0] >> PAGE_BITS, (seqs[-1] >> PAGE_BITS) + 1)
-    return {number: pages.page_of(number * PAGE_ROWS) for number in numbers}
+class Places:
+    """Where completions of a batch go: seqs, and their pages, which it keeps alive."""
+
+    __slots__ = ("_first_page", "_pages", "seqs")
+
+    def __init__(self, pages: Pages, first: int, last: int) -> None:
+        self.seqs = range(first, last + 1)
+        number = self._first_page = first >> PAGE_BITS
+        if number == last >> PAGE_BITS:
+            self._pages: tuple[Page, ...] = (pages.page_of(last),)
+        else:
+            numbers = range(number, (last >> PAGE_BITS) + 1)
+            self._pages = tuple(pages.page_of(number << PAGE_BITS) for number in numbers)
+
+    def page_of(self, seq: int) -> Page:
+        """The page of a member's seq."""
+        return self._pages[(seq >> PAGE_BITS) - self._first_page]
 
 
 class BatchReceipts(Sequence[SendReceipt]):
     """Receipts of a batch that is stored, in the order of its messages."""
 
-    def __init__(self, pages: dict[int, Page], seqs: range, topic: str, level: Level) -> None:
-        self._pages = pages
+    def __init__(self, places: Places, seqs: range, topic: str, level: int) -> None:
+        self._places = places
         self._seqs = seqs
         self._topic = topic
         self._level = level
@@ -145,19 +156,18 @@ class BatchReceipts(Sequence[SendReceipt]):
     def __getitem__(self, index: slice) -> Sequence[SendReceipt]: ...
     def __getitem__(self, index: int | slice) -> SendReceipt | Sequence[SendReceipt]:
         if isinstance(index, slice):
-            return BatchReceipts(self._pages, self._seqs[index], self._topic, self._level)
-        return self.future(self._seqs[index]).result()
+            return BatchReceipts(self._places, self._seqs[index], self._topic, self._level)
+        return self._future(self._seqs[index]).result()
 
-    def future(self, seq: int) -> ReceiptFuture:
-        """The receipt of one seq, which may not have come yet."""
-        return ReceiptFuture.of(self._pages[seq >> PAGE_BITS], seq, self._topic, self._level)
+    def _future(self, seq: int) -> ReceiptFuture:
+        return ReceiptFuture.of(self._places.page_of(seq), seq, self._topic, self._level)
 
     def cause(self) -> BaseException | None:
         """Of a batch that was refused: why, told by the member that is to blame."""
         for seq in self._seqs:
-            row = self._pages[seq >> PAGE_BITS].rows[seq & (PAGE_ROWS - 1)]
+            row = self._places.page_of(seq).rows[seq & (PAGE_ROWS - 1)]
             if row[frames.OUT_STATUS] != Status.BATCH_REFUSED:
-                return self.future(seq).exception()
+                return self._future(seq).exception()
         return None
 
 
@@ -167,21 +177,23 @@ class BatchFuture(Pending[Sequence[SendReceipt]]):
     Completions come in order, and all members end alike: the last one decides.
     """
 
-    _receipts: BatchReceipts
+    _places: Places
 
     @classmethod
-    def of(cls, pages: dict[int, Page], seqs: range, topic: str, level: Level) -> BatchFuture:
-        """The receipts of members with these seqs, which wait for a level."""
+    def of(cls, places: Places, seq: int, topic: str, level: Level) -> BatchFuture:
+        """The receipts at these places, decided by `seq`, the last one."""
         future = cls()
-        future._seq, future._topic = seqs[-1], topic
-        future._page = pages[future._seq >> PAGE_BITS]
-        future._receipts = BatchReceipts(pages, seqs, topic, level)
+        future._places, future._seq, future._topic = places, seq, topic
+        future._page = places.page_of(seq)
         if level:
             future._level = level
         return future
 
+    def _receipts(self) -> BatchReceipts:
+        return BatchReceipts(self._places, self._places.seqs, self._topic, self._level)
+
     def _outcome(self, row: list[int]) -> Sequence[SendReceipt]:
-        return self._receipts
+        return self._receipts()
 
     def _refusal(self, status: Status) -> BaseException:
-        return self._receipts.cause() or super()._refusal(status)
+        return self._receipts().cause() or super()._refusal(status)

@@ -31,7 +31,7 @@ class MessageQueue:
     queue_id: int
 
 
-class _Content(msgspec.Struct, frozen=True):
+class _Content(msgspec.Struct, frozen=True, gc=False):
     """What every message has; these two may be given by place."""
 
     topic: str
@@ -39,8 +39,9 @@ class _Content(msgspec.Struct, frozen=True):
 
 
 # No dataclass: a frozen one takes about 2 us to make in Python, this takes 0.15 us in C, and every
-# message sent in a batch or received one by one is one.
-class Message(_Content, frozen=True, kw_only=True):
+# message sent in a batch or received one by one is one. No message is part of a cycle, so that the
+# collector need not look at those that an application keeps.
+class Message(_Content, frozen=True, kw_only=True, gc=False):
     """A message to send, or one received; the lower fields are filled in by the broker.
 
     Times are Unix milliseconds. `delivery_attempt` counts from 1.

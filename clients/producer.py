@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeGuard
 import numpy as np
 
 from clients import message as rules
-from clients.batches import BatchFuture, LaidOut, Wished, lay_out, pages_of
+from clients.batches import BatchFuture, LaidOut, Places, Wished, lay_out
 from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.receipts import ReceiptFuture
@@ -143,7 +143,7 @@ class Producer:
         have the same parts. Holds also when processes are killed; ADR 0006 says what a power cut
         may leave.
         """
-        wished = Wished.of(messages, bodies, parts)
+        wished = Wished(messages, bodies, parts)
         if not wished.items:
             return []
         future = self._send_batch(wished, durability, URGENT, timeout)
@@ -163,7 +163,7 @@ class Producer:
         `timeout` bounds the wait for room. Raises MessageIllegal, TopicNotFound, QueueFull; what
         the broker refuses is raised by the future.
         """
-        wished = Wished.of(messages, bodies, parts)
+        wished = Wished(messages, bodies, parts)
         if not wished.items:
             raise MessageIllegal("a batch without messages")
         future = self._send_batch(wished, durability, 0, timeout)
@@ -192,8 +192,8 @@ class Producer:
             last = self._put_plain(wished, flags)
             if last <= 0:
                 last = self._put_batch(wished, flags, link.deadline(timeout))
-            seqs = range(last - len(wished.items) + 1, last + 1)
-            return BatchFuture.of(pages_of(link.pages, seqs), seqs, wished.topic, level)
+            places = Places(link.pages, last - len(wished.items) + 1, last)
+        return BatchFuture.of(places, last, wished.topic, level)
 
     def _put_plain(self, wished: Wished, flags: int) -> int:
         """Try the native put: the last seq, 0 if it does not serve this batch, or FULL."""

@@ -191,7 +191,7 @@ class Pending(Future[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """The receipt. Raises what the broker refused with, Timeout, BrokerGone, StoreFailed."""
-        if self._state == _PENDING:
+        if not self.settle():
             self._page.owner.drive(self, timeout)
         if self._exception is None and self._result is not None:
             return self._result
@@ -214,7 +214,7 @@ class ReceiptFuture(Pending[SendReceipt]):
     """`concurrent.futures.Future[SendReceipt]` of one message."""
 
     @classmethod
-    def of(cls, page: Page, seq: int, topic: str, level: Level) -> ReceiptFuture:
+    def of(cls, page: Page, seq: int, topic: str, level: int) -> ReceiptFuture:
         """The receipt of a seq that waits for a level."""
         receipt = cls()
         receipt._page, receipt._seq, receipt._topic = page, seq, topic
