@@ -95,32 +95,27 @@ class BatchesInFlight(_ProducerJob):
     """`send_batch_async` of as many: receipts of a batch are taken when many are on their way."""
 
     def run(self, phase: Phase) -> Outcome:
-        send, bodies = self._producer.send_batch_async, self._bodies[:BATCH_MESSAGES]
+        bodies = self._bodies[:BATCH_MESSAGES]
         waiting: deque[Future[Sequence[SendReceipt]]] = deque()
         started = time.monotonic_ns()
         for _ in range(phase.count // BATCH_MESSAGES):
-            waiting.append(send([Message(TOPIC, body, tag=TAG) for body in bodies]))
+            waiting.append(self._send(bodies))
             if len(waiting) == _BATCHES_IN_FLIGHT:
                 waiting.popleft().result(_SILENT_S)
         for batch in waiting:
             batch.result(_SILENT_S)
         return Outcome(started, time.monotonic_ns(), phase.count)
 
+    def _send(self, bodies: list[bytes]) -> Future[Sequence[SendReceipt]]:
+        messages = [Message(TOPIC, body, tag=TAG) for body in bodies]
+        return self._producer.send_batch_async(messages)
 
-class BodiesInFlight(_ProducerJob):
-    """The same with bodies of one topic and tag."""
 
-    def run(self, phase: Phase) -> Outcome:
-        send, bodies = self._producer.send_batch_async, self._bodies[:BATCH_MESSAGES]
-        waiting: deque[Future[Sequence[SendReceipt]]] = deque()
-        started = time.monotonic_ns()
-        for _ in range(phase.count // BATCH_MESSAGES):
-            waiting.append(send(TOPIC, bodies, tag=TAG))
-            if len(waiting) == _BATCHES_IN_FLIGHT:
-                waiting.popleft().result(_SILENT_S)
-        for batch in waiting:
-            batch.result(_SILENT_S)
-        return Outcome(started, time.monotonic_ns(), phase.count)
+class BodiesInFlight(BatchesInFlight):
+    """The same with the bodies as they are, since topic and tag are the same for all."""
+
+    def _send(self, bodies: list[bytes]) -> Future[Sequence[SendReceipt]]:
+        return self._producer.send_batch_async(TOPIC, bodies, tag=TAG)
 
 
 class SyncSends(_ProducerJob):

@@ -45,7 +45,7 @@ class FastPut:
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
         self._form = np.zeros(fastput.FORM_WORDS, np.int64)
         self._methods = (oneway, urgent, urgent_durable, asynchronous)
-        self._kept: dict[int, tuple[str, str | None]] = {}
+        self._kept: dict[int, list[tuple[str, str | None]]] = {}
         self.state[fastput.FORM] = self._form.ctypes.data
         self.state[fastput.ONEWAY_METHOD] = id(oneway)
         self.state[fastput.URGENT_METHOD] = id(urgent)
@@ -125,9 +125,18 @@ class FastPut:
 
     def learn(self, topic: str, tag: str | None, route: int, *, simple: bool) -> None:
         """Remember a route by the identity of these very objects, which are kept alive."""
-        slot = fastput.cache_slot(id(topic), 0 if tag is None else id(tag))
-        self._kept[slot] = (topic, tag)
-        self.state[slot : slot + 4] = (id(topic), 0 if tag is None else id(tag), route, simple)
+        pair = (id(topic), 0 if tag is None else id(tag))
+        first = int(fastput.cache_set(*pair))
+        kept = self._kept.setdefault(first, [])
+        ways = self.state[first : first + 4 * fastput.ROUTE_WAYS].reshape(-1, 4)
+        for way, known in enumerate(kept):
+            if known[0] is topic and known[1] is tag:
+                ways[way] = (*pair, route, simple)
+                return
+        ways[1:] = ways[:-1].copy()
+        ways[0] = (*pair, route, simple)
+        kept.insert(0, (topic, tag))
+        del kept[fastput.ROUTE_WAYS :]
 
     def _function(self, name: str, address: int) -> Any:  # noqa: ANN401 - a builtin function
         flags = _METH_FASTCALL | _METH_KEYWORDS

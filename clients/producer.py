@@ -205,6 +205,7 @@ class Producer:
     def _put_batch(self, wished: Wished, flags: int, deadline: int) -> int:
         """Put a batch as soon as there is room; its last seq. The lock is held."""
         link = self._link
+        link.require_open()
         laid: LaidOut | None = None
 
         def attempt() -> int:

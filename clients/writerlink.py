@@ -173,8 +173,13 @@ class WriterLink:
     def wait_taken(self, deadline: int) -> None:
         """Until all that is put by now is in the log; a new session's ring has it once more."""
         lane, end = self.lane, self.lane.put_end
-        while lane.taken() < end:
-            if not self._wait_once(deadline, lambda lane=lane, end=end: lane.taken() >= end):
+
+        def settled() -> bool:
+            self.look()  # a ring full of answers that nobody takes would hold the writer up
+            return lane.taken() >= end
+
+        while not settled():
+            if not self._wait_once(deadline, settled):
                 raise Timeout("not everything is in the log yet", seen=lane.taken())
             if self.lane is not lane:
                 lane, end = self.lane, self.lane.put_end

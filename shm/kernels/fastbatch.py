@@ -35,8 +35,6 @@ from shm.kernels.fastput import (
     NO_PROPERTIES,
     NONE,
     ONE,
-    ROUTE_ROOM,
-    ROUTES,
     TIME,
 )
 from shm.kernels.ring import FULL, fill_send, publish_entries, reserve
@@ -54,6 +52,7 @@ if not JIT_OFF:
     from shm.kernels.fastput import (
         address_of,
         as_bytes,
+        cached_route,
         clear_error,
         clock,
         number_object,
@@ -68,12 +67,8 @@ if not JIT_OFF:
     @kernel()
     def _route(state: Words, topic: int, tag: int) -> int:
         """The route of a pair of objects met before, or -1; `tag` may be None's address or 0."""
-        tag = 0 if tag == state[NONE] else tag
-        mixed = ((topic >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1)
-        slot = ROUTES + 4 * mixed
-        if topic == 0 or state[slot] != topic or state[slot + 1] != tag:
-            return -1
-        route: int = state[slot + 2]
+        slot = cached_route(state, topic, 0 if tag == state[NONE] else tag) if topic else 0
+        route: int = state[slot + 2] if slot else -1
         return route
 
     @kernel()

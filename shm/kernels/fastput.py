@@ -60,6 +60,7 @@ AT_PROPERTIES: Final = 37
 AT_QUEUE: Final = 38
 ROUTES: Final = 48  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, simple
 ROUTE_ROOM: Final = 256
+ROUTE_WAYS: Final = 4
 STATE_WORDS: Final = ROUTES + 4 * ROUTE_ROOM
 FORM_WORDS: Final = 9
 
@@ -70,9 +71,11 @@ SYNC_DURABLE = int(EntryFlag.RECEIPT | EntryFlag.URGENT | EntryFlag.DURABLE)
 CLOCK_REALTIME_COARSE = 5
 
 
-def cache_slot(topic: int, tag: int) -> int:
-    """First word of the cache entry for a pair of object addresses."""
-    return ROUTES + 4 * (((topic >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
+@kernel()
+def cache_set(topic: int, tag: int) -> int:
+    """First word of the ROUTE_WAYS cache entries where a pair of object addresses may be."""
+    mixed = ((topic >> 4) ^ (tag >> 4) * 31) & (ROUTE_ROOM // ROUTE_WAYS - 1)
+    return ROUTES + 4 * ROUTE_WAYS * mixed
 
 
 if not JIT_OFF:
@@ -96,12 +99,21 @@ if not JIT_OFF:
     write_to: _C = types.ExternalFunction("write", _word(types.int32, _word, _word))
 
     @kernel()
+    def cached_route(state: Words, topic: int, tag: int) -> int:
+        """First word of the cache entry of a pair (no tag: 0), or 0 if it was not met before."""
+        slot = cache_set(topic, tag)
+        for _ in range(ROUTE_WAYS):
+            if state[slot] == topic and state[slot + 1] == tag:
+                return slot
+            slot += 4
+        return 0
+
+    @kernel()
     def _is_simple(state: Words, arguments: int, names: int) -> int:
         """1 if receipts of this route wait for nothing but the log."""
         call = machine.words_at(arguments)
-        tag = call[2] if names else 0
-        place = ROUTES + 3 + 4 * (((call[0] >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
-        simple: int = state[place]
+        slot = cached_route(state, call[0], call[2] if names else 0)
+        simple: int = state[slot + 3] if slot else 0
         return simple
 
     @kernel()
@@ -131,9 +143,8 @@ if not JIT_OFF:
         if names and (_names_size(names) != 1 or _names_item(names, 0) != state[TAG_NAME]):
             return 0
         call = machine.words_at(arguments)
-        tag = call[2] if names else 0
-        slot = ROUTES + 4 * (((call[0] >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
-        if state[slot] != call[0] or state[slot + 1] != tag:
+        slot = cached_route(state, call[0], call[2] if names else 0)
+        if not slot:
             return 0
         if as_bytes(call[1], base + 8 * DATA, base + 8 * LENGTH) != 0:
             clear_error()
