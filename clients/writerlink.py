@@ -175,14 +175,15 @@ class WriterLink:
         lane, end = self.lane, self.lane.put_end
 
         def settled() -> bool:
+            nonlocal lane, end
             self.look()  # a ring full of answers that nobody takes would hold the writer up
+            if self.lane is not lane:  # another thread may have attached again meanwhile
+                lane, end = self.lane, self.lane.put_end
             return lane.taken() >= end
 
         while not settled():
             if not self._wait_once(deadline, settled):
                 raise Timeout("not everything is in the log yet", seen=lane.taken())
-            if self.lane is not lane:
-                lane, end = self.lane, self.lane.put_end
 
     def look(self) -> None:
         """Take the completions that are there, without waiting."""
