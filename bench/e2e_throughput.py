@@ -30,6 +30,20 @@ def batches(bench: Bench) -> Measurement:
     return _one_to_one(bench, BatchSends)
 
 
+def batches_in_flight(bench: Bench) -> Measurement:
+    """`send_batch_async` of 100 messages."""
+    from bench.our_jobs import BatchesInFlight
+
+    return _one_to_one(bench, BatchesInFlight)
+
+
+def bodies_in_flight(bench: Bench) -> Measurement:
+    """`send_batch_async` of 100 bodies of one topic and tag."""
+    from bench.our_jobs import BodiesInFlight
+
+    return _one_to_one(bench, BodiesInFlight)
+
+
 def full_log(bench: Bench) -> Measurement:
     """Columnar polls of a log that was full before: no producer beside it."""
     from bench.our_jobs import ColumnPolls

@@ -16,6 +16,10 @@ from bench.sizes import BATCH_MESSAGES, BODIES, IN_FLIGHT
 from gantrymq import ConsumeFrom, Message, Producer, PullConsumer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from clients.message import SendReceipt
     from clients.receipts import ReceiptFuture
 
 TAG: Final = "x"
@@ -23,6 +27,7 @@ _POLL_MESSAGES: Final = 16_384
 _POLL_S: Final = 1.0
 _SILENT_S: Final = 30.0
 _CHUNKS_IN_FLIGHT: Final = 100
+_BATCHES_IN_FLIGHT: Final = 100
 _POSITION_DIGITS: Final = 16
 """An offset message id ends with the record's position in the log, in hexadecimal (SF)."""
 
@@ -76,14 +81,41 @@ class AsyncSends(_ProducerJob):
 
 
 class BatchSends(_ProducerJob):
-    """`send_batch` of BATCH_MESSAGES messages, made beforehand as the bodies are."""
+    """`send_batch` of BATCH_MESSAGES messages, which are made anew for each batch."""
 
     def run(self, phase: Phase) -> Outcome:
-        messages = [Message(TOPIC, body, tag=TAG) for body in self._bodies[:BATCH_MESSAGES]]
+        send, bodies = self._producer.send_batch, self._bodies[:BATCH_MESSAGES]
         started = time.monotonic_ns()
         for _ in range(phase.count // BATCH_MESSAGES):
-            self._producer.send_batch(messages)
+            send([Message(TOPIC, body, tag=TAG) for body in bodies])
         return Outcome(started, time.monotonic_ns(), phase.count)
+
+
+class BatchesInFlight(_ProducerJob):
+    """`send_batch_async` of as many: receipts of a batch are taken when many are on their way."""
+
+    def run(self, phase: Phase) -> Outcome:
+        bodies = self._bodies[:BATCH_MESSAGES]
+        waiting: deque[Future[Sequence[SendReceipt]]] = deque()
+        started = time.monotonic_ns()
+        for _ in range(phase.count // BATCH_MESSAGES):
+            waiting.append(self._send(bodies))
+            if len(waiting) == _BATCHES_IN_FLIGHT:
+                waiting.popleft().result(_SILENT_S)
+        for batch in waiting:
+            batch.result(_SILENT_S)
+        return Outcome(started, time.monotonic_ns(), phase.count)
+
+    def _send(self, bodies: list[bytes]) -> Future[Sequence[SendReceipt]]:
+        messages = [Message(TOPIC, body, tag=TAG) for body in bodies]
+        return self._producer.send_batch_async(messages)
+
+
+class BodiesInFlight(BatchesInFlight):
+    """The same with the bodies as they are, since topic and tag are the same for all."""
+
+    def _send(self, bodies: list[bytes]) -> Future[Sequence[SendReceipt]]:
+        return self._producer.send_batch_async(TOPIC, bodies, tag=TAG)
 
 
 class SyncSends(_ProducerJob):

@@ -21,6 +21,8 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "oneway": e2e_throughput.oneway,
     "async": e2e_throughput.asynchronous,
     "batch": e2e_throughput.batches,
+    "batch-flight": e2e_throughput.batches_in_flight,
+    "batch-bodies": e2e_throughput.bodies_in_flight,
     "sync": e2e_latency.sync_written,
     "paced": e2e_latency.paced_end_to_end,
     "durable": e2e_latency.sync_durable,
@@ -64,7 +66,11 @@ def _throughput() -> list[Line]:
     zmq = value("pyzmq PUSH/PULL ipc, single sends", "/s", "zmq", "rate")
     redis = value("Redis Streams, no AOF, pipelines of 1000", "/s", "redis-pipelined", "rate")
     receipts = value("send_async", "/s", "async", "rate")
-    batch = value("send_batch", "/s", "batch", "rate")
+    batches = {
+        "send_batch of 100, one after the other": value("send_batch", "/s", "batch", "rate"),
+        "send_batch_async of 100 messages": value("messages", "/s", "batch-flight", "rate"),
+        "send_batch_async of a topic's 100 bodies": value("bodies", "/s", "batch-bodies", "rate"),
+    }
     what = "send_oneway one by one, 100 B, end to end"
     return [
         Line("oneway", what, oneway, zmq, _ratio_at_least(0.8), _ratio_at_least(2)),
@@ -77,13 +83,9 @@ def _throughput() -> list[Line]:
             _ratio_at_least(0.3),
             _ratio_at_least(0.6),
         ),
-        Line(
-            "batch",
-            "send_batch of 100, end to end",
-            batch,
-            oneway,
-            _ratio_at_least(1),
-            _ratio_at_least(2),
+        *(
+            Line("batch", what, figure, oneway, _ratio_at_least(1), _ratio_at_least(2))
+            for what, figure in batches.items()
         ),
     ]
 

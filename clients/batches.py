@@ -2,25 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, overload
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients import message as rules
 from clients.message import Message, SendReceipt
-from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, ReceiptFuture
+from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, ReceiptFuture
 from clients.routes import Routes
 from clients.session import Session
+from shm import layout, limits
 from shm.codes import Level, Status
+from shm.errors import MessageIllegal
 from shm.kernels import frames
 
+#: All receipts of a batch must fit into the ring that they come through.
+BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1
 
-def lay_out(
-    wished: list[Message], routes: Routes, session: Session
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Payload and lengths as `ring.put_batch` takes them. Raises MessageIllegal, TopicNotFound."""
+_TAG: Final = {"tag"}
+
+
+class Wished:
+    """What `send_batch` was given: messages, or bodies and what is the same for all of them.
+
+    `is_plain` says that the native put may look at it. `common_topic` is None for messages.
+    """
+
+    __slots__ = ("_parts", "common_topic", "is_plain", "items", "tag", "topic")
+
+    items: list[Any]
+    topic: str
+    common_topic: str | None
+    tag: str | None
+    is_plain: bool
+    _parts: dict[str, Any]
+
+    def __init__(
+        self, messages: Iterable[Message] | str, bodies: Iterable[Any] | None, parts: dict[str, Any]
+    ) -> None:
+        """Raises MessageIllegal for what is neither, and for too many."""
+        self._parts = parts
+        self.is_plain = True
+        self.tag = self.common_topic = None
+        if isinstance(messages, str):
+            if bodies is None:
+                raise MessageIllegal("a batch needs bodies: send_batch(topic, bodies, ...)")
+            self.items = bodies if type(bodies) is list else list(bodies)
+            self.topic = self.common_topic = messages
+            if parts:
+                self.tag = parts.get("tag")
+                self.is_plain = parts.keys() == _TAG
+        else:
+            if bodies is not None or parts:
+                raise MessageIllegal("give messages, or topic and bodies, not both")
+            self.items = messages if type(messages) is list else list(messages)
+            self.topic = self.items[0].topic if self.items else ""
+        if len(self.items) > BATCH_MAX:
+            raise MessageIllegal(f"a batch of {len(self.items)} messages: {BATCH_MAX} are allowed")
+
+    def messages(self) -> list[Message]:
+        """All as messages. Raises MessageIllegal if they have several topics or queues (RD-61)."""
+        if self.common_topic is not None:
+            return [Message(self.topic, body, **self._parts) for body in self.items]
+        queue_id = self.items[0].queue_id
+        if any(item.topic != self.topic or item.queue_id != queue_id for item in self.items):
+            raise MessageIllegal("the messages of a batch have one topic and one queue id (RD-61)")
+        return self.items
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A batch as `ring.put_batch` takes it, and what else is known of it by then."""
+
+    payload: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+    queue_id: int | None
+    tags: set[str | None]
+
+    @property
+    def entry_bytes(self) -> int:
+        """How many bytes of the ring it takes, or some more."""
+        return self.payload.size + len(self.lengths) // 3 * (layout.ENTRY_BYTES + 8)
+
+
+def lay_out(wished: list[Message], routes: Routes, session: Session) -> LaidOut:
+    """Raises MessageIllegal, TopicNotFound."""
     parts: list[Any] = []
     lengths: list[int] = []
     numbers: list[int] = []
@@ -42,20 +111,38 @@ def lay_out(
             if not block:
                 plain[item.tag] = route
         numbers.append(route or 0)
-    return np.frombuffer(b"".join(parts), np.uint8), np.array(lengths + numbers, np.int64)
+    return LaidOut(
+        np.frombuffer(b"".join(parts), np.uint8),
+        np.array(lengths + numbers, np.int64),
+        wished[0].queue_id,
+        set(plain),
+    )
 
 
-def pages_of(pages: Pages, first: int, last: int) -> dict[int, Page]:
-    """The pages that completions of these seqs go to, by number; holding them keeps them."""
-    numbers = range(first >> PAGE_BITS, (last >> PAGE_BITS) + 1)
-    return {number: pages.page_of(number * PAGE_ROWS) for number in numbers}
+class Places:
+    """Where completions of a batch go: seqs, and their pages, which it keeps alive."""
+
+    __slots__ = ("_first_page", "_pages", "seqs")
+
+    def __init__(self, pages: Pages, first: int, last: int) -> None:
+        self.seqs = range(first, last + 1)
+        number = self._first_page = first >> PAGE_BITS
+        if number == last >> PAGE_BITS:
+            self._pages: tuple[Page, ...] = (pages.page_of(last),)
+        else:
+            numbers = range(number, (last >> PAGE_BITS) + 1)
+            self._pages = tuple(pages.page_of(number << PAGE_BITS) for number in numbers)
+
+    def page_of(self, seq: int) -> Page:
+        """The page of a member's seq."""
+        return self._pages[(seq >> PAGE_BITS) - self._first_page]
 
 
 class BatchReceipts(Sequence[SendReceipt]):
     """Receipts of a batch that is stored, in the order of its messages."""
 
-    def __init__(self, pages: dict[int, Page], seqs: range, topic: str, level: Level) -> None:
-        self._pages = pages
+    def __init__(self, places: Places, seqs: range, topic: str, level: int) -> None:
+        self._places = places
         self._seqs = seqs
         self._topic = topic
         self._level = level
@@ -69,17 +156,44 @@ class BatchReceipts(Sequence[SendReceipt]):
     def __getitem__(self, index: slice) -> Sequence[SendReceipt]: ...
     def __getitem__(self, index: int | slice) -> SendReceipt | Sequence[SendReceipt]:
         if isinstance(index, slice):
-            return BatchReceipts(self._pages, self._seqs[index], self._topic, self._level)
-        return self.future(self._seqs[index]).result()
+            return BatchReceipts(self._places, self._seqs[index], self._topic, self._level)
+        return self._future(self._seqs[index]).result()
 
-    def future(self, seq: int) -> ReceiptFuture:
-        """The receipt of one seq, which may not have come yet."""
-        return ReceiptFuture.of(self._pages[seq >> PAGE_BITS], seq, self._topic, self._level)
+    def _future(self, seq: int) -> ReceiptFuture:
+        return ReceiptFuture.of(self._places.page_of(seq), seq, self._topic, self._level)
 
     def cause(self) -> BaseException | None:
         """Of a batch that was refused: why, told by the member that is to blame."""
         for seq in self._seqs:
-            row = self._pages[seq >> PAGE_BITS].rows[seq & (PAGE_ROWS - 1)]
+            row = self._places.page_of(seq).rows[seq & (PAGE_ROWS - 1)]
             if row[frames.OUT_STATUS] != Status.BATCH_REFUSED:
-                return self.future(seq).exception()
+                return self._future(seq).exception()
         return None
+
+
+class BatchFuture(Pending[Sequence[SendReceipt]]):
+    """`concurrent.futures.Future` of a batch's receipts.
+
+    Completions come in order, and all members end alike: the last one decides.
+    """
+
+    _places: Places
+
+    @classmethod
+    def of(cls, places: Places, seq: int, topic: str, level: Level) -> BatchFuture:
+        """The receipts at these places, decided by `seq`, the last one."""
+        future = cls()
+        future._places, future._seq, future._topic = places, seq, topic
+        future._page = places.page_of(seq)
+        if level:
+            future._level = level
+        return future
+
+    def _receipts(self) -> BatchReceipts:
+        return BatchReceipts(self._places, self._places.seqs, self._topic, self._level)
+
+    def _outcome(self, row: list[int]) -> Sequence[SendReceipt]:
+        return self._receipts()
+
+    def _refusal(self, status: Status) -> BaseException:
+        return self._receipts().cause() or super()._refusal(status)

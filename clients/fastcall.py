@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shm.codes import Level
 from shm.jit import JIT_OFF
-from shm.kernels import fastput
+from shm.kernels import fastbatch, fastput
 
 _METH_FASTCALL = 0x0080
 _METH_KEYWORDS = 0x0002
@@ -44,9 +44,9 @@ class FastPut:
         asynchronous: Callable[..., object],
     ) -> None:
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
-        self._form = np.zeros(6, np.int64)
+        self._form = np.zeros(fastput.FORM_WORDS, np.int64)
         self._methods = (oneway, urgent, urgent_durable, asynchronous)
-        self._kept: dict[int, tuple[str, str | None]] = {}
+        self._kept: dict[int, list[tuple[str, str | None]]] = {}
         self.state[fastput.FORM] = self._form.ctypes.data
         self.state[fastput.ONEWAY_METHOD] = id(oneway)
         self.state[fastput.URGENT_METHOD] = id(urgent)
@@ -63,6 +63,8 @@ class FastPut:
         self.urgent = self._function("urgent", fastput.urgent.address)
         self.urgent_durable = self._function("durable", fastput.urgent_durable.address)
         self.asynchronous = self._function("send_async", fastput.asynchronous.address)
+        #: `batch(items, topic or None, tag, flags)`: see shm/kernels/fastbatch.py.
+        self.batch = self._function("batch", fastbatch.batch.address)
         self._receipts: tuple[object, ...] = ()
         self._page: object = None
 
@@ -80,6 +82,30 @@ class FastPut:
         places = (fastput.NAME_PAGE, fastput.NAME_SEQ, fastput.NAME_TOPIC, fastput.NAME_LEVEL)
         for place, name in zip(places, names, strict=True):
             self.state[place] = id(name)
+
+    def know_messages(self, kind: type, properties: object) -> None:
+        """Let `batch` read messages: objects of a class, and its default for properties.
+
+        Where they keep their parts is seen in one whose parts are all different objects; if that
+        is not plain to see, all batches go the Python way.
+        """
+        parts = {name: object() for name in ("topic", "body", "tag", "keys", "properties")}
+        queue = object()
+        probe = kind(**parts, queue_id=queue)
+        words = memoryview(ctypes.string_at(id(probe), kind.__basicsize__)).cast("q").tolist()
+        wanted = [id(part) for part in (kind, *parts.values(), queue)]
+        if any(words.count(address) != 1 for address in wanted):
+            return
+        places = (
+            fastput.AT_CLASS, fastput.AT_TOPIC, fastput.AT_BODY, fastput.AT_TAG, fastput.AT_KEYS,
+            fastput.AT_PROPERTIES, fastput.AT_QUEUE,
+        )  # fmt: skip
+        for place, address in zip(places, wanted, strict=True):
+            self.state[place] = words.index(address)
+        self._message = (kind, properties)
+        self.state[fastput.NO_KEYS] = id(())
+        self.state[fastput.NO_PROPERTIES] = id(properties)
+        self.state[fastput.MESSAGE] = id(kind)
 
     def turn_page(self, page: object, last: int) -> None:
         """The page of seqs up to `last`; its caller keeps it alive as long as it may be used."""
@@ -106,9 +132,18 @@ class FastPut:
 
         `level` is what receipts wait for when a call does not say.
         """
-        slot = fastput.cache_slot(id(topic), 0 if tag is None else id(tag))
-        self._kept[slot] = (topic, tag)
-        self.state[slot : slot + 4] = (id(topic), 0 if tag is None else id(tag), route, level)
+        pair = (id(topic), 0 if tag is None else id(tag))
+        first = int(fastput.cache_set(*pair))
+        kept = self._kept.setdefault(first, [])
+        ways = self.state[first : first + 4 * fastput.ROUTE_WAYS].reshape(-1, 4)
+        for way, known in enumerate(kept):
+            if known[0] is topic and known[1] is tag:
+                ways[way] = (*pair, route, level)
+                return
+        ways[1:] = ways[:-1].copy()
+        ways[0] = (*pair, route, level)
+        kept.insert(0, (topic, tag))
+        del kept[fastput.ROUTE_WAYS :]
 
     def _function(self, name: str, address: int) -> Any:  # noqa: ANN401 - a builtin function
         flags = _METH_FASTCALL | _METH_KEYWORDS

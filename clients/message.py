@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from shm import limits
 from shm.errors import MessageIllegal
@@ -29,19 +31,25 @@ class MessageQueue:
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class _Content(msgspec.Struct, frozen=True, gc=False):
+    """What every message has; these two may be given by place."""
+
+    topic: str
+    body: Buffer
+
+
+# No dataclass: a frozen one takes about 2 us to make in Python, this takes 0.15 us in C, and every
+# message sent in a batch or received one by one is one. No message is part of a cycle, so that the
+# collector need not look at those that an application keeps.
+class Message(_Content, frozen=True, kw_only=True, gc=False):
     """A message to send, or one received; the lower fields are filled in by the broker.
 
     Times are Unix milliseconds. `delivery_attempt` counts from 1.
     """
 
-    topic: str
-    body: Buffer
-    _: KW_ONLY
     tag: str | None = None
     keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=lambda: NO_PROPERTIES)
+    properties: Mapping[str, str] = NO_PROPERTIES
     queue_id: int | None = None
     message_id: str | None = None
     queue_offset: int | None = None

@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np
 
 from clients import message as rules
-from clients.batches import BatchReceipts, lay_out, pages_of
+from clients.batches import BatchFuture, LaidOut, Places, Wished, lay_out
 from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.receipts import ReceiptFuture
 from clients.writerlink import WriterLink
-from shm import jit, layout, limits
+from shm import jit, limits
 from shm.codes import EntryFlag, Level
 from shm.errors import MessageIllegal
 from shm.identity import CLIENT_PACKAGES, require_siblings
@@ -29,8 +30,6 @@ RECEIPT: Final = int(EntryFlag.RECEIPT)
 DURABLE: Final = int(EntryFlag.DURABLE)
 URGENT: Final = int(EntryFlag.URGENT)
 BATCH: Final = int(EntryFlag.BATCH)
-#: All receipts of a batch must fit into the ring that they come through.
-BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1
 #: Receipts asked for between two looks at the completions.
 LOOK_MASK: Final = 1023
 _TAG: Final = {"tag"}
@@ -70,6 +69,7 @@ class Producer:
                 self._send_async,
             )
             fast.make_receipts(ReceiptFuture, self._link.turn_page)
+            fast.know_messages(Message, NO_PROPERTIES)
             # Shadows the method: the native function takes the common case, the method the rest.
             self.send_oneway = fast.oneway  # type: ignore[method-assign]
             self.send_async = fast.asynchronous  # type: ignore[method-assign]
@@ -130,44 +130,46 @@ class Producer:
 
     def send_batch(
         self,
-        messages: Iterable[Message],
+        messages: Iterable[Message] | str,
+        bodies: Iterable[Any] | None = None,
         *,
         durability: str | None = None,
         timeout: float | None = None,
+        **parts: Any,  # noqa: ANN401 - tag, keys, properties, queue_id
     ) -> Sequence[SendReceipt]:
-        """Send messages of one topic into one queue: all are stored or none.
+        """Send messages of one topic into one queue, and wait: all are stored or none.
 
-        Holds also when processes are killed; ADR 0006 says what a power cut may leave.
+        `send_batch([Message(...), ...])`, or `send_batch("orders", bodies, tag="paid")` where all
+        have the same parts. Holds also when processes are killed; ADR 0006 says what a power cut
+        may leave.
         """
-        wished = list(messages)
-        if not wished:
+        wished = Wished(messages, bodies, parts)
+        if not wished.items:
             return []
-        topic = wished[0].topic
-        if any(item.topic != topic or item.queue_id != wished[0].queue_id for item in wished):
-            raise MessageIllegal("the messages of a batch have one topic and one queue id (RD-61)")
-        if len(wished) > BATCH_MAX:
-            raise MessageIllegal(f"a batch of {len(wished)} messages: {BATCH_MAX} are allowed")
-        level = self._level_of(topic, durability)
-        flags = BATCH | RECEIPT | URGENT | (DURABLE if level == Level.DURABLE else 0)
-        with self._link.lock:
-            deadline = self._link.deadline(timeout)
-            payload, lengths = lay_out(wished, self._link.routes, self._link.living(deadline))
-            self._fill_form(flags, 0, wished[0].queue_id)
-            last = self._link.put_until_room(
-                lambda: self._link.lane.put_batch(self._form, payload, lengths),
-                deadline,
-                len(payload) + len(wished) * layout.ENTRY_BYTES,
-            )
-            first = last - len(wished) + 1
-            pages = pages_of(self._link.pages, first, last)
-        self._link.ring_if_wanted()
-        receipts = BatchReceipts(pages, range(first, last + 1), topic, level)
-        # Completions come in order, and all members end alike.
-        try:
-            receipts.future(last).result(self._link.timeout if timeout is None else timeout)
-        except MessageIllegal as error:
-            raise receipts.cause() or error from None
-        return receipts
+        future = self._send_batch(wished, durability, URGENT, timeout)
+        return future.result(self._link.timeout if timeout is None else timeout)
+
+    def send_batch_async(
+        self,
+        messages: Iterable[Message] | str,
+        bodies: Iterable[Any] | None = None,
+        *,
+        durability: str | None = None,
+        timeout: float | None = None,
+        **parts: Any,  # noqa: ANN401 - as for send_batch
+    ) -> Future[Sequence[SendReceipt]]:
+        """As `send_batch` without waiting: several batches are on their way at a time.
+
+        `timeout` bounds the wait for room. Raises MessageIllegal, TopicNotFound, QueueFull; what
+        the broker refuses is raised by the future.
+        """
+        wished = Wished(messages, bodies, parts)
+        if not wished.items:
+            raise MessageIllegal("a batch without messages")
+        future = self._send_batch(wished, durability, 0, timeout)
+        if future._seq & LOOK_MASK < len(wished.items):
+            self._link.look()
+        return future
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent is in the log. Raises what a oneway send was refused with."""
@@ -177,6 +179,51 @@ class Producer:
         self._link.raise_refusal()
 
     # --------------------------------------------------------------------------------- the one way
+
+    def _send_batch(
+        self, wished: Wished, durability: str | None, flags: int, timeout: float | None
+    ) -> BatchFuture:
+        level = self._known_level(wished.topic, durability)
+        if level is None:
+            level = self._level_of(wished.topic, durability)
+        flags |= BATCH | RECEIPT | (DURABLE if level == Level.DURABLE else 0)
+        link = self._link
+        with link.lock:
+            last = self._put_plain(wished, flags)
+            if last <= 0:
+                last = self._put_batch(wished, flags, link.deadline(timeout))
+            places = Places(link.pages, last - len(wished.items) + 1, last)
+        return BatchFuture.of(places, last, wished.topic, level)
+
+    def _put_plain(self, wished: Wished, flags: int) -> int:
+        """Try the native put: the last seq, 0 if it does not serve this batch, or FULL."""
+        fast = self._link.fast
+        if fast is None or not wished.is_plain:
+            return 0
+        return int(fast.batch(wished.items, wished.common_topic, wished.tag, flags))
+
+    def _put_batch(self, wished: Wished, flags: int, deadline: int) -> int:
+        """Put a batch as soon as there is room; its last seq. The lock is held."""
+        link = self._link
+        link.require_open()
+        laid: LaidOut | None = None
+
+        def attempt() -> int:
+            nonlocal laid
+            last = self._put_plain(wished, flags)
+            if last:
+                return last
+            if laid is None:
+                laid = lay_out(wished.messages(), link.routes, link.living(deadline))
+            self._fill_form(flags, 0, laid.queue_id)
+            return link.lane.put_batch(self._form, laid.payload, laid.lengths)
+
+        last = link.put_until_room(attempt, deadline, lambda: laid.entry_bytes if laid else 0)
+        link.ring_if_wanted()
+        if laid is not None:
+            for tag in laid.tags:
+                self._teach(wished.topic, tag)
+        return last
 
     def _send(
         self, wished: Message, durability: str | None, flags: int, timeout: float | None
@@ -251,7 +298,9 @@ class Producer:
             self._fill_form(flags, route, wished.queue_id)
             extra_array = np.frombuffer(extra, np.uint8) if extra else _NONE
             seq = self._link.put_until_room(
-                lambda: self._link.lane.put(self._form, body, extra_array), deadline, len(body)
+                lambda: self._link.lane.put(self._form, body, extra_array),
+                deadline,
+                lambda: len(body),
             )
         self._link.ring_if_wanted()
         return seq

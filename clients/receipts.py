@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS
 _PENDING = "PENDING"
+R = TypeVar("R")
 
 
 class Page:
@@ -75,7 +76,7 @@ class Pages:
 class Waits(Protocol):
     """What a receipt needs of its producer's link."""
 
-    def drive(self, receipt: ReceiptFuture, timeout: float | None) -> None:
+    def drive(self, receipt: Pending[Any], timeout: float | None) -> None:
         """Take completions until the receipt is decided; raises as `result` does."""
         ...
 
@@ -83,7 +84,7 @@ class Waits(Protocol):
         """Take what is there without waiting."""
         ...
 
-    def watch(self, receipt: ReceiptFuture) -> None:
+    def watch(self, receipt: Pending[Any]) -> None:
         """Decide the receipt from a thread of the producer's as soon as it can be."""
         ...
 
@@ -95,8 +96,11 @@ class Waits(Protocol):
     identity: tuple[str, bytes]
 
 
-class ReceiptFuture(Future[SendReceipt]):
-    """`concurrent.futures.Future[SendReceipt]`, decided when looked at, or for its callbacks."""
+class Pending(Future[R]):
+    """A `concurrent.futures.Future`, decided when looked at, or for its callbacks.
+
+    Subclasses say what it becomes once the completion of `_seq` is there.
+    """
 
     # Defaults instead of Future.__init__, which makes a Condition for each object. The native put
     # makes objects and sets the three attributes by itself.
@@ -105,19 +109,16 @@ class ReceiptFuture(Future[SendReceipt]):
     _topic: str
     _level: int = Level.WRITTEN
     _state = _PENDING
-    _result: SendReceipt | None = None
+    _result: R | None = None
     _exception: BaseException | None = None
 
     def __init__(self) -> None: ...
 
-    @classmethod
-    def of(cls, page: Page, seq: int, topic: str, level: Level) -> ReceiptFuture:
-        """The receipt of a seq that waits for a level."""
-        receipt = cls()
-        receipt._page, receipt._seq, receipt._topic = page, seq, topic
-        if level:
-            receipt._level = level
-        return receipt
+    def _outcome(self, row: list[int]) -> R:
+        raise NotImplementedError
+
+    def _refusal(self, status: Status) -> BaseException:
+        return refusal(status, self._topic)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name == "_condition":
@@ -140,23 +141,23 @@ class ReceiptFuture(Future[SendReceipt]):
         row: list[int] = self._page.rows[self._seq & (PAGE_ROWS - 1)].tolist()
         if row[frames.OUT_SEQ] != self._seq:
             return False
-        topic, level = self._topic, self._level
+        level = self._level
         status = row[frames.OUT_STATUS]
         if status > Status.DUPLICATE and status != Status.UNKNOWN_POSITION:
-            self.set_exception(refusal(Status(status), topic))
+            self.set_exception(self._refusal(Status(status)))
             return True
         if level and self._page.owner.durable() < row[frames.OUT_END]:
             return False
-        self._finish(self._receipt(row))
+        self._finish(self._outcome(row))
         return True
 
-    def _finish(self, receipt: SendReceipt) -> None:
+    def _finish(self, outcome: R) -> None:
         """`set_result`, without making the Condition that nobody has asked for.
 
         Whoever adds a callback or waiter makes the Condition before it looks at the state; so
         either it sees the state set here, or its Condition is seen here.
         """
-        self._result = receipt
+        self._result = outcome
         self._state = "FINISHED"
         condition = self.__dict__.get("_condition")
         if condition is not None:
@@ -166,18 +167,6 @@ class ReceiptFuture(Future[SendReceipt]):
                 condition.notify_all()
             if "_done_callbacks" in self.__dict__:
                 self._invoke_callbacks()
-
-    def _receipt(self, row: list[int]) -> SendReceipt:
-        prefix, host = self._page.owner.identity
-        position = row[frames.OUT_POSITION]
-        queue = row[frames.OUT_QUEUE]
-        return SendReceipt(
-            f"{prefix}{self._seq:012X}",
-            offset_message_id(host, position) if position >= 0 else "",
-            MessageQueue(self._topic, queue if queue < 1 << 31 else -1),
-            row[frames.OUT_OFFSET],
-            "durable" if self._level else "written",
-        )
 
     @property
     def wanted_end(self) -> int:
@@ -200,9 +189,9 @@ class ReceiptFuture(Future[SendReceipt]):
         """A message that was handed over can't be called back."""
         return False
 
-    def result(self, timeout: float | None = None) -> SendReceipt:
+    def result(self, timeout: float | None = None) -> R:
         """The receipt. Raises what the broker refused with, Timeout, BrokerGone, StoreFailed."""
-        if self._state == _PENDING:
+        if not self.settle():
             self._page.owner.drive(self, timeout)
         if self._exception is None and self._result is not None:
             return self._result
@@ -214,11 +203,36 @@ class ReceiptFuture(Future[SendReceipt]):
             self._page.owner.drive(self, timeout)
         return super().exception(0)
 
-    def add_done_callback(self, fn: Callable[[Future[SendReceipt]], object]) -> None:
+    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Call `fn(future)` once decided: now, or in a thread of the producer's."""
         super().add_done_callback(fn)
         if self._state == _PENDING:
             self._page.owner.watch(self)
+
+
+class ReceiptFuture(Pending[SendReceipt]):
+    """`concurrent.futures.Future[SendReceipt]` of one message."""
+
+    @classmethod
+    def of(cls, page: Page, seq: int, topic: str, level: int) -> ReceiptFuture:
+        """The receipt of a seq that waits for a level."""
+        receipt = cls()
+        receipt._page, receipt._seq, receipt._topic = page, seq, topic
+        if level:
+            receipt._level = level
+        return receipt
+
+    def _outcome(self, row: list[int]) -> SendReceipt:
+        prefix, host = self._page.owner.identity
+        position = row[frames.OUT_POSITION]
+        queue = row[frames.OUT_QUEUE]
+        return SendReceipt(
+            f"{prefix}{self._seq:012X}",
+            offset_message_id(host, position) if position >= 0 else "",
+            MessageQueue(self._topic, queue if queue < 1 << 31 else -1),
+            row[frames.OUT_OFFSET],
+            "durable" if self._level else "written",
+        )
 
 
 def refusal(status: Status, topic: str) -> errors.GantryError:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from clients.fastcall import FastPut
 from clients.lane import DRAIN_ROWS, WriterLane
-from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, ReceiptFuture, refusal
+from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from clients.routes import Routes
 from clients.session import Session
 from shm import layout, limits
@@ -52,7 +53,7 @@ class WriterLink:
         self.identity = (self._identity.hex().upper(), _HOST + BROKER_PORT.to_bytes(4, "big"))
         self._up_bytes = 0
         self._refused: GantryError | None = None
-        self._watched: list[ReceiptFuture] = []
+        self._watched: list[Pending[Any]] = []
         self._sleepers = 0
         self._watcher: threading.Thread | None = None
 
@@ -69,15 +70,20 @@ class WriterLink:
         if refused is not None:
             raise refused
 
-    def put_until_room(self, attempt: Any, deadline: int, size: int) -> int:  # noqa: ANN401
-        """Put until the ring has room. Raises QueueFull, or BrokerGone and the like."""
+    def put_until_room(
+        self, attempt: Callable[[], int], deadline: int, size: Callable[[], int]
+    ) -> int:
+        """Put until the ring has room. Raises QueueFull, or BrokerGone and the like.
+
+        `size` tells the bytes of what was too large for the ring.
+        """
         while True:
             seen = self.lane.taken()  # before the attempt: what it may miss must wake us
             result = int(attempt())
             if result > 0:
                 return result
             if result == ring.TOO_LARGE:
-                self._enlarge(size, deadline)
+                self._enlarge(size(), deadline)
                 continue
             self.look()
             moved = self._wait_once(deadline, lambda seen=seen: self.lane.taken() != seen)
@@ -88,7 +94,7 @@ class WriterLink:
                     timeout=self.timeout,
                 )
 
-    def drive(self, receipt: ReceiptFuture, timeout: float | None) -> None:
+    def drive(self, receipt: Pending[Any], timeout: float | None) -> None:
         """Take completions until the receipt is decided."""
         deadline = self.deadline(timeout)
         while True:
@@ -103,7 +109,7 @@ class WriterLink:
                     seq=receipt._seq,
                 )
 
-    def _spin(self, receipt: ReceiptFuture) -> bool:
+    def _spin(self, receipt: Pending[Any]) -> bool:
         """A short look-out before sleeping: a wake-up costs more than the broker's answer."""
         wanted = receipt.wanted_end
         if wanted:
@@ -117,7 +123,7 @@ class WriterLink:
         self.look()
         return receipt.settle()
 
-    def _wait_receipt(self, receipt: ReceiptFuture, deadline: int) -> bool:
+    def _wait_receipt(self, receipt: Pending[Any], deadline: int) -> bool:
         wanted = receipt.wanted_end
         if wanted:
             at = layout.ARENA_DURABLE_WANTED
@@ -167,11 +173,17 @@ class WriterLink:
     def wait_taken(self, deadline: int) -> None:
         """Until all that is put by now is in the log; a new session's ring has it once more."""
         lane, end = self.lane, self.lane.put_end
-        while lane.taken() < end:
-            if not self._wait_once(deadline, lambda lane=lane, end=end: lane.taken() >= end):
-                raise Timeout("not everything is in the log yet", seen=lane.taken())
-            if self.lane is not lane:
+
+        def settled() -> bool:
+            nonlocal lane, end
+            self.look()  # a ring full of answers that nobody takes would hold the writer up
+            if self.lane is not lane:  # another thread may have attached again meanwhile
                 lane, end = self.lane, self.lane.put_end
+            return lane.taken() >= end
+
+        while not settled():
+            if not self._wait_once(deadline, settled):
+                raise Timeout("not everything is in the log yet", seen=lane.taken())
 
     def look(self) -> None:
         """Take the completions that are there, without waiting."""
@@ -205,7 +217,7 @@ class WriterLink:
                 self._refused = refusal(Status(int(row[frames.OUT_STATUS])), "a topic")
                 return
 
-    def watch(self, receipt: ReceiptFuture) -> None:
+    def watch(self, receipt: Pending[Any]) -> None:
         """Decide receipts that have callbacks in a thread of our own."""
         with self.lock:
             self._watched.append(receipt)

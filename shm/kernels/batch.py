@@ -92,6 +92,7 @@ def take_batch(
     count = head[COUNT]
     first_seq = head[SEQ]
     result[RESULT_FLAGS] = head[FLAGS]
+    batch[frames.FLAGS_SEEN] |= head[FLAGS]
     saved = (
         batch[frames.FILLED], batch[frames.RECORDS], batch[frames.WANTED], lane[frames.DOWN_CURSOR],
     )  # fmt: skip

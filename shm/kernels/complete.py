@@ -117,7 +117,7 @@ def settle_lane(arena: Bytes, lane: Words) -> int:
     """Publish what `drain_lane` has done once it is in the log; returns the client's sleep flag."""
     # SYNC POINT: down tail (other end: `take_completions`)
     atomics.store_release(arena, lane[frames.CONTROL] + LANE_DOWN_TAIL, lane[frames.DOWN_CURSOR])
-    # SYNC POINT: up head (other end: `_reserve`)
+    # SYNC POINT: up head (other end: `reserve`)
     atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_HEAD, lane[frames.UP_CURSOR])
     # SYNC POINT: sleep (other end: `arm`)
     atomics.fence()

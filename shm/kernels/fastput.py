@@ -2,10 +2,10 @@
 
 `send_oneway("t", body, tag="x")`, `send_async` (with a `durability`, too) and the put of `send` in
 their common form: a topic and a tag met before, a body of type bytes. Anything else goes to the
-Python method that the
-state names. This is the one place that takes addresses: the state is an array of the producer's,
-which outlives the function. Python's own functions are used, no layout of its objects is assumed,
-and the GIL is held from start to end, so threads of one producer take turns.
+Python method that the state names. This and `fastbatch` are the places that take addresses: the
+state is an array of the producer's, which outlives the function. Python's own functions are used,
+no layout of its objects is assumed, and the GIL is held from start to end, so threads of one
+producer take turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Words of the state.
 ARENA: Final = 0  # address of the arena
 LANE: Final = 1  # address of the lane's words
-FORM: Final = 2  # address of six words for the entry's form
+FORM: Final = 2  # address of FORM_WORDS: those of the entry's form, and more for a batch
 BELL: Final = 3  # descriptor of the writer's bell
 ENABLED: Final = 4  # 0: always take the Python way
 ONEWAY_METHOD: Final = 5  # address of the Python method for everything else
@@ -55,9 +55,21 @@ ONE: Final = 9  # holds 1, what a bell is rung with
 LENGTH: Final = 10  # where Python puts the body's length
 DATA: Final = 11  # and its address
 TIME: Final = 12  # two words: seconds and nanoseconds
-ROUTES: Final = 32  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, level
+MESSAGE: Final = 39  # address of the class of messages
+NO_KEYS: Final = 40  # addresses of what stands there in a message that has none
+NO_PROPERTIES: Final = 41
+AT_CLASS: Final = 32  # which word of a message is the address of its class, topic, ...
+AT_TOPIC: Final = 33
+AT_BODY: Final = 34
+AT_TAG: Final = 35
+AT_KEYS: Final = 36
+AT_PROPERTIES: Final = 37
+AT_QUEUE: Final = 38
+ROUTES: Final = 48  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, level
 ROUTE_ROOM: Final = 256
+ROUTE_WAYS: Final = 4
 STATE_WORDS: Final = ROUTES + 4 * ROUTE_ROOM
+FORM_WORDS: Final = 9
 
 RECEIPT = int(EntryFlag.RECEIPT)
 SYNC = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
@@ -68,9 +80,11 @@ NOT_ASKED: Final = -1
 CLOCK_REALTIME_COARSE = 5
 
 
-def cache_slot(topic: int, tag: int) -> int:
-    """First word of the cache entry for a pair of object addresses."""
-    return ROUTES + 4 * (((topic >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
+@kernel()
+def cache_set(topic: int, tag: int) -> int:
+    """First word of the ROUTE_WAYS cache entries where a pair of object addresses may be."""
+    mixed = ((topic >> 4) ^ (tag >> 4) * 31) & (ROUTE_ROOM // ROUTE_WAYS - 1)
+    return ROUTES + 4 * ROUTE_WAYS * mixed
 
 
 if not JIT_OFF:
@@ -78,20 +92,30 @@ if not JIT_OFF:
 
     _C = Callable[..., int]  # a function of libc or of Python; all arguments are numbers
     _word = types.int64
-    _as_bytes: _C = types.ExternalFunction(
+    as_bytes: _C = types.ExternalFunction(
         "PyBytes_AsStringAndSize", types.int32(_word, _word, _word)
     )
     _names_size: _C = types.ExternalFunction("PyTuple_Size", _word(_word))
     _names_item: _C = types.ExternalFunction("PyTuple_GetItem", _word(_word, _word))
-    _clear: _C = types.ExternalFunction("PyErr_Clear", types.void())
+    clear_error: _C = types.ExternalFunction("PyErr_Clear", types.void())
     _set: _C = types.ExternalFunction("PyObject_SetAttr", types.int32(_word, _word, _word))
     _release: _C = types.ExternalFunction("Py_DecRef", types.void(_word))
     _retain: _C = types.ExternalFunction("Py_IncRef", types.void(_word))
-    _number: _C = types.ExternalFunction("PyLong_FromLongLong", _word(_word))
-    _address: _C = types.ExternalFunction("PyLong_AsVoidPtr", _word(_word))
+    number_object: _C = types.ExternalFunction("PyLong_FromLongLong", _word(_word))
+    address_of: _C = types.ExternalFunction("PyLong_AsVoidPtr", _word(_word))
     _call: _C = types.ExternalFunction("PyObject_Vectorcall", _word(_word, _word, _word, _word))
-    _clock: _C = types.ExternalFunction("clock_gettime", types.int32(types.int32, _word))
-    _write: _C = types.ExternalFunction("write", _word(types.int32, _word, _word))
+    clock: _C = types.ExternalFunction("clock_gettime", types.int32(types.int32, _word))
+    write_to: _C = types.ExternalFunction("write", _word(types.int32, _word, _word))
+
+    @kernel()
+    def cached_route(state: Words, topic: int, tag: int) -> int:
+        """First word of the cache entry of a pair (no tag: 0), or 0 if it was not met before."""
+        slot = cache_set(topic, tag)
+        for _ in range(ROUTE_WAYS):
+            if state[slot] == topic and state[slot + 1] == tag:
+                return slot
+            slot += 4
+        return 0
 
     @kernel()
     def _tag_of(state: Words, arguments: int, count: int, names: int) -> int:
@@ -120,7 +144,7 @@ if not JIT_OFF:
     @kernel()
     def _future(state: Words, base: int, topic: int, seq: int, level: int) -> int:
         """A receipt of the class FUTURE with its attributes; 0 with an exception set."""
-        number = _number(seq)
+        number = number_object(seq)
         page = state[PAGE]
         if seq > state[PAGE_LAST]:
             state[SEQ_OBJECT] = number
@@ -146,8 +170,8 @@ if not JIT_OFF:
         """
         call = machine.words_at(arguments)
         tag = _tag_of(state, arguments, count, names)
-        slot = ROUTES + 4 * (((call[0] >> 4) ^ (tag >> 6)) & (ROUTE_ROOM - 1))
-        if tag < 0 or state[slot] != call[0] or state[slot + 1] != tag:
+        slot = cached_route(state, call[0], tag) if tag >= 0 else 0
+        if not slot:
             return 0
         if flags == RECEIPT:
             if state[ASKED] == NOT_ASKED:
@@ -155,10 +179,10 @@ if not JIT_OFF:
             flags |= DURABLE if state[ASKED] == 1 else 0
         elif state[ASKED] != NOT_ASKED:
             return 0
-        if _as_bytes(call[1], base + 8 * DATA, base + 8 * LENGTH) != 0:
-            _clear()
+        if as_bytes(call[1], base + 8 * DATA, base + 8 * LENGTH) != 0:
+            clear_error()
             return 0
-        _clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
+        clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
         form = machine.words_at(state[FORM])
         form[0] = flags
         form[1] = state[slot + 2]
@@ -173,13 +197,13 @@ if not JIT_OFF:
         if seq < 0:
             return 0
         if lane[frames.RING]:
-            _write(state[BELL], base + 8 * ONE, 8)
+            write_to(state[BELL], base + 8 * ONE, 8)
         return seq
 
     @native(_word, _word, _word, _word, _word)
     def oneway(owner: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message, return None."""
-        base = _address(owner)
+        base = address_of(owner)
         state = machine.words_at(base)
         if _submit(state, base, arguments, count, names, 0) == 0:
             return _call(state[ONEWAY_METHOD], arguments, count, names)
@@ -193,17 +217,17 @@ if not JIT_OFF:
 
         The writer is woken from a nap.
         """
-        base = _address(owner)
+        base = address_of(owner)
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, SYNC)
         if seq == 0:
             return _call(state[URGENT_METHOD], arguments, count, names)
-        return _number(seq)
+        return number_object(seq)
 
     @native(_word, _word, _word, _word, _word)
     def asynchronous(owner: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message, return its receipt as a future."""
-        base = _address(owner)
+        base = address_of(owner)
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, RECEIPT)
         if seq == 0:
@@ -215,9 +239,9 @@ if not JIT_OFF:
     @native(_word, _word, _word, _word, _word)
     def urgent_durable(owner: int, arguments: int, count: int, names: int) -> int:
         """As `urgent`; the flusher is to sync at once."""
-        base = _address(owner)
+        base = address_of(owner)
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, SYNC_DURABLE)
         if seq == 0:
             return _call(state[DURABLE_METHOD], arguments, count, names)
-        return _number(seq)
+        return number_object(seq)

@@ -197,7 +197,7 @@ def _wants_bell(arena: Bytes, lane: Words, flags: int) -> int:
 
 
 @kernel()
-def _reserve(arena: Bytes, lane: Words, cursor: int, size: int) -> int:
+def reserve(arena: Bytes, lane: Words, cursor: int, size: int) -> int:
     """Where an entry of `size` bytes goes if the client's tail is `cursor`; pads at the wrap.
 
     Returns the tail at which the entry starts, or FULL. Publishes nothing.
@@ -248,21 +248,27 @@ def fill_send(
 
 
 @kernel()
+def publish_entries(arena: Bytes, lane: Words, end: int, seq: int, flags: int) -> None:
+    """Show the agent all that was written up to `end` by one store of the tail."""
+    lane[frames.SEQ] = seq
+    lane[frames.UP_CURSOR] = end
+    # SYNC POINT: up tail (other end: `drain_lane`)
+    atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, end)
+    lane[frames.RING] = _wants_bell(arena, lane, flags)
+
+
+@kernel()
 def put_send(arena: Bytes, lane: Words, form: Words, payload: tuple[Bytes, int, Bytes, int]) -> int:
     """`put` over raw memory."""
     size = (ENTRY_BYTES + payload[1] + payload[3] + 7) & ~7
     if 2 * size > lane[frames.UP_MASK] + 1:
         return TOO_LARGE
-    start = _reserve(arena, lane, lane[frames.UP_CURSOR], size)
+    start = reserve(arena, lane, lane[frames.UP_CURSOR], size)
     if start < 0:
         return FULL
     seq: int = lane[frames.SEQ] + 1
     fill_send(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), seq, form, payload)
-    lane[frames.SEQ] = seq
-    lane[frames.UP_CURSOR] = start + size
-    # SYNC POINT: up tail (other end: `drain_lane`)
-    atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, start + size)
-    lane[frames.RING] = _wants_bell(arena, lane, form[0])
+    publish_entries(arena, lane, start + size, seq, form[0])
     return seq
 
 
@@ -292,7 +298,7 @@ def _put_batch(
     for index in range(count):
         body, extra = lengths[2 * index], lengths[2 * index + 1]
         size = (ENTRY_BYTES + body + extra + 7) & ~7
-        start = _reserve(arena, lane, cursor, size)
+        start = reserve(arena, lane, cursor, size)
         if start < 0:
             return FULL
         seq += 1
@@ -302,11 +308,7 @@ def _put_batch(
         fill_send(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), seq, form, parts)
         at += body + extra
         cursor = start + size
-    lane[frames.SEQ] = seq
-    lane[frames.UP_CURSOR] = cursor
-    # SYNC POINT: up tail (other end: `drain_lane`)
-    atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, cursor)
-    lane[frames.RING] = _wants_bell(arena, lane, form[0])
+    publish_entries(arena, lane, cursor, seq, form[0])
     return seq
 
 
@@ -329,15 +331,11 @@ def put_raw(arena: Bytes, lane: Words, entry: Bytes) -> int:
     size = entry.size
     if 2 * size > lane[frames.UP_MASK] + 1:
         return TOO_LARGE
-    start = _reserve(arena, lane, lane[frames.UP_CURSOR], size)
+    start = reserve(arena, lane, lane[frames.UP_CURSOR], size)
     if start < 0:
         return FULL
     machine.copy(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), entry, 0, size)
-    lane[frames.SEQ] = machine.load64(entry, ENTRY_SEQ)
-    lane[frames.UP_CURSOR] = start + size
-    # SYNC POINT: up tail (other end: `drain_lane`)
-    atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, start + size)
-    lane[frames.RING] = _wants_bell(arena, lane, URGENT)
+    publish_entries(arena, lane, start + size, machine.load64(entry, ENTRY_SEQ), URGENT)
     return 1
 
 

@@ -59,6 +59,8 @@ def test_a_full_ring_pushes_back_and_goes_on(start_broker: Callable[..., Broker]
         producer.send("orders", BODY)
     with pytest.raises(QueueFull):
         producer.send_batch([Message("orders", BODY) for _ in range(10)])
+    with pytest.raises(QueueFull):
+        producer.send_batch_async("orders", [BODY] * 10)
     with pytest.raises(Timeout):
         producer.flush()
     os.kill(writer, signal.SIGCONT)

@@ -166,17 +166,22 @@ def test_a_batch_in_flight_is_taken_over_whole(start_broker: Callable[..., Broke
         poll_until(lambda: producer._link.lane.seq == 56, "the batch is in the ring")
         for index in range(20):
             producer.send_oneway("orders", b"oneway-%d" % index)
+        flying = [[b"flying-%d-%d" % (number, index) for index in range(30)] for number in range(3)]
+        futures = [producer.send_batch_async("orders", bodies) for bodies in flying]
         kill(broker)
         broker.start()
         producer.flush()
         assert {future.result().durability for future in singles} == {"written"}
         receipts = sending.result(PATIENCE_S)
         threads.shutdown()
+        flown = [future.result(PATIENCE_S) for future in futures]
+        producer.send_batch([Message("orders", b"afterwards")] * 2)
     records = stopped_store(broker)
-    assert len(records) == 1 + 5 + 50 + 20
-    require_whole([batch], records)
+    assert len(records) == 1 + 5 + 50 + 20 + 90 + 2
+    require_whole([batch, *flying], records)
     by_id = {item.message_id: item for item in records}
-    assert [by_id[receipt.message_id].record.body for receipt in receipts] == batch
+    for bodies, told in zip([batch, *flying], [receipts, *flown], strict=True):
+        assert [by_id[receipt.message_id].record.body for receipt in told] == bodies
 
 
 def test_without_a_broker_a_producer_says_so_and_goes_on_later(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
-
 import numpy as np
 import pytest
 
@@ -104,7 +102,7 @@ def test_all_properties_together_have_a_limit() -> None:
 
 def test_messages_do_not_change() -> None:
     message = Message("orders", b"x", tag="a")
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         message.tag = "b"  # type: ignore[misc]
     assert message == Message("orders", b"x", tag="a")
     assert message.keys == ()

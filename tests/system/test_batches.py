@@ -1,0 +1,237 @@
+"""Batches in all their forms: one native call or laid out in Python, waited for or in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clients.producer
+from clients.fastcall import FastPut, is_available
+from clients.message import NO_PROPERTIES, Message, SendReceipt
+from clients.producer import Producer
+from clients.receipts import PAGE_ROWS
+from gantrymq.temporary import Broker
+from shm.errors import Closed, MessageIllegal
+from shm.kernels import fastput
+from tests.system.test_send import PATIENCE_S, stored
+
+needs_native = pytest.mark.skipif(not is_available(), reason="no native put here")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker.temporary() as running:
+        yield running
+
+
+@pytest.fixture
+def producer(broker: Broker) -> Iterator[Producer]:
+    with Producer(home=broker.home, timeout=PATIENCE_S) as open_producer:
+        yield open_producer
+
+
+class _Special(Message, frozen=True, kw_only=True):
+    """A message of somebody's own class."""
+
+
+def _mixed(topic: str) -> list[Message]:
+    """Every shape of a legal member."""
+    again = "".join(list(topic))  # equal, and another object
+    return [
+        Message(topic, b"plain"),
+        Message(topic, b"tagged", tag="a"),
+        Message(topic, b"other", tag="b"),
+        Message(again, b"equal topic", tag="".join(["a", ""])),
+        Message(topic, b"keys", tag="a", keys=("k1", "k2")),
+        Message(topic, b"properties", properties={"region": "eu"}),
+        Message(topic, bytearray(b"bytearray")),
+        Message(topic, memoryview(b"every other byte")[::2], tag="a"),
+        Message(topic, b""),
+        _Special(topic, b"special", tag="a"),
+        Message(topic, b"long".ljust(70_000, b"."), tag="a"),
+    ]
+
+
+def _told(message: Message) -> tuple[object, ...]:
+    told = {name: text for name, text in message.properties.items() if name == "region"}
+    return bytes(message.body), message.tag, tuple(message.keys), told
+
+
+def _side_by_side(receipts: Sequence[SendReceipt]) -> None:
+    (queue,) = {receipt.message_queue for receipt in receipts}
+    first = receipts[0].queue_offset
+    assert [r.queue_offset for r in receipts] == list(range(first, first + len(receipts))), queue
+    assert len({receipt.message_id for receipt in receipts}) == len(receipts)
+
+
+def test_members_of_any_shape_are_stored_as_they_are(
+    broker: Broker, producer: Producer, unique_name: str
+) -> None:
+    """The first time each goes the Python way; later the native put meets all of them."""
+    for _ in range(3):
+        _side_by_side(producer.send_batch(_mixed(unique_name)))
+    for message in _mixed(unique_name):
+        alone = Message(unique_name, message.body, tag=message.tag)
+        _side_by_side(producer.send_batch([alone, alone]))
+    wanted = [_told(message) for message in _mixed(unique_name)] * 3
+    wanted += [
+        (bytes(message.body), message.tag, (), {})
+        for message in _mixed(unique_name)
+        for _ in range(2)
+    ]
+    found = [_told(message) for message in stored(broker, unique_name, len(wanted))]
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+
+
+def test_bodies_of_one_topic_are_a_batch(
+    broker: Broker, producer: Producer, unique_name: str
+) -> None:
+    bodies: list[Any] = [b"%d" % n for n in range(50)]
+    for _ in range(2):
+        _side_by_side(producer.send_batch(unique_name, bodies))
+        _side_by_side(producer.send_batch(unique_name, bodies, tag="x"))
+    _side_by_side(producer.send_batch(unique_name, (body for body in bodies), tag="x"))
+    _side_by_side(producer.send_batch(unique_name, [*bodies, bytearray(b"array")], tag="x"))
+    receipts = producer.send_batch(unique_name, bodies, tag="y", keys=["k"], queue_id=2)
+    assert {receipt.message_queue.queue_id for receipt in receipts} == {2}
+    found = [_told(message) for message in stored(broker, unique_name, 351)]
+    wanted: list[tuple[object, ...]] = [(body, None, (), {}) for body in bodies + bodies]
+    wanted += [(body, "x", (), {}) for body in bodies] * 4 + [(b"array", "x", (), {})]
+    wanted += [(body, "y", ("k",), {}) for body in bodies]
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+    assert producer.send_batch(unique_name, []) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda send, topic: send(topic),
+        lambda send, topic: send([Message(topic, b"a")], [b"b"]),
+        lambda send, topic: send([Message(topic, b"a")], tag="x"),
+        lambda send, topic: send(topic, b"bytes"),
+        lambda send, topic: send(topic, [b"a", "text"]),
+        lambda send, topic: send(topic, [b"a"], tag=" x"),
+    ],
+)
+def test_what_is_no_batch_is_refused(
+    producer: Producer, unique_name: str, wrong: Callable[..., object]
+) -> None:
+    producer.send_batch(unique_name, [b"first"])
+    for send in (producer.send_batch, producer.send_batch_async):
+        with pytest.raises(MessageIllegal):
+            wrong(send, unique_name)
+    (receipt,) = producer.send_batch(unique_name, [b"second"], queue_id=0)
+    assert receipt.queue_offset <= 1, "nothing of what was refused is there"
+
+
+@needs_native
+def test_known_topics_and_tags_are_not_laid_out_in_python(
+    producer: Producer, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [Message(unique_name, b"%d" % n, tag="abc"[n % 3]) for n in range(100)]
+    producer.send_batch(messages)
+    producer.send_batch(unique_name, [b"x"])
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("laid out in Python")
+
+    monkeypatch.setattr(clients.producer, "lay_out", refuse)
+    _side_by_side(producer.send_batch(messages))
+    _side_by_side(producer.send_batch(tuple(messages), durability="durable"))
+    _side_by_side(producer.send_batch(unique_name, [b"x", b"y"]))
+    with pytest.raises(AssertionError, match="laid out"):
+        producer.send_batch([*messages, Message(unique_name, b"keys", keys=("k",))])
+
+
+def test_many_batches_in_flight(broker: Broker, producer: Producer, unique_name: str) -> None:
+    """More than the rings hold: puts wait for room, and receipts come in order."""
+    batches = [[b"%d-%d" % (number, n) for n in range(60)] for number in range(400)]
+    futures = [producer.send_batch_async(unique_name, bodies, tag="x") for bodies in batches]
+    done, _ = wait(futures[:50], timeout=PATIENCE_S)
+    assert len(done) == 50
+    for future in futures:
+        _side_by_side(future.result(PATIENCE_S))
+    by_place = {
+        (message.queue_id, message.queue_offset): bytes(message.body)
+        for message in stored(broker, unique_name, 400 * 60)
+    }
+    for bodies, future in zip(batches, futures, strict=True):
+        places = [(r.message_queue.queue_id, r.queue_offset) for r in future.result()]
+        assert [by_place[place] for place in places] == bodies
+
+
+def test_a_future_tells_of_a_refusal(producer: Producer, unique_name: str) -> None:
+    good = producer.send_batch_async(unique_name, [b"a", b"b"])
+    bad = producer.send_batch_async(unique_name, [b"a", b"b"], queue_id=99)
+    told: list[BaseException | None] = []
+    bad.add_done_callback(lambda future: told.append(future.exception()))
+    with pytest.raises(MessageIllegal, match="no such queue"):
+        bad.result(PATIENCE_S)
+    assert len(good.result(PATIENCE_S)) == 2
+    wait([bad], timeout=PATIENCE_S)
+    assert [type(error) for error in told] == [MessageIllegal]
+    with pytest.raises(MessageIllegal, match="without messages"):
+        producer.send_batch_async([])
+
+
+def test_receipts_of_a_batch_over_several_pages(producer: Producer, unique_name: str) -> None:
+    """Receipts are looked up long after other sends have taken their pages out of use."""
+    producer.send_batch_async(unique_name, [b"before"] * (PAGE_ROWS - 10))
+    receipts = producer.send_batch(unique_name, [b"x"] * (PAGE_ROWS + 50))
+    for _ in range(4):
+        producer.send_batch_async(unique_name, [b"after"] * PAGE_ROWS)
+    producer.flush()
+    assert len(receipts) == PAGE_ROWS + 50
+    _side_by_side(receipts)
+    assert [r.message_id for r in receipts[-20:]] == [r.message_id for r in receipts][-20:]
+
+
+def test_threads_share_a_producer(broker: Broker, producer: Producer, unique_name: str) -> None:
+    def send(thread: int) -> None:
+        for number in range(20):
+            bodies = [b"%d-%d-%d" % (thread, number, n) for n in range(30)]
+            _side_by_side(producer.send_batch(unique_name, bodies, tag="x"))
+            producer.send_oneway(unique_name, b"between", tag="x")
+
+    with ThreadPoolExecutor(4) as threads:
+        for outcome in [threads.submit(send, thread) for thread in range(4)]:
+            outcome.result(PATIENCE_S)
+    assert len(stored(broker, unique_name, 4 * 20 * 31)) == 4 * 20 * 31
+
+
+def test_a_closed_producer_takes_no_batch(broker: Broker, unique_name: str) -> None:
+    with Producer(home=broker.home, timeout=PATIENCE_S) as producer:
+        producer.send_batch(unique_name, [b"a"])
+    for send in (producer.send_batch, producer.send_batch_async):
+        with pytest.raises(Closed):
+            send(unique_name, [b"b"])
+
+
+@dataclass(frozen=True)
+class _InADictionary:
+    """What the native put cannot read: its parts are not in the object itself."""
+
+    topic: object
+    body: object
+    tag: object
+    keys: object
+    properties: object
+    queue_id: object
+
+
+@needs_native
+def test_where_messages_keep_their_parts_is_seen_or_not_believed() -> None:
+    def nothing(*_: object, **__: object) -> None: ...
+
+    fast = FastPut(nothing, nothing, nothing, nothing)  # type: ignore[arg-type]
+    fast.know_messages(_InADictionary, NO_PROPERTIES)
+    assert fast.state[fastput.MESSAGE] == 0
+    fast.know_messages(Message, NO_PROPERTIES)
+    assert fast.state[fastput.MESSAGE] == id(Message)
+    places = fast.state[fastput.AT_CLASS : fastput.AT_QUEUE + 1]
+    assert len(np.unique(places)) == len(places)
