@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd import epoch
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.epoch import Life
 from brokerd.metadata import Metadata
 from brokerd.recovery import Recovered, recover
 from shm import layout
 from shm.board import Board
-from shm.errors import Corrupt, Incompatible
-from shm.record import Record, encode_record
+from shm.errors import Corrupt
 from shm.storage import read_file
 from tests.sim import scenario
 from tests.support.memory_sessions import MemorySessions
@@ -162,6 +163,7 @@ def test_a_segment_of_wrong_length_behind_the_durable_end_is_removed(size: int) 
 def test_a_segment_of_wrong_length_that_begins_at_the_durable_end_is_removed() -> None:
     machine, storage = stopped_machine()
     names = segments(storage)
+    epoch.mark_running(storage, Life(1, "never stopped"), recover_again(machine, storage).appended)
     checkpoint = CheckpointFile(storage, bytes(16), 1)
     checkpoint.write(int(names[-1]), 0, 0)
     checkpoint.close()
@@ -179,32 +181,6 @@ def test_a_spare_segment_with_two_names_is_forgotten() -> None:
     recover_again(machine, storage)
     assert not storage.exists("gantry/spare")
     assert machine.disk.names.entries[last] is inode
-
-
-def test_records_of_another_broker_behind_our_clean_end_are_not_cut_off() -> None:
-    machine, storage = stopped_machine()
-    settings = machine.configuration.settings
-    end = recover_again(machine, storage).appended
-    checkpoint = CheckpointFile(storage, bytes(16), 1)
-    checkpoint.write(end, 1, end, clean=True)
-    checkpoint.close()
-    base = end // settings.mapped_file_size_commit_log * settings.mapped_file_size_commit_log
-    name = f"commitlog/{base:020d}"
-    foreign = encode_record(
-        Record(
-            physical_offset=end, queue_id=0, queue_offset=0, born_timestamp=1, store_timestamp=2,
-            born_host=bytes(8), store_host=bytes(8), body=b"theirs", topic="plain",
-            properties=b"",
-        )
-    )  # fmt: skip
-    file = storage.open(name, write=True)
-    file.write_at(foreign, end - base)
-    before = read_file(storage, name)
-
-    with pytest.raises(Incompatible, match=f"position {end}"):
-        recover_again(machine, storage)
-
-    assert read_file(storage, name) == before
 
 
 def test_a_clean_stop_counts_until_the_next_start_only() -> None:
