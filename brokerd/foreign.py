@@ -12,22 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from brokerd.checkpoint import read_checkpoint
-from brokerd.commitlog import segment_name
 from brokerd.epoch import ABORT_NAME
-from brokerd.logscan import Piece, walk
-from brokerd.producers import Producers, identified, is_first_property, load_producers
+from brokerd.logend import damaged
+from brokerd.logscan import OURS, THEIRS, Piece, walk
+from brokerd.producers import Producers, identified, load_producers
 from shm import layout, limits
-from shm.errors import Corrupt
 from shm.kernels import scan
 from shm.ranges import EVERYTHING, OPEN, Ranges, read_ranges, write_ranges
 from shm.storage import Storage, read_file
 
 if TYPE_CHECKING:
     from shm.board import Board
-
-OURS = scan.CHECK_PLACE | scan.CHECK_TRAILER
-#: Another broker's records have no trailer, or maybe one that was true of another record (SF-22).
-THEIRS = scan.CHECK_PLACE | scan.CHECK_BODY
 
 
 def settle_ranges(
@@ -86,15 +81,11 @@ def _assumed(storage: Storage, board: Board | None) -> Ranges:
 
 
 def _end_of_ours(storage: Storage, segment_bytes: int, start: int, limit: int | None) -> int:
-    """Where the records end that have a true trailer, and UNIQ_KEY where the writer puts it."""
+    """Where the records end that have a true trailer."""
     end = start
     for piece in walk(storage, segment_bytes, start, limit, OURS, last_ms=0):
-        named = is_first_property(piece.rows)
-        kept = piece.rows if named.all() else piece.rows[: int(np.argmin(named))]
-        if len(kept):
-            end = piece.base + int(kept[-1, scan.AT] + kept[-1, scan.SIZE])
-        if len(kept) < len(piece.rows):
-            break
+        if len(piece.rows):
+            end = piece.base + int(piece.rows[-1, scan.AT] + piece.rows[-1, scan.SIZE])
     return end
 
 
@@ -105,19 +96,15 @@ def _require_none_behind(storage: Storage, segment_bytes: int, begin: int, end: 
     that another broker makes of our records repeat them.
     """
     producers = load_producers(storage)
-    for piece in walk(storage, segment_bytes, max(begin, min(producers.position, end)), end, 0):
+    if producers.position > end:  # it knows what has come to be damaged
+        producers = Producers()
+    for piece in walk(storage, segment_bytes, max(begin, producers.position), end, 0):
         producers.learn(piece.view, piece.rows, piece.base, OPEN)
     for piece in walk(storage, segment_bytes, end, None, THEIRS):
         following = _first_of_ours(piece, producers)
         if following is not None:
-            base = end // segment_bytes * segment_bytes
-            raise Corrupt(
-                f"{segment_name(base)} is damaged at byte {end - base} (log position {end}): a"
-                f" record of ours follows at {following}, and another broker has gone on behind;"
-                " `gantrymq store verify` lists all damage, nothing has been changed",
-                path=segment_name(base),
-                position=end,
-            )
+            why = f"a record of ours follows at {following}, and another broker has gone on"
+            raise damaged(end, segment_bytes, why)
 
 
 def _first_of_ours(piece: Piece, producers: Producers) -> int | None:

@@ -19,6 +19,10 @@ from shm.record_columns import number_names
 from shm.storage import Storage
 
 ROWS_PER_CALL = 16_384
+#: Checks of what GantryMQ wrote (shm.ranges): every record has a true trailer.
+OURS = scan.CHECK_PLACE | scan.CHECK_TRAILER
+#: Another broker's has none, or maybe one that was true of another record (SF-22, SF-24).
+THEIRS = scan.CHECK_PLACE | scan.CHECK_BODY
 
 
 @dataclass(frozen=True, slots=True)

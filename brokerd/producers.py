@@ -32,6 +32,8 @@ FILE = "gantry/producers"
 PRODUCERS_MAX = 100_000
 KEPT_MS = 7 * 86_400_000
 PRODUCER_BYTES = 10
+#: What stands for a client's address (ADR 0005).
+BORN_HOST = bytes([127, 0, 0, 1]) + bytes(4)
 _PRODUCER_DIGITS = 2 * PRODUCER_BYTES
 
 
@@ -115,9 +117,10 @@ class Producers:
         self.position = position
 
 
-def is_first_property(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether UNIQ_KEY stands where the writer puts it; a client may have invented another."""
-    return np.asarray(rows[:, UNIQ_AT] == rows[:, PROPERTIES_AT] + len(b"UNIQ_KEY\x01"), np.bool_)
+def has_our_host(view: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether producers of ours sent these records: their bornHost has no port."""
+    places = rows[:, AT][:, None] + layout.RECORD_BORN_HOST + np.arange(layout.HOST_BYTES_V4)
+    return np.asarray((view[places] == np.frombuffer(BORN_HOST, np.uint8)).all(axis=1), np.bool_)
 
 
 def identified(
@@ -128,7 +131,8 @@ def identified(
     Records that the broker derived share their origin's UNIQ_KEY and are left out: they carry a
     negative preparedTransactionOffset. So are those whose UNIQ_KEY is not the first property.
     """
-    rows = rows[is_first_property(rows) & (rows[:, PREPARED] >= 0)]
+    first = rows[:, UNIQ_AT] == rows[:, PROPERTIES_AT] + len(b"UNIQ_KEY\x01")
+    rows = rows[first & (rows[:, PREPARED] >= 0)]
     digits = _digits(view[rows[:, UNIQ_AT][:, None] + np.arange(UNIQ_BYTES)])
     whole = (digits >= 0).all(axis=1)
     rows, digits = rows[whole], digits[whole]

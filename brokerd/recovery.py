@@ -22,13 +22,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
 from brokerd.commitlog import DIRECTORY, SPARE, segment_bases, segment_name
-from brokerd.foreign import OURS, THEIRS, keep_ranges, settle_ranges
-from brokerd.logscan import Piece, queue_offsets, walk
+from brokerd.foreign import keep_ranges, settle_ranges
+from brokerd.logend import damaged, judge_behind
+from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
 from shm import layout, limits
 from shm.codes import BrokerState
 from shm.errors import Corrupt
@@ -104,7 +102,7 @@ def recover(
     _find_end(storage, segment_bytes, found, ranges, span, progress)
     _judge_end(segment_bytes, found, sure)
     if not ranges.is_open or (checkpoint is None and old_board is None):
-        _judge_behind(storage, segment_bytes, found, ranges)
+        judge_behind(storage, segment_bytes, found.appended, found.store_ms, ranges)
     # The board tells of our own log only, not of one that another broker has gone on with.
     last_board = old_board if ranges.is_open else None
     if last_board is not None:
@@ -184,16 +182,7 @@ def _note_topics(piece: Piece, topics: set[str]) -> None:
 def _judge_end(segment_bytes: int, found: Recovered, durable: int) -> None:
     """The end may not lie below D."""
     if found.appended < durable:
-        raise _damaged(found.appended, segment_bytes, f"the log was durable up to {durable}")
-
-
-def _judge_behind(storage: Storage, segment_bytes: int, found: Recovered, ranges: Ranges) -> None:
-    """Where D is unknown, no record may lie behind the end (LW-4)."""
-    # A torn record of ours at the very end may have a true body.
-    first = found.appended + ranges.is_open
-    following = _record_behind(storage, segment_bytes, first, found.store_ms)
-    if following is not None:
-        raise _damaged(found.appended, segment_bytes, f"a record follows at {following}")
+        raise damaged(found.appended, segment_bytes, f"the log was durable up to {durable}")
 
 
 def _judge_board(found: Recovered, board: Board) -> None:
@@ -203,59 +192,10 @@ def _judge_board(found: Recovered, board: Board) -> None:
     """
     appended = board.word(layout.BOARD_APPENDED)
     if found.appended < appended:
-        raise _damaged(
+        raise damaged(
             found.appended, board.segment_bytes, f"the broker had appended up to {appended}"
         )
     found.appended = appended
-
-
-def _damaged(position: int, segment_bytes: int, why: str) -> Corrupt:
-    base = position // segment_bytes * segment_bytes
-    return Corrupt(
-        f"{segment_name(base)} is damaged at byte {position - base} (log position {position}):"
-        f" {why}; `gantrymq store verify` lists all damage, nothing has been changed",
-        path=segment_name(base),
-        position=position,
-    )
-
-
-def _record_behind(
-    storage: Storage, segment_bytes: int, position: int, store_ms: int
-) -> int | None:
-    """Position of a sound record at or behind a position that was stored at `store_ms` or later.
-
-    Earlier ones are left-overs: RocketMQ does not clear what it cuts off (SF-93).
-    """
-    base = position // segment_bytes * segment_bytes
-    while storage.exists(segment_name(base)):
-        file = storage.open(segment_name(base))
-        view = file.view()
-        file.close()
-        for start in _magics(view, max(position - base, 0)):
-            form = np.array([start, base, THEIRS, 0, 0, 0], np.int64)
-            row = np.zeros(scan.ROW_WORDS, np.int64)
-            if base + start >= position:
-                scan.scan_log(view, form, row)
-                if form[5] and row[scan.STORE_MS] >= store_ms:
-                    return base + start
-        base += segment_bytes
-    return None
-
-
-def _magics(view: NDArray[np.uint8], start: int) -> Iterator[int]:
-    """Where records may begin, from byte `start` of a segment on."""
-    magics = [m.to_bytes(4, "big") for m in (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)]
-    for begin in range(start, len(view), _BLOCK):
-        window = view[begin : begin + _BLOCK + layout.FILLER.size]
-        if not window.any():
-            continue
-        data = window.tobytes()
-        for magic in magics:
-            at = data.find(magic)
-            while at >= 0:
-                if begin + at >= layout.RECORD_MAGIC:
-                    yield begin + at - layout.RECORD_MAGIC
-                at = data.find(magic, at + 1)
 
 
 def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], same_boot: bool) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gantrymq import Broker, Message, Producer
+from gantrymq import Broker, GantryError, Message, Producer
 from scripts import interop_goes_on
 
 VARIABLE: Final = "GANTRYMQ_ROCKETMQ"
@@ -181,7 +181,7 @@ def run_leg(leg: interop_goes_on.Leg, runner: Path, logs: Path) -> bool:
             runner, store, ("check", *NO_INDEX), log.with_suffix(".check.log")
         )
         said = f"{said}; {word}"
-    except AssertionError as error:
+    except (AssertionError, GantryError) as error:
         accepted, said = False, str(error)
     outcome = f"accepted: {said}" if accepted else f"REFUSED: {said} ({log})"
     did = f"serve --send {interop_goes_on.THEIRS}, then ours again, check"

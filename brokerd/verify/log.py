@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from brokerd.commitlog import DIRECTORY, segment_name
-from brokerd.foreign import OURS, THEIRS
-from brokerd.logscan import Piece, walk
+from brokerd.logscan import OURS, THEIRS, Piece, walk
 from brokerd.verify.holes import first_nonzero
 from shm import layout
 from shm.codes import Stop
