@@ -43,7 +43,9 @@ def settle_ranges(
     # A killed broker has at most one batch in the log that its board does not know.
     limit = sure + limits.STAGING_BYTES + limits.FILLER_BYTES_MIN if board else None
     start = max(begin, sure // segment_bytes * segment_bytes)
-    end = max(_end_of_ours(storage, segment_bytes, start, limit), sure)
+    end = _end_of_ours(storage, segment_bytes, start, limit)
+    if end < sure:
+        return known.closed(sure)  # the scan will meet the damage
     _require_none_behind(storage, segment_bytes, begin, end)
     return known.closed(end)
 

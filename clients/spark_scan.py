@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COMMIT_LOG: Final = "commitlog"
-_OWN_DIRECTORY: Final = "gantry"
+#: A store that GantryMQ has run on has this.
+_OWN_FILE: Final = "gantry/checkpoint"
 RANGE_BYTES: Final = 64 << 20
 BATCH_RECORDS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
@@ -90,8 +91,8 @@ def plan(options: ReadOptions) -> list[SegmentRange]:
 
 
 def load_ranges(storage: PosixStorage) -> Ranges:
-    """What GantryMQ wrote; nothing of a store without `gantry/`. Raises Corrupt."""
-    without = EVERYTHING if storage.is_directory(_OWN_DIRECTORY) else Ranges()
+    """What GantryMQ wrote; without the file all, or nothing of another's store. Raises Corrupt."""
+    without = EVERYTHING if storage.exists(_OWN_FILE) else Ranges()
     return read_ranges(storage) or without
 
 

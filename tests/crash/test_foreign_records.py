@@ -284,9 +284,7 @@ def test_a_damaged_file_is_named(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
-def test_a_store_of_a_real_rocketmq_keeps_every_record(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_a_real_rocketmq_keeps_every_record(name: str, tmp_path: Path) -> None:
     """It is another broker's from its first byte on, whatever its trailers."""
     golden = unpack(name, tmp_path)
     (summary,) = dump_lines(name, "summary")
@@ -295,7 +293,11 @@ def test_a_store_of_a_real_rocketmq_keeps_every_record(
         mapped_file_size_consume_queue=int(golden.settings["mappedFileSizeConsumeQueue"]),
     )
     storage = PosixStorage(str(golden.store))
+    index = {path.name: path.read_bytes() for path in (golden.store / "index").glob("*")}
+    (golden.store / "abort").write_text("4711")
     found = recover(storage, settings, None)
+    kept = {path.name: path.read_bytes() for path in (golden.store / "index").glob("*")}
+    assert kept == index, "LW-7: after a crash too"
     assert found.appended == summary["maxPhyOffset"]
     ranges = read_ranges(storage)
     assert ranges is not None

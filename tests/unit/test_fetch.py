@@ -253,6 +253,25 @@ def test_a_stale_trailer_of_another_broker_does_not_hide_its_message(seed: int) 
     assert reader.property_bytes(0) == stale
 
 
+def test_a_call_ends_where_another_broker_has_gone_on(seed: int) -> None:
+    """The trailer is binding up to there; the next call takes the other side's rules."""
+    files = records(seed, 6)
+    third = files.records[3].physical_offset
+    log = writable(files.log)
+    at = third - files.log_base
+    log[at + 40] ^= 1  # bornTimestamp: only a trailer covers it
+    log.flags.writeable = False
+    reader = Reader(replace(files, log=log))
+    reader.form[fetch.STRETCH_END] = third
+    assert reader.fetch() is Stop.ROLL
+    assert (reader.rows, reader.form[fetch.WANTED_POSITION]) == (3, third)
+    reader.form[fetch.STRETCH_FROM], reader.form[fetch.STRETCH_END] = third, OPEN
+    assert reader.fetch() is Stop.INVALID
+    reader.form[fetch.OURS] = 0
+    assert reader.fetch() is Stop.DONE
+    assert reader.rows == 6
+
+
 @pytest.mark.skipif(JIT_OFF, reason="this is the other half")
 def test_the_same_holds_without_the_jit() -> None:
     result = subprocess.run(
