@@ -68,7 +68,7 @@ class Broker:
             bell.close()
         if clean:
             self._write_clean_checkpoint()
-            epoch.mark_stopped(self.env.storage)
+            epoch.mark_stopped(self.env.storage, self.board.word(layout.BOARD_DURABLE))
         # After a failure the next start scans from the checkpoint as after a power cut.
         unlink_board(self.board.name)
         board_file(self.home).unlink(missing_ok=True)
@@ -135,7 +135,7 @@ def _open_locked(
     try:
         metadata.publish(board, found)
         epoch.forget_old_boards(home, board.name)
-        epoch.mark_running(storage, life)
+        epoch.mark_running(storage, life, found.appended)
         epoch.announce(home, life, board)
     except BaseException:
         unlink_board(board.name)

@@ -23,6 +23,7 @@ from shm.board import (
     unlink_board,
 )
 from shm.errors import BrokerGone, Corrupt, Incompatible
+from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from shm.storage import Storage, read_file, replace_file
 
 ABORT_NAME: Final = "abort"
@@ -152,8 +153,12 @@ def announce(home: Path, life: Life, board: Board) -> None:
     temporary.replace(path)
 
 
-def mark_running(storage: Storage, life: Life) -> None:
-    """Write `abort` with our boot id: a RocketMQ that ran here since has overwritten it."""
+def mark_running(storage: Storage, life: Life, end: int) -> None:
+    """Write `abort` with our boot id, which a RocketMQ would overwrite; then open our range.
+
+    `end` is the log's. Between the two steps the last range is closed, as recovery left it: what
+    might lie behind it would count as another broker's.
+    """
     if storage.exists(ABORT_NAME):
         storage.unlink(ABORT_NAME)
     file = storage.create(ABORT_NAME)
@@ -163,10 +168,14 @@ def mark_running(storage: Storage, life: Life) -> None:
     finally:
         file.close()
     storage.sync_directory("")
+    known = read_ranges(storage) or Ranges()
+    write_ranges(storage, known.opened(end, life.boot_id))
 
 
-def mark_stopped(storage: Storage) -> None:
-    """Remove `abort`: the stop was clean."""
+def mark_stopped(storage: Storage, end: int) -> None:
+    """Close our range at the log's end, then remove `abort`: the stop was clean."""
+    known = read_ranges(storage) or EVERYTHING
+    write_ranges(storage, known.closed(end))
     storage.unlink(ABORT_NAME)
     storage.sync_directory("")
 

@@ -19,6 +19,10 @@ from shm.record_columns import number_names
 from shm.storage import Storage
 
 ROWS_PER_CALL = 16_384
+#: Checks of what GantryMQ wrote (shm.ranges): every record has a true trailer.
+OURS = scan.CHECK_PLACE | scan.CHECK_TRAILER
+#: Another broker's has none, or maybe one that was true of another record (SF-22, SF-24).
+THEIRS = scan.CHECK_PLACE | scan.CHECK_BODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ def walk(
     """
     rows = np.empty(ROWS_PER_CALL * scan.ROW_WORDS, np.int64)
     position = start
+    rising = last_ms >= 0
     while end is None or position < end:
         base = position // segment_bytes * segment_bytes
         name = segment_name(base)
@@ -58,7 +63,7 @@ def walk(
         limit = view if end is None or end - base >= segment_bytes else view[: end - base]
         stop = Stop.LIMIT
         while stop == Stop.LIMIT and (end is None or position < end):
-            form = np.array([position - base, base, checks, last_ms, last_ms >= 0, 0], np.int64)
+            form = np.array([position - base, base, checks, last_ms, rising, 0], np.int64)
             stop = Stop(scan.scan_log(limit, form, rows))
             found = rows[: form[5] * scan.ROW_WORDS].reshape(-1, scan.ROW_WORDS).copy()
             position = base + int(form[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ FILE = "gantry/producers"
 PRODUCERS_MAX = 100_000
 KEPT_MS = 7 * 86_400_000
 PRODUCER_BYTES = 10
+#: What stands for a client's address (ADR 0005).
+BORN_HOST = bytes([127, 0, 0, 1]) + bytes(4)
 _PRODUCER_DIGITS = 2 * PRODUCER_BYTES
 
 
@@ -64,26 +67,11 @@ class Producers:
     ) -> None:
         """Take in scanned records of a segment (rows of scan.ROW_WORDS).
 
-        Records that the broker derived share their origin's UNIQ_KEY and do not count: they carry
-        a negative preparedTransactionOffset. Nor does a UNIQ_KEY that is not the first property,
-        where the writer puts it: a client may have invented it. From `keep_from` on, positions
-        are kept as well.
+        From `keep_from` on, positions are kept as well.
         """
-        first = rows[:, UNIQ_AT] == rows[:, PROPERTIES_AT] + len(b"UNIQ_KEY\x01")
-        rows = rows[first & (rows[:, PREPARED] >= 0)]
+        rows, names, seqs = identified(view, rows)
         if not len(rows):
             return
-        keys = view[rows[:, UNIQ_AT][:, None] + np.arange(UNIQ_BYTES)]
-        digits = _digits(keys)
-        whole = (digits >= 0).all(axis=1)
-        rows, digits = rows[whole], digits[whole]
-        if not len(rows):
-            return
-        nibbles = digits.astype(np.uint8)
-        ids = nibbles[:, 0:_PRODUCER_DIGITS:2] << 4 | nibbles[:, 1:_PRODUCER_DIGITS:2]
-        shifts = np.arange(44, -4, -4)
-        seqs = (digits[:, _PRODUCER_DIGITS:].astype(np.int64) << shifts).sum(axis=1)
-        names = np.ascontiguousarray(ids).view(f"V{PRODUCER_BYTES}").reshape(-1)
         unique, inverse = np.unique(names, return_inverse=True)
         for number, name in enumerate(unique):
             chosen = np.flatnonzero(inverse == number)
@@ -127,6 +115,33 @@ class Producers:
         crc = zlib.crc32(layout.PRODUCERS_HEAD.pack(**head) + body)
         replace_file(storage, FILE, layout.PRODUCERS_HEAD.pack(**head, crc=crc) + body)
         self.position = position
+
+
+def has_our_host(view: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether producers of ours sent these records: their bornHost has no port."""
+    places = rows[:, AT][:, None] + layout.RECORD_BORN_HOST + np.arange(layout.HOST_BYTES_V4)
+    return np.asarray((view[places] == np.frombuffer(BORN_HOST, np.uint8)).all(axis=1), np.bool_)
+
+
+def identified(
+    view: NDArray[np.uint8], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]:
+    """Records that a producer sent: rows (scan.ROW_WORDS), producer ids (V10), seqs.
+
+    Records that the broker derived share their origin's UNIQ_KEY and are left out: they carry a
+    negative preparedTransactionOffset. So are those whose UNIQ_KEY is not the first property.
+    """
+    first = rows[:, UNIQ_AT] == rows[:, PROPERTIES_AT] + len(b"UNIQ_KEY\x01")
+    rows = rows[first & (rows[:, PREPARED] >= 0)]
+    digits = _digits(view[rows[:, UNIQ_AT][:, None] + np.arange(UNIQ_BYTES)])
+    whole = (digits >= 0).all(axis=1)
+    rows, digits = rows[whole], digits[whole]
+    nibbles = digits.astype(np.uint8)
+    ids = nibbles[:, 0:_PRODUCER_DIGITS:2] << 4 | nibbles[:, 1:_PRODUCER_DIGITS:2]
+    shifts = np.arange(44, -4, -4)
+    seqs = (digits[:, _PRODUCER_DIGITS:].astype(np.int64) << shifts).sum(axis=1)
+    names = np.ascontiguousarray(ids).view(f"V{PRODUCER_BYTES}").reshape(-1)
+    return rows, names, seqs
 
 
 def load_producers(storage: Storage) -> Producers:

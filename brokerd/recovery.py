@@ -2,10 +2,12 @@
 
 Every step can be done again: a crash amid recovery leaves a store that recovers to the same.
 
-1. Scan from the segment of the durable position D. With the board of a broker that was killed
-   (same boot) D and the end are known exactly.
+1. Find out which parts are ours (`gantry/ranges.json`, ADR 0009) and scan from the segment of the
+   durable position D. With the board of a broker that was killed (same boot) D and the end are
+   known exactly. Trailers are binding in ours; elsewhere bodies' sums are, and another broker's
+   records count as ours do.
 2. Invalid below D is damage: refuse, name the place. The first invalid record at or above D is
-   the end.
+   the end. What another broker had synced is not known: no later record may lie behind.
 3. Cut: zero the rest of the last file (LW-3), remove later files.
 4. Write the tail from D on again and sync it: after a failed sync pages may be marked clean that
    never reached the disk.
@@ -16,21 +18,21 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
 from brokerd.commitlog import DIRECTORY, SPARE, segment_bases, segment_name
-from brokerd.foreign import refuse_foreign
-from brokerd.logscan import Piece, queue_offsets, walk
+from brokerd.foreign import keep_ranges, settle_ranges
+from brokerd.logend import damaged, judge_behind
+from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
 from shm import layout, limits
 from shm.codes import BrokerState
 from shm.errors import Corrupt
 from shm.kernels import scan
 from shm.marks import mark
+from shm.ranges import Ranges, Stretch, read_ranges
 from shm.record_columns import number_names
 from shm.storage import Storage
 from workers.queues import PROGRESS_FILE, read_progress
@@ -44,7 +46,6 @@ QueueKey = tuple[str, int]
 
 QUEUES = "consumequeue"
 _BLOCK = 1 << 20
-CHECKS = scan.CHECK_PLACE | scan.CHECK_TRAILER
 
 
 @dataclass(slots=True)
@@ -80,6 +81,7 @@ def recover(
         old_board.word(layout.BOARD_DURABLE) if old_board else 0,
     )
     if not bases:
+        durable = max(durable, _ended_at(read_ranges(storage)))
         if durable:
             raise Corrupt(
                 f"{DIRECTORY}/ has no whole segment, but {durable} bytes of the log were durable:"
@@ -94,26 +96,35 @@ def recover(
             _cut(storage, segment_bytes, 0, bases, same_boot=False)  # a first file cut short
         return Recovered()
     found = Recovered(low=bases[0])
-    known = checkpoint is not None or old_board is not None
-    limit = bases[-1] + segment_bytes
-    _find_end(storage, segment_bytes, found, max(durable, bases[0]), limit, progress)
-    _judge_end(storage, segment_bytes, found, durable, known)
-    if old_board is not None:
-        _judge_board(found, old_board)
-    if checkpoint is not None and checkpoint.clean:
-        refuse_foreign(storage, segment_bytes, found.appended)
+    ranges = settle_ranges(storage, segment_bytes, found.low, durable, old_board)
+    sure = max(durable, _ended_at(ranges))
+    span = (max(durable, found.low), bases[-1] + segment_bytes)
+    _find_end(storage, segment_bytes, found, ranges, span, progress)
+    _judge_end(segment_bytes, found, sure)
+    if not ranges.is_open or (checkpoint is None and old_board is None):
+        judge_behind(storage, segment_bytes, found.appended, found.store_ms, ranges)
+    # The board tells of our own log only, not of one that another broker has gone on with.
+    last_board = old_board if ranges.is_open else None
+    if last_board is not None:
+        _judge_board(found, last_board)
     mark("recovery.after_scan")
-    _cut(storage, segment_bytes, found.appended, bases, old_board is not None)
+    _cut(storage, segment_bytes, found.appended, bases, last_board is not None)
     mark("recovery.after_cut")
-    _write_again(storage, segment_bytes, max(durable, found.low), found.appended)
+    _write_again(storage, segment_bytes, span[0], found.appended)
     mark("recovery.after_rewrite")
+    keep_ranges(storage, ranges.closed(found.appended))
     found.durable = found.appended
     found.settled = old_board.word(layout.BOARD_SETTLED) if old_board else found.appended
-    _recover_queues(storage, settings, found, old_board)
+    _recover_queues(storage, settings, found, last_board)
     mark("recovery.after_queues")
     if checkpoint is not None and checkpoint.clean:
         _no_longer_clean(storage, checkpoint, found)
     return found
+
+
+def _ended_at(ranges: Ranges | None) -> int:
+    """Where a range ends that was closed: up to there our log was whole, and synced."""
+    return ranges.end if ranges and not ranges.is_open else 0
 
 
 def _no_longer_clean(storage: Storage, last: Checkpoint, found: Recovered) -> None:
@@ -129,23 +140,34 @@ def _no_longer_clean(storage: Storage, last: Checkpoint, found: Recovered) -> No
 
 
 def _find_end(
-    storage: Storage, segment_bytes: int, found: Recovered, durable: int, limit: int,
+    storage: Storage, segment_bytes: int, found: Recovered, ranges: Ranges, span: tuple[int, int],
     progress: Progress | None,
 ) -> None:  # fmt: skip
     """Scan from the segment of D; sets `appended`, `store_ms` and the topics seen.
 
-    `limit` ends the last file that counts: what is in one of another length does not.
+    `span`: D, and the end of the last file that counts: what is in one of another length does not.
     """
+    durable, limit = span
     start = max(found.low, durable // segment_bytes * segment_bytes)
     if start == durable and start > found.low:
         start -= segment_bytes  # D ends a segment: see its last time
     found.appended = start
-    for piece in walk(storage, segment_bytes, start, limit, CHECKS, last_ms=0):
-        found.appended = piece.next
-        found.store_ms = max(found.store_ms, piece.last_ms)
-        _note_topics(piece, found.topics)
-        if progress:
-            progress(piece.next - start, max(piece.next, durable) - start, "checking the log")
+    for stretch in ranges.stretches(start, limit):
+        for piece in _pieces(storage, segment_bytes, stretch):
+            found.appended = piece.next
+            if len(piece.rows):
+                found.store_ms = max(found.store_ms, int(piece.rows[:, scan.STORE_MS].max()))
+            _note_topics(piece, found.topics)
+            if progress:
+                progress(piece.next - start, max(piece.next, durable) - start, "checking the log")
+        if found.appended < stretch.end:
+            return
+
+
+def _pieces(storage: Storage, segment_bytes: int, stretch: Stretch) -> Iterator[Piece]:
+    """Records of a stretch; time never goes back in what we wrote (LW-3, LW-12)."""
+    checks, last_ms = (OURS, 0) if stretch.ours else (THEIRS, -1)
+    return walk(storage, segment_bytes, stretch.start, stretch.end, checks, last_ms=last_ms)
 
 
 def _note_topics(piece: Piece, topics: set[str]) -> None:
@@ -157,16 +179,10 @@ def _note_topics(piece: Piece, topics: set[str]) -> None:
     topics.update(names)
 
 
-def _judge_end(
-    storage: Storage, segment_bytes: int, found: Recovered, durable: int, known: bool
-) -> None:
-    """The end may not lie below D; where D is unknown, no record may lie behind the end (LW-4)."""
+def _judge_end(segment_bytes: int, found: Recovered, durable: int) -> None:
+    """The end may not lie below D."""
     if found.appended < durable:
-        raise _damaged(found.appended, segment_bytes, f"the log was durable up to {durable}")
-    if not known:
-        following = _record_behind(storage, segment_bytes, found.appended)
-        if following is not None:
-            raise _damaged(found.appended, segment_bytes, f"a record follows at {following}")
+        raise damaged(found.appended, segment_bytes, f"the log was durable up to {durable}")
 
 
 def _judge_board(found: Recovered, board: Board) -> None:
@@ -176,43 +192,10 @@ def _judge_board(found: Recovered, board: Board) -> None:
     """
     appended = board.word(layout.BOARD_APPENDED)
     if found.appended < appended:
-        raise _damaged(
+        raise damaged(
             found.appended, board.segment_bytes, f"the broker had appended up to {appended}"
         )
     found.appended = appended
-
-
-def _damaged(position: int, segment_bytes: int, why: str) -> Corrupt:
-    base = position // segment_bytes * segment_bytes
-    return Corrupt(
-        f"{segment_name(base)} is damaged at byte {position - base} (log position {position}):"
-        f" {why}; `gantrymq store verify` lists all damage, nothing has been changed",
-        path=segment_name(base),
-        position=position,
-    )
-
-
-def _record_behind(storage: Storage, segment_bytes: int, position: int) -> int | None:
-    """Position of a sound record somewhere behind a place that is none, or None."""
-    base = position // segment_bytes * segment_bytes
-    magic = layout.RECORD_MAGIC_V1.to_bytes(4, "big")
-    while storage.exists(segment_name(base)):
-        file = storage.open(segment_name(base))
-        view = file.view()
-        file.close()
-        data = view.tobytes()
-        at = data.find(magic, max(position - base, 0))
-        while at >= 0:
-            start = at - layout.RECORD_MAGIC
-            form = np.array([start, base, CHECKS, 0, 0, 0], np.int64)
-            row = np.zeros(scan.ROW_WORDS, np.int64)
-            if start >= 0 and base + start > position:
-                scan.scan_log(view, form, row)
-                if form[5]:
-                    return base + start
-            at = data.find(magic, at + 1)
-        base += segment_bytes
-    return None
 
 
 def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], same_boot: bool) -> None:

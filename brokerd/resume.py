@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from brokerd.logscan import queue_offsets, walk
 from brokerd.producers import Producers, load_producers
 from shm import layout
+from shm.ranges import EVERYTHING, read_ranges
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -21,10 +22,13 @@ def learn_from_log(storage: Storage, board: Board, appended: int) -> Producers:
     low = board.word(layout.BOARD_LOW)
     start = max(low, min(producers.position, settled, dispatched))
     offsets: dict[tuple[str, int], int] = {}
-    for piece in walk(storage, board.segment_bytes, start, appended, 0):
-        producers.learn(piece.view, piece.rows, piece.base, settled)
-        for key, (_first, last) in queue_offsets(piece).items():
-            offsets[key] = max(last, offsets.get(key, -1))
+    ranges = read_ranges(storage) or EVERYTHING
+    for stretch in ranges.stretches(start, appended):
+        for piece in walk(storage, board.segment_bytes, stretch.start, stretch.end, 0):
+            if stretch.ours:  # another broker's copies bear our UNIQ_KEYs
+                producers.learn(piece.view, piece.rows, piece.base, settled)
+            for key, (_first, last) in queue_offsets(piece).items():
+                offsets[key] = max(last, offsets.get(key, -1))
     _set_next_offsets(board, offsets)
     return producers
 

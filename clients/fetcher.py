@@ -18,6 +18,7 @@ from shm.codes import Stop
 from shm.errors import Corrupt
 from shm.filter import TagFilter
 from shm.kernels import fetch
+from shm.ranges import Stretch
 
 CONTENT_BYTES: Final = 4 << 20
 _POOL_MAX: Final = 4
@@ -85,6 +86,7 @@ class Fetcher:
         self._content_bytes = CONTENT_BYTES
         self._turn = 0
         self._segment: tuple[int, NDArray[np.uint8]] = (0, np.empty(0, np.uint8))
+        self._stretch = Stretch(0, 0, False)
 
     def fetch(self, queues: Sequence[Assigned], rows: int) -> tuple[Columns, int]:
         """Fill columns from queues in turn, each at most its share, then whatever is left.
@@ -134,7 +136,7 @@ class Fetcher:
         queue.position = max(queue.position, low)
 
     def _run(self, queue: Assigned, end: int, columns: Columns, fresh: bool) -> tuple[Stop, bool]:
-        """One kernel call, within a ConsumeQueue file and a segment; and: map the file anew."""
+        """One kernel call, within a queue file, a segment, a stretch; and: map the file anew."""
         form = self._form
         try:
             form[fetch.CQ_BASE], units = self._files.queue_file(
@@ -164,6 +166,9 @@ class Fetcher:
     def _call(self, topic: str, units: NDArray[np.uint8], columns: Columns) -> Stop:
         table = self._tables[topic]
         self._form[fetch.LOG_BASE] = self._segment[0]
+        self._form[fetch.STRETCH_FROM] = self._stretch.start
+        self._form[fetch.STRETCH_END] = self._stretch.end
+        self._form[fetch.OURS] = self._stretch.ours
         self._form[fetch.FILTER] = table.selective
         return Stop(
             fetch.fetch(
@@ -183,12 +188,14 @@ class Fetcher:
 
     def _roll(self, queue: Assigned) -> Stop:
         wanted = int(self._form[fetch.WANTED_POSITION])
-        known = self._segment
+        known, stretch = self._segment, self._stretch
+        self._stretch = self._files.ranges.stretch(wanted)
         try:
             self._segment = self._files.segment(wanted)
         except (FileNotFoundError, ValueError):
             return self._missing(queue)
-        if known[0] == self._segment[0] and known[1] is self._segment[1]:
+        same = known[0] == self._segment[0] and known[1] is self._segment[1]
+        if same and stretch == self._stretch:
             return Stop.INVALID  # inside by its name, behind the end by its length
         return Stop.ROLL
 

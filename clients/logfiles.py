@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from clients.message import MessageQueue
 from shm import layout
 from shm.board import Board
+from shm.ranges import EVERYTHING, read_ranges
 from shm.storage import PosixStorage
 
 _SEGMENTS_MAX: Final = 8
@@ -26,6 +27,8 @@ class LogFiles:
         self._storage = PosixStorage(store)
         self.segment_bytes = board.segment_bytes
         self.queue_file_units = board.cq_bytes // layout.CQ_UNIT_BYTES
+        #: What this broker wrote; it does not change as long as the broker lives.
+        self.ranges = read_ranges(self._storage) or EVERYTHING
         self._segments: OrderedDict[str, View] = OrderedDict()
         self._queue_files: OrderedDict[str, View] = OrderedDict()
 

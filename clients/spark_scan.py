@@ -16,6 +16,7 @@ from clients.spark_columns import Rows
 from clients.spark_options import ReadOptions
 from shm import layout, sidecar
 from shm.errors import Corrupt, SettingIllegal, StoreFailed
+from shm.ranges import EVERYTHING, Ranges, read_ranges
 from shm.record import Filler
 from shm.record_columns import (
     RecordColumns,
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COMMIT_LOG: Final = "commitlog"
-_OWN_DIRECTORY: Final = "gantry"
+#: A store that GantryMQ has run on has this.
+_OWN_FILE: Final = "gantry/checkpoint"
 RANGE_BYTES: Final = 64 << 20
 BATCH_RECORDS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
@@ -81,12 +83,17 @@ def plan(options: ReadOptions) -> list[SegmentRange]:
         if known is not None:
             ranges += _by_sidecar(known, options)
         elif next_ms is None:
-            own = storage.is_directory(_OWN_DIRECTORY)
-            ranges += _active(segment, own) if options.include_active else []
+            ranges += _active(segment, load_ranges(storage)) if options.include_active else []
         elif options.overlaps(_first_ms(segment.view) or 0, next_ms):
             bounds = sidecar.walk(segment.view, segment.base) if walk else None
             ranges += _cut(segment.base, bounds, sealed=True)
     return ranges
+
+
+def load_ranges(storage: PosixStorage) -> Ranges:
+    """What GantryMQ wrote; without the file all, or nothing of another's store. Raises Corrupt."""
+    without = EVERYTHING if storage.exists(_OWN_FILE) else Ranges()
+    return read_ranges(storage) or without
 
 
 def load_sidecar(storage: PosixStorage, segment: Segment) -> Sidecar | None:
@@ -115,21 +122,19 @@ def _by_sidecar(known: Sidecar, options: ReadOptions) -> list[SegmentRange]:
     return _cut(known.base, known.bounds(), sealed=True)
 
 
-def _active(segment: Segment, own: bool) -> list[SegmentRange]:
+def _active(segment: Segment, written: Ranges) -> list[SegmentRange]:
     """The segment that is being written, up to its last whole record; more may follow any time."""
     bounds = sidecar.walk(segment.view, segment.base)
-    while len(bounds) > 1 and _is_torn(segment, bounds[-2:], own):
+    while len(bounds) > 1 and _is_torn(segment, bounds[-2:], written):
         bounds = bounds[:-1]
     return _cut(segment.base, bounds, sealed=False) if len(bounds) > 1 else []
 
 
-def _is_torn(segment: Segment, bounds: NDArray[np.int64], own: bool) -> bool:
+def _is_torn(segment: Segment, bounds: NDArray[np.int64], written: Ranges) -> bool:
     """Whether a part of one record is not visible yet: what is written becomes so page by page."""
     record = read_records(segment.view, bounds[:1], np.diff(bounds), segment.base)
-    present, holds = check_trailers(segment.view, record)
-    wrong_trailer = own and bool(present[0] & ~holds[0])  # foreign ones may be stale (SF-22)
     no_end = record.properties_bytes[0] > 0 and segment.view[bounds[1] - 1] == 0
-    return bool(wrong_trailer or no_end or not check_bodies(segment.view, record)[0])
+    return bool(no_end or not _sums_hold(segment, record, written)[0])
 
 
 def _cut(base: int, bounds: NDArray[np.int64] | None, *, sealed: bool) -> list[SegmentRange]:
@@ -168,7 +173,7 @@ def read_rows(part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:
     segment = _open(storage, part)
     known = load_sidecar(storage, segment)
     if known is None:
-        found = _walked(segment, part, options)
+        found = _walked(segment, part, options, load_ranges(storage))
     else:
         found = _known(segment, known, part, options)
     for rows in found:
@@ -250,13 +255,17 @@ def _check_in_blocks(
     return np.asarray(records.intact & (holds | ~touched), np.bool_)
 
 
-def _walked(segment: Segment, part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:
-    """Records found by their sizes, checked by their bodies' CRCs; then what follows the last."""
+def _walked(
+    segment: Segment, part: SegmentRange, options: ReadOptions, written: Ranges
+) -> Iterator[Rows]:
+    """Records found by their sizes, checked by trailers or bodies; then what follows the last."""
     bounds = sidecar.walk(segment.view, segment.base, part.start, part.end)
     for batch in _batches(bounds):
         edges = bounds[batch.start : batch.stop + 1]
         records = read_records(segment.view, edges[:-1], np.diff(edges), segment.base)
-        yield _checked(segment, records)
+        numbers, names = number_topics(segment.view, records)
+        crc_ok = _sums_hold(segment, records, written)
+        yield Rows(segment.view, segment.base, records, numbers, names, crc_ok)
     end = int(bounds[-1])
     expected = len(segment.view) if part.end is None else part.end
     if end == expected or _is_filler(segment, end):
@@ -277,10 +286,20 @@ def _is_filler(segment: Segment, at: int) -> bool:
     return isinstance(segment.item_at(segment.base + at), Filler)
 
 
-def _checked(segment: Segment, records: RecordColumns) -> Rows:
-    numbers, names = number_topics(segment.view, records)
-    crc_ok = check_bodies(segment.view, records)
-    return Rows(segment.view, segment.base, records, numbers, names, crc_ok)
+def _sums_hold(segment: Segment, records: RecordColumns, written: Ranges) -> NDArray[np.bool_]:
+    """Whether each body's sum is true and, in what GantryMQ wrote, the trailer (SF-22)."""
+    found = check_bodies(segment.view, records)
+    if not len(records):
+        return found
+    places = segment.base + records.at
+    ours = np.zeros(len(records), np.bool_)
+    for stretch in written.stretches(int(places[0]), int(places[-1]) + 1):
+        if stretch.ours:
+            ours |= (places >= stretch.start) & (places < stretch.end)
+    if ours.any():
+        _, holds = check_trailers(segment.view, records)
+        found = found & (holds | ~ours)
+    return np.asarray(found, np.bool_)
 
 
 def _selected(rows: Rows, options: ReadOptions) -> Rows:

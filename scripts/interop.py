@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gantrymq import Broker, Message, Producer
+from gantrymq import Broker, GantryError, Message, Producer
+from scripts import interop_goes_on
 
 VARIABLE: Final = "GANTRYMQ_ROCKETMQ"
 SKIPPED: Final = 77
@@ -165,6 +166,29 @@ def run_checker(runner: Path, store: Path, check: tuple[str, ...], log: Path) ->
     return done.returncode == 0 and not failures, said
 
 
+def run_leg(leg: interop_goes_on.Leg, runner: Path, logs: Path) -> bool:
+    """RocketMQ goes on with a store, then we do, then it checks the outcome."""
+    log = logs / f"{leg.name.replace(' ', '-').replace(',', '').replace(':', '')}.log"
+    started = time.monotonic()
+    checker = interop_goes_on.Checker(runner, SIZES, _environment())
+    sizes = {
+        "mapped_file_size_commit_log": SEGMENT_BYTES,
+        "mapped_file_size_consume_queue": QUEUE_FILE_BYTES,
+    }
+    try:
+        store, said = interop_goes_on.run(leg, checker, sizes, log)
+        accepted, word = run_checker(
+            runner, store, ("check", *NO_INDEX), log.with_suffix(".check.log")
+        )
+        said = f"{said}; {word}"
+    except (AssertionError, GantryError) as error:
+        accepted, said = False, str(error)
+    outcome = f"accepted: {said}" if accepted else f"REFUSED: {said} ({log})"
+    did = f"serve --send {interop_goes_on.THEIRS}, then ours again, check"
+    print(f"{leg.name:<18} {did:<75}{time.monotonic() - started:>6.1f}  {outcome}", flush=True)
+    return accepted
+
+
 def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     java = environment.get("JAVA_HOME")
@@ -209,6 +233,9 @@ def main() -> None:
                 outcome = f"accepted: {said}" if accepted else f"REFUSED: {said} ({log})"
                 did = " ".join(word for word in check if word != "-D")
                 print(f"{trial.name:<18}{did:<76}{seconds:>6.1f}  {outcome}", flush=True)
+    for leg in interop_goes_on.LEGS:
+        if not names or any(name in leg.name for name in names):
+            refused += not run_leg(leg, runner, logs)
     print(
         f"interop: {refused} refused; {NO_INDEX[1]} index: none is written yet, and with complete"
     )

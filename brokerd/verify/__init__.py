@@ -14,7 +14,7 @@ from brokerd.verify.files import FileCheck, Found
 from brokerd.verify.log import LogCheck, Progress
 from brokerd.verify.queues import QueueCheck
 from brokerd.verify.report import Finding, Report
-from brokerd.verify.scope import Scope, find_scope
+from brokerd.verify.scope import Scope, find_scope, with_ranges
 from brokerd.verify.sidecars import SidecarCheck
 from shm import jit
 from shm.configfile import read_config
@@ -45,7 +45,9 @@ def verify(
     jit.warm()
     report = Report(str(root), scope.state, scope.ours)
     sizes = load_settings(storage, settings)
-    log = LogCheck(storage, sizes.number("mappedFileSizeCommitLog"), scope, report, progress)
+    segment_bytes = sizes.number("mappedFileSizeCommitLog")
+    scope = with_ranges(scope, storage, segment_bytes, report)
+    log = LogCheck(storage, segment_bytes, scope, report, progress)
     batch_topics = _batch_topics(storage)
     queues = QueueCheck(storage, sizes, scope, report, log, batch_topics)
     sidecars = SidecarCheck(storage, report, log.names)

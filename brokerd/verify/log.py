@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from brokerd.commitlog import DIRECTORY, segment_name
-from brokerd.logscan import Piece, walk
+from brokerd.logscan import OURS, THEIRS, Piece, walk
 from brokerd.verify.holes import first_nonzero
 from shm import layout
 from shm.codes import Stop
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 
-OURS: Final = scan.CHECK_PLACE | scan.CHECK_TRAILER
-FOREIGN: Final = scan.CHECK_PLACE | scan.CHECK_BODY | scan.CHECK_TRAILER_IF_THERE
-#: A broker with the trailer switched off copies stale ones: then the body's CRC counts.
-FOREIGN_STALE: Final = scan.CHECK_PLACE | scan.CHECK_BODY
 _MAGICS: Final = tuple(
     magic.to_bytes(4, "big") for magic in (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)
 )
@@ -180,38 +176,22 @@ class LogCheck:
         self, segment: SegmentRecords, at: int, end: int, take: Callable[[Records], None]
     ) -> tuple[int, Stop]:
         """Walk from log position `at` to where something else than a record is."""
-        checks = OURS if self._scope.ours else FOREIGN
         stop = Stop.LIMIT
-        for piece in walk(self._storage, self.segment_bytes, at, end, checks):
-            records = self._columns(piece)
-            behind = piece.next
-            if len(piece.rows):
-                behind = int(piece.base + piece.rows[-1, scan.AT] + piece.rows[-1, scan.SIZE])
-                self._check_times(piece)
-                self._report.records += len(piece.rows)
-                take(records)
-                segment.take(records, behind)
-            stop, at = piece.stop, behind if piece.stop == Stop.FILLER else piece.next
-        if stop == Stop.INVALID and checks == FOREIGN:
-            return self._pass_stale(segment, at, take)
+        for part in self._scope.written.stretches(at, end):
+            checks = OURS if part.ours else THEIRS
+            for piece in walk(self._storage, self.segment_bytes, part.start, part.end, checks):
+                records = self._columns(piece)
+                behind = piece.next
+                if len(piece.rows):
+                    behind = int(piece.base + piece.rows[-1, scan.AT] + piece.rows[-1, scan.SIZE])
+                    self._check_times(piece, part.ours)
+                    self._report.records += len(piece.rows)
+                    take(records)
+                    segment.take(records, behind)
+                stop, at = piece.stop, behind if piece.stop == Stop.FILLER else piece.next
+            if stop != Stop.LIMIT:
+                break
         return at, stop
-
-    def _pass_stale(
-        self, segment: SegmentRecords, at: int, take: Callable[[Records], None]
-    ) -> tuple[int, Stop]:
-        """Take one record whose trailer does not count if its body's CRC holds."""
-        form = np.array([at - segment.base, segment.base, FOREIGN_STALE, 0, 0, 0], np.int64)
-        rows = np.zeros(scan.ROW_WORDS, np.int64)
-        scan.scan_log(segment.view, form, rows)
-        if not form[5]:
-            return at, Stop.INVALID
-        end = segment.base + int(form[0])
-        table = rows.reshape(1, -1)
-        records = self._columns(Piece(segment.view, segment.base, table, end, Stop.LIMIT, 0))
-        take(records)
-        segment.take(records, end)
-        self._report.records += 1
-        return end, Stop.LIMIT
 
     def _columns(self, piece: Piece) -> Records:
         places = piece.rows[:, scan.TOPIC_AT], piece.rows[:, scan.TOPIC_SIZE]
@@ -226,11 +206,11 @@ class LogCheck:
             self.names.append(name)
         return number
 
-    def _check_times(self, piece: Piece) -> None:
-        """LW-3: storeTimestamp does not go back."""
+    def _check_times(self, piece: Piece, ours: bool) -> None:
+        """LW-3: storeTimestamp does not go back in what we wrote; RocketMQ's may (SF-41)."""
         times = piece.rows[:, scan.STORE_MS]
         before = np.concatenate([[self.last_ms], np.maximum.accumulate(times)[:-1]])
-        for index in np.flatnonzero(times < before)[:_TIMES_LISTED].tolist():
+        for index in np.flatnonzero(times < before)[: _TIMES_LISTED * ours].tolist():
             at = piece.base + int(piece.rows[index, scan.AT])
             wanted = f"at least {int(before[index])}"
             self._add(at, "storeTimestamp goes back", wanted, str(int(times[index])))
@@ -251,7 +231,7 @@ class LogCheck:
         segment.damaged = True
         self.lost.append((at, base + self.segment_bytes if following is None else following))
         if at_end and stop == Stop.END:
-            if self._scope.ours:
+            if self._is_ours(at):
                 self._add(base + (nonzero or 0), "bytes behind the log's end", "zeroes")
             return None
         what, detail = self._verdict(segment, place)
@@ -261,8 +241,8 @@ class LogCheck:
 
     def _verdict(self, segment: SegmentRecords, place: int) -> tuple[str, str]:
         """What the reference reader says of the bytes at a place."""
-        check = OWN if self._scope.ours else RECOVERY
         position = segment.base + place
+        check = OWN if self._scope.written.contains(position) else RECOVERY
         item = parse_record(segment.view.data, place, len(segment.view), check, position)
         if isinstance(item, Invalid):
             return f"no record: {item.fault}", item.detail
@@ -272,7 +252,6 @@ class LogCheck:
 
     def _find_record(self, segment: SegmentRecords, start: int) -> int | None:
         """Log position of the next sound record in a segment from byte `start` on."""
-        checks = OURS if self._scope.ours else FOREIGN_STALE
         row = np.zeros(scan.ROW_WORDS, np.int64)
         for begin in range(start, self.segment_bytes, _SEARCH_BYTES):
             window = segment.view[begin : begin + _SEARCH_BYTES + layout.FILLER.size].tobytes()
@@ -280,6 +259,8 @@ class LogCheck:
                 place = begin + at - layout.RECORD_MAGIC
                 if place < start:
                     continue
+                ours = self._scope.written.contains(segment.base + place)
+                checks = OURS if ours else THEIRS
                 form = np.array([place, segment.base, checks, 0, 0, 0], np.int64)
                 scan.scan_log(segment.view, form, row)
                 if form[5]:
@@ -287,13 +268,17 @@ class LogCheck:
         return None
 
     def _check_behind_filler(self, segment: SegmentRecords) -> None:
-        """Ours are allocated afresh: nothing follows a filler (SF-20 allows anything)."""
-        if not self._scope.ours:
+        """What follows the last record of ours was zero then (SF-20 allows anything)."""
+        if not self._is_ours(segment.end):
             return
         start = segment.end - segment.base + layout.FILLER.size
         nonzero = first_nonzero(self._path(segment.base), start, self.segment_bytes)
         if nonzero is not None:
             self._add(segment.base + nonzero, "bytes behind a filler", "zeroes")
+
+    def _is_ours(self, end: int) -> bool:
+        """Whether we wrote what ends at a log position, and cleared what lies behind."""
+        return self._scope.written.contains(max(end - 1, 0))
 
     def _path(self, base: int) -> str:
         return os.path.join(self._storage.root, segment_name(base))

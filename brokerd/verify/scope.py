@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from brokerd.checkpoint import read_checkpoint
 from brokerd.lock import is_held
 from clients.home import read_board_file, store_of
 from shm import layout
 from shm.board import attach_board
-from shm.errors import BrokerGone, Incompatible, StoreBusy
+from shm.errors import BrokerGone, Corrupt, Incompatible, StoreBusy
+from shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
 from shm.storage import Storage, read_file
+
+if TYPE_CHECKING:
+    from brokerd.verify.report import Report
 
 STORE_FILE: Final = "gantry/store.json"
 QUEUES_FILE: Final = "gantry/queues.json"
@@ -25,12 +29,15 @@ class Scope:
 
     Records below `log_end` must be sound, records below `units_end` must have their units. With
     `whole` nothing else may be there: neither bytes behind the log's end nor further units.
+    `written`: where trailers are binding. `passed_on`: another broker may have gone on behind it.
     """
 
     state: str
     ours: bool
     log_end: int | None = None
     units_end: int | None = None
+    written: Ranges = EVERYTHING
+    passed_on: bool = False
 
     @property
     def whole(self) -> bool:
@@ -55,6 +62,36 @@ def find_scope(storage: Storage, root: Path) -> Scope:
     checkpoint = read_checkpoint(storage)
     durable = checkpoint.durable if checkpoint else 0
     return Scope("killed", ours, durable, min(durable, _synced_units(storage)))
+
+
+def with_ranges(scope: Scope, storage: Storage, segment_bytes: int, report: Report) -> Scope:
+    """Add what GantryMQ wrote of the log, and what follows from it; damage is a finding."""
+    if not scope.ours:
+        return replace(scope, written=Ranges())
+    try:
+        if scope.state == "running":
+            return replace(scope, written=read_ranges(storage) or EVERYTHING)
+        if not storage.exists(FILE):
+            report.add(FILE, None, "missing file")
+        return _settled(scope, storage, segment_bytes)
+    except Corrupt as error:
+        report.add(error.fields.get("path") or FILE, None, "damaged", found=str(error))
+        return scope
+
+
+def _settled(scope: Scope, storage: Storage, segment_bytes: int) -> Scope:
+    from brokerd.foreign import abort_is_ours, settle_ranges
+
+    checkpoint = read_checkpoint(storage)
+    durable = checkpoint.durable if checkpoint else 0
+    low = min((int(name) for name in storage.list("commitlog") if name.isdecimal()), default=0)
+    written = settle_ranges(storage, segment_bytes, low, durable, None)
+    if written.is_open or (not scope.whole and abort_is_ours(storage, written.boot_id)):
+        return replace(scope, written=written)
+    if scope.whole:
+        return replace(scope, written=written, passed_on=True)
+    # Another broker was killed: how much of its own was synced is not known.
+    return replace(scope, written=written, passed_on=True, log_end=None, units_end=0)
 
 
 def _dispatched(root: Path) -> int:

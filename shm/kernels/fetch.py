@@ -1,8 +1,8 @@
 """Units of one queue -> columns of a consumer.
 
-One call walks units of one ConsumeQueue file whose records lie in one segment. A record is taken
-only if it is whole and is the one that its unit means: lengths, magic, physicalOffset, queueOffset
-and checksum (SF-23, or SF-5 where there is no trailer).
+One call walks units of one ConsumeQueue file whose records lie in one segment, and in one stretch
+that one side wrote. A record is taken only if it is whole and is the one that its unit means:
+lengths, magic, physicalOffset, queueOffset and checksum (SF-23, or SF-5 in another's stretch).
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ QUEUE = 5  # board queue number, for the column
 ROWS = 6
 BODY_USED = 7
 PROPERTIES_USED = 8
-TRUSTED_FROM = 9  # records in [from, end) must have a true trailer: this broker wrote them
-TRUSTED_END = 10
+STRETCH_FROM = 9  # one side wrote the log positions [from, end): shm.ranges
+STRETCH_END = 10
 FILTER = 11  # 1: only the tags given
 WANTED_POSITION = 12  # out: of the record that stopped the call
 WANTED_SIZE = 13
-STALE_TRAILERS = 14  # 1: elsewhere a trailer may be a copy that is not true (another broker's)
+OURS = 14  # 1: GantryMQ wrote the stretch, so trailers are binding; else the bodies' sums decide
 ROW_AT = 16  # scratch: a parsed record (scan.ROW_WORDS)
 FORM_WORDS = ROW_AT + scan.ROW_WORDS
 
@@ -83,8 +83,8 @@ TAG_HASH, TAG_AT, TAG_END = range(3)
 TAG_WORDS = 3
 
 _CHECKS_OWN = scan.CHECK_PLACE | scan.CHECK_TRAILER
-_CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY | scan.CHECK_TRAILER_IF_THERE
-_CHECKS_BODY = scan.CHECK_PLACE | scan.CHECK_BODY
+#: Another broker may have copied a trailer that was true of another record.
+_CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
 _TAGS_WORD = int.from_bytes(b"TAGS", "little")
 
 
@@ -155,13 +155,8 @@ def _tag_wanted(log: Bytes, row: Words, tags: Words, tag_bytes: Bytes, count: in
 def _judge(log: Bytes, limit: int, form: Words, row: Words, position: int) -> int:
     """Parse and check the record at a log position; DONE or INVALID."""
     at = position - form[LOG_BASE]
-    if form[TRUSTED_FROM] <= position < form[TRUSTED_END]:
-        return scan.parse_record(log, at, limit, position, _CHECKS_OWN, row)
-    stop = scan.parse_record(log, at, limit, position, _CHECKS_FOREIGN, row)
-    if stop == INVALID and form[STALE_TRAILERS]:
-        # Another broker may have copied a trailer that was true of another record.
-        stop = scan.parse_record(log, at, limit, position, _CHECKS_BODY, row)
-    return stop
+    checks = _CHECKS_OWN if form[OURS] else _CHECKS_FOREIGN
+    return scan.parse_record(log, at, limit, position, checks, row)
 
 
 @kernel()
@@ -238,7 +233,8 @@ def fetch(
     Rows are added behind `form[ROWS]`. Units whose tag is not wanted are passed over. Returns
     DONE (END_OFFSET reached), LIMIT (no room for the next row: WANTED_SIZE is its record's size),
     TRUNCATED (the next unit is in another ConsumeQueue file), ROLL (the next record is in another
-    segment: WANTED_POSITION), REMOVED (it is below LOW) or INVALID (it is not what its unit says).
+    segment or stretch: WANTED_POSITION), REMOVED (it is below LOW) or INVALID (it is not what its
+    unit says).
     """
     base = form[CQ_BASE]
     held = units.size // CQ_UNIT_BYTES
@@ -316,7 +312,8 @@ def _fetch_one(
     if position < form[LOW]:
         return REMOVED
     offset = position - form[LOG_BASE]
-    if offset < 0 or offset >= limit:
+    outside = position < form[STRETCH_FROM] or position >= form[STRETCH_END]
+    if offset < 0 or offset >= limit or outside:
         return ROLL
     row = machine.shift(form, ROW_AT)
     if _judge(log, limit, form, row, position) != DONE:

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from brokerd import epoch
 from brokerd.checkpoint import CheckpointFile
 from brokerd.config import Settings
+from brokerd.epoch import Life
 from brokerd.recovery import recover
 from clients.home import store_of
 from clients.producer import Producer
@@ -97,6 +99,7 @@ def torn(tmp_path_factory: pytest.TempPathFactory) -> Torn:
     records = read_log(source)
     torn = Torn(source, records, read_bytes(source), tmp_path_factory.mktemp("torn") / "store")
     assert torn.bounds[0] > torn.base, "both lie in the last segment"
+    epoch.mark_running(PosixStorage(str(source)), Life(1, epoch.boot_id()), torn.end)
     _claim_durable(source, torn.bounds[0])
     (source / "gantry" / "queues.json").unlink()
     return torn

@@ -18,7 +18,7 @@ EDGE = ("arena", "board", "bell", "storage", "clock", "marks")
 #: Loaded by the command line, the control path or Spark: no numba below these.
 WITHOUT_NUMBA = {
     *("shm.structs", "shm.layout", "shm.limits", "shm.codes", "shm.errors", "shm.record"),
-    *("shm.segment", "shm.configfile", "clients.spark_source"),
+    *("shm.segment", "shm.configfile", "shm.ranges", "clients.spark_source"),
 }
 
 
@@ -37,7 +37,11 @@ def test_the_pure_part_of_shm_is_kept_from_its_whole_edge() -> None:
     edge = contract("the pure part of shm")
     assert set(edge["protected_modules"]) == {f"shm.{name}" for name in EDGE}
     importers = {name for name in edge["allowed_importers"] if name.startswith("shm.")}
-    assert importers - set(edge["protected_modules"]) == {"shm.controllane", "shm.configfile"}
+    assert importers - set(edge["protected_modules"]) == {
+        "shm.controllane",
+        "shm.configfile",
+        "shm.ranges",
+    }
 
 
 def test_what_must_do_without_numba_is_under_the_contract() -> None:

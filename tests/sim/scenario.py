@@ -274,5 +274,7 @@ def stop_cleanly(world: World) -> None:
         simulation.run_until(partial(_has_come_to_rest, actor), STEPS_MAX)
         simulation.remove(name)
         actor.agent.close()
-    epoch.mark_stopped(machine.stores["supervisor"])
+    assert machine.board is not None, "it was running"
+    end = machine.board.word(layout.BOARD_DURABLE)
+    epoch.mark_stopped(machine.stores["supervisor"], end)
     simulation.note("stopped")

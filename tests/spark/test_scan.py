@@ -18,7 +18,9 @@ from clients.spark_columns import COLUMNS
 from clients.spark_options import COLUMN_TYPES, ReadOptions
 from clients.spark_scan import plan, read
 from shm.errors import Corrupt, SettingIllegal, StoreFailed
+from shm.ranges import OPEN, Ranges, write_ranges
 from shm.record import Record
+from shm.storage import PosixStorage
 from tests.support.golden import SETS, GoldenStore, dump_lines
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.spark_rows import comparable, everything, expected_row, rows_of
@@ -71,6 +73,29 @@ def test_a_damaged_or_foreign_sidecar_is_passed_over(plain: Path) -> None:
     first.write_bytes(second.read_bytes())
     second.write_bytes(second.read_bytes()[:-1])
     assert everything(plain) == without
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_trailers_bind_in_what_we_wrote_only(tmp_path: Path, active: bool) -> None:
+    """P13: without a sidecar, any bit of ours, elsewhere bits of bodies."""
+    view, placed = segment_of(
+        [Record(topic="t", body=b"%d" % n * 9, store_timestamp=9) for n in range(20)],
+        SEGMENT_BYTES, sealed=not active,
+    )  # fmt: skip
+    middle = placed[10].physical_offset
+    view[placed[3].physical_offset + 40] ^= 1  # bornTimestamp
+    view[placed[13].physical_offset + 40] ^= 1
+    write_segment(tmp_path, 0, view)
+    (tmp_path / "gantry").mkdir()
+    for spans, bad in (
+        (((0, middle),), [3]),
+        (((middle, OPEN),), [13]),
+        (((0, OPEN),), [3, 13]),
+        ((), []),
+    ):
+        write_ranges(PosixStorage(str(tmp_path)), Ranges(spans))
+        rows = everything(tmp_path, badRecords="report")
+        assert [n for n, row in enumerate(rows) if not row["crc_ok"]] == bad
 
 
 def test_the_active_segment_is_left_out_until_it_seals(plain: Path) -> None:

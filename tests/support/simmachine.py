@@ -168,7 +168,7 @@ class SimMachine:
         number = self.simulation.dice.getrandbits(47) << 16 | self.lives + 1
         board = self._format(number)
         metadata.publish(board, found)
-        epoch.mark_running(storage, Life(number, self._boot_id.hex()))
+        epoch.mark_running(storage, Life(number, self._boot_id.hex()), found.appended)
         for name, (queues, level) in self.topics.items():
             metadata.create(name, queues, level)
         self.lives += 1

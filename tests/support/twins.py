@@ -22,6 +22,7 @@ from shm.arena import plan_arena
 from shm.codes import EntryFlag
 from shm.jit import JIT_OFF
 from shm.kernels import fetch, frames, ring, scan
+from shm.ranges import OPEN
 from shm.storage import PosixStorage
 from tests.support.lanes import lane_words, set_route
 from tests.support.memory_sessions import MemorySessions, memory_board
@@ -123,7 +124,7 @@ def fetched(directory: Path) -> list[np.ndarray]:
     """Columns of queue 0 as far as the first segment holds its records."""
     room = 256
     form = np.zeros(fetch.FORM_WORDS, np.int64)
-    form[fetch.END_OFFSET], form[fetch.TRUSTED_END] = room, 1 << 62
+    form[fetch.END_OFFSET], form[fetch.STRETCH_END], form[fetch.OURS] = room, OPEN, 1
     units = np.fromfile(directory / "consumequeue/orders/0" / f"{0:020d}", np.uint8)
     log = np.fromfile(directory / "commitlog" / f"{0:020d}", np.uint8)
     units.flags.writeable = log.flags.writeable = False

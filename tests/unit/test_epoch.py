@@ -12,6 +12,7 @@ from brokerd.broker import make_directories
 from clients.home import read_board_file, store_of
 from shm.board import unlink_board
 from shm.errors import Corrupt, Incompatible
+from shm.ranges import OPEN, Ranges, read_ranges
 from shm.storage import PosixStorage
 
 NAME = "mapped_file_size_commit_log"
@@ -61,11 +62,13 @@ def test_a_damaged_store_json_is_named(store_dir: Path) -> None:
 def test_abort_holds_the_boot_id_until_a_clean_stop(store_dir: Path) -> None:
     storage = PosixStorage(str(store_dir))
     life, _ = begin(store_dir)
-    epoch.mark_running(storage, life)
-    epoch.mark_running(storage, life)
+    epoch.mark_running(storage, life, 0)
+    epoch.mark_running(storage, life, 0)
     assert (store_dir / "abort").read_text() == epoch.boot_id()
-    epoch.mark_stopped(storage)
+    assert read_ranges(storage) == Ranges(((0, OPEN),), epoch.boot_id())
+    epoch.mark_stopped(storage, 4096)
     assert not (store_dir / "abort").exists()
+    assert read_ranges(storage) == Ranges(((0, 4096),), epoch.boot_id())
 
 
 def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None:

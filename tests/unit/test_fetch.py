@@ -18,6 +18,7 @@ from shm.filter import parse_tags
 from shm.jit import JIT_OFF
 from shm.kernels import fetch
 from shm.properties import parse_properties
+from shm.ranges import OPEN
 from tests.support.queue_files import QueueFiles, lay_out, random_record
 from tests.support.tree import ROOT
 
@@ -36,7 +37,8 @@ class Reader:
         self.form = np.zeros(fetch.FORM_WORDS, np.int64)
         self.form[fetch.END_OFFSET] = len(self.files.records)
         self.form[fetch.LOG_BASE] = self.files.log_base
-        self.form[fetch.TRUSTED_END] = 1 << 62
+        self.form[fetch.STRETCH_END] = OPEN
+        self.form[fetch.OURS] = 1
         chosen = parse_tags(self.tags)
         ordered = chosen.ordered()
         table, at = [], 0
@@ -96,7 +98,7 @@ def test_every_field_of_every_record_arrives(seed: int, run: int, trailers: bool
     made = [random_record(dice, offset) for offset in range(30)]
     files = lay_out(made, trailers=trailers, log_base=1 << 40)
     reader = Reader(files)
-    reader.form[fetch.TRUSTED_END] *= trailers
+    reader.form[fetch.OURS] = trailers
     assert reader.fetch() is Stop.DONE
     assert reader.rows == 30
     assert reader.form[fetch.OFFSET] == 30
@@ -246,11 +248,28 @@ def test_a_stale_trailer_of_another_broker_does_not_hide_its_message(seed: int) 
     )
     assert Reader(files).fetch() is Stop.INVALID
     reader = Reader(files)
-    reader.form[fetch.TRUSTED_END] = 0
-    assert reader.fetch() is Stop.INVALID
-    reader.form[fetch.STALE_TRAILERS] = 1
+    reader.form[fetch.OURS] = 0
     assert reader.fetch() is Stop.DONE
     assert reader.property_bytes(0) == stale
+
+
+def test_a_call_ends_where_another_broker_has_gone_on(seed: int) -> None:
+    """The trailer is binding up to there; the next call takes the other side's rules."""
+    files = records(seed, 6)
+    third = files.records[3].physical_offset
+    log = writable(files.log)
+    at = third - files.log_base
+    log[at + 40] ^= 1  # bornTimestamp: only a trailer covers it
+    log.flags.writeable = False
+    reader = Reader(replace(files, log=log))
+    reader.form[fetch.STRETCH_END] = third
+    assert reader.fetch() is Stop.ROLL
+    assert (reader.rows, reader.form[fetch.WANTED_POSITION]) == (3, third)
+    reader.form[fetch.STRETCH_FROM], reader.form[fetch.STRETCH_END] = third, OPEN
+    assert reader.fetch() is Stop.INVALID
+    reader.form[fetch.OURS] = 0
+    assert reader.fetch() is Stop.DONE
+    assert reader.rows == 6
 
 
 @pytest.mark.skipif(JIT_OFF, reason="this is the other half")

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from copy import deepcopy
+from pathlib import Path
+
 import pytest
 
+from brokerd import epoch
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.epoch import Life
 from brokerd.metadata import Metadata
 from brokerd.recovery import Recovered, recover
 from shm import layout
 from shm.board import Board
-from shm.errors import Corrupt, Incompatible
-from shm.record import Record, encode_record
+from shm.errors import Corrupt
+from shm.ranges import read_ranges
 from shm.storage import read_file
 from tests.sim import scenario
+from tests.support.another_broker import AnotherBroker, golden_records
+from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.memory_sessions import MemorySessions
 from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
@@ -162,6 +171,7 @@ def test_a_segment_of_wrong_length_behind_the_durable_end_is_removed(size: int) 
 def test_a_segment_of_wrong_length_that_begins_at_the_durable_end_is_removed() -> None:
     machine, storage = stopped_machine()
     names = segments(storage)
+    epoch.mark_running(storage, Life(1, "never stopped"), recover_again(machine, storage).appended)
     checkpoint = CheckpointFile(storage, bytes(16), 1)
     checkpoint.write(int(names[-1]), 0, 0)
     checkpoint.close()
@@ -181,30 +191,48 @@ def test_a_spare_segment_with_two_names_is_forgotten() -> None:
     assert machine.disk.names.entries[last] is inode
 
 
-def test_records_of_another_broker_behind_our_clean_end_are_not_cut_off() -> None:
-    machine, storage = stopped_machine()
-    settings = machine.configuration.settings
+def gone_on(machine: SimMachine, storage: SimStorage, folder: Path) -> AnotherBroker:
+    """Another broker appends over a segment's end, and is killed."""
+    segment_bytes = machine.configuration.settings.mapped_file_size_commit_log
     end = recover_again(machine, storage).appended
-    checkpoint = CheckpointFile(storage, bytes(16), 1)
-    checkpoint.write(end, 1, end, clean=True)
-    checkpoint.close()
-    base = end // settings.mapped_file_size_commit_log * settings.mapped_file_size_commit_log
-    name = f"commitlog/{base:020d}"
-    foreign = encode_record(
-        Record(
-            physical_offset=end, queue_id=0, queue_offset=0, born_timestamp=1, store_timestamp=2,
-            born_host=bytes(8), store_host=bytes(8), body=b"theirs", topic="plain",
-            properties=b"",
-        )
-    )  # fmt: skip
-    file = storage.open(name, write=True)
-    file.write_at(foreign, end - base)
-    before = read_file(storage, name)
+    other = AnotherBroker(storage, segment_bytes, end, now_ms=1_800_000_000_000)
+    for record in golden_records(folder / "golden", 30, bytes_max=1500):
+        other.append(record)
+    assert other.end // segment_bytes > end // segment_bytes
+    other.leave(killed=True)
+    return other
 
-    with pytest.raises(Incompatible, match=f"position {end}"):
-        recover_again(machine, storage)
 
-    assert read_file(storage, name) == before
+def test_taking_another_brokers_records_over_can_be_killed_at_every_storage_call(
+    tmp_path: Path,
+) -> None:
+    """P11: the next try comes to the same, with the same files."""
+    machine, storage = stopped_machine()
+    start = recover_again(machine, storage).appended
+    end = gone_on(machine, storage, tmp_path).end
+    disk = machine.disk
+    outcomes = []
+    calls = 0
+    for at in itertools.count(1):
+        tried = SimStorage(deepcopy(disk), "supervisor", FaultPlan([kill_at(at)]))
+        with contextlib.suppress(KilledError):
+            recover_again(machine, tried)
+        again = SimStorage(tried.disk)
+        found = recover_again(machine, again)
+        ranges = read_ranges(again)
+        assert ranges is not None
+        assert (found.appended, ranges.spans) == (end, ((0, start),))
+        following = {key: numbers[0] for key, numbers in found.queues.items()}
+        outcomes.append((following, found.store_ms, read_whole_log(again)))
+        assert outcomes[-1] == outcomes[0]
+        if not tried.faults.met:
+            calls = at
+            break
+    assert calls > 5
+
+
+def read_whole_log(storage: SimStorage) -> dict[str, bytes]:
+    return {name: read_file(storage, f"commitlog/{name}") for name in segments(storage)}
 
 
 def test_a_clean_stop_counts_until_the_next_start_only() -> None:

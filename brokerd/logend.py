@@ -1,0 +1,121 @@
+"""What lies behind the log's end: nothing, left-overs, or a sign that the end is damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from brokerd.commitlog import segment_name
+from brokerd.epoch import ABORT_NAME
+from brokerd.logscan import OURS, THEIRS
+from brokerd.producers import has_our_host
+from shm import layout
+from shm.errors import Corrupt
+from shm.kernels import scan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shm.ranges import Ranges
+    from shm.storage import Storage
+
+_WINDOW_BYTES: Final = 1 << 20
+
+
+def judge_behind(
+    storage: Storage, segment_bytes: int, end: int, store_ms: int, ranges: Ranges
+) -> None:
+    """Refuse a record behind the log's end, for a log whose durable position nobody knows (LW-4).
+
+    `store_ms`: when its last record was stored. Left-overs do not count, for RocketMQ does not
+    clear what it cuts off (SF-93): records stored earlier, and ours behind a torn one. Raises
+    Corrupt.
+    """
+    # A torn record of ours at the very end may have a true body.
+    first = end + ranges.is_open
+    for view, base, at in _places_behind(storage, segment_bytes, first):
+        row = _read(view, base, at, THEIRS)
+        if row is None or row[scan.STORE_MS] < store_ms:
+            continue
+        if ranges.is_open or not _is_ours(view, base, row):
+            raise damaged(end, segment_bytes, f"a record follows at {base + at}")
+    if not ranges.is_open and not storage.exists(ABORT_NAME):
+        _judge_clean_end(storage, segment_bytes, end, store_ms, ranges)
+
+
+def _judge_clean_end(
+    storage: Storage, segment_bytes: int, end: int, store_ms: int, ranges: Ranges
+) -> None:
+    """Another broker that was stopped cleanly has left no torn record; we may have."""
+    base = end // segment_bytes * segment_bytes
+    if not storage.exists(segment_name(base)):
+        return
+    view = _view_of(storage, segment_name(base))
+    row = _read(view, base, end - base, scan.CHECK_PLACE)
+    if row is None or row[scan.STORE_MS] < store_ms:
+        return
+    if end > ranges.end or not has_our_host(view, row.reshape(1, -1))[0]:
+        raise damaged(end, segment_bytes, "the broker that wrote it was stopped cleanly")
+
+
+def damaged(position: int, segment_bytes: int, why: str) -> Corrupt:
+    """The error that names a place in the log; raised before anything was changed."""
+    base = position // segment_bytes * segment_bytes
+    return Corrupt(
+        f"{segment_name(base)} is damaged at byte {position - base} (log position {position}):"
+        f" {why}; `gantrymq store verify` lists all damage, nothing has been changed",
+        path=segment_name(base),
+        position=position,
+    )
+
+
+def _places_behind(
+    storage: Storage, segment_bytes: int, position: int
+) -> Iterator[tuple[NDArray[np.uint8], int, int]]:
+    """View and base of a segment, and a byte in it where a record may begin."""
+    base = position // segment_bytes * segment_bytes
+    while storage.exists(segment_name(base)):
+        view = _view_of(storage, segment_name(base))
+        for at in _magics(view, max(position - base, 0)):
+            if base + at >= position:
+                yield view, base, at
+        base += segment_bytes
+
+
+def _read(view: NDArray[np.uint8], base: int, at: int, checks: int) -> NDArray[np.int64] | None:
+    """The record at a byte of a segment, if it holds."""
+    form = np.array([at, base, checks, 0, 0, 0], np.int64)
+    row = np.zeros(scan.ROW_WORDS, np.int64)
+    scan.scan_log(view, form, row)
+    return row if form[5] else None
+
+
+def _is_ours(view: NDArray[np.uint8], base: int, row: NDArray[np.int64]) -> bool:
+    whole = _read(view, base, int(row[scan.AT]), OURS) is not None
+    return whole and bool(has_our_host(view, row.reshape(1, -1))[0])
+
+
+def _view_of(storage: Storage, name: str) -> NDArray[np.uint8]:
+    file = storage.open(name)
+    try:
+        return file.view()
+    finally:
+        file.close()
+
+
+def _magics(view: NDArray[np.uint8], start: int) -> Iterator[int]:
+    """Where records may begin, from byte `start` of a segment on."""
+    magics = [m.to_bytes(4, "big") for m in (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)]
+    for begin in range(start, len(view), _WINDOW_BYTES):
+        window = view[begin : begin + _WINDOW_BYTES + layout.FILLER.size]
+        if not window.any():
+            continue
+        data = window.tobytes()
+        for magic in magics:
+            at = data.find(magic)
+            while at >= 0:
+                if begin + at >= layout.RECORD_MAGIC:
+                    yield begin + at - layout.RECORD_MAGIC
+                at = data.find(magic, at + 1)

@@ -1,0 +1,141 @@
+"""`gantry/ranges.json`: which parts of the CommitLog GantryMQ wrote.
+
+There the `__CRC32#` trailer is binding (SF-22); what lies elsewhere another broker wrote, and a
+trailer may be a stale copy or missing: the body's checksum counts. The file is JSON,
+
+    {"boot_id": "...", "crc": 123, "ranges": [[0, 4096], [8192, null]], "version": 1}
+
+`ranges`: [start, end) in log positions, rising, none touching another; null = still being written.
+`boot_id`: the machine's boot under which the last one was opened, as in `abort`. `crc`: CRC-32 of
+the other fields as compact JSON with sorted keys. It is replaced whole; only a start and a clean
+stop of the broker write it. Nothing here imports numba.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from shm.errors import Corrupt
+from shm.storage import read_file, replace_file
+
+if TYPE_CHECKING:
+    from shm.storage import Storage
+
+FILE: Final = "gantry/ranges.json"
+VERSION: Final = 1
+#: End of a range that is being written, and of what lies behind all ranges.
+OPEN: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Log positions [start, end) that one side wrote."""
+
+    start: int
+    end: int
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Log positions that GantryMQ wrote: spans (start, end), rising; the last end may be OPEN."""
+
+    spans: tuple[tuple[int, int], ...] = ()
+    boot_id: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last range is still being written, or was when its broker died."""
+        return bool(self.spans) and self.spans[-1][1] == OPEN
+
+    @property
+    def end(self) -> int:
+        """Where the last range ends (OPEN: not yet); 0 without any."""
+        return self.spans[-1][1] if self.spans else 0
+
+    def stretch(self, position: int) -> Stretch:
+        """The longest stretch around a position that one side wrote."""
+        index = bisect_right(self.spans, position, key=lambda span: span[0]) - 1
+        if index >= 0 and position < self.spans[index][1]:
+            return Stretch(*self.spans[index], True)
+        before = self.spans[index][1] if index >= 0 else 0
+        following = self.spans[index + 1][0] if index + 1 < len(self.spans) else OPEN
+        return Stretch(before, following, False)
+
+    def contains(self, position: int) -> bool:
+        """Whether GantryMQ wrote the byte at a log position."""
+        return self.stretch(position).ours
+
+    def stretches(self, start: int, end: int) -> Iterator[Stretch]:
+        """[start, end) in pieces that one side wrote."""
+        while start < end:
+            found = self.stretch(start)
+            yield Stretch(start, min(found.end, end), found.ours)
+            start = found.end
+
+    def opened(self, start: int, boot_id: str) -> Ranges:
+        """With a range that is open from `start` on; one that ends there goes on."""
+        kept = self.closed(start).spans
+        if kept and kept[-1][1] == start:
+            start = kept[-1][0]
+            kept = kept[:-1]
+        return Ranges((*kept, (start, OPEN)), boot_id)
+
+    def closed(self, end: int) -> Ranges:
+        """With nothing at or behind `end`; the range around it ends there."""
+        spans = tuple((first, min(last, end)) for first, last in self.spans if first < end)
+        return Ranges(spans, self.boot_id)
+
+
+#: The log of a broker that nobody else has touched.
+EVERYTHING: Final = Ranges(((0, OPEN),))
+
+
+def read_ranges(storage: Storage) -> Ranges | None:
+    """What the file says; None without it. Raises Corrupt if it is damaged."""
+    try:
+        data = read_file(storage, FILE)
+    except FileNotFoundError:
+        return None
+    try:
+        content = json.loads(data)
+        spans = tuple((int(first), _end(last)) for first, last in content["ranges"])
+        found = Ranges(spans, str(content["boot_id"]))
+        whole = content["version"] == VERSION and content["crc"] == _content(found)["crc"]
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole or not _is_rising(spans):
+        raise Corrupt(
+            f"{FILE} is damaged: it says which parts of the log this broker wrote; restore it, or"
+            " delete it, and all up to another broker's first record counts as ours",
+            path=FILE,
+        )
+    return found
+
+
+def write_ranges(storage: Storage, ranges: Ranges) -> None:
+    """Replace the file, durably. Raises OSError."""
+    text = json.dumps(_content(ranges), sort_keys=True)
+    replace_file(storage, FILE, text.encode() + b"\n")
+
+
+def _end(value: int | None) -> int:
+    return OPEN if value is None else int(value)
+
+
+def _content(ranges: Ranges) -> dict[str, Any]:
+    rows = [[first, None if last == OPEN else last] for first, last in ranges.spans]
+    content = {"boot_id": ranges.boot_id, "ranges": rows, "version": VERSION}
+    compact = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return {**content, "crc": zlib.crc32(compact.encode())}
+
+
+def _is_rising(spans: tuple[tuple[int, int], ...]) -> bool:
+    bounds = [position for span in spans for position in span]
+    return all(left < right for left, right in pairwise([-1, *bounds]))
