@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,6 +151,20 @@ def test_what_the_writer_refuses(broker: Broker, unique_name: str) -> None:
     poll_until(lambda: hand.taken, "all is taken")
     assert hand.statuses() == wanted
     assert not hand.evicted
+    hand.close()
+
+
+def test_a_refusal_stays_one_when_the_writer_dies_before_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_broker: Callable[..., Broker]
+) -> None:
+    """What is in the log behind it tells the new writer that it never was."""
+    monkeypatch.setenv("GANTRYMQ_MARK", "writer.after_appended:1")
+    monkeypatch.setenv("GANTRYMQ_MARKS_REACHED", str(tmp_path))
+    hand = Hand(start_broker().home)
+    hand.put(hand.entry(b"bad", b"k"), hand.entry(b"good"), hand.entry(b"bad", b"k"))
+    poll_until(lambda: hand.taken, "the next writer has taken it")
+    assert (tmp_path / "writer.after_appended").exists()
+    assert hand.statuses() == [Status.NOT_STORED, Status.DUPLICATE, Status.ILLEGAL_PROPERTIES]
     hand.close()
 
 

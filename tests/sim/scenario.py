@@ -207,9 +207,19 @@ def unleash_a_vandal(world: World) -> None:
     world.add_vandal()
 
 
+def drop_a_connection(world: World) -> None:
+    """A producer's socket ends, and it attaches again: the same writer goes on with it."""
+    machine = world.machine
+    attached = [p.session.session for p in world.producers if p.session is not None]
+    if attached:
+        machine.simulation.note("a connection ends")
+        machine.end_session(world.dice.choice(attached))
+
+
 FAULTS: tuple[Callable[[World], None], ...] = (
     kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, cut_power, change_members,
     step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
+    drop_a_connection,
 )  # fmt: skip
 
 

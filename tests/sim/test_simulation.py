@@ -46,6 +46,7 @@ WITHIN = {
     "durable_before_sync": (30, "all"),
     "leased_twice": (30, "all"),
     "appended_again": (80, "kill_at_a_mark,die_together_at_a_mark"),
+    "forgotten_with_its_session": (40, "drop_a_connection"),
     "visible_before_durable": (20, "all"),
     "told_before_written": (30, "kill_at_a_mark,kill_at_a_call,kill_everything"),
     "batch_in_pieces": (250, "die_together_at_a_mark"),
