@@ -129,7 +129,7 @@ class PullConsumer:
     def commit(self) -> None:
         """Everything handed out so far is done with; returns once that is in the ledger.
 
-        Raises BrokerGone, Timeout, ...: then it is unknown whether it got there.
+        Raises BrokerGone, DiskFull, Timeout, ...: then it is unknown whether it will get there.
         """
         self._require_open()
         self._pass_all()

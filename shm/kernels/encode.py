@@ -27,6 +27,7 @@ from shm.kernels.entry import (
     TOPIC,
 )
 from shm.kernels.record import (
+    copy_without_trailer,
     properties_legal,
     store_flags,
     store_hex48,
@@ -203,9 +204,11 @@ def _encode_append(
     born = 20 if sys_flag & SYS_BORN_V6 else 8
     store = 20 if sys_flag & SYS_STORE_V6 else 8
     source = form + APPEND_BYTES + head[BODY]
-    extra = head[EXTRA]
-    # SF-22: a missing last separator is added before the trailer.
-    open_end = 1 if extra and arena[source + extra - 1] != 2 else 0
+    given = head[EXTRA]
+    # SF-22: an old trailer goes, and a missing last separator is added before the new one.
+    kept = copy_without_trailer(staging, 0, arena, source, given, 0)
+    open_end = 1 if kept < 0 else 0
+    extra = head[EXTRA] = abs(kept)
     size = _size_of(board, head, routes, batch, born + store - 16 + open_end)
     if size < 0:
         return size
@@ -224,7 +227,8 @@ def _encode_append(
     machine.copy(staging, place + 16, arena, form + APPEND_BYTES, head[BODY])
     place = _copy_topic(board, head, staging, place + 16 + head[BODY])
     machine.store_be16(staging, place, at + size - place - 2)
-    machine.copy(staging, place + 2, arena, source, extra)
+    if copy_without_trailer(staging, place + 2, arena, source, given, extra) != kept:
+        return -ILLEGAL_PROPERTIES
     if open_end:
         staging[place + 2 + extra] = 2
     return size

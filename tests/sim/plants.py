@@ -95,9 +95,9 @@ def told_before_written() -> None:
     """`groups` answers before the ledger has what it answers about."""
     tell = Groups._tell
 
-    def forgetful(groups: Groups, peer: Any) -> int:  # noqa: ANN401
+    def forgetful(groups: Groups, peer: Any, stored: bool) -> int:  # noqa: ANN401
         put_over(groups.ledger, "flush", lambda *_: None)
-        return tell(groups, peer)
+        return tell(groups, peer, stored)
 
     put_over(Groups, "_tell", forgetful)
 

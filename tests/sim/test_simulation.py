@@ -32,6 +32,14 @@ def test_promises_hold_under_all_faults(seed: int) -> None:
     assert {"OK", "DUPLICATE", "DISK_FULL", "BATCH_REFUSED", "batches", "cut off"} <= reached
 
 
+def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int) -> None:
+    """P3: with kills in between; commits are refused by name, and go in once there is room."""
+    kinds = "fill_the_disk_of_groups,kill_an_agent,kill_everything,change_members"
+    done = simulate("--seeds", f"{seed}:{seed + 40}", "--faults", kinds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d\d+ groups full", done.stdout), done.stdout
+
+
 def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int) -> None:
     """Its messages may be there, no other client is refused anything, no agent falls over."""
     done = simulate("--seeds", f"{seed}:{seed + 40}", "--faults", "unleash_a_vandal")
