@@ -91,7 +91,8 @@ class Lane:
         if slot >= board.half(layout.BOARD_TOPIC_COUNT):
             return False
         topic = board.topic(slot)
-        if topic is None or (topic.system and not self.session.internal):
+        # Without permission it was deleted: the kernel refuses it until it is created again.
+        if topic is None or (topic.system and topic.perm and not self.session.internal):
             return False
         return not block or bool(legal_properties(np.frombuffer(block, np.uint8)))
 

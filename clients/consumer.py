@@ -164,7 +164,8 @@ class PullConsumer:
         assigned = self._find(queue)
         attachment = self._live()
         words = attachment.session.board.queue(assigned.number)
-        low, high = words["min_offset"], words["max_offset"]
+        low = words["min_offset"]
+        high = max(low, words["max_offset"])
         if isinstance(to, datetime):
             offset = attachment.files.offset_at(queue, low, high, _milliseconds(to))
         else:

@@ -61,6 +61,7 @@ from shm.layout import (
     TOPIC_BYTES,
     TOPIC_NAME,
     TOPIC_NAME_BYTES,
+    TOPIC_PERM,
     TOPIC_QUEUE_BASE,
     TOPIC_QUEUE_COUNT,
     TOPIC_WRITE_QUEUES,
@@ -274,15 +275,22 @@ def _store_crc(staging: Bytes, at: int, shifted: int, size: int, magic: int, bod
 
 
 @kernel()
-def _find_topic(head: Words, routes: Words, batch: Words) -> int:
-    """Topic of the entry's route into `head`; OK, a Status, or -ROUTE if it is to be loaded."""
+def _find_topic(board: Bytes, head: Words, routes: Words, batch: Words) -> int:
+    """Topic of the entry's route into `head`; OK, a Status, or -ROUTE if it is to be loaded.
+
+    A topic that was deleted since has no permission left.
+    """
     if head[ROUTE_ID] >= ROUTES_MAX:
         return UNKNOWN_ROUTE
     row = head[ROUTE_ID] * frames.ROUTE_WORDS
     if row >= batch[frames.ROUTES_SIZE] or routes[row] == frames.ROUTE_UNKNOWN:
         return -ROUTE
     head[TOPIC] = routes[row]
-    return OK if head[TOPIC] >= 0 else UNKNOWN_ROUTE
+    if head[TOPIC] < 0 or not machine.load32(
+        board, TOPICS_AT + head[TOPIC] * TOPIC_BYTES + TOPIC_PERM
+    ):
+        return UNKNOWN_ROUTE
+    return OK
 
 
 @kernel()
@@ -320,7 +328,7 @@ def admit(
         result[field] = -1
     status: int = batch[frames.REFUSE]
     if status == OK:
-        status = _find_topic(head, routes, batch)
+        status = _find_topic(board, head, routes, batch)
     if status != OK:
         return status
     queue = _choose_queue(board, head, routes)
