@@ -1,4 +1,4 @@
-"""Topics: `config/topics.json` and the board's topic and queue tables.
+"""Topics: `config/topics.json` and the board's topic and queue tables; groups by name.
 
 A topic keeps its board slot, and its queues their slots, as long as the broker lives. The file is
 on the disk before anybody is told of a topic.
@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from brokerd import topics
 from brokerd.config import Settings
+from brokerd.subscriptions import Subscriptions
 from brokerd.topics import TopicConfig
 from shm import layout
 from shm.board import Board, TopicSlot
@@ -54,6 +55,7 @@ class Metadata:
         self._storage = storage
         self._settings = settings
         self._clock = clock
+        self.groups = Subscriptions(storage, clock)
         self._topics: dict[str, TopicConfig] = {}
         self._deleted: dict[str, int] = {}
         self._counter = 0
@@ -62,6 +64,7 @@ class Metadata:
 
     def load(self) -> None:
         """Read the files; a store without them has no topics yet."""
+        self.groups.load()
         content: Any = read_config(self._storage, TOPICS_FILE) or {}
         self._counter = int((content.get("dataVersion") or {}).get("counter", 0))
         for name, entry in (content.get("topicConfigTable") or {}).items():

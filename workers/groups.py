@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from shm import groupwire, layout, limits
+from shm import groupwire, layout, limits, wire
 from shm.bell import Bell
 from shm.board import Board
 from shm.clock import Clock
@@ -225,6 +225,7 @@ class Groups:
             peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", fault))
             return
         self.membership.join(session, request)
+        self._sessions.note("debug", wire.GROUP_JOINED, group=request.group)
         peer.joined.append(request.serial)
         for _group, key, lease in list(self.membership.leases_of(session)):
             queue = self.membership.topics.queue(key)

@@ -13,16 +13,21 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from brokerd.subscriptions import default_group
 from clients.batch import MessageBatch
 from clients.consumer import ConsumeFrom, PullConsumer
+from clients.home import store_of
 from clients.message import MessageQueue
 from clients.producer import Producer
 from gantrymq.temporary import Broker
 from shm.codes import Role
+from shm.configfile import read_config
 from shm.errors import Closed, FilterSyntaxError, GroupIllegal
+from shm.storage import PosixStorage
 from tests.support.brokers import ServingBroker
 from tests.support.watchdog import poll_until
 
@@ -360,6 +365,21 @@ def test_a_restarted_broker_finds_the_same_consumer_again(unique_name: str) -> N
             assert Counter(seen) == Counter(range(200)), "passed messages need not come again"
         with PullConsumer("g", [unique_name], home=own.home) as again:
             assert len(again.poll(timeout=0.01)) == 0
+
+
+def test_a_group_that_is_joined_is_in_rocketmqs_file(broker: Broker, topic: str) -> None:
+    """CQ-110: as RocketMQ does on first use, with its defaults."""
+    send(broker, topic, range(1))
+    group = "g-" + topic
+    with PullConsumer(group, [topic], home=broker.home):
+        storage = PosixStorage(str(store_of(broker.home)))
+
+        def entry() -> Any:  # noqa: ANN401 - JSON
+            content = read_config(storage, "subscriptionGroup.json") or {}
+            return content.get("subscriptionGroupTable", {}).get(group)
+
+        poll_until(entry, "it is written")
+        assert entry() == default_group(group)
 
 
 def test_a_killed_groups_agent_is_replaced_under_its_members(tmp_path: Path, topic: str) -> None:

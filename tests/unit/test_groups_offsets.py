@@ -270,7 +270,7 @@ def test_a_full_disk_refuses_commits_until_there_is_room(moment: Moment) -> None
     again = ledger_module.open_ledger(SimStorage(rig.disk), rig.board.epoch)
     assert again.group("g").queue(("orders", 0)).committed == 0
     assert not rig.sessions.failures
-    assert [event for _, event, _ in rig.sessions.notes] == ["no_space_for_groups"]
+    assert [event for _, event, _ in rig.sessions.notes].count("no_space_for_groups") == 1
     assert 0 < rig.agent.arm(rig.clock.monotonic_ns()) <= DISK_RETRY_NS
     rig.agent.disarm()
     plan.faults = []
