@@ -163,6 +163,8 @@ class PullConsumer:
         """
         assigned = self._find(queue)
         attachment = self._live()
+        if isinstance(to, datetime):
+            attachment.catch_up()
         words = attachment.session.board.queue(assigned.number)
         low = words["min_offset"]
         high = max(low, words["max_offset"])
