@@ -9,27 +9,20 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from brokerd.subscriptions import default_group
 from clients.batch import MessageBatch
 from clients.consumer import ConsumeFrom, PullConsumer
-from clients.home import store_of
 from clients.message import MessageQueue
 from clients.producer import Producer
 from gantrymq.temporary import Broker
 from shm.codes import Role
-from shm.configfile import read_config
 from shm.errors import Closed, FilterSyntaxError, GroupIllegal
-from shm.storage import PosixStorage
 from tests.support.brokers import ServingBroker
 from tests.support.watchdog import poll_until
 
@@ -367,48 +360,6 @@ def test_a_restarted_broker_finds_the_same_consumer_again(unique_name: str) -> N
             assert Counter(seen) == Counter(range(200)), "passed messages need not come again"
         with PullConsumer("g", [unique_name], home=own.home) as again:
             assert len(again.poll(timeout=0.01)) == 0
-
-
-def test_a_start_by_time_waits_for_the_units_of_what_is_in_the_log(
-    tmp_path: Path, topic: str
-) -> None:
-    """CQ-33: the reader stands still, as it does behind in a rebuild; the place is right all the
-    same."""
-    with ServingBroker(tmp_path / "home") as serving:
-        serving.wait_until_ready()
-        send(serving, topic, range(8))
-        reader = serving.pid_of(Role.READER)
-        os.kill(reader, signal.SIGSTOP)
-        send(serving, topic, range(8, 50))
-        before_ms = time.time_ns() // 1_000_000
-        poll_until(lambda: time.time_ns() // 1_000_000 > before_ms + 1, "the clock has gone on")
-        moment = datetime.fromtimestamp(time.time_ns() // 1_000_000 / 1000, UTC)
-        send(serving, topic, range(50, 100))
-        with ThreadPoolExecutor(1) as threads:
-            joined = threads.submit(
-                PullConsumer, "g", [topic], home=serving.home,
-                consume_from=ConsumeFrom.TIMESTAMP, consume_timestamp=moment,
-            )  # fmt: skip
-            with pytest.raises(TimeoutError):
-                joined.result(timeout=0.3)
-            os.kill(reader, signal.SIGCONT)
-            with joined.result(PATIENCE_S) as consumer:
-                assert sorted(take(consumer, 50)) == list(range(50, 100))
-
-
-def test_a_group_that_is_joined_is_in_rocketmqs_file(broker: Broker, topic: str) -> None:
-    """CQ-110: as RocketMQ does on first use, with its defaults."""
-    send(broker, topic, range(1))
-    group = "g-" + topic
-    with PullConsumer(group, [topic], home=broker.home):
-        storage = PosixStorage(str(store_of(broker.home)))
-
-        def entry() -> Any:  # noqa: ANN401 - JSON
-            content = read_config(storage, "subscriptionGroup.json") or {}
-            return content.get("subscriptionGroupTable", {}).get(group)
-
-        poll_until(entry, "it is written")
-        assert entry() == default_group(group)
 
 
 def test_a_killed_groups_agent_is_replaced_under_its_members(tmp_path: Path, topic: str) -> None:
