@@ -14,6 +14,7 @@ from shm.kernels.record import legal_properties
 from shm.kernels.ring import load_word, spin, store_word
 
 if TYPE_CHECKING:
+    from brokerd.producers import Producers
     from shm.board import Board
     from workers.session import Session
 
@@ -38,6 +39,23 @@ class Lane:
     block_bytes: int = 0
     hot: bool = True
     over: bool = False
+    resumed_seq: int = 0  # last seq in the log when the lane was taken over
+
+    def end(self) -> None:
+        """Take nothing more from it."""
+        self.over, self.hot = True, False
+        self.words[frames.SILENT] = 1
+
+    @property
+    def has_gone_on(self) -> bool:
+        """True once its client has sent more than it had when the lane was taken over."""
+        return bool(self.words[frames.SEQ] > self.resumed_seq)
+
+    def published(self) -> int:
+        """Where the up ring ends now, but no further than one ring from what was taken."""
+        words = self.words
+        tail = load_word(self.session.arena, words[frames.CONTROL] + layout.LANE_UP_TAIL)
+        return min(tail, int(words[frames.UP_CURSOR] + words[frames.UP_MASK]) + 1)
 
     def announce(self) -> None:
         """Tell the client that its lane is served, and the last seq of its that is in the log."""
@@ -73,7 +91,8 @@ class Lane:
         if slot >= board.half(layout.BOARD_TOPIC_COUNT):
             return False
         topic = board.topic(slot)
-        if topic is None or (topic.system and not self.session.internal):
+        # Without permission it was deleted: the kernel refuses it until it is created again.
+        if topic is None or (topic.system and topic.perm and not self.session.internal):
             return False
         return not block or bool(legal_properties(np.frombuffer(block, np.uint8)))
 
@@ -90,6 +109,16 @@ def take_cursors(session: Session) -> NDArray[np.int64] | None:
     words[frames.DOWN_CURSOR] = load_word(arena, plan.control + layout.LANE_DOWN_TAIL)
     words[frames.DOWN_SEEN] = load_word(arena, plan.control + layout.LANE_DOWN_HEAD)
     return words if _cursors_legal(words) else None
+
+
+def open_lane(
+    session: Session, words: NDArray[np.int64], producers: Producers, store_host: bytes
+) -> Lane:
+    """A lane that knows what the log has of its producer."""
+    producer = session.producer
+    seq = words[frames.SEQ] = producers.last_seq(producer)
+    words[frames.KNOWN_FROM], stored = producers.unanswered.of(producer)
+    return Lane(session, words, stored, identity_of(producer, store_host), resumed_seq=seq)
 
 
 def _read_route(slot: bytes) -> tuple[int, bytes]:

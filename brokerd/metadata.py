@@ -1,4 +1,4 @@
-"""Topics: `config/topics.json` and the board's topic and queue tables.
+"""Topics: `config/topics.json` and the board's topic and queue tables; groups by name.
 
 A topic keeps its board slot, and its queues their slots, as long as the broker lives. The file is
 on the disk before anybody is told of a topic.
@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from brokerd import topics
 from brokerd.config import Settings
+from brokerd.subscriptions import Subscriptions
 from brokerd.topics import TopicConfig
 from shm import layout
 from shm.board import Board, TopicSlot
@@ -54,6 +55,7 @@ class Metadata:
         self._storage = storage
         self._settings = settings
         self._clock = clock
+        self.groups = Subscriptions(storage, clock)
         self._topics: dict[str, TopicConfig] = {}
         self._deleted: dict[str, int] = {}
         self._counter = 0
@@ -62,12 +64,15 @@ class Metadata:
 
     def load(self) -> None:
         """Read the files; a store without them has no topics yet."""
+        self.groups.load()
         content: Any = read_config(self._storage, TOPICS_FILE) or {}
         self._counter = int((content.get("dataVersion") or {}).get("counter", 0))
         for name, entry in (content.get("topicConfigTable") or {}).items():
             self._topics[name] = TopicConfig.from_json(name, entry)
         if self._storage.exists(DELETED_FILE):
-            self._deleted = json.loads(read_file(self._storage, DELETED_FILE))
+            deleted: dict[str, int] = json.loads(read_file(self._storage, DELETED_FILE))
+            # A crash may have come between the two files; `topics.json` has the say.
+            self._deleted = {n: q for n, q in deleted.items() if n not in self._topics}
 
     def publish(self, board: Board, found: RecoveredLog) -> None:
         """Fill a fresh board: all topics and queues, then the positions of the log."""
@@ -105,18 +110,17 @@ class Metadata:
         if topics.is_retry_kind(name):
             return self.create(name, 1, self._settings.default_durability)
         queues = min(topics.AUTO_CREATED_QUEUES_MAX, self._settings.default_topic_queue_nums)
+        queues = min(queues, self._deleted.get(name, queues))
         return self.create(name, queues, self._settings.default_durability)
 
     def create(self, name: str, queues: int, level: str) -> TopicSlot:
-        """Make a topic; the same again is fine. Raises Rejected and its kinds."""
+        """Make a topic; the same again is fine. Raises Rejected and its kinds.
+
+        One that was deleted goes on in its queues, and shows nothing of what they held.
+        """
         topics.require_creatable(name, queues)
         if level.upper() not in Level.__members__:
             raise Rejected(f"topic {name}: durability is written or durable, not {level!r}")
-        if name in self._deleted:
-            raise Rejected(
-                f"topic {name} was deleted and its records are still in the log: use another name",
-                topic=name,
-            )
         config = TopicConfig(
             name,
             queues,
@@ -126,14 +130,67 @@ class Metadata:
         )
         if name in self._topics:
             return self._require_same(self._topics[name], config)
+        if name in self._deleted:
+            return self._create_again(config)
         self._require_room(queues)
-        self._topics[name] = config
+        self._keep(config)
+        return self._add_slot(config, queues)
+
+    def _keep(self, config: TopicConfig) -> None:
+        self._topics[config.name] = config
         try:
             self._save()
         except OSError as error:
-            del self._topics[name]
-            raise StoreFailed(f"config/{TOPICS_FILE}: {error}", topic=name) from error
-        return self._add_slot(config, queues)
+            del self._topics[config.name]
+            raise StoreFailed(f"config/{TOPICS_FILE}: {error}", topic=config.name) from error
+
+    def _create_again(self, config: TopicConfig) -> TopicSlot:
+        """In the slot and queues of old: queue offsets go on, for the log holds the old ones."""
+        old, board = self._slot(config.name), self._on_board
+        missing = config.write_queues - old.queue_count
+        if missing > 0:
+            self._require_room(missing)
+            if old.queue_base + old.queue_count != board.half(layout.BOARD_QUEUE_COUNT):
+                raise Rejected(
+                    f"topic {config.name} had {old.queue_count} queues when it was deleted, and its"
+                    " records are still in the log: create it with no more, or use another name",
+                    topic=config.name,
+                )
+        places = [board.queue_at(old.queue_base + number) for number in range(old.queue_count)]
+        begins = [board.word(at + layout.QUEUE_NEXT_OFFSET) for at in places]
+        if any(begins):
+            config.attributes[topics.BEGINS_ATTRIBUTE] = ",".join(map(str, begins))
+        self._keep(config)
+        del self._deleted[config.name]
+        replace_file(self._storage, DELETED_FILE, json.dumps(self._deleted).encode())
+        for at, begin in zip(places, begins, strict=True):
+            board.set_word(at + layout.QUEUE_MIN_OFFSET, begin)
+        self._add_queues(old.slot, range(old.queue_count, config.write_queues))
+        self._show_slot(old.slot, config)
+        return self._slot(config.name)
+
+    def _show_slot(self, slot: int, config: TopicConfig) -> None:
+        """Let a slot be used by what its topic is now; permission comes last."""
+        board, at = self._on_board, self._on_board.topic_at(slot)
+        level = config.level(self._settings.default_durability)
+        board.set_half(at + layout.TOPIC_LEVEL, int(level))
+        board.set_half(at + layout.TOPIC_WRITE_QUEUES, config.write_queues)
+        changes = board.half(layout.BOARD_TOPIC_CHANGES)
+        board.set_half(layout.BOARD_TOPIC_CHANGES, changes + 1)
+        board.set_half(at + layout.TOPIC_SYSTEM, 0)
+        board.set_half(at + layout.TOPIC_PERM, config.perm)
+
+    def _add_queues(self, slot: int, numbers: range) -> None:
+        """Queues behind a topic's last, which is the board's last as well."""
+        board, at = self._on_board, self._on_board.topic_at(slot)
+        base = board.half(at + layout.TOPIC_QUEUE_BASE)
+        for number in numbers:
+            queue_at = board.queue_at(base + number)
+            board.set_half(queue_at + layout.QUEUE_TOPIC, slot)
+            board.set_half(queue_at + layout.QUEUE_ID, number)
+        if numbers:
+            board.set_half(at + layout.TOPIC_QUEUE_COUNT, numbers.stop)
+            board.set_half(layout.BOARD_QUEUE_COUNT, base + numbers.stop)
 
     def delete(self, name: str) -> None:
         """Forget a topic: nobody can open it any more; its records stay until they expire."""
@@ -171,7 +228,9 @@ class Metadata:
         next_offset, written, first = numbers
         self._on_board.set_word(at + layout.QUEUE_NEXT_OFFSET, next_offset)
         self._on_board.set_word(at + layout.QUEUE_WRITTEN, written)
-        self._on_board.set_word(at + layout.QUEUE_MIN_OFFSET, first)
+        begins = self._topics[name].begins() if name in self._topics else []
+        begin = begins[queue_id] if queue_id < len(begins) else 0
+        self._on_board.set_word(at + layout.QUEUE_MIN_OFFSET, max(first, min(begin, next_offset)))
         # All that recovery leaves is on the disk, so both levels may see it.
         self._on_board.set_word(at + layout.QUEUE_MAX_OFFSET, written)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brokerd.unanswered import Unanswered
 from shm import layout
 from shm.kernels import frames
 from shm.kernels.scan import (
@@ -39,11 +40,11 @@ _PRODUCER_DIGITS = 2 * PRODUCER_BYTES
 
 @dataclass(slots=True)
 class Producers:
-    """Last seq in the log per producer, and records that may still be waited for."""
+    """Last seq in the log (or refused) per producer, and records that may still be asked for."""
 
     position: int = 0
     last: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # id -> (seq, store ms)
-    recent: dict[bytes, list[NDArray[np.int64]]] = field(default_factory=dict)
+    unanswered: Unanswered = field(default_factory=Unanswered)
 
     def last_seq(self, producer: bytes) -> int:
         """Last seq of a producer in the log, 0 if it is unknown."""
@@ -54,28 +55,22 @@ class Producers:
         if producer:
             self.last[producer] = (seq, store_ms)
 
-    def stored(self, producer: bytes) -> NDArray[np.int64]:
-        """Rows (frames.STORED_WORDS) of a producer's records behind `settled`, by seq."""
-        rows = self.recent.get(producer)
-        if not rows:
-            return np.zeros(0, np.int64)
-        table = np.concatenate(rows).reshape(-1, frames.STORED_WORDS)
-        return np.ascontiguousarray(table[np.argsort(table[:, 0], kind="stable")]).reshape(-1)
-
     def learn(
-        self, view: NDArray[np.uint8], rows: NDArray[np.int64], base: int, keep_from: int
-    ) -> None:
-        """Take in scanned records of a segment (rows of scan.ROW_WORDS).
+        self, view: NDArray[np.uint8], rows: NDArray[np.int64], base: int, keep_from: int,
+        only: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Take in scanned records (rows of scan.ROW_WORDS) of a view that starts at log `base`.
 
-        From `keep_from` on, positions are kept as well.
+        From `keep_from` on, positions are kept as well. `only`: of this producer alone.
         """
         rows, names, seqs = identified(view, rows)
         if not len(rows):
             return
         unique, inverse = np.unique(names, return_inverse=True)
         for number, name in enumerate(unique):
-            chosen = np.flatnonzero(inverse == number)
-            self._learn_one(name.tobytes(), rows[chosen], seqs[chosen], (base, keep_from))
+            if not only or name.tobytes() == only:
+                chosen = np.flatnonzero(inverse == number)
+                self._learn_one(name.tobytes(), rows[chosen], seqs[chosen], (base, keep_from))
 
     def _learn_one(
         self,
@@ -85,10 +80,11 @@ class Producers:
         where: tuple[int, int],
     ) -> None:
         base, keep_from = where
+        kept = rows[:, AT] + base >= keep_from
+        before = max(self.last_seq(producer), int(seqs[~kept].max(initial=0)))
         newest = int(np.argmax(seqs))
         if int(seqs[newest]) > self.last_seq(producer):
             self.last[producer] = (int(seqs[newest]), int(rows[newest, STORE_MS]))
-        kept = rows[:, AT] + base >= keep_from
         if kept.any():
             rows, seqs = rows[kept], seqs[kept]
             position = rows[:, AT] + base
@@ -99,7 +95,7 @@ class Producers:
             table[:, frames.STORED_POSITION] = position
             table[:, frames.STORED_END] = position + rows[:, SIZE]
             table[:, frames.STORED_MS] = rows[:, STORE_MS]
-            self.recent.setdefault(producer, []).append(table.reshape(-1))
+            self.unanswered.keep(producer, before + 1, table.reshape(-1))
 
     def save(self, storage: Storage, position: int, now_ms: int) -> None:
         """Write the snapshot that covers the log up to `position`."""

@@ -361,8 +361,11 @@ def _rebuild(storage: Storage, settings: Any, found: Recovered) -> None:  # noqa
 def _find_next_offsets(storage: Storage, segment_bytes: int, found: Recovered) -> None:
     """Queues also hold records whose units the reader has yet to make: nobody may take less."""
     for piece in walk(storage, segment_bytes, found.dispatched, found.appended, 0):
-        _note_topics(piece, found.topics)
-        for key, (first, last) in queue_offsets(piece).items():
+        offsets = queue_offsets(piece)
+        found.topics.update(topic for topic, _queue in offsets)
+        if (piece.rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION).any():
+            _note_topics(piece, found.topics)  # some of its records have no place in a queue
+        for key, (first, last) in offsets.items():
             following, written, low = found.queues.get(key, (first, first, first))
             found.queues[key] = (max(following, last + 1), written, low)
 

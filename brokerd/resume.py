@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from brokerd.logscan import queue_offsets, walk
 from brokerd.producers import Producers, load_producers
 from shm import layout
+from shm.kernels import frames, scan
 from shm.ranges import EVERYTHING, read_ranges
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from shm.board import Board
     from shm.storage import Storage
 
@@ -31,6 +36,19 @@ def learn_from_log(storage: Storage, board: Board, appended: int) -> Producers:
                 offsets[key] = max(last, offsets.get(key, -1))
     _set_next_offsets(board, offsets)
     return producers
+
+
+def keep_unanswered(
+    producers: Producers, producer: bytes, staging: NDArray[np.uint8], batch: NDArray[np.int64]
+) -> None:
+    """Note what a batch that was just appended has of a producer that nobody tells."""
+    base = int(batch[frames.POSITION])
+    rows = np.empty(max(int(batch[frames.RECORDS]), 1) * scan.ROW_WORDS, np.int64)
+    form = np.array([0, base, 0, 0, 0, 0], np.int64)
+    view = staging[: batch[frames.FILLED]]
+    scan.scan_log(view, form, rows)
+    found = rows[: form[5] * scan.ROW_WORDS].reshape(-1, scan.ROW_WORDS)
+    producers.learn(view, found, base, base, only=producer)
 
 
 def _set_next_offsets(board: Board, seen: dict[tuple[str, int], int]) -> None:

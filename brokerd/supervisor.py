@@ -222,9 +222,16 @@ class Supervisor:
                 self.fail(_code_of(number), what)
             case wire.Note(_level, children.AGENT_UP, _fields):
                 self._crew_is_up(crew)
-            case wire.Note(level, event, fields):
-                agent = children.name_of(crew.roles)
-                self._log.write(level, event, {"agent": agent, **fields})
+            case wire.Note() as note:
+                self._heed(crew, note)
+
+    def _heed(self, crew: Crew, note: wire.Note) -> None:
+        if note.event == wire.GROUP_JOINED:
+            if number := self.broker.metadata.groups.add(str(note.fields["group"]), self._log):
+                self.fail(_code_of(number), "a write of subscriptionGroup.json failed")
+            return
+        agent = children.name_of(crew.roles)
+        self._log.write(note.level, note.event, {"agent": agent, **note.fields})
 
     def _child_ended(self, child: Child) -> None:
         code = child.ended()

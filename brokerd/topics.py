@@ -16,6 +16,8 @@ PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 AUTO_CREATED_QUEUES_MAX: Final = 4  # the default of RocketMQ's clients, CQ-105
 LEVEL_ATTRIBUTE: Final = "gantry.durability"
+#: Of a topic that was deleted and created again: the first queue offset of each queue, by commas.
+BEGINS_ATTRIBUTE: Final = "gantry.begins"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 _NO_SENDS: Final = frozenset(
@@ -45,6 +47,11 @@ class TopicConfig:
     def level(self, default: str) -> Level:
         """What the topic's consumers may see."""
         return Level[self.attributes.get(LEVEL_ATTRIBUTE, default).upper()]
+
+    def begins(self) -> list[int]:
+        """Where each queue begins; queues beyond begin at 0."""
+        text = self.attributes.get(BEGINS_ATTRIBUTE, "")
+        return [int(number) for number in text.split(",") if number.isdigit()]
 
     def to_json(self) -> dict[str, Any]:
         """The entry of `topicConfigTable`."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from brokerd.commitlog import CommitLog
 from brokerd.counters import Counters
-from brokerd.lanes import LOOPBACK, Lane, identity_of, take_cursors
+from brokerd.lanes import LOOPBACK, Lane, open_lane, take_cursors
 from brokerd.producers import Producers
-from brokerd.resume import learn_from_log
+from brokerd.resume import keep_unanswered, learn_from_log
 from shm import layout, limits
 from shm.codes import AgentState, EntryFlag, Role, Status, Stop
 from shm.kernels import frames
@@ -23,7 +23,6 @@ from shm.kernels.complete import settle_lane
 from shm.kernels.drain import SCRATCH_WORDS, drain_lane
 from shm.kernels.entry import ROUTE_ID
 from shm.kernels.ring import (
-    load_word,
     look_up_lane,
     nap_lane,
     publish_and_check,
@@ -102,7 +101,7 @@ class Writer:
         """Make good what a writer that died has left: bytes behind the log's end, seqs, offsets."""
         self._log.clear_behind(self._appended, limits.STAGING_BYTES + limits.FILLER_BYTES_MIN)
         self._producers = learn_from_log(self._storage, self._board, self._appended)
-        self._board.set_word(layout.BOARD_SETTLED, self._appended)
+        self._note_settled()
 
     def close(self) -> None:
         """Give the segment back."""
@@ -201,33 +200,27 @@ class Writer:
             if other.session.producer == session.producer:
                 # Its client goes on in the new session, and may repeat there what is in this ring.
                 self._drain_last(other, now_ns)
-                other.over, other.hot = True, False
-        words[frames.SEQ] = self._producers.last_seq(session.producer)
-        stored = self._producers.stored(session.producer)
-        lane = Lane(session, words, stored, identity_of(session.producer, self._store_host))
+                other.end()
+        lane = open_lane(session, words, self._producers, self._store_host)
         self._lanes[session.session] = lane
         lane.announce()
 
     def _drain_last(self, lane: Lane, now_ns: int) -> None:
         """What a session that ended has published is appended all the same; nobody is answered.
 
-        No further than one ring: a client that goes on publishing is not listened to.
+        Its client may attach again and ask. No further than one ring: a client that goes on
+        publishing is not listened to.
         """
-        words = lane.words
-        tail = load_word(lane.session.arena, words[frames.CONTROL] + layout.LANE_UP_TAIL)
-        end = min(tail, int(words[frames.UP_CURSOR] + words[frames.UP_MASK]) + 1)
-        while not lane.over and words[frames.UP_CURSOR] < end:
-            words[frames.DOWN_SEEN] = words[frames.DOWN_CURSOR]
-            self._begin_batch(now_ns)
+        words, end, before = lane.words, lane.published(), -1
+        words[frames.SILENT] = 1
+        while not lane.over and before < words[frames.UP_CURSOR] < end:
             before = int(words[frames.UP_CURSOR])
+            self._begin_batch(now_ns)
             self._drain_lane(lane, now_ns)
             self._write_batch()
-            if words[frames.UP_CURSOR] == before:
-                return
 
     def _cut_off(self, lane: Lane, why: str) -> None:
-        lane.over = True
-        lane.hot = False
+        lane.end()
         self._counters.faults += 1
         self._sessions.cut_off(lane.session.session, why)
 
@@ -341,15 +334,24 @@ class Writer:
 
     def _settle(self) -> None:
         for lane in self._drained:
-            if lane.over:
-                continue
-            armed = settle_lane(lane.session.arena, lane.words)
-            mark("writer.after_settle_lane")
-            self._producers.note(lane.session.producer, int(lane.words[frames.SEQ]), self._store_ms)
+            armed, producer = 0, lane.session.producer
+            if lane.words[frames.SILENT]:
+                keep_unanswered(self._producers, producer, self._staging, self._batch)
+            else:
+                armed = settle_lane(lane.session.arena, lane.words)
+                mark("writer.after_settle_lane")
+                if lane.stored.size and lane.has_gone_on:
+                    self._producers.unanswered.forget(producer)
+                    lane.stored = lane.stored[:0]
+            self._producers.note(producer, int(lane.words[frames.SEQ]), self._store_ms)
             if armed:
                 lane.session.bell.ring()
         self._drained.clear()
-        self._board.set_word(layout.BOARD_SETTLED, self._appended)
+        self._note_settled()
+
+    def _note_settled(self) -> None:
+        settled = self._producers.unanswered.settled(self._appended)
+        self._board.set_word(layout.BOARD_SETTLED, settled)
 
     def _roll(self, now_ns: int) -> bool:
         """Go on in the next segment; a full disk refuses sends until there is room again."""

@@ -11,10 +11,11 @@ import numpy as np
 from clients.batch import Columns, MessageBatch
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
-from clients.member import Assigned, GroupMember, now_ns
+from clients.member import ANSWER_NS, Assigned, GroupMember, now_ns
 from clients.message import MessageQueue
 from clients.session import Session
 from shm import layout, limits
+from shm.errors import Timeout
 from shm.filter import TagFilter
 from shm.groupwire import Attempts, ConsumeFrom
 
@@ -66,14 +67,30 @@ class Attachment:
 
     def _starts(self, consume_ms: int) -> dict[int, int]:
         """Offsets by time, for a group that begins (CQ-33)."""
+        self.catch_up()
         starts: dict[int, int] = {}
         for topic in self._opened:
             for number in range(topic.queue_base, topic.queue_base + topic.queues):
                 words = self.session.board.queue(number)
                 queue = MessageQueue(topic.name, words["queue_id"])
-                low, high = words["min_offset"], words["max_offset"]
+                low, high = words["min_offset"], words["written"]
                 starts[number] = self.files.offset_at(queue, low, high, consume_ms)
         return starts
+
+    def catch_up(self) -> None:
+        """Wait until queues show what is in the log now: after a start they may be made anew.
+
+        Raises Timeout, or what the session raises.
+        """
+        word = self.session.board.word
+        appended = word(layout.BOARD_APPENDED)
+        deadline_ns = now_ns() + ANSWER_NS
+        if not self.session.wait(deadline_ns, lambda: word(layout.BOARD_DISPATCHED) >= appended):
+            raise Timeout(
+                "the broker is still making its queues from the log, so no place can be found by"
+                " time: try again later",
+                dispatched=word(layout.BOARD_DISPATCHED),
+            )
 
     # ---------------------------------------------------------------------------------- fetching
 

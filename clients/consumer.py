@@ -129,7 +129,7 @@ class PullConsumer:
     def commit(self) -> None:
         """Everything handed out so far is done with; returns once that is in the ledger.
 
-        Raises BrokerGone, Timeout, ...: then it is unknown whether it got there.
+        Raises BrokerGone, DiskFull, Timeout, ...: then it is unknown whether it will get there.
         """
         self._require_open()
         self._pass_all()
@@ -163,8 +163,11 @@ class PullConsumer:
         """
         assigned = self._find(queue)
         attachment = self._live()
+        if isinstance(to, datetime):
+            attachment.catch_up()
         words = attachment.session.board.queue(assigned.number)
-        low, high = words["min_offset"], words["max_offset"]
+        low = words["min_offset"]
+        high = max(low, words["max_offset"])
         if isinstance(to, datetime):
             offset = attachment.files.offset_at(queue, low, high, _milliseconds(to))
         else:

@@ -103,10 +103,15 @@ class GroupMember:
         self._ask(self._join.serial, self._join)
 
     def commit(self) -> None:
-        """Report, and wait until the offsets are in the ledger. Raises Timeout, ..."""
+        """Report, and wait until the offsets are in the ledger. Raises DiskFull, Timeout, ..."""
         for items in _pieces(self._to_report(), QUEUES_PER_REQUEST):
             serial = self._next_serial()
-            self._ask(serial, _commit(serial, items))
+            try:
+                self._ask(serial, _commit(serial, items))
+            except errors.GantryError:
+                for assigned in items:
+                    assigned.committed = -1  # to be said again
+                raise
 
     def leave(self) -> None:
         """Give everything back and wait for the answer. Raises Timeout, ..."""

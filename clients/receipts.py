@@ -244,6 +244,12 @@ def refusal(status: Status, topic: str) -> errors.GantryError:
         )
     if status == Status.STORE_FAILED:
         return errors.StoreFailed("the store failed: see the broker's log", topic=topic)
+    if status == Status.NOT_STORED:
+        return errors.Rejected(
+            f"the broker refused the message to {topic} before it was restarted, and no longer"
+            " knows why: it is not stored, send it again",
+            topic=topic,
+        )
     reasons = {
         Status.ILLEGAL_SIZE: "it is larger than max_message_size or than a segment of the log",
         Status.ILLEGAL_PROPERTIES: "its properties are malformed or too long",

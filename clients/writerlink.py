@@ -272,13 +272,14 @@ class WriterLink:
         while True:
             try:
                 session = self._open_session(up_bytes)
+                self._wait_for_handover(session, deadline)
                 break
             except BrokerGone:
                 if time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= deadline:
                     raise
                 threading.Event().wait(REATTACH_S)
-        # Only now is the old writer surely dead. What it took is answered: so first the entries
-        # that it left, then its answers.
+        # Only now will nothing more be taken from the old ring. What was taken is answered, in
+        # the ring or from the log: so first the entries that were left, then the answers.
         entries = self.lane.unsettled()
         self.look()
         completed = int(self.lane.words[frames.COMPLETED])
@@ -288,6 +289,21 @@ class WriterLink:
         self._attach(session, lane)
         old.close()
         session.writer_bell.ring()
+
+    def _wait_for_handover(self, session: Session, deadline: int) -> None:
+        """Until a living writer has let go of the old ring: it does so when it takes the new one.
+
+        Another life of the broker has another writer, and the old one is dead.
+        """
+        if session.epoch != self.session.epoch or self.lane.taken() == self.lane.put_end:
+            return
+        lane = WriterLane(session.arena, session.plan.writer, 0, 0)
+        try:
+            if not session.wait(deadline, lane.adopted):
+                raise Timeout("the broker's writer has not taken the new session over yet")
+        except BaseException:
+            session.close()
+            raise
 
     def _open_session(self, up_bytes: int) -> Session:
         """A session under the old identity that knows all routes."""

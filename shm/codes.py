@@ -43,6 +43,7 @@ class Status(IntEnum):
     DISK_FULL = 7
     BATCH_REFUSED = 8  # another member of the batch was refused
     UNKNOWN_POSITION = 9  # in the log from before a restart, but its position is no longer known
+    NOT_STORED = 10  # refused before a restart, the reason is no longer known
 
 
 class AgentState(IntEnum):

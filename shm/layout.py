@@ -223,7 +223,8 @@ BOARD: Final = Struct(
         Field("topic_count", "u4", "topic slots in use; only grows", "supervisor"),
         Field("queue_count", "u4", "queue slots in use; only grows", "supervisor"),
         Field("session_count", "u4", "attached sessions", "supervisor"),
-        Field("pad1", 108, "zero"),
+        Field("topic_changes", "u4", "slots of topics that changed; only grows", "supervisor"),
+        Field("pad1", 104, "zero"),
         Field("appended", "i8", "log positions below are records; only grows", "writer"),
         Field("store_ms", "i8", "storeTimestamp of the last record", "writer"),
         Field("pad2", 112, "zero"),
@@ -251,6 +252,7 @@ BOARD_FAILED_ERRNO: Final = BOARD.offset("failed_errno")
 BOARD_TOPIC_COUNT: Final = BOARD.offset("topic_count")
 BOARD_QUEUE_COUNT: Final = BOARD.offset("queue_count")
 BOARD_SESSION_COUNT: Final = BOARD.offset("session_count")
+BOARD_TOPIC_CHANGES: Final = BOARD.offset("topic_changes")
 BOARD_APPENDED: Final = BOARD.offset("appended")
 BOARD_STORE_MS: Final = BOARD.offset("store_ms")
 BOARD_SETTLED: Final = BOARD.offset("settled")
@@ -317,7 +319,7 @@ QUEUE: Final = Struct(
     (
         Field("max_offset", "i8", "consumers may read units below; only grows", "reader"),
         Field("written", "i8", "units in the ConsumeQueue files; only grows", "reader"),
-        Field("min_offset", "i8", "first unit whose record still exists", "reader"),
+        Field("min_offset", "i8", "first unit that consumers may read", "supervisor"),
         Field("topic", "u4", "topic slot", "supervisor, once"),
         Field("queue_id", "u4", "", "supervisor, once"),
         Field("pad0", 96, "zero"),

@@ -160,6 +160,10 @@ class Failed(Frame, frozen=True):
     what: str
 
 
+#: Event of the Note by which `groups` tells of a group that somebody joined (field `group`).
+GROUP_JOINED: Final = "group_joined"
+
+
 class Note(Frame, frozen=True):
     """A line for the log."""
 

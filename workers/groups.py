@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from shm import groupwire, layout, limits
+from shm import groupwire, layout, limits, wire
 from shm.bell import Bell
 from shm.board import Board
 from shm.clock import Clock
@@ -20,15 +20,19 @@ from shm.codes import AgentState, Role
 from shm.controllane import BrokenLane
 from shm.storage import Storage
 from workers.agent import IDLE_NS
+from workers.failure import declare_failed
 from workers.ledger import Ledger, open_ledger
 from workers.membership import Member, Membership, Move
-from workers.offsetfile import checksum_of, import_offsets, offsets_of, write_offsets
+from workers.offsetfile import Exports, import_offsets
 from workers.peer import Peer
 from workers.session import Attached, Session, SessionTable
 
 REQUESTS_PER_CYCLE: Final = 256
 SYNC_NS: Final = 1_000_000_000
 EXPORT_NS: Final = 5_000_000_000  # CQ-30
+DISK_RETRY_NS: Final = 100_000_000
+#: Changes that wait for room on the disk; beyond them, requests wait in their rings.
+WAITING_BYTES_MAX: Final = 1 << 20
 #: After a replacement, sessions are told again at once; one that was not by then is ended.
 MISSING_NS: Final = 2_000_000_000
 
@@ -63,7 +67,8 @@ class Groups:
         self._restoring = True
         self._missing_since = -1
         self._synced_ns = self._exported_ns = 0
-        self._exported = 0
+        self._exports = Exports(ledger)
+        self._retry_ns = 0  # while the disk is full: when to try again
 
     # -------------------------------------------------------------------------------- duty cycle
 
@@ -75,7 +80,9 @@ class Groups:
             done = self._cycle(now_ns)
         except OSError as error:
             self.failed = True  # final: nothing is answered after a failed write (P3)
-            self._sessions.failed(error.errno or 0, f"ledger of groups: {error}")
+            clients = [peer.session for peer in self._peers.values()]
+            what = f"ledger of groups: {error}"
+            declare_failed(self.board, self._sessions, clients, error.errno or 0, what)
             return 0
         slot = self.board.process_at(Role.GROUPS)
         self._count(slot, "heartbeat", 1)
@@ -87,14 +94,34 @@ class Groups:
         done = self._hear_sessions()
         self._end_missing(now_ns)
         stopping = self._sessions.stopping()
-        for peer in list(self._peers.values()):
-            done += self._serve(peer, now_ns)
+        if self.ledger.waiting_bytes < WAITING_BYTES_MAX:
+            for peer in list(self._peers.values()):
+                done += self._serve(peer, now_ns)
         self.membership.grown()
         done += self._balance()
-        self.ledger.flush()
-        done += sum(self._tell(peer) for peer in list(self._peers.values()))
-        self._keep_durable(now_ns, stopping and not done)
+        stored = self._store(now_ns)
+        done += sum(self._tell(peer, stored) for peer in list(self._peers.values()))
+        last = stopping and not done
+        if stored:
+            self._keep_durable(now_ns, last)
+        self.finished = last  # a full disk does not hold it up: what waits was promised to nobody
         return done
+
+    def _store(self, now_ns: int) -> bool:
+        """Put all changes into the ledger; False while the disk is full: then nobody hears of them.
+
+        They are tried again, together with what has come by then.
+        """
+        if now_ns >= self._retry_ns and self.ledger.flush_if_room():
+            self._retry_ns = 0
+            return True
+        if not self._retry_ns:
+            self._sessions.note("error", "no_space_for_groups", bytes=self.ledger.waiting_bytes)
+        if now_ns >= self._retry_ns:
+            self._retry_ns = now_ns + DISK_RETRY_NS
+        for peer in self._peers.values():
+            peer.hold_back()
+        return False
 
     def _count(self, slot: int, field: str, more: int) -> None:
         at = slot + layout.PROCESS.offset(field)
@@ -198,6 +225,7 @@ class Groups:
             peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", fault))
             return
         self.membership.join(session, request)
+        self._sessions.note("debug", wire.GROUP_JOINED, group=request.group)
         peer.joined.append(request.serial)
         for _group, key, lease in list(self.membership.leases_of(session)):
             queue = self.membership.topics.queue(key)
@@ -292,11 +320,13 @@ class Groups:
             )
         )
 
-    def _tell(self, peer: Peer) -> int:
+    def _tell(self, peer: Peer, stored: bool) -> int:
         told = 0
         try:
-            while peer.outbox and peer.lane.put(groupwire.encode(peer.outbox[0])):
-                notice = peer.outbox.popleft()
+            while (notice := peer.take_notice(stored=stored)) is not None:
+                if not peer.lane.put(groupwire.encode(notice)):
+                    break
+                peer.outbox.popleft()
                 if isinstance(notice, groupwire.Revoke | groupwire.Rejoin):
                     peer.bump_revoked()
                 if peer.lane.wants_bell:
@@ -314,21 +344,13 @@ class Groups:
             self.ledger.sync()
         if now_ns - self._exported_ns >= EXPORT_NS or last:
             self._exported_ns = now_ns
-            self._export()
-        self.finished = last
-
-    def _export(self) -> None:
-        offsets = offsets_of(self.ledger)
-        checksum = checksum_of(offsets)
-        if checksum == self._exported:
-            return
-        self._exported = checksum
-        self.ledger.exported(checksum)  # first, so that our own file is never taken for another's
-        self.ledger.sync()
-        write_offsets(self.ledger.storage, offsets)
+            if not self._exports.write():
+                self._sessions.note("warning", "no_space_for_consumer_offsets")
 
     def arm(self, now_ns: int) -> int:
         """Go to sleep unless a session has asked something since."""
+        if self._retry_ns:
+            return max(1, self._retry_ns - now_ns)
         if any(not peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()):
             return 0
         if not self.ledger.unsynced:
@@ -367,5 +389,5 @@ def open_groups(
     groups = Groups(ledger, clock, board, sessions, settings.consume_timeout)
     groups.restore()
     groups.membership.clamp_offsets()
-    ledger.sync()
+    ledger.flush_if_room()
     return groups

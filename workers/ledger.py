@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from shm import layout
 from shm.groupwire import Attempts
-from shm.storage import File, Storage, read_file, replace_file
+from shm.storage import File, Storage, is_disk_full, read_file, replace_file
 from workers.progress import UNSET, Lease, Progress
 
 NAME: Final = "gantry/ledger"
@@ -219,6 +219,24 @@ class Ledger:
         self.unsynced = True
         return True
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Changes that are not in the file yet."""
+        return len(self._buffer)
+
+    def flush_if_room(self) -> bool:
+        """`flush`; False if the disk is full. All is tried again then, at the same place.
+
+        What such a write leaves behind the end is cut as a torn tail is. Raises OSError.
+        """
+        try:
+            self.flush()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            return False
+        return True
+
     def sync(self) -> None:
         """Make it outlive a power cut; compact it if it has grown large. Raises OSError."""
         self.flush()
@@ -231,12 +249,26 @@ class Ledger:
             self.compact()
 
     def compact(self) -> None:
-        """Replace the file by a shorter one that says the same. Raises OSError."""
+        """Replace the file by a shorter one that says the same; without room, later.
+
+        Raises OSError.
+        """
         self.flush()
+        numbers = self._group_numbers, self._topic_numbers
         self._write_state()
         data = bytes(self._buffer)
         self._buffer.clear()
-        replace_file(self.storage, NAME, data)
+        try:
+            replace_file(self.storage, NAME, data)
+        except OSError as error:
+            replaced = self.storage.size_of(NAME) != self._end
+            if replaced or not is_disk_full(error):
+                raise
+            self._group_numbers, self._topic_numbers = numbers  # the old file goes on
+            self._compacted_bytes = self._end
+            if self.storage.exists(f"{NAME}.new"):
+                self.storage.unlink(f"{NAME}.new")
+            return
         self.close()
         self._file = self.storage.open(NAME, write=True)
         self._end = self._compacted_bytes = len(data)
@@ -305,5 +337,6 @@ def open_ledger(storage: Storage, epoch: int) -> Ledger:
     ledger = Ledger(storage)
     ledger.load()
     ledger.begin_epoch(epoch)
-    ledger.sync()
+    if ledger.flush_if_room():
+        ledger.sync()
     return ledger

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shm.configfile import by_number, read_config, write_config
-from shm.storage import Storage
+from shm.storage import Storage, is_disk_full
 from workers.ledger import Ledger
 from workers.progress import UNSET
 
@@ -72,3 +72,33 @@ def import_offsets(ledger: Ledger) -> None:
         for queue_id, offset in queues.items():
             if newer or ledger.group(group).queue((topic, queue_id)).committed == UNSET:
                 ledger.commit(group, (topic, queue_id), offset)
+
+
+class Exports:
+    """Writes the file when offsets have changed; the ledger knows the files that are ours."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._written = 0
+
+    def write(self) -> bool:
+        """Save the offsets if they are new; False if the disk is full. Raises OSError."""
+        ledger = self._ledger
+        offsets = offsets_of(ledger)
+        checksum = checksum_of(offsets)
+        if checksum == self._written:
+            return True
+        ledger.exported(checksum)  # first, so that our own file is never taken for another's
+        if not ledger.flush_if_room():
+            return False
+        ledger.sync()
+        try:
+            write_offsets(ledger.storage, offsets)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            # What is still there must not drop out of the last few, however often this is tried.
+            ledger.exported(checksum_of(read_offsets(ledger.storage)))
+            return False
+        self._written = checksum
+        return True

@@ -8,6 +8,12 @@ from shm import groupwire, layout
 from shm.controllane import ControlLane, End
 from workers.session import Session
 
+DISK_FULL = (
+    "the disk of the store is full: offsets and shares are not stored; they are as soon as there is"
+    " room, if the broker lives until then"
+)
+#: Notices that say nothing of what is stored.
+_TRUE_ANYHOW = (groupwire.Refused, groupwire.Left)
 _WORD_MAX = (1 << 64) - 1
 
 
@@ -29,6 +35,26 @@ class Peer:
             before + 1
         ) & _WORD_MAX  # it may be garbage
         return before > 0
+
+    def hold_back(self) -> None:
+        """Nothing can be stored: refuse what would say that it is, keep the rest for later.
+
+        What may be told nevertheless comes first.
+        """
+        told: list[groupwire.AnyNotice] = []
+        kept: list[groupwire.AnyNotice] = []
+        for notice in self.outbox:
+            if isinstance(notice, groupwire.Committed | groupwire.Joined) and notice.serial:
+                told.append(groupwire.Refused(notice.serial, "DiskFull", DISK_FULL))
+            else:
+                (told if isinstance(notice, _TRUE_ANYHOW) else kept).append(notice)
+        self.outbox = deque(told + kept)
+
+    def take_notice(self, *, stored: bool) -> groupwire.AnyNotice | None:
+        """The next notice if it may be told; `stored`: all changes are in the ledger."""
+        if not self.outbox or not (stored or isinstance(self.outbox[0], _TRUE_ANYHOW)):
+            return None
+        return self.outbox[0]
 
     def bump_revoked(self) -> None:
         """Tell the client's hot path that there is a notice to read first."""

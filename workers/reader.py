@@ -82,7 +82,7 @@ class Reader:
         self._passed = np.zeros(room, np.int64)
         self._row = np.zeros(ROW_WORDS, np.int64)
         self._delays = np.array(parse_delay_levels(settings.message_delay_level), np.int64)
-        self._topics = 0
+        self._topics = (0, 0)
         self._index = np.zeros(16, np.int64)
         self._dispatched = board.word(layout.BOARD_DISPATCHED)
         self._view_base = -1
@@ -207,8 +207,10 @@ class Reader:
         """Run the kernel, after reading the board's topics again if it meets a new one."""
         for _ in range(2):
             count = self._board.half(layout.BOARD_TOPIC_COUNT)
-            if count != self._topics:
+            changes = self._board.half(layout.BOARD_TOPIC_CHANGES)
+            if (count, changes) != self._topics:
                 self._read_topics(count)
+                self._topics = (count, changes)
             stop = Stop(
                 dispatch_log(
                     self._view, self._form, self._words, self._index, self._delays, self._marks,
@@ -227,7 +229,6 @@ class Reader:
             room *= 2
         self._index = np.zeros(room, np.int64)
         index_topics(self._words, count, self._index)
-        self._topics = count
         self._form[dispatch.SCHEDULE] = -1
         for topic in self._board.topics():
             queues = slice(topic.queue_base, topic.queue_base + topic.queue_count)

@@ -37,6 +37,7 @@ COMPLETION = int(EntryKind.COMPLETION)
 RECEIPT = int(EntryFlag.RECEIPT)
 DUPLICATE = int(Status.DUPLICATE)
 UNKNOWN_POSITION = int(Status.UNKNOWN_POSITION)
+NOT_STORED = int(Status.NOT_STORED)
 HOSTILE = int(Stop.HOSTILE)
 
 
@@ -46,6 +47,8 @@ def complete(arena: Bytes, lane: Words, seq: int, status: int, result: Words) ->
 
     `result`: queue id, queue offset, position, end, store ms, the entry's flags.
     """
+    if lane[frames.SILENT]:
+        return
     cursor = lane[frames.DOWN_CURSOR]
     offset = cursor & lane[frames.DOWN_MASK]
     left = lane[frames.DOWN_MASK] + 1 - offset
@@ -72,6 +75,8 @@ def complete(arena: Bytes, lane: Words, seq: int, status: int, result: Words) ->
 def completion_room(arena: Bytes, lane: Words, count: int) -> int:
     """1 if `count` completions fit in the down ring, 0 if not, HOSTILE if its head can't be."""
     need = (count + 1) * COMPLETION_BYTES
+    if lane[frames.SILENT]:
+        return 1
     if need > lane[frames.DOWN_MASK] + 1:
         return HOSTILE  # it would never fit
     used = lane[frames.DOWN_CURSOR] - lane[frames.DOWN_SEEN]
@@ -89,10 +94,11 @@ def completion_room(arena: Bytes, lane: Words, count: int) -> int:
 def answer_stored(
     arena: Bytes, lane: Words, seq: int, stored: Words, count: int, result: Words
 ) -> None:
-    """Complete an entry that is in the log already, from its record if that is still known."""
+    """Complete an entry that was taken before, from its record if that is still known."""
     for field in range(5):
         result[field] = -1
-    status = UNKNOWN_POSITION
+    known = lane[frames.KNOWN_FROM]
+    status = NOT_STORED if known and seq >= known else UNKNOWN_POSITION
     low = 0
     high = count
     while low < high:

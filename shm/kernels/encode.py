@@ -27,6 +27,7 @@ from shm.kernels.entry import (
     TOPIC,
 )
 from shm.kernels.record import (
+    copy_without_trailer,
     properties_legal,
     store_flags,
     store_hex48,
@@ -60,6 +61,7 @@ from shm.layout import (
     TOPIC_BYTES,
     TOPIC_NAME,
     TOPIC_NAME_BYTES,
+    TOPIC_PERM,
     TOPIC_QUEUE_BASE,
     TOPIC_QUEUE_COUNT,
     TOPIC_WRITE_QUEUES,
@@ -203,9 +205,11 @@ def _encode_append(
     born = 20 if sys_flag & SYS_BORN_V6 else 8
     store = 20 if sys_flag & SYS_STORE_V6 else 8
     source = form + APPEND_BYTES + head[BODY]
-    extra = head[EXTRA]
-    # SF-22: a missing last separator is added before the trailer.
-    open_end = 1 if extra and arena[source + extra - 1] != 2 else 0
+    given = head[EXTRA]
+    # SF-22: an old trailer goes, and a missing last separator is added before the new one.
+    kept = copy_without_trailer(staging, 0, arena, source, given, 0)
+    open_end = 1 if kept < 0 else 0
+    extra = head[EXTRA] = abs(kept)
     size = _size_of(board, head, routes, batch, born + store - 16 + open_end)
     if size < 0:
         return size
@@ -224,7 +228,8 @@ def _encode_append(
     machine.copy(staging, place + 16, arena, form + APPEND_BYTES, head[BODY])
     place = _copy_topic(board, head, staging, place + 16 + head[BODY])
     machine.store_be16(staging, place, at + size - place - 2)
-    machine.copy(staging, place + 2, arena, source, extra)
+    if copy_without_trailer(staging, place + 2, arena, source, given, extra) != kept:
+        return -ILLEGAL_PROPERTIES
     if open_end:
         staging[place + 2 + extra] = 2
     return size
@@ -270,15 +275,22 @@ def _store_crc(staging: Bytes, at: int, shifted: int, size: int, magic: int, bod
 
 
 @kernel()
-def _find_topic(head: Words, routes: Words, batch: Words) -> int:
-    """Topic of the entry's route into `head`; OK, a Status, or -ROUTE if it is to be loaded."""
+def _find_topic(board: Bytes, head: Words, routes: Words, batch: Words) -> int:
+    """Topic of the entry's route into `head`; OK, a Status, or -ROUTE if it is to be loaded.
+
+    A topic that was deleted since has no permission left.
+    """
     if head[ROUTE_ID] >= ROUTES_MAX:
         return UNKNOWN_ROUTE
     row = head[ROUTE_ID] * frames.ROUTE_WORDS
     if row >= batch[frames.ROUTES_SIZE] or routes[row] == frames.ROUTE_UNKNOWN:
         return -ROUTE
     head[TOPIC] = routes[row]
-    return OK if head[TOPIC] >= 0 else UNKNOWN_ROUTE
+    if head[TOPIC] < 0 or not machine.load32(
+        board, TOPICS_AT + head[TOPIC] * TOPIC_BYTES + TOPIC_PERM
+    ):
+        return UNKNOWN_ROUTE
+    return OK
 
 
 @kernel()
@@ -316,7 +328,7 @@ def admit(
         result[field] = -1
     status: int = batch[frames.REFUSE]
     if status == OK:
-        status = _find_topic(head, routes, batch)
+        status = _find_topic(board, head, routes, batch)
     if status != OK:
         return status
     queue = _choose_queue(board, head, routes)

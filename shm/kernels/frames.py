@@ -24,7 +24,9 @@ COMPLETED: Final = 11  # client: last seq with a completion; agent: not used
 DONE: Final = 12  # agent: entries taken so far
 BLOCKED: Final = 13  # agent: 1 while the down ring has no room
 BAD: Final = 14  # client: refusals among the completions last taken
-LANE_WORDS: Final = 16
+SILENT: Final = 15  # agent: 1 once the session is over: nothing goes into its down ring any more
+KNOWN_FROM: Final = 16  # agent: a seq from here on that is in no stored row was never stored; or 0
+LANE_WORDS: Final = 24
 
 # A batch of the writer (BATCH_WORDS).
 FILLED: Final = 0  # bytes in staging

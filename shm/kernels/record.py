@@ -15,7 +15,7 @@ from shm.layout import (
     RECORD_QUEUE_OFFSET,
     RECORD_SYS_FLAG,
 )
-from shm.limits import TRAILER_BYTES
+from shm.limits import RESERVED_KEYS, TRAILER_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +29,17 @@ CRC_MASK = 0x7FFFFFFF  # SF-5
 _DIGIT_PAIRS = np.array([(48 + n // 10) << 8 | (48 + n % 10) for n in range(100)], np.int64)
 #: "__CRC32#" as a little-endian word.
 _TRAILER_KEY = int.from_bytes(b"__CRC32#", "little")
+
+#: Keys that no client may bring along; TAGS and KEYS come by the client's own way, as properties.
+_FORBIDDEN = sorted(key.encode() for key in RESERVED_KEYS - {"TAGS", "KEYS"})
+_FORBIDDEN_TEXT = np.frombuffer(b"".join(_FORBIDDEN), np.uint8)
+_FORBIDDEN_ENDS = np.cumsum([len(key) for key in _FORBIDDEN]).astype(np.int64)
+#: By a key's first byte: a bit per length that a forbidden key with that first byte has.
+_FORBIDDEN_LENGTHS = np.array(
+    [sum({1 << len(key) for key in _FORBIDDEN if key[0] == first}) for first in range(256)],
+    np.int64,
+)
+assert max(map(len, _FORBIDDEN)) < 63
 
 
 @kernel()
@@ -78,14 +89,64 @@ def store_flags(record: Bytes, at: int, flag: int, sys_flag: int) -> None:
 
 
 @kernel()
+def _is_forbidden(memory: Bytes, at: int, count: int) -> int:
+    """1 if a key is one that only the broker writes (SF-30)."""
+    start = np.int64(0)
+    for number in range(len(_FORBIDDEN_ENDS)):
+        end = _FORBIDDEN_ENDS[number]
+        if end - start == count:
+            same = 0
+            while same < count and memory[at + same] == _FORBIDDEN_TEXT[start + same]:
+                same += 1
+            if same == count:
+                return 1
+        start = end
+    return 0
+
+
+@kernel()
+def copy_without_trailer(
+    target: Bytes, at: int, source: Bytes, source_at: int, count: int, room: int
+) -> int:
+    """Copy properties but for `__CRC32#` (SF-22), `room` bytes at most; returns how many are kept.
+
+    Negative if what is kept lacks its last separator. With `room` 0 they are only counted.
+    """
+    kept = 0
+    sign = 1
+    place = source_at
+    end = source_at + count
+    while place < end:
+        start = place
+        while place < end and source[place] != 2:
+            place += 1
+        place = min(place + 1, end)
+        size = place - start
+        if size > 8 and source[start + 8] == 1 and machine.load64(source, start) == _TRAILER_KEY:
+            continue
+        if kept + size <= room:
+            machine.copy(target, at + kept, source, start, size)
+        kept += size
+        sign = 1 if source[place - 1] == 2 else -1
+    return sign * kept
+
+
+@kernel()
 def properties_legal(memory: Bytes, at: int, count: int) -> int:
-    """1 if the bytes are `key 01 value 02` again and again, no key or value empty (SF-27)."""
+    """1 if the bytes are `key 01 value 02` again and again, as a client may send them.
+
+    No key or value is empty (SF-27), no key is the broker's (SF-30).
+    """
     end = at + count
     while at < end:
         start = at
         while at < end and memory[at] > 2:
             at += 1
         if at == start or at >= end or memory[at] != 1:
+            return 0
+        # Nearly every key is let through by its length and first byte.
+        suspect = _FORBIDDEN_LENGTHS[memory[start]] >> ((at - start) & 63) & 1
+        if suspect and _is_forbidden(memory, start, at - start):
             return 0
         at += 1
         start = at

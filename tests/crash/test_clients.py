@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +19,7 @@ from clients.producer import Producer
 from clients.session import Session
 from gantrymq.temporary import Broker
 from shm import layout
-from shm.codes import EntryFlag, EntryKind, Role
+from shm.codes import EntryFlag, EntryKind, Role, Status
 from shm.errors import Closed, Evicted, Rejected
 from tests.crash.conftest import SMALL
 from tests.support.adversary import PUBLISHED, STEPS, Hand, Victim
@@ -335,6 +336,47 @@ def test_a_session_that_ends_with_an_endless_ring(home: Path, healthy: Load) -> 
     found = bodies(home)
     assert found.count(b"left") == 3
     assert b"unfinished" not in found
+
+
+def test_an_evicted_producer_that_comes_back_appends_nothing_twice(
+    home: Path, healthy: Load, unique_name: str
+) -> None:
+    """P6: the living writer answers from the log what it took before it cut the session off."""
+    body = unique_name.encode() * 3
+    hand = Hand(home)
+    good = hand.entry(body)
+    os.kill(pid_of(home, Role.WRITER), signal.SIGSTOP)
+    hand.put(good, hand.entry(b"bad", length=4))
+    os.kill(pid_of(home, Role.WRITER), signal.SIGCONT)
+    poll_until(lambda: hand.evicted, "it is cut off")
+    assert not hand.completions()
+    again = Hand(home, producer=hand.producer)
+    again.put(good)
+    (answer,) = poll_until(again.completions, "it is answered")
+    hand.close()
+    again.close()
+    (stored,) = [item for item in sound(home) if item.record.body == body]
+    assert answer["status"] == Status.DUPLICATE
+    assert answer["position"] == stored.record.physical_offset
+    assert answer["queue_offset"] == stored.record.queue_offset
+
+
+def test_a_producer_whose_connection_ends_goes_on(home: Path, unique_name: str) -> None:
+    """The broker lives: what it has taken from the old session is not appended again."""
+    bodies_sent = [b"%s-%d" % (unique_name.encode(), number) for number in range(300)]
+    with Producer(home, timeout=PATIENCE_S) as producer:
+        producer.send("orders", b"warm")
+        os.kill(pid_of(home, Role.WRITER), signal.SIGSTOP)
+        futures = [producer.send_async("orders", body) for body in bodies_sent]
+        producer._link.session._control.channel.shutdown(socket.SHUT_RDWR)
+        os.kill(pid_of(home, Role.WRITER), signal.SIGCONT)
+        receipts = [future.result(PATIENCE_S) for future in futures]
+        producer.send("orders", b"and on")
+    mine = [item.record for item in sound(home) if item.record.body in set(bodies_sent)]
+    assert sorted(record.body for record in mine) == sorted(bodies_sent)
+    places = {record.body: (record.queue_id, record.queue_offset) for record in mine}
+    told = [(receipt.message_queue.queue_id, receipt.queue_offset) for receipt in receipts]
+    assert told == [places[body] for body in bodies_sent]
 
 
 def test_another_process_may_not_send_in_a_producers_name(home: Path, healthy: Load) -> None:

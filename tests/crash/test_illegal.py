@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +123,8 @@ EXTRAS = (
     *(b"k", b"k\x01", b"k\x01v", b"\x01v\x02", b"k\x01\x02", b"k\x02", b"\x02", b"\x00"),
     *(b"k\x01v\x02tail", b"k\x01a\x01b\x02", b"k\x00\x01v\x02", LONG),
 )
+#: Keys that would make a message another one: half, delayed, of another id, checked by another sum.
+RESERVED = tuple(sorted(limits.RESERVED_KEYS - {"TAGS", "KEYS"}))
 ROUTES = (1, 2, 3, 4, limits.ROUTES_MAX - 1, limits.ROUTES_MAX, 0xFFFFFFFF)
 
 
@@ -140,6 +143,27 @@ def illegal_entries(hand: Hand) -> Iterator[tuple[bytes, Status]]:
         yield hand.entry(b"bad", queue=queue), Status.UNKNOWN_QUEUE
 
 
+@pytest.mark.parametrize("before", [b"", b"a\x01b\x02", b"TAGS\x01t\x02KEYS\x01k\x02"])
+def test_the_brokers_own_properties_are_refused_by_the_writer(
+    broker: Broker, unique_name: str, before: bytes
+) -> None:
+    """SF-30, P12: inline or in a route, behind whatever stands in front."""
+    hand = Hand(broker.home)
+    wanted = []
+    for number, key in enumerate(RESERVED, start=1):
+        block = before + key.encode() + b"\x01x\x02"
+        hand.set_route(number, 0, block)
+        inline, routed = hand.entry(b"bad", block), hand.entry(b"bad", route=number)
+        hand.put(inline, routed, hand.entry(unique_name.encode(), before))
+        wanted += [Status.ILLEGAL_PROPERTIES, Status.UNKNOWN_ROUTE, Status.OK]
+        longer = before + key.encode() + b"_\x01x\x02" + key.lower().encode() + b"s\x01x\x02"
+        hand.put(hand.entry(unique_name.encode(), longer))
+        wanted += [Status.OK]
+    poll_until(lambda: hand.taken, "all is taken")
+    assert hand.statuses() == wanted
+    hand.close()
+
+
 def test_what_the_writer_refuses(broker: Broker, unique_name: str) -> None:
     """P12: each is answered, and the good entry behind it is stored."""
     hand = Hand(broker.home)
@@ -150,6 +174,20 @@ def test_what_the_writer_refuses(broker: Broker, unique_name: str) -> None:
     poll_until(lambda: hand.taken, "all is taken")
     assert hand.statuses() == wanted
     assert not hand.evicted
+    hand.close()
+
+
+def test_a_refusal_stays_one_when_the_writer_dies_before_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_broker: Callable[..., Broker]
+) -> None:
+    """What is in the log behind it tells the new writer that it never was."""
+    monkeypatch.setenv("GANTRYMQ_MARK", "writer.after_appended:1")
+    monkeypatch.setenv("GANTRYMQ_MARKS_REACHED", str(tmp_path))
+    hand = Hand(start_broker().home)
+    hand.put(hand.entry(b"bad", b"k"), hand.entry(b"good"), hand.entry(b"bad", b"k"))
+    poll_until(lambda: hand.taken, "the next writer has taken it")
+    assert (tmp_path / "writer.after_appended").exists()
+    assert hand.statuses() == [Status.NOT_STORED, Status.DUPLICATE, Status.ILLEGAL_PROPERTIES]
     hand.close()
 
 

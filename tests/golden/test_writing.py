@@ -144,13 +144,24 @@ def body_of(record: Line, log: Callable[[int, int], bytes]) -> bytes:
     return log(record["physicalOffset"] + 88 - 16 + hosts, record["bodyLength"])
 
 
-def properties_of(record: Line, *, open_end: bool) -> bytes:
-    """The stored properties without the trailer; `open_end`: without the last separator too."""
+OLD_TRAILER = b"__CRC32#\x011234567890\x02"
+#: How properties may be handed to the writer: it makes the same of all (SF-22).
+SHAPES: dict[str, Callable[[bytes], bytes]] = {
+    "as stored": lambda kept: kept,
+    "open end": lambda kept: kept[:-1],
+    "old trailers, open end": lambda kept: (
+        OLD_TRAILER + kept.replace(b"\x02", b"\x02" + OLD_TRAILER, 1) + OLD_TRAILER[:-1]
+    ),
+}
+
+
+def properties_of(record: Line, shape: str) -> bytes:
+    """The stored properties without the trailer, in one of SHAPES."""
     stored = bytes.fromhex(record["propertiesHex"])
     assert stored[-TRAILER_BYTES:].startswith(b"__CRC32#\x01")
     kept = stored[:-TRAILER_BYTES]
     assert not kept or kept.endswith(b"\x02")
-    return kept[:-1] if open_end else kept
+    return SHAPES[shape](kept)
 
 
 def entry_of(record: Line, body: bytes, properties: bytes, seq: int, route: int) -> bytes:
@@ -182,7 +193,7 @@ def log_reader(golden: GoldenStore) -> Callable[[int, int], bytes]:
     return read
 
 
-def write_again(golden: GoldenStore, directory: Path, *, open_end: bool) -> list[dict[str, int]]:
+def write_again(golden: GoldenStore, directory: Path, shape: str) -> list[dict[str, int]]:
     """Feed the set's records to the agents, those of one millisecond together."""
     rig, read, seq = Rig(golden, directory), log_reader(golden), 0
     answers = []
@@ -191,7 +202,7 @@ def write_again(golden: GoldenStore, directory: Path, *, open_end: bool) -> list
         rig.set_wall(stored_at)
         for record in group:
             seq += 1
-            properties = properties_of(record, open_end=open_end)
+            properties = properties_of(record, shape)
             route = rig.slots[record["topic"]]
             rig.put(entry_of(record, body_of(record, read), properties, seq, route))
         rig.turn()
@@ -238,15 +249,15 @@ def assert_same_files(found: dict[str, bytes], expected: dict[str, bytes]) -> No
             raise AssertionError(f"{name} differs at {at}: {other[at:][:16]!r}, {data[at:][:16]!r}")
 
 
-@pytest.mark.parametrize("open_end", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", SETS)
-def test_the_log_is_rocketmqs(golden: Golden, tmp_path: Path, name: str, open_end: bool) -> None:
+def test_the_log_is_rocketmqs(golden: Golden, tmp_path: Path, name: str, shape: str) -> None:
     """SF-5, SF-16 to SF-20, SF-22, SF-23, SF-26, SF-42: all CommitLog files.
 
-    With `open_end` the properties' last separator is left to the writer (SF-22).
+    A missing last separator is left to the writer, which also takes an old trailer out (SF-22).
     """
     store = golden(name)
-    answers = write_again(store, tmp_path, open_end=open_end)
+    answers = write_again(store, tmp_path, shape)
     assert_same_files(files_below(tmp_path / "commitlog"), files_below(store.store / "commitlog"))
     keys = ("queueId", "queueOffset", "physicalOffset")
     wanted = [
@@ -261,7 +272,7 @@ def test_the_log_is_rocketmqs(golden: Golden, tmp_path: Path, name: str, open_en
 def test_the_queues_are_rocketmqs(golden: Golden, tmp_path: Path, name: str) -> None:
     """SF-61, SF-62, SF-64 and SF-71: all ConsumeQueue files, their addresses resolved."""
     store = golden(name)
-    write_again(store, tmp_path, open_end=False)
+    write_again(store, tmp_path, "as stored")
     expected = dict(without_extensions(store))
     assert_same_files(files_below(tmp_path / "consumequeue"), expected)
     addresses = [data for key, data in files_below(store.store / "consumequeue").items()

@@ -73,6 +73,11 @@ def appended_again() -> None:
     put_over(Producers, "last_seq", lambda *_: 0)
 
 
+def forgotten_with_its_session() -> None:
+    """The writer does not remember what a session had sent once the session is over."""
+    put_over(Producers, "note", lambda *_: None)
+
+
 def visible_before_durable() -> None:
     """The reader shows units of durable topics at once."""
     from workers.reader import Reader
@@ -90,9 +95,9 @@ def told_before_written() -> None:
     """`groups` answers before the ledger has what it answers about."""
     tell = Groups._tell
 
-    def forgetful(groups: Groups, peer: Any) -> int:  # noqa: ANN401
+    def forgetful(groups: Groups, peer: Any, stored: bool) -> int:  # noqa: ANN401
         put_over(groups.ledger, "flush", lambda *_: None)
-        return tell(groups, peer)
+        return tell(groups, peer, stored)
 
     put_over(Groups, "_tell", forgetful)
 
@@ -123,6 +128,7 @@ PLANTS: dict[str, Callable[[], None]] = {
         durable_before_sync,
         leased_twice,
         appended_again,
+        forgotten_with_its_session,
         visible_before_durable,
         told_before_written,
         batch_in_pieces,

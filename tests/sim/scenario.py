@@ -15,7 +15,7 @@ from functools import partial
 from brokerd import epoch
 from shm import layout, marks
 from shm.codes import Role
-from tests.support.faults import Moment, fail_at, kill_at
+from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
 from tests.support.simclients import SimConsumer
 from tests.support.simdisk import ROOM_FOR_ALL
@@ -202,14 +202,42 @@ def fill_the_disk(world: World) -> None:
         producer.send_more(20)
 
 
+def fill_the_disk_of_groups(world: World) -> None:
+    """No room for the ledger: nobody is told of what is not in it."""
+    world.simulation.note("no room for the ledger")
+    storage = world.machine.stores.get("groups")
+    if storage is not None:
+        moment = world.dice.choice([Moment.BEFORE, Moment.MIDDLE])
+        full = Fault(1, moment, errno.ENOSPC, ("write",), persistent=True, under="gantry/ledger")
+        storage.faults.faults = (full,)
+
+
+def make_room(world: World) -> None:
+    """The disk is no longer full."""
+    world.machine.disk.allocate_max = ROOM_FOR_ALL
+    for storage in world.machine.stores.values():
+        others = [fault for fault in storage.faults.faults if fault.error != errno.ENOSPC]
+        storage.faults.faults = tuple(others)
+
+
 def unleash_a_vandal(world: World) -> None:
     """A client that writes garbage: it alone is cut off."""
     world.add_vandal()
 
 
+def drop_a_connection(world: World) -> None:
+    """A producer's socket ends, and it attaches again: the same writer goes on with it."""
+    machine = world.machine
+    attached = [p.session.session for p in world.producers if p.session is not None]
+    if attached:
+        machine.simulation.note("a connection ends")
+        machine.end_session(world.dice.choice(attached))
+
+
 FAULTS: tuple[Callable[[World], None], ...] = (
     kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, cut_power, change_members,
     step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
+    drop_a_connection, fill_the_disk_of_groups,
 )  # fmt: skip
 
 
@@ -225,7 +253,7 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
         pause = simulation.steps + world.dice.randint(20, 800)
         simulation.run_until(partial(_has_reached, simulation, pause), STEPS_MAX)
         if world.dice.random() < 0.5:
-            world.machine.disk.allocate_max = ROOM_FOR_ALL
+            make_room(world)
         world.dice.choice(faults)(world)
     calm(world)
     simulation.run_until(world.settled, STEPS_MAX)
@@ -250,7 +278,7 @@ def calm(world: World) -> None:
     world.simulation.note("calm")
     world.simulation.kill_at_mark("", 1)
     world.machine.then = None
-    world.machine.disk.allocate_max = ROOM_FOR_ALL
+    make_room(world)
     world.machine.plans.agents.clear()
     world.machine.plans.supervisor = ()
     for storage in world.machine.stores.values():

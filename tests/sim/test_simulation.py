@@ -32,6 +32,14 @@ def test_promises_hold_under_all_faults(seed: int) -> None:
     assert {"OK", "DUPLICATE", "DISK_FULL", "BATCH_REFUSED", "batches", "cut off"} <= reached
 
 
+def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int) -> None:
+    """P3: with kills in between; commits are refused by name, and go in once there is room."""
+    kinds = "fill_the_disk_of_groups,kill_an_agent,kill_everything,change_members"
+    done = simulate("--seeds", f"{seed}:{seed + 40}", "--faults", kinds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d\d+ groups full", done.stdout), done.stdout
+
+
 def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int) -> None:
     """Its messages may be there, no other client is refused anything, no agent falls over."""
     done = simulate("--seeds", f"{seed}:{seed + 40}", "--faults", "unleash_a_vandal")
@@ -46,6 +54,7 @@ WITHIN = {
     "durable_before_sync": (30, "all"),
     "leased_twice": (30, "all"),
     "appended_again": (80, "kill_at_a_mark,die_together_at_a_mark"),
+    "forgotten_with_its_session": (40, "drop_a_connection"),
     "visible_before_durable": (20, "all"),
     "told_before_written": (30, "kill_at_a_mark,kill_at_a_call,kill_everything"),
     "batch_in_pieces": (250, "die_together_at_a_mark"),

@@ -7,6 +7,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,8 @@ _BORN_MS = 1_700_000_000_000
 class Hand:
     """A session whose entries are written byte by byte. Loads no kernels."""
 
-    def __init__(self, home: Path, topic: str = "orders") -> None:
-        self.producer = os.urandom(10)
+    def __init__(self, home: Path, topic: str = "orders", producer: bytes = b"") -> None:
+        self.producer = producer or os.urandom(10)
         self.session = Session(home, self.producer)
         self.plan = self.session.plan.writer
         self.arena = self.session.arena
@@ -102,11 +103,15 @@ class Hand:
         """True once the writer has taken all that is published."""
         return self.word(self.plan.control + layout.LANE_UP_HEAD) == self.tail
 
-    def statuses(self) -> list[int]:
-        """Statuses of the completions so far."""
+    def completions(self) -> list[dict[str, Any]]:
+        """The completions so far."""
         end = self.word(self.plan.control + layout.LANE_DOWN_TAIL)
         places = range(self.plan.down, self.plan.down + end, layout.COMPLETION_BYTES)
-        return [layout.COMPLETION.unpack(self.arena, at)["status"] for at in places]
+        return [layout.COMPLETION.unpack(self.arena, at) for at in places]
+
+    def statuses(self) -> list[int]:
+        """Statuses of the completions so far."""
+        return [completion["status"] for completion in self.completions()]
 
     @property
     def evicted(self) -> bool:

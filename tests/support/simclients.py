@@ -139,8 +139,15 @@ class SimConsumer(SimClient):
             case groupwire.Rejoin():
                 self._join()
             case groupwire.Refused() as refused:
-                raise AssertionError(f"{self.name} was refused: {refused}")
+                self._refused(refused)
         return True
+
+    def _refused(self, refused: groupwire.Refused) -> None:
+        """Only for want of room: a commit is said again some time, a join at once."""
+        assert refused.error == "DiskFull", f"{self.name} was refused: {refused}"
+        self.model.tally["groups full"] += 1
+        if self._asked.pop(refused.serial, None) is None:
+            self._join()
 
     def _take_over(self, queue: int, lease: int, offset: int, session: Session) -> None:
         held = self.owned.get(queue)

@@ -235,8 +235,55 @@ def test_a_deleted_topic_is_gone_for_users_but_still_dispatched(store_dir: Path)
     again = open_metadata(store_dir, board, found)
     with pytest.raises(TopicNotFound):
         again.open("orders", create=False)
-    with pytest.raises(Rejected, match="was deleted"):
-        again.open("orders", create=True)
     hidden = board.topics()[0]
     assert (hidden.name, hidden.queue_count, hidden.perm, hidden.system) == ("orders", 2, 0, True)
     assert board.queue(1)["next_offset"] == 4
+
+
+def test_a_deleted_topics_name_can_be_used_again(store_dir: Path) -> None:
+    """CQ-109 and LW-72: records stay in the log, so offsets go on; what was before is not shown."""
+    board = make_board()
+    metadata = open_metadata(store_dir, board)
+    old = metadata.create("orders", 2, "written")
+    metadata.create("other", 1, "written")
+    board.set_word(board.queue_at(1) + layout.QUEUE_NEXT_OFFSET, 7)
+    metadata.delete("orders")
+    new = metadata.create("orders", 2, "durable")
+    assert (new.slot, new.queue_base, new.perm, new.system) == (old.slot, old.queue_base, 6, False)
+    assert new.level == Level.DURABLE
+    assert [board.queue(queue)["min_offset"] for queue in range(2)] == [0, 7]
+    assert board.half(layout.BOARD_TOPIC_CHANGES) == 1
+    found = Found(queues={("orders", 1): (9, 9, 2)}, topics=frozenset({"orders"}))
+    again = make_board()
+    open_metadata(store_dir, again, found)
+    shown = {topic.name: topic for topic in again.topics()}["orders"]
+    assert (shown.perm, shown.system) == (6, False)
+    assert again.queue(shown.queue_base + 1)["min_offset"] == 7, "also after a restart"
+
+
+def test_a_topic_created_again_has_more_queues_only_where_there_is_room(store_dir: Path) -> None:
+    board = make_board()
+    metadata = open_metadata(store_dir, board)
+    metadata.create("first", 1, "written")
+    metadata.create("last", 1, "written")
+    metadata.delete("first")
+    metadata.delete("last")
+    with pytest.raises(Rejected, match="had 1 queues"):
+        metadata.create("first", 2, "written")
+    assert metadata.open("first", create=True).queue_count == 1, "a send takes what there is"
+    assert metadata.create("last", 3, "written").queue_count == 3
+    assert [board.queue(queue)["queue_id"] for queue in range(1, 4)] == [0, 1, 2]
+    assert board.half(layout.BOARD_QUEUE_COUNT) == 4
+
+
+def test_a_crash_amid_creating_again_leaves_the_topic(store_dir: Path) -> None:
+    """`topics.json` is written first; the list of deleted names may be older."""
+    metadata = open_metadata(store_dir, make_board())
+    metadata.create("orders", 2, "written")
+    metadata.delete("orders")
+    listed = (store_dir / "gantry" / "deleted_topics.json").read_bytes()
+    metadata.create("orders", 2, "written")
+    (store_dir / "gantry" / "deleted_topics.json").write_bytes(listed)
+    board = make_board()
+    assert open_metadata(store_dir, board).open("orders", create=False).perm == 6
+    assert len(board.topics()) == 1

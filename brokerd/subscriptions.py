@@ -1,0 +1,81 @@
+"""`config/subscriptionGroup.json`: groups by name, as RocketMQ reads and writes it (CQ-110).
+
+A group is in it from its first member on. What the file holds besides stays as it was read: other
+groups, and fields that mean nothing here.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, Final
+
+from brokerd.log import Log
+from shm.clock import Clock
+from shm.configfile import read_config, write_config
+from shm.storage import Storage, is_disk_full
+
+GROUPS_FILE: Final = "subscriptionGroup.json"
+_TABLE: Final = "subscriptionGroupTable"
+
+
+def default_group(name: str) -> dict[str, Any]:
+    """What RocketMQ makes of a group on first use (store-format.md section 12)."""
+    return {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": name,
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+class Subscriptions:
+    """The file; the supervisor is its only writer."""
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._content: dict[str, Any] = {}
+
+    def load(self) -> None:
+        """Read the file, or its backup; a store without has no groups yet."""
+        content = read_config(self._storage, GROUPS_FILE)
+        self._content = content if isinstance(content, dict) else {}
+
+    def add(self, name: str, log: Log) -> int:
+        """Put a group into the file unless it is there.
+
+        Returns the errno of a write that failed for good, else 0: for want of room the group is
+        left out until it is joined again.
+        """
+        table = self._content.get(_TABLE) or {}
+        if name in table:
+            return 0
+        version = self._content.get("dataVersion") or {}
+        content = {
+            "forbiddenTable": {},
+            **self._content,
+            "dataVersion": {
+                "stateVersion": 0,
+                **version,
+                "counter": int(version.get("counter", 0)) + 1,
+                "timestamp": self._clock.wall_ms(),
+            },
+            _TABLE: {**table, name: default_group(name)},
+        }
+        try:
+            write_config(self._storage, GROUPS_FILE, content)
+        except OSError as error:
+            log.warning("group_not_written", group=name, error=str(error))
+            return 0 if is_disk_full(error) else error.errno or errno.EIO
+        self._content = content
+        return 0

@@ -1,0 +1,139 @@
+"""The groups agent on a full disk: nothing is called stored that is not (F7, P3)."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from shm import groupwire
+from shm.storage import read_file
+from tests.support.faults import Fault, FaultPlan, Moment
+from tests.support.groups_rig import Rig, only
+from tests.support.simstorage import SimStorage
+from workers import ledger as ledger_module
+from workers.groups import DISK_RETRY_NS, EXPORT_NS, SYNC_NS
+
+FULL = Fault(1, error=errno.ENOSPC, kinds=("write",), persistent=True, under="gantry/ledger")
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.MIDDLE])
+def test_a_full_disk_refuses_commits_until_there_is_room(moment: Moment) -> None:
+    """F7: nothing is called stored that is not, the broker lives, and what waited goes in."""
+    plan = FaultPlan()
+    rig = Rig(plan, orders=1)
+    rig.fill(0, 10)
+    hand = rig.attach()
+    hand.join()
+    plan.faults = [replace(FULL, moment=moment)]
+    refused = only(hand.say(groupwire.Commit(2, hand.leases, {0: 5})), groupwire.Refused)
+    assert (refused.serial, refused.error) == (2, "DiskFull")
+    late = rig.attach()
+    assert only(late.join(group="late"), groupwire.Refused).error == "DiskFull"
+    assert not late.granted
+    again = ledger_module.open_ledger(SimStorage(rig.disk), rig.board.epoch)
+    assert again.group("g").queue(("orders", 0)).committed == 0
+    assert not rig.sessions.failures
+    assert [event for _, event, _ in rig.sessions.notes].count("no_space_for_groups") == 1
+    assert 0 < rig.agent.arm(rig.clock.monotonic_ns()) <= DISK_RETRY_NS
+    rig.agent.disarm()
+    plan.faults = []
+    rig.clock.advance(DISK_RETRY_NS)
+    rig.settle()
+    late.listen()
+    assert late.granted[0].offset == 0
+    again = ledger_module.open_ledger(SimStorage(rig.disk), rig.board.epoch)
+    assert again.group("g").queue(("orders", 0)).committed == 5
+    assert hand.commit(q0=6).lost == {}
+
+
+def test_groups_starts_and_stops_on_a_full_disk() -> None:
+    """What was not stored was promised to nobody; the ledger is as it was."""
+    plan = FaultPlan()
+    rig = Rig(plan, orders=1)
+    rig.fill(0, 10)
+    hand = rig.attach()
+    hand.join()
+    hand.commit(q0=3)
+    plan.faults = [FULL]
+    hand.say(groupwire.Commit(2, hand.leases, {0: 5}))
+    rig.replace_agent()
+    assert not rig.agent.failed
+    rig.restart_broker()
+    rig.sessions.stop = True
+    rig.settle()
+    assert rig.agent.finished
+    plan.faults = []
+    rig.restart_broker()
+    queue = rig.agent.ledger.group("g").queue(("orders", 0))
+    assert (queue.committed, queue.lease) == (3, None)
+
+
+def test_a_partial_write_on_a_full_disk_is_cut_as_a_torn_tail() -> None:
+    """Some pages of a large change got through before the disk was full, then `groups` dies."""
+    plan = FaultPlan()
+    rig = Rig(plan, orders=1)
+    rig.fill(0, 1000)
+    hand = rig.attach()
+    hand.join()
+    hand.commit(q0=3)
+    plan.faults = [replace(FULL, moment=Moment.MIDDLE)]
+    before = len(read_file(SimStorage(rig.disk), "gantry/ledger"))
+    for offset in range(4, 400):
+        hand.say(groupwire.Commit(0, hand.leases, {0: offset}))
+        rig.clock.advance(DISK_RETRY_NS)
+    assert len(read_file(SimStorage(rig.disk), "gantry/ledger")) > before
+    plan.faults = []
+    rig.replace_agent()
+    committed = rig.agent.ledger.group("g").queue(("orders", 0)).committed
+    assert 3 <= committed < 400
+    assert hand.commit(q0=500).lost == {}
+    rig.restart_broker()
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 500
+
+
+@pytest.mark.parametrize("kind", ["create", "write", "sync", "rename"])
+def test_no_room_for_a_compacted_ledger(kind: str) -> None:
+    """The old one goes on with its own numbers, and is compacted later."""
+    plan = FaultPlan()
+    rig = Rig(plan, orders=2)
+    rig.fill(0, 1000)
+    rig.attach().join(group="gone")
+    hand = rig.attach()
+    hand.join()
+    rig.agent.ledger.compact_bytes = 200
+    if kind == "rename":
+        plan.faults = [replace(FULL, kinds=(kind,))]
+    else:
+        plan.faults = [replace(FULL, kinds=(kind,), under="gantry/ledger.new")]
+    for offset in range(1, 8):
+        hand.commit(**{f"q{min(hand.leases)}": offset})
+        rig.clock.advance(SYNC_NS)
+        rig.settle()
+    assert plan.met
+    assert not rig.agent.failed
+    assert not SimStorage(rig.disk).exists("gantry/ledger.new")
+    again = ledger_module.open_ledger(SimStorage(rig.disk), rig.board.epoch)
+    assert again.groups == rig.agent.ledger.groups
+
+
+def test_exports_that_fail_for_room_do_not_make_our_file_another_s() -> None:
+    """SF-105: the version of the file does not tell who wrote it, so the ledger must."""
+    plan = FaultPlan()
+    rig = Rig(plan, orders=1)
+    rig.fill(0, 20)
+    hand = rig.attach()
+    hand.join()
+    hand.commit(q0=5)
+    rig.clock.advance(EXPORT_NS)
+    rig.settle()
+    plan.faults = [replace(FULL, under="config/")]
+    for offset in range(6, 16):
+        hand.commit(q0=offset)
+        rig.clock.advance(EXPORT_NS)
+        rig.settle()
+    assert not rig.agent.failed
+    plan.faults = []
+    rig.restart_broker()
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 15
