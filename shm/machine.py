@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from shm.jit import JIT_OFF, kernel
+from shm.jit import COMPILING, JIT_OFF, kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,7 +117,7 @@ if JIT_OFF or TYPE_CHECKING:
         """CRC-32 of `count` bytes, as zlib's."""
         return zlib.crc32(memory[at : at + count].tobytes())
 
-else:
+elif COMPILING:
     import llvmlite.binding as llvm
     from llvmlite import ir
     from numba.core import cgutils, config, types

@@ -53,6 +53,10 @@ class File(Protocol):
         """Set the length; grown parts are holes."""
         ...
 
+    def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Ranges within [start, stop) outside of which all bytes are zero."""
+        ...
+
     def size(self) -> int:
         """Length in bytes."""
         ...
@@ -168,6 +172,22 @@ class PosixFile:
     def truncate(self, size: int) -> None:
         """Set the length."""
         os.ftruncate(self.descriptor, size)
+
+    def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """What was written: blocks that were only allocated need not be read."""
+        found: list[tuple[int, int]] = []
+        while start < stop:
+            try:
+                begin = os.lseek(self.descriptor, start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole is left
+                    break
+                raise
+            if begin >= stop:
+                break
+            start = min(stop, os.lseek(self.descriptor, begin, os.SEEK_HOLE))
+            found.append((begin, start))
+        return found
 
     def size(self) -> int:
         """Length in bytes."""

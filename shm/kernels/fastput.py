@@ -9,12 +9,11 @@ and the GIL is held from start to end, so threads of one producer take turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from shm import machine
 from shm.codes import EntryFlag
-from shm.jit import JIT_OFF, kernel, native
+from shm.jit import JIT_OFF, external, i4, i8, kernel, native, void
 from shm.kernels import frames
 from shm.kernels.ring import put_send
 
@@ -65,24 +64,18 @@ def cache_slot(topic: int, tag: int) -> int:
 
 
 if not JIT_OFF:
-    from numba.core import types
-
-    _C = Callable[..., int]  # a function of libc or of Python; all arguments are numbers
-    _word = types.int64
-    _as_bytes: _C = types.ExternalFunction(
-        "PyBytes_AsStringAndSize", types.int32(_word, _word, _word)
-    )
-    _names_size: _C = types.ExternalFunction("PyTuple_Size", _word(_word))
-    _names_item: _C = types.ExternalFunction("PyTuple_GetItem", _word(_word, _word))
-    _clear: _C = types.ExternalFunction("PyErr_Clear", types.void())
-    _set: _C = types.ExternalFunction("PyObject_SetAttr", types.int32(_word, _word, _word))
-    _release: _C = types.ExternalFunction("Py_DecRef", types.void(_word))
-    _retain: _C = types.ExternalFunction("Py_IncRef", types.void(_word))
-    _number: _C = types.ExternalFunction("PyLong_FromLongLong", _word(_word))
-    _address: _C = types.ExternalFunction("PyLong_AsVoidPtr", _word(_word))
-    _call: _C = types.ExternalFunction("PyObject_Vectorcall", _word(_word, _word, _word, _word))
-    _clock: _C = types.ExternalFunction("clock_gettime", types.int32(types.int32, _word))
-    _write: _C = types.ExternalFunction("write", _word(types.int32, _word, _word))
+    _as_bytes = external("PyBytes_AsStringAndSize", i4, i8, i8, i8)
+    _names_size = external("PyTuple_Size", i8, i8)
+    _names_item = external("PyTuple_GetItem", i8, i8, i8)
+    _clear = external("PyErr_Clear", void)
+    _set = external("PyObject_SetAttr", i4, i8, i8, i8)
+    _release = external("Py_DecRef", void, i8)
+    _retain = external("Py_IncRef", void, i8)
+    _number = external("PyLong_FromLongLong", i8, i8)
+    _address = external("PyLong_AsVoidPtr", i8, i8)
+    _call = external("PyObject_Vectorcall", i8, i8, i8, i8, i8)
+    _clock = external("clock_gettime", i4, i4, i8)
+    _write = external("write", i8, i4, i8, i8)
 
     @kernel()
     def _is_simple(state: Words, arguments: int, names: int) -> int:
@@ -145,7 +138,7 @@ if not JIT_OFF:
             _write(state[BELL], base + 8 * ONE, 8)
         return seq
 
-    @native(_word, _word, _word, _word, _word)
+    @native(i8, i8, i8, i8, i8)
     def oneway(owner: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message, return None."""
         base = _address(owner)
@@ -156,7 +149,7 @@ if not JIT_OFF:
         _retain(none)
         return none
 
-    @native(_word, _word, _word, _word, _word)
+    @native(i8, i8, i8, i8, i8)
     def urgent(owner: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message for a sender who waits, return its seq.
 
@@ -169,7 +162,7 @@ if not JIT_OFF:
             return _call(state[URGENT_METHOD], arguments, count, names)
         return _number(seq)
 
-    @native(_word, _word, _word, _word, _word)
+    @native(i8, i8, i8, i8, i8)
     def asynchronous(owner: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message, return its receipt as a future."""
         base = _address(owner)
@@ -181,7 +174,7 @@ if not JIT_OFF:
             return _call(state[ASYNC_METHOD], arguments, count, names)
         return _future(state, base, machine.words_at(arguments)[0], seq)
 
-    @native(_word, _word, _word, _word, _word)
+    @native(i8, i8, i8, i8, i8)
     def urgent_durable(owner: int, arguments: int, count: int, names: int) -> int:
         """As `urgent`; the flusher is to sync at once."""
         base = _address(owner)
