@@ -83,6 +83,7 @@ _HASHED = (
     "structs.py",
 )
 _CACHES_KEPT = 4
+_PRUNED_AFTER_S = 3600
 _LIBRARY = "kernels"
 _DIGEST_BYTES = 32
 _METH_FASTCALL = 0x0080
@@ -365,9 +366,10 @@ def _locked() -> Iterator[None]:
 
 
 def _prune() -> None:
-    """Keep the caches of the last few versions only; each takes about a megabyte."""
+    """Keep the last few versions only, and those that may just be made by somebody else."""
+    now = (cache_directory() / _LIBRARY).stat().st_mtime
     folders = [path for path in cache_directory().parent.iterdir() if path.is_dir()]
-    folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in folders[_CACHES_KEPT:]:
-        if path != cache_directory():
+    made = sorted(((path.stat().st_mtime, path) for path in folders), reverse=True)
+    for time, path in made[_CACHES_KEPT:]:
+        if path != cache_directory() and time < now - _PRUNED_AFTER_S:
             shutil.rmtree(path, ignore_errors=True)

@@ -224,9 +224,19 @@ class PosixStorage:
     def create(self, name: str) -> PosixFile:
         """Make an empty file and its directories."""
         path = self._path(name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return PosixFile(os.open(path, flags, 0o600), name)
+        except FileNotFoundError:
+            self._make_parent(path)
         return PosixFile(os.open(path, flags, 0o600), name)
+
+    def _make_parent(self, path: str) -> None:
+        folder = os.path.dirname(path)
+        try:
+            os.mkdir(folder)  # nearly always its own parent is there
+        except OSError:
+            os.makedirs(folder, exist_ok=True)
 
     def exists(self, name: str) -> bool:
         """Whether the name is there."""
