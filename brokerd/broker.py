@@ -123,8 +123,8 @@ def _open_locked(
     clock = SystemClock()
     life, configuration = epoch.begin(storage, configuration)
     settings = configuration.settings
+    _warm(progress)  # before any module of kernels is imported: they are loaded then
     agents.load_all()
-    _warm(progress)
     from brokerd.recovery import recover
 
     old_board = epoch.find_old_board(home)

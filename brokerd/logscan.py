@@ -47,15 +47,14 @@ def walk(
     next segment is missing, INVALID or TRUNCATED at something that is no record. `last_ms` >= 0
     refuses a storeTimestamp that goes back.
     """
-    rows = np.empty(ROWS_PER_CALL * scan.ROW_WORDS, np.int64)
     position = start
     rising = last_ms >= 0
     while end is None or position < end:
         base = position // segment_bytes * segment_bytes
         name = segment_name(base)
         if not storage.exists(name):
-            yield Piece(np.empty(0, np.uint8), base, rows[:0].reshape(0, scan.ROW_WORDS), position,
-                        Stop.END, last_ms)  # fmt: skip
+            none = np.empty((0, scan.ROW_WORDS), np.int64)
+            yield Piece(np.empty(0, np.uint8), base, none, position, Stop.END, last_ms)
             return
         file = storage.open(name)
         view = file.view()
@@ -64,8 +63,9 @@ def walk(
         stop = Stop.LIMIT
         while stop == Stop.LIMIT and (end is None or position < end):
             form = np.array([position - base, base, checks, last_ms, rising, 0], np.int64)
+            rows = np.empty(ROWS_PER_CALL * scan.ROW_WORDS, np.int64)
             stop = Stop(scan.scan_log(limit, form, rows))
-            found = rows[: form[5] * scan.ROW_WORDS].reshape(-1, scan.ROW_WORDS).copy()
+            found = rows[: form[5] * scan.ROW_WORDS].reshape(-1, scan.ROW_WORDS)
             position = base + int(form[0])
             last_ms = int(form[3]) if len(found) else last_ms
             if stop == Stop.FILLER:

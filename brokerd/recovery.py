@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
 from brokerd.commitlog import DIRECTORY, SPARE, segment_bases, segment_name
 from brokerd.foreign import keep_ranges, settle_ranges
@@ -228,12 +230,15 @@ def _cut(storage: Storage, segment_bytes: int, end: int, bases: list[int], same_
 
 def _zero(file: Any, start: int, stop: int) -> None:  # noqa: ANN401 - shm.storage.File
     """Zero the blocks of a range that hold anything."""
-    view = file.view()
-    while start < stop:
-        until = min(stop, (start // _BLOCK + 1) * _BLOCK)
-        if view[start:until].any():
-            file.zero_range(start, until - start)
-        start = until
+    for begin, end in file.extents(start, stop):
+        at = begin
+        while at < end:
+            until = min(end, (at // _BLOCK + 1) * _BLOCK)
+            block = bytearray(until - at)
+            file.read_into(block, at)
+            if np.frombuffer(block, np.uint8).any():
+                file.zero_range(at, until - at)
+            at = until
 
 
 def _write_again(storage: Storage, segment_bytes: int, start: int, end: int) -> None:

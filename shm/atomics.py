@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
 
-from shm.jit import JIT_OFF
+from shm.jit import COMPILING, JIT_OFF
+
+if COMPILING:
+    from llvmlite import ir
+    from numba.core import cgutils, types
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,7 +76,7 @@ if JIT_OFF or TYPE_CHECKING:
         """A full fence: no load behind it is done before a store in front of it is visible."""
         _step()
 
-else:
+elif COMPILING:
     from numba.extending import intrinsic
 
     def _make_load(bits: int) -> Any:

@@ -1,46 +1,79 @@
-"""The one decorator for kernels, and the cache of what they compile to.
+"""The one decorator for kernels, and the library of machine code that they are loaded from.
 
-numba's own cache looks only at the file of a function: after a change in shm/layout.py a cached
-kernel would go on writing at the old offsets. So all cached code lives in a directory named by a
-hash of every file that a kernel may use, of numba, Python and the processor, and a change of any
-of them is another directory. Cache files are pickles, hence mode 0700 and the user's own folder.
+Kernels are compiled by numba once, in a process of its own (shm/compile.py), into one object file;
+every other process loads that file with llvmlite alone: importing numba and setting its compiler
+up takes half a second, which each command, client and broker would pay. A kernel is then a builtin
+function of Python.
+
+The file's directory is named by a hash of every source that a kernel may use, of numba, Python and
+the processor, and a change of any of them is another directory: compiled offsets never outlive
+shm/layout.py. It is machine code that is run, hence mode 0700 and files of the user's own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import hashlib
+import importlib.util
 import os
 import platform
 import shutil
+import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
-
-os.environ.setdefault("NUMBA_NUM_THREADS", "1")
-
-import llvmlite.binding as llvm
-import numba
-from numba.core import caching, config, types
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 #: JIT off: kernels run as Python, for debugger, coverage and the schedule explorer.
-JIT_OFF: Final = bool(config.DISABLE_JIT)  # type: ignore[attr-defined]
+JIT_OFF: Final = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+#: True in the process that compiles: only there do `atomics` and `machine` define their code.
+COMPILING = False
 
-i8: Final = types.int64
-BYTES: Final = types.Array(types.uint8, 1, "C")
-BYTES_RO: Final = types.Array(types.uint8, 1, "C", readonly=True)
-WORDS: Final = types.Array(types.int64, 1, "C")
-WORDS_RO: Final = types.Array(types.int64, 1, "C", readonly=True)
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Type of an argument or a result: numba's letters, and for arrays whether they are written."""
+
+    word: str
+    array: bool = False
+    writable: bool = False
+
+
+i4: Final = Kind("int32")
+i8: Final = Kind("int64")
+void: Final = Kind("void")
+BYTES: Final = Kind("uint8", array=True, writable=True)
+BYTES_RO: Final = Kind("uint8", array=True)
+WORDS: Final = Kind("int64", array=True, writable=True)
+WORDS_RO: Final = Kind("int64", array=True)
+
+
+class Entry(Enum):
+    """How a kernel is called from outside."""
+
+    PYTHON = "by Python"
+    WITHOUT_GIL = "by Python, while other threads run"
+    NATIVE = "by C code: numbers in, a number out"
+
+
+#: How shm/compile.py is given functions; what it returns is what other kernels call.
+Declare = Callable[[Callable[..., Any], tuple[Kind, ...], Entry], Any]
+_declare: Declare | None = None
 
 _HASHED = (
     "jit.py",
+    "compile.py",
+    "entrypoint.py",
     "atomics.py",
     "machine.py",
     "clmul.py",
@@ -50,9 +83,10 @@ _HASHED = (
     "structs.py",
 )
 _CACHES_KEPT = 4
-
-#: Every kernel with a signature, in order of definition: what `warm` compiles.
-_KERNELS: list[tuple[Any, tuple[Any, ...]]] = []
+_PRUNED_AFTER_S = 3600
+_LIBRARY = "kernels"
+_DIGEST_BYTES = 32
+_METH_FASTCALL = 0x0080
 
 
 @cache
@@ -64,13 +98,24 @@ def cache_directory() -> Path:
 
 @cache
 def _source_hash() -> str:
+    import llvmlite
+    import llvmlite.binding as llvm
+
     here = Path(__file__).parent
     digest = hashlib.sha256()
     for path in sorted([here / name for name in _HASHED] + list(here.glob("kernels/*.py"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     host = (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), platform.machine())
-    digest.update(repr((numba.__version__, sys.version, host)).encode())
+    made_by = (_numba_version(), llvmlite.__version__, sys.version, object.__basicsize__, host)
+    digest.update(repr(made_by).encode())
     return digest.hexdigest()[:24]
+
+
+def _numba_version() -> bytes:
+    """The file that says it, without importing numba."""
+    found = importlib.util.find_spec("numba")
+    folders = list(found.submodule_search_locations or ()) if found else []
+    return b"".join((Path(folder) / "_version.py").read_bytes() for folder in folders)
 
 
 @cache
@@ -80,7 +125,8 @@ def _writable() -> bool:
     except OSError as error:
         warnings.warn(
             f"kernel cache {cache_directory()} is not writable ({error.strerror}): every start"
-            " compiles anew, which takes about a minute; set XDG_CACHE_HOME to a folder of yours",
+            " compiles anew, which takes about half a minute; set XDG_CACHE_HOME to a folder of"
+            " yours",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -88,100 +134,242 @@ def _writable() -> bool:
     return os.access(cache_directory(), os.W_OK)
 
 
-class _Locator(caching._CacheLocator):
-    """Puts the code of all kernels into one directory that changes with any of their sources."""
-
-    def __init__(self, function: Any) -> None:  # noqa: ANN401
-        self._line = function.__code__.co_firstlineno
-
-    def get_cache_path(self) -> str:
-        return str(cache_directory())
-
-    def get_source_stamp(self) -> str:
-        return _source_hash()
-
-    def get_disambiguator(self) -> str:
-        return str(self._line)
-
-    @classmethod
-    def from_function(cls, function: Any, path: str) -> _Locator | None:  # noqa: ANN401
-        ours = Path(path).parent in (Path(__file__).parent, Path(__file__).parent / "kernels")
-        return cls(function) if ours else None
+# ---------------------------------------------------------------------------------- decorators
 
 
-_locators: list[Any] = caching.CacheImpl._locator_classes
-if _Locator not in _locators:
-    _locators.insert(0, _Locator)
+def compile_by(declare: Declare) -> None:
+    """From now on kernels are taken by `declare`: for the process that compiles, before others."""
+    global COMPILING, _declare  # noqa: PLW0603 - this process does nothing else
+    COMPILING = True
+    _declare = declare
 
 
-def kernel(*signature: Any, nogil: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:  # noqa: ANN401
-    """Compile a function; with a signature (result first) `warm` compiles it ahead of use.
+def kernel(*signature: Kind, nogil: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A compiled function; with a signature (result first) Python can call it, by position.
 
-    Options: no bounds checks (callers own the arrays, kernels check what comes from outside),
-    numpy's error model (no Python exceptions), cached. `nogil` lets other threads of a client run.
-    A kernel without a signature is a part of others.
+    No bounds checks (callers own the arrays, kernels check what comes from outside), numpy's error
+    model (no Python exceptions). Arguments of other types raise TypeError. `nogil` lets other
+    threads of a client run. A kernel without a signature is a part of others.
     """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         if JIT_OFF:
             return function
-        compiled = numba.njit(
-            cache=_writable(), nogil=nogil, error_model="numpy", boundscheck=False
-        )(function)
-        if signature:
-            _KERNELS.append((compiled, (signature[0], signature[1:])))
-        return cast("Callable[P, R]", compiled)
+        if _declare is not None:
+            entry = Entry.WITHOUT_GIL if nogil else Entry.PYTHON
+            return cast("Callable[P, R]", _declare(function, signature, entry))
+        if not signature:
+            return function
+        made = builtin_function(function.__name__, load().address(symbol_of(function)))
+        return cast("Callable[P, R]", made)
 
     return wrap
 
 
-def native(*signature: Any) -> Callable[[Callable[..., int]], Any]:  # noqa: ANN401
-    """Compile a function that C code may call (result first); `.address` is where it is."""
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A function that C code may call."""
 
-    def wrap(function: Callable[..., int]) -> Any:  # noqa: ANN401
-        return numba.cfunc(signature[0](*signature[1:]), cache=_writable(), error_model="numpy")(
-            function
-        )
+    address: int
+
+
+def native(*signature: Kind) -> Callable[[Callable[..., int]], Native]:
+    """Compile a function of numbers that C code may call (result first)."""
+
+    def wrap(function: Callable[..., int]) -> Native:
+        if _declare is not None:
+            _declare(function, signature, Entry.NATIVE)
+            return Native(0)
+        return Native(load().address(symbol_of(function)))
 
     return wrap
 
 
-def warm(progress: Callable[[int, int, str], None] | None = None) -> int:
-    """Compile or load every kernel of the modules imported so far.
+def external(name: str, result: Kind, *parameters: Kind) -> Callable[..., int]:
+    """A function of libc or of Python that kernels may call; all arguments are numbers."""
+    if COMPILING:
+        from shm.compile import external_function
 
-    Calls `progress(done, total, name)` before each. Several processes may call it at once: one
-    compiles, the others wait and load. Returns the number of kernels.
+        return cast("Callable[..., int]", external_function(name, result, parameters))
+
+    def refuse(*_arguments: int) -> int:
+        raise NotImplementedError(f"{name} is for kernels only")
+
+    return refuse
+
+
+def symbol_of(function: Callable[..., Any]) -> str:
+    """A kernel's name in the library."""
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+class _MethodDefinition(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+#: Python keeps pointers to them.
+_definitions: list[_MethodDefinition] = []
+
+
+def builtin_function(name: str, address: int) -> Callable[..., Any]:
+    """A METH_FASTCALL function of machine code as a function of Python."""
+    definition = _MethodDefinition(name.encode(), address, _METH_FASTCALL, None)
+    _definitions.append(definition)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype = ctypes.py_object
+    make.argtypes = (ctypes.POINTER(_MethodDefinition), ctypes.c_void_p, ctypes.c_void_p)
+    return cast("Callable[..., Any]", make(ctypes.byref(definition), None, None))
+
+
+# ------------------------------------------------------------------------------------- library
+
+
+class Library:
+    """The loaded machine code."""
+
+    def __init__(self, code: bytes) -> None:
+        import llvmlite.binding as llvm
+        import numpy as np
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        llvm.load_library_permanently("")  # names of Python and libc
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        self._tell("gantrymq.ndarray", np.ndarray)
+        self._tell("gantrymq.type_error", TypeError)
+
+    def address(self, symbol: str) -> int:
+        """Where a kernel is. Raises LookupError."""
+        found = int(self._engine.get_function_address(symbol))
+        if not found:
+            raise LookupError(f"{symbol} is not in the library of kernels")
+        return found
+
+    def _tell(self, variable: str, known: type) -> None:
+        """Where an object of this Python is, if a kernel needs it."""
+        at = self._engine.get_global_value_address(variable)
+        if at:
+            ctypes.c_size_t.from_address(at).value = id(known)
+
+
+#: Called with (done, total, name) before each kernel is compiled, and at the end.
+Progress = Callable[[int, int, str], None]
+
+
+def warm(progress: Progress | None = None) -> int:
+    """Load the library of kernels; compile it first if there is none.
+
+    Call it before modules of kernels are imported to see the progress. Several processes may call
+    it at once: one compiles, the others wait and load. Returns the number of kernels compiled, 0
+    if they were there or the JIT is off. Raises OSError if the compiler can't be run.
     """
+    if JIT_OFF or COMPILING:
+        return 0
+    compiled = 0
+
+    def note(done: int, total: int, name: str) -> None:
+        nonlocal compiled
+        compiled = done
+        if progress:
+            progress(done, total, name)
+
+    _load(note)
+    return compiled
+
+
+_library: Library | None = None
+
+
+def load() -> Library:
+    """The library; compiled first if there is none."""
+    return _library or _load(None)
+
+
+def _load(progress: Progress | None) -> Library:
+    global _library  # noqa: PLW0603 - one per process, and only a load makes it
+    if _library is None:
+        _library = Library(_read_code() or _make_code(progress))
+    return _library
+
+
+def _read_code() -> bytes | None:
+    """The object file of the cache; None if there is none, or not whole, or not of this user."""
+    try:
+        with (cache_directory() / _LIBRARY).open("rb") as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                return None
+            content = file.read()
+    except OSError:
+        return None
+    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return code if code and hashlib.sha256(code).digest() == digest else None
+
+
+def _make_code(progress: Progress | None) -> bytes:
+    """Let another process compile: this one stays without numba and may fork."""
+    if not _writable():
+        with tempfile.TemporaryDirectory(prefix="gantrymq-") as folder:
+            return _compile(Path(folder), progress)
     with _locked():
-        for done, (compiled, (result, parameters)) in enumerate(_KERNELS):
-            if progress:
-                progress(done, len(_KERNELS), compiled.__name__)
-            if not compiled.signatures:
-                compiled.compile(result(*parameters))
-                compiled.disable_compile()
-    if progress:
-        progress(len(_KERNELS), len(_KERNELS), "")
-    return len(_KERNELS)
+        code = _read_code()  # another process may have made it meanwhile
+        if code is None:
+            code = _compile(cache_directory(), progress)
+            kept = cache_directory() / f"{_LIBRARY}.{os.getpid()}"
+            kept.write_bytes(hashlib.sha256(code).digest() + code)
+            kept.replace(cache_directory() / _LIBRARY)
+            _prune()
+    return code
+
+
+def _compile(folder: Path, progress: Progress | None) -> bytes:
+    """Run shm/compile.py; it prints `done total name` before each kernel."""
+    out = folder / f"code.{os.getpid()}"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        " from shm.compile import main; main(sys.argv[2])"
+    )
+    parent = str(Path(__file__).resolve().parent.parent)
+    command = [sys.executable, "-P", "-c", program, parent, str(out)]
+    # numba's own settings are not a part of the directory's name.
+    environment = {name: text for name, text in os.environ.items() if name[:6] != "NUMBA_"}
+    try:
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, text=True
+        ) as process:
+            for line in process.stdout or ():
+                done, total, name = line.rstrip("\n").split(" ", 2)
+                if progress:
+                    progress(int(done), int(total), name)
+        if process.returncode:
+            raise OSError(f"compiling the kernels ended with exit code {process.returncode}")
+        return out.read_bytes()
+    finally:
+        out.unlink(missing_ok=True)
 
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    if JIT_OFF or not _writable():
-        yield
-        return
     descriptor = os.open(cache_directory() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-        _prune()
     finally:
         os.close(descriptor)
 
 
 def _prune() -> None:
-    """Keep the caches of the last few versions only; each takes a few megabytes."""
+    """Keep the last few versions only, and those that may just be made by somebody else."""
+    now = (cache_directory() / _LIBRARY).stat().st_mtime
     folders = [path for path in cache_directory().parent.iterdir() if path.is_dir()]
-    folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in folders[_CACHES_KEPT:]:
-        if path != cache_directory():
+    made = sorted(((path.stat().st_mtime, path) for path in folders), reverse=True)
+    for time, path in made[_CACHES_KEPT:]:
+        if path != cache_directory() and time < now - _PRUNED_AFTER_S:
             shutil.rmtree(path, ignore_errors=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from shm.jit import JIT_OFF, kernel
+from shm.jit import COMPILING, JIT_OFF, external, i4, kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,7 +123,7 @@ if JIT_OFF or TYPE_CHECKING:
         """CRC-32 of `count` bytes, as zlib's."""
         return zlib.crc32(memory[at : at + count].tobytes())
 
-else:
+elif COMPILING:
     import llvmlite.binding as llvm
     from llvmlite import ir
     from numba.core import cgutils, config, types
@@ -206,7 +206,7 @@ else:
 
         return memory(memory, types.int64), generate
 
-    give_way = types.ExternalFunction("sched_yield", types.int32())
+    give_way = external("sched_yield", i4)
 
     @intrinsic
     def pause(typing_context):

@@ -204,8 +204,11 @@ def number_names(
         first = np.unique(numbers, return_index=True)[1]
     if len(first) > 1 << 16:
         raise ValueError(f"{len(first)} topics in one segment")
-    names = [bytes(view[at[i] : at[i] + count[i]]).decode(errors="replace") for i in first]
-    return numbers.astype(np.uint16), names
+    return numbers.astype(np.uint16), [_text(view, at[i], count[i]) for i in first]
+
+
+def _text(view: NDArray[np.uint8], at: int, count: int) -> str:
+    return bytes(view[at : at + count]).decode(errors="replace")
 
 
 def _words(

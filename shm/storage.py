@@ -53,6 +53,10 @@ class File(Protocol):
         """Set the length; grown parts are holes."""
         ...
 
+    def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Ranges within [start, stop) outside of which all bytes are zero."""
+        ...
+
     def size(self) -> int:
         """Length in bytes."""
         ...
@@ -169,6 +173,22 @@ class PosixFile:
         """Set the length."""
         os.ftruncate(self.descriptor, size)
 
+    def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """What was written: blocks that were only allocated need not be read."""
+        found: list[tuple[int, int]] = []
+        while start < stop:
+            try:
+                begin = os.lseek(self.descriptor, start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # only a hole is left
+                    break
+                raise
+            if begin >= stop:
+                break
+            start = min(stop, os.lseek(self.descriptor, begin, os.SEEK_HOLE))
+            found.append((begin, start))
+        return found
+
     def size(self) -> int:
         """Length in bytes."""
         return os.fstat(self.descriptor).st_size
@@ -204,9 +224,19 @@ class PosixStorage:
     def create(self, name: str) -> PosixFile:
         """Make an empty file and its directories."""
         path = self._path(name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return PosixFile(os.open(path, flags, 0o600), name)
+        except FileNotFoundError:
+            self._make_parent(path)
         return PosixFile(os.open(path, flags, 0o600), name)
+
+    def _make_parent(self, path: str) -> None:
+        folder = os.path.dirname(path)
+        try:
+            os.mkdir(folder)  # nearly always its own parent is there
+        except OSError:
+            os.makedirs(folder, exist_ok=True)
 
     def exists(self, name: str) -> bool:
         """Whether the name is there."""

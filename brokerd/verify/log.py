@@ -16,6 +16,7 @@ from brokerd.verify.holes import first_nonzero
 from shm import layout
 from shm.codes import Stop
 from shm.kernels import scan
+from shm.kernels.units import rows_of_topic
 from shm.record import OWN, RECOVERY, Filler, Invalid, parse_record
 from shm.record_columns import number_names
 
@@ -195,6 +196,12 @@ class LogCheck:
 
     def _columns(self, piece: Piece) -> Records:
         places = piece.rows[:, scan.TOPIC_AT], piece.rows[:, scan.TOPIC_SIZE]
+        if len(piece.rows):
+            at, size = int(places[0][0]), int(places[1][0])
+            first = piece.view[at : at + size]
+            if rows_of_topic(piece.view, piece.rows.reshape(-1), first) == len(piece.rows):
+                number = self._number(bytes(first).decode(errors="replace"))
+                return Records(piece.base, piece.rows, np.full(len(piece.rows), number, np.int64))
         numbers, names = number_names(piece.view, *places)
         ours = [self._number(name) for name in names]
         topics = np.array(ours, np.int64)[numbers] if ours else np.empty(0, np.int64)

@@ -17,6 +17,7 @@ import numpy as np
 from brokerd.verify.holes import first_nonzero
 from shm import layout
 from shm.kernels import scan
+from shm.kernels import units as unit_kernels
 from shm.properties import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -66,8 +67,10 @@ class QueueCheck:
         self._report = report
         self._log = log
         self._batch_topics = batch_topics
-        self._gathered: list[tuple[NDArray[np.int64], ...]] = []
-        self._waiting = 0
+        self._table = np.empty((unit_kernels.COLUMNS, GATHERED), np.int64)
+        self._form = np.zeros(unit_kernels.FORM_WORDS, np.int64)
+        bound = scope.units_end
+        self._form[unit_kernels.UNITS_END] = np.iinfo(np.int64).max if bound is None else bound
         self._views: OrderedDict[str, NDArray[np.uint8] | None] = OrderedDict()
         #: By topic number << 32 | queue id.
         self.queues: dict[int, Queue] = {}
@@ -76,41 +79,26 @@ class QueueCheck:
 
     def take(self, records: Records) -> None:
         """Remember the records that have units (SF-61)."""
-        rows = records.rows
-        kind = rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION
-        kept = (kind == 0) | (kind == layout.SYS_COMMIT)
-        if self._scope.units_end is not None:
-            kept &= records.base + rows[:, scan.AT] < self._scope.units_end
-        tags = rows[:, scan.TAGS_CODE]
-        names = self._log.names
-        if SCHEDULE_TOPIC in names:
-            tags = self._due(records, names.index(SCHEDULE_TOPIC))
-        queue_id = rows[:, scan.QUEUE_ID] & 0xFFFFFFFF
-        columns = (
-            records.topics << _QUEUE_BITS | queue_id, rows[:, scan.QUEUE_OFFSET],
-            rows[:, scan.AT] + records.base, rows[:, scan.SIZE], tags,
-        )  # fmt: skip
-        self._gathered.append(tuple(column[kept] for column in columns))
-        self._waiting += int(kept.sum())
-        if self._waiting >= GATHERED:
-            self.compare()
-
-    def _due(self, records: Records, schedule: int) -> NDArray[np.int64]:
-        """SF-63: units of delayed messages hold the time of delivery."""
-        rows = records.rows
-        delayed = (records.topics == schedule) & (rows[:, scan.DELAY] > 0)
-        level = np.clip(rows[:, scan.DELAY], 0, len(self._delays) - 1)
-        due = rows[:, scan.STORE_MS] + self._delays[level]
-        return np.where(delayed, due, rows[:, scan.TAGS_CODE])
+        rows, names, form = records.rows.reshape(-1), self._log.names, self._form
+        step = scan.ROW_WORDS
+        form[unit_kernels.BASE] = records.base
+        form[unit_kernels.SCHEDULE] = names.index(SCHEDULE_TOPIC) if SCHEDULE_TOPIC in names else -1
+        done = 0
+        while done < len(records.topics):
+            room = self._table.shape[1] - int(form[unit_kernels.COUNT])
+            topics = records.topics[done : done + room]
+            part = rows[done * step : (done + len(topics)) * step]
+            unit_kernels.unit_columns(part, topics, self._delays, form, self._table.reshape(-1))
+            done += len(topics)
+            if form[unit_kernels.COUNT] == self._table.shape[1]:
+                self.compare()
 
     def compare(self) -> None:
         """Compare what was gathered, one queue after the other."""
-        if not self._waiting:
-            self._gathered.clear()
+        table = self._table[:, : self._form[unit_kernels.COUNT]]
+        if not table.size:
             return
-        table = [np.concatenate(columns) for columns in zip(*self._gathered, strict=True)]
-        self._gathered.clear()
-        self._waiting = 0
+        self._form[unit_kernels.COUNT] = 0
         order = np.argsort(table[0], kind="stable")
         key, offset, position, size, tags = (column[order] for column in table)
         units = np.empty(len(key), layout.CQ_UNIT.dtype)

@@ -8,11 +8,10 @@ to end. Where a message keeps its parts was found out by looking at one (clients
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shm import machine
-from shm.jit import JIT_OFF, kernel, native
+from shm.jit import JIT_OFF, external, i8, kernel, native
 from shm.kernels import frames
 from shm.kernels.fastput import (
     ARENA,
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     Words = NDArray[np.int64]
 
 if not JIT_OFF:
-    from numba.core import types
-
     from shm.kernels.fastput import (
         address_of,
         as_bytes,
@@ -59,10 +56,8 @@ if not JIT_OFF:
         write_to,
     )
 
-    _C = Callable[..., int]
-    _word = types.int64
-    _items_count: _C = types.ExternalFunction("PyList_Size", _word(_word))
-    _item: _C = types.ExternalFunction("PyList_GetItem", _word(_word, _word))
+    _items_count = external("PyList_Size", i8, i8)
+    _item = external("PyList_GetItem", i8, i8, i8)
 
     @kernel()
     def _route(state: Words, topic: int, tag: int) -> int:
@@ -138,7 +133,7 @@ if not JIT_OFF:
             write_to(state[BELL], base + 8 * ONE, 8)
         return seq
 
-    @native(_word, _word, _word, _word, _word)
+    @native(i8, i8, i8, i8, i8)
     def batch(owner: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: `batch(items, topic, tag, flags)`, the last seq.
 

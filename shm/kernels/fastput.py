@@ -10,12 +10,11 @@ producer take turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from shm import machine
 from shm.codes import EntryFlag
-from shm.jit import JIT_OFF, kernel, native
+from shm.jit import JIT_OFF, external, i4, i8, kernel, native, void
 from shm.kernels import frames
 from shm.kernels.ring import put_send
 
@@ -88,24 +87,18 @@ def cache_set(topic: int, tag: int) -> int:
 
 
 if not JIT_OFF:
-    from numba.core import types
-
-    _C = Callable[..., int]  # a function of libc or of Python; all arguments are numbers
-    _word = types.int64
-    as_bytes: _C = types.ExternalFunction(
-        "PyBytes_AsStringAndSize", types.int32(_word, _word, _word)
-    )
-    _names_size: _C = types.ExternalFunction("PyTuple_Size", _word(_word))
-    _names_item: _C = types.ExternalFunction("PyTuple_GetItem", _word(_word, _word))
-    clear_error: _C = types.ExternalFunction("PyErr_Clear", types.void())
-    _set: _C = types.ExternalFunction("PyObject_SetAttr", types.int32(_word, _word, _word))
-    _release: _C = types.ExternalFunction("Py_DecRef", types.void(_word))
-    _retain: _C = types.ExternalFunction("Py_IncRef", types.void(_word))
-    number_object: _C = types.ExternalFunction("PyLong_FromLongLong", _word(_word))
-    address_of: _C = types.ExternalFunction("PyLong_AsVoidPtr", _word(_word))
-    _call: _C = types.ExternalFunction("PyObject_Vectorcall", _word(_word, _word, _word, _word))
-    clock: _C = types.ExternalFunction("clock_gettime", types.int32(types.int32, _word))
-    write_to: _C = types.ExternalFunction("write", _word(types.int32, _word, _word))
+    as_bytes = external("PyBytes_AsStringAndSize", i4, i8, i8, i8)
+    _names_size = external("PyTuple_Size", i8, i8)
+    _names_item = external("PyTuple_GetItem", i8, i8, i8)
+    clear_error = external("PyErr_Clear", void)
+    _set = external("PyObject_SetAttr", i4, i8, i8, i8)
+    _release = external("Py_DecRef", void, i8)
+    _retain = external("Py_IncRef", void, i8)
+    number_object = external("PyLong_FromLongLong", i8, i8)
+    address_of = external("PyLong_AsVoidPtr", i8, i8)
+    _call = external("PyObject_Vectorcall", i8, i8, i8, i8, i8)
+    clock = external("clock_gettime", i4, i4, i8)
+    write_to = external("write", i8, i4, i8, i8)
 
     @kernel()
     def cached_route(state: Words, topic: int, tag: int) -> int:
@@ -200,7 +193,7 @@ if not JIT_OFF:
             write_to(state[BELL], base + 8 * ONE, 8)
         return seq
 
-    @native(_word, _word, _word, _word, _word)
+    @native(i8, i8, i8, i8, i8)
     def oneway(owner: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message, return None."""
         base = address_of(owner)
@@ -211,7 +204,7 @@ if not JIT_OFF:
         _retain(none)
         return none
 
-    @native(_word, _word, _word, _word, _word)
+    @native(i8, i8, i8, i8, i8)
     def urgent(owner: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message for a sender who waits, return its seq.
 
@@ -224,7 +217,7 @@ if not JIT_OFF:
             return _call(state[URGENT_METHOD], arguments, count, names)
         return number_object(seq)
 
-    @native(_word, _word, _word, _word, _word)
+    @native(i8, i8, i8, i8, i8)
     def asynchronous(owner: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message, return its receipt as a future."""
         base = address_of(owner)
@@ -236,7 +229,7 @@ if not JIT_OFF:
         level: int = state[ASKED]
         return _future(state, base, machine.words_at(arguments)[0], seq, level)
 
-    @native(_word, _word, _word, _word, _word)
+    @native(i8, i8, i8, i8, i8)
     def urgent_durable(owner: int, arguments: int, count: int, names: int) -> int:
         """As `urgent`; the flusher is to sync at once."""
         base = address_of(owner)

@@ -89,6 +89,12 @@ class SimFile:
             "truncate", self.name, lambda: self._inode.truncate(size), detail=str(size)
         )
 
+    def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """All that there is: the simulated disk has no holes."""
+        self._require()
+        stop = min(stop, self._inode.length)
+        return [(start, stop)] if start < stop else []
+
     def size(self) -> int:
         """Length in bytes."""
         self._require()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import clients.producer
-from clients.fastcall import FastPut, is_available
+from clients.fastcall import FastPut
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.producer import Producer
 from clients.receipts import PAGE_ROWS
@@ -19,8 +19,6 @@ from gantrymq.temporary import Broker
 from shm.errors import Closed, MessageIllegal
 from shm.kernels import fastput
 from tests.system.test_send import PATIENCE_S, stored
-
-needs_native = pytest.mark.skipif(not is_available(), reason="no native put here")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +127,6 @@ def test_what_is_no_batch_is_refused(
     assert receipt.queue_offset <= 1, "nothing of what was refused is there"
 
 
-@needs_native
 def test_known_topics_and_tags_are_not_laid_out_in_python(
     producer: Producer, unique_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +221,6 @@ class _InADictionary:
     queue_id: object
 
 
-@needs_native
 def test_where_messages_keep_their_parts_is_seen_or_not_believed() -> None:
     def nothing(*_: object, **__: object) -> None: ...
 
