@@ -12,7 +12,8 @@ from brokerd.checkpoint import CheckpointFile
 from brokerd.commitlog import DIRECTORY, SPARE, prepare_spare, segment_name
 from shm import layout
 from shm.codes import Role
-from shm.kernels.ring import arm, publish_and_check, store_half, wants_durable
+from shm.kernels.ring import arm, publish_and_check, wants_durable
+from shm.kernels.words import store_half
 from shm.marks import mark
 from shm.storage import is_disk_full
 from workers.failure import declare_failed

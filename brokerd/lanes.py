@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shm import layout, limits
 from shm.kernels import frames
 from shm.kernels.record import legal_properties
-from shm.kernels.ring import load_word, spin, store_word
+from shm.kernels.words import load_word, spin, store_word
 
 if TYPE_CHECKING:
     from brokerd.producers import Producers

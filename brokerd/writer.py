@@ -22,15 +22,11 @@ from shm.kernels import frames
 from shm.kernels.complete import settle_lane
 from shm.kernels.drain import SCRATCH_WORDS, drain_lane
 from shm.kernels.entry import ROUTE_ID
-from shm.kernels.ring import (
-    look_up_lane,
-    nap_lane,
-    publish_and_check,
-    store_half,
-)
+from shm.kernels.ring import look_up_lane, nap_lane, publish_and_check
+from shm.kernels.words import store_half
 from shm.marks import mark
 from shm.storage import is_disk_full
-from workers.agent import is_busy
+from workers.agent import IDLE_NS, is_busy
 from workers.failure import declare_failed
 from workers.session import Attached
 
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
     from shm.storage import Storage
     from workers.session import Session, SessionTable
 
-IDLE_NS = 1_000_000_000
 #: Naps without work before the writer goes to sleep in earnest.
 NAPS_MAX = 2
 DISK_RETRY_NS = 100_000_000

@@ -11,14 +11,11 @@ from shm.codes import EntryKind
 from shm.kernels import frames
 from shm.kernels.ring import (
     arm,
-    load_word,
     put,
     put_batch,
-    spin,
-    store_half,
-    store_word,
     take_completions,
 )
+from shm.kernels.words import load_word, spin, store_half, store_word
 
 #: Completions taken at one time.
 DRAIN_ROWS = 4096

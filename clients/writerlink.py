@@ -26,6 +26,7 @@ from shm import layout, limits
 from shm.codes import EntryFlag, Status
 from shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
 from shm.kernels import frames, ring
+from shm.kernels.words import spin
 
 RECEIPT: Final = int(EntryFlag.RECEIPT)
 REATTACH_S: Final = 0.02
@@ -116,7 +117,7 @@ class WriterLink:
             durable = self.durable()
             if durable < wanted:
                 at = layout.BOARD_DURABLE
-                ring.spin(self._board_bytes, at, durable, limits.SPIN_DURABLE_ROUNDS)
+                spin(self._board_bytes, at, durable, limits.SPIN_DURABLE_ROUNDS)
             return receipt.settle()
         if not self.lane.spin_completed(limits.SPIN_ROUNDS):
             return False

@@ -25,8 +25,9 @@ from shm.kernels.dispatch import (
     publish_units,
     publish_visible,
 )
-from shm.kernels.ring import arm, store_half, store_word
+from shm.kernels.ring import arm
 from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
+from shm.kernels.words import store_half, store_word
 from shm.marks import mark
 from shm.properties import parse_delay_levels
 from shm.storage import is_disk_full, replace_file

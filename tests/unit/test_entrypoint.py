@@ -10,28 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shm.kernels import fetch, ring
+from shm.kernels import fetch, ring, words
 
 MEMORY = np.zeros(64, np.uint8)
 READ_ONLY = np.zeros(64, np.uint8)
 READ_ONLY.flags.writeable = False
 
 WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], type[Exception]]] = [
-    (ring.load_word, (), TypeError),
-    (ring.load_word, (MEMORY,), TypeError),
-    (ring.load_word, (MEMORY, 8, 8), TypeError),
-    (ring.load_word, (None, 8), TypeError),
-    (ring.load_word, (list(range(64)), 8), TypeError),
-    (ring.load_word, (bytearray(64), 8), TypeError),
-    (ring.load_word, (np.uint8(1), 8), TypeError),
-    (ring.load_word, (MEMORY[::2], 8), TypeError),
-    (ring.load_word, (MEMORY.reshape(8, 8), 8), TypeError),
-    (ring.load_word, (MEMORY.view(np.int8), 8), TypeError),
-    (ring.load_word, (MEMORY.view(np.int64), 8), TypeError),
-    (ring.load_word, (MEMORY, 8.0), TypeError),
-    (ring.load_word, (MEMORY, "8"), TypeError),
-    (ring.load_word, (MEMORY, 1 << 64), OverflowError),
-    (ring.store_word, (READ_ONLY, 8, 1), TypeError),
+    (words.load_word, (), TypeError),
+    (words.load_word, (MEMORY,), TypeError),
+    (words.load_word, (MEMORY, 8, 8), TypeError),
+    (words.load_word, (None, 8), TypeError),
+    (words.load_word, (list(range(64)), 8), TypeError),
+    (words.load_word, (bytearray(64), 8), TypeError),
+    (words.load_word, (np.uint8(1), 8), TypeError),
+    (words.load_word, (MEMORY[::2], 8), TypeError),
+    (words.load_word, (MEMORY.reshape(8, 8), 8), TypeError),
+    (words.load_word, (MEMORY.view(np.int8), 8), TypeError),
+    (words.load_word, (MEMORY.view(np.int64), 8), TypeError),
+    (words.load_word, (MEMORY, 8.0), TypeError),
+    (words.load_word, (MEMORY, "8"), TypeError),
+    (words.load_word, (MEMORY, 1 << 64), OverflowError),
+    (words.store_word, (READ_ONLY, 8, 1), TypeError),
     (ring.take_completions, (MEMORY, MEMORY, MEMORY), TypeError),
 ]
 
@@ -48,7 +48,7 @@ def test_a_wrong_argument_raises(
 
 def test_the_message_names_kernel_and_argument() -> None:
     with pytest.raises(TypeError, match=r"argument 1 of store_word .* writable array of uint8"):
-        ring.store_word(READ_ONLY, 8, 1)
+        words.store_word(READ_ONLY, 8, 1)
     with pytest.raises(TypeError, match="fetch takes 11 arguments, by position"):
         fetch.fetch(MEMORY)  # type: ignore[call-arg]
 
@@ -58,12 +58,12 @@ def test_whole_numbers_of_any_kind_and_arrays_of_subclasses_are_taken(tmp_path: 
     values: tuple[Any, ...] = (7, -1, np.int64(-2), np.uint8(9), True, -(1 << 63), (1 << 63) - 1)
     place: Any = np.int32(16)
     for value in values:
-        ring.store_word(memory, place, value)
-        assert ring.load_word(memory, 16) == int(value)
+        words.store_word(memory, place, value)
+        assert words.load_word(memory, 16) == int(value)
     mapped = np.memmap(tmp_path / "mapped", np.uint8, "w+", shape=(64,))
-    ring.store_word(mapped, 8, 77)
-    assert ring.load_word(mapped, 8) == 77
-    assert ring.load_word(mapped[8:], 0) == 77
+    words.store_word(mapped, 8, 77)
+    assert words.load_word(mapped, 8) == 77
+    assert words.load_word(mapped[8:], 0) == 77
 
 
 def test_arguments_are_given_back() -> None:
@@ -71,7 +71,7 @@ def test_arguments_are_given_back() -> None:
     memory, number = np.zeros(64, np.uint8), 1 << 40
     before = sys.getrefcount(memory), sys.getrefcount(number)
     for _ in range(100):
-        ring.store_word(memory, 8, number)
+        words.store_word(memory, 8, number)
         with pytest.raises(TypeError):
-            ring.load_word(memory, 8.5)  # type: ignore[arg-type]
+            words.load_word(memory, 8.5)  # type: ignore[arg-type]
     assert (sys.getrefcount(memory), sys.getrefcount(number)) == before
