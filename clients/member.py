@@ -16,6 +16,7 @@ from typing import Final
 from clients.message import MessageQueue
 from clients.session import Session
 from shm import errors, groupwire, layout
+from shm.codes import ClientState
 from shm.controllane import ControlLane, End
 from shm.groupwire import Attempts
 
@@ -151,7 +152,7 @@ class GroupMember:
 
     def _wait(self, is_done: Callable[[], bool], deadline_ns: int) -> bool:
         def ready() -> bool:
-            self._lane.arm(1)
+            self._lane.arm(ClientState.ARMED)
             self.listen()
             return is_done()
 
@@ -167,7 +168,7 @@ class GroupMember:
         self.session.groups_bell.ring()
 
         def fits() -> bool:
-            self._lane.arm(1)
+            self._lane.arm(ClientState.ARMED_FOR_ROOM)
             return self._lane.put(body)
 
         try:
@@ -185,7 +186,7 @@ class GroupMember:
 
     def arm(self) -> bool:
         """Ask for a ring at the next notice; False if there is one already."""
-        return self._lane.arm(1)
+        return self._lane.arm(ClientState.ARMED)
 
     def is_notified(self) -> bool:
         """Whether `groups` has asked for something since `listen`; costs one load."""

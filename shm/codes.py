@@ -46,6 +46,14 @@ class Status(IntEnum):
     NOT_STORED = 10  # refused before a restart, the reason is no longer known
 
 
+class ClientState(IntEnum):
+    """A client's sleep flag in a lane."""
+
+    AWAKE = 0
+    ARMED = 1  # ring my bell at the next change
+    ARMED_FOR_ROOM = 2  # in a lane of control messages: also when one of mine is taken
+
+
 class AgentState(IntEnum):
     """How an agent of a lane waits; the client rings accordingly."""
 

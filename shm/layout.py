@@ -114,7 +114,7 @@ LANE: Final = Struct(
         Field("up_tail", "u8", "next byte to write in the up ring; only grows", "client"),
         Field("pad0", 120, "zero"),
         Field("down_head", "u8", "next byte to read in the down ring; only grows", "client"),
-        Field("client_armed", "u4", "1: ring my bell at the next change of this lane", "client"),
+        Field("client_armed", "u4", "ClientState: ring my bell at the next change", "client"),
         Field("pad1", 116, "zero"),
         Field("up_head", "u8", "next byte to read in the up ring; only grows", "agent"),
         Field("agent_state", "u4", "codes.AgentState", "agent"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shm import atomics, machine
-from shm.codes import EntryKind
+from shm.codes import ClientState, EntryKind
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
 from shm.kernels import frames
 from shm.kernels.ring import FULL, HOSTILE, TOO_LARGE
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Words = NDArray[np.int64]
 
 PAD = int(EntryKind.PAD)
+FOR_ROOM = int(ClientState.ARMED_FOR_ROOM)
 
 
 @kernel(i8, BYTES, WORDS, i8, i8, BYTES_RO)
@@ -129,5 +130,6 @@ def take_message(arena: Bytes, lane: Words, up: int, out: Bytes) -> int:
         atomics.fence()
         flag_at = LANE_CLIENT_ARMED if up else LANE_AGENT_STATE
         flag = atomics.load_acquire32(arena, lane[frames.CONTROL] + flag_at)
-        lane[frames.RING] = 1 if flag else 0
+        # A client that only waits for a message need not hear of each of its own.
+        lane[frames.RING] = 1 if flag and (not up or flag == FOR_ROOM) else 0
     return result
