@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from clients.message import MessageQueue
@@ -105,7 +104,7 @@ class GroupMember:
 
     def commit(self) -> None:
         """Report, and wait until the offsets are in the ledger. Raises DiskFull, Timeout, ..."""
-        for items in _pieces(self._to_report(), QUEUES_PER_REQUEST):
+        for items in self._to_report():
             serial = self._next_serial()
             try:
                 self._ask(serial, _commit(serial, items))
@@ -122,15 +121,15 @@ class GroupMember:
 
     def report(self) -> None:
         """Say what has been passed and handed out since the last report, without waiting."""
-        said = False
-        for items in _pieces(self._to_report(), QUEUES_PER_REQUEST):
+        for items in self._to_report():
             self._put(_commit(0, items))
-            said = True
-        if said:
             self._ring_now_and_then()
 
-    def _to_report(self) -> Iterator[Assigned]:
-        return (a for a in self.assigned.values() if a.passed != a.committed or a.begun > a.started)
+    def _to_report(self) -> Iterable[list[Assigned]]:
+        """Queues with news, as many at a time as fit into a request."""
+        news = [a for a in self.assigned.values() if a.passed != a.committed or a.begun > a.started]
+        size = QUEUES_PER_REQUEST
+        return (news[at : at + size] for at in range(0, len(news), size))
 
     def _next_serial(self) -> int:
         self._serial += 1
@@ -301,12 +300,6 @@ class GroupMember:
 def now_ns() -> int:
     """CLOCK_BOOTTIME, which deadlines are counted by."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
-def _pieces(items: Iterator[Assigned], most: int) -> Iterator[list[Assigned]]:
-    items = iter(list(items))
-    while piece := list(islice(items, most)):
-        yield piece
 
 
 def _commit(serial: int, items: list[Assigned]) -> groupwire.Commit:

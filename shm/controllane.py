@@ -54,6 +54,8 @@ class ControlLane:
         tail = layout.LANE_DOWN_TAIL if end is End.CLIENT else layout.LANE_UP_TAIL
         at = plan.control + tail
         self._peer_tail = arena[at : at + 8].view(np.int64).data
+        at = plan.control + layout.LANE_UP_HEAD
+        self._up_head = arena[at : at + 8].view(np.int64).data
         self._cursor = frames.DOWN_CURSOR if end is End.CLIENT else frames.UP_CURSOR
         self._seen = int(self.words[self._cursor])
 
@@ -106,5 +108,4 @@ class ControlLane:
 
     def unread_bytes(self) -> int:
         """Client: bytes that the agent has not taken yet (it may be taking them)."""
-        head = _word(self.arena, self.plan.control + layout.LANE_UP_HEAD)
-        return int(self.words[frames.UP_CURSOR]) - head
+        return int(self.words[frames.UP_CURSOR]) - self._up_head[0]

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from shm import groupwire, layout, limits, wire
-from shm.bell import Bell
+from shm.bell import Bell, give_way
 from shm.board import Board
 from shm.clock import Clock
 from shm.codes import AgentState, Role
@@ -28,6 +28,8 @@ from workers.peer import Peer
 from workers.session import Attached, Session, SessionTable
 
 REQUESTS_PER_CYCLE: Final = 256
+#: Requests between two looks for others that wait for the processor.
+POLITE: Final = 8
 SYNC_NS: Final = 1_000_000_000
 EXPORT_NS: Final = 5_000_000_000  # CQ-30
 DISK_RETRY_NS: Final = 100_000_000
@@ -184,7 +186,9 @@ class Groups:
 
     def _requests(self, peer: Peer, most: int) -> Iterator[None]:
         """Handle up to `most` requests; a broken ring or body ends the session."""
-        for _ in range(most):
+        for number in range(most):
+            if number % POLITE == POLITE - 1:
+                give_way()  # reports may wait, and who shares our processor may not
             try:
                 body = peer.lane.take()
                 if body is None:
