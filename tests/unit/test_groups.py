@@ -206,7 +206,7 @@ def test_a_member_that_has_finished_all_that_it_began_is_not_stalled() -> None:
     idle.join()
     other.join()
     idle.release_revoked()
-    began = {queue: 5 for queue in idle.leases}
+    began = dict.fromkeys(idle.leases, 5)
     idle.say(groupwire.Commit(3, idle.leases, began, began))
     rig.clock.advance(16 * 60 * 1_000_000_000)
     rig.settle()
