@@ -57,6 +57,11 @@ class Broker:
         """As on the board, where any agent may have set FAILED."""
         return BrokerState(self.board.half(layout.BOARD_STATE))
 
+    def ring_all(self) -> None:
+        """Wake every agent: one that has died may have owed any of them a ring."""
+        for bell in self.bells:
+            bell.ring()
+
     def set_state(self, state: BrokerState) -> None:
         """Publish a state. FAILED is never taken back."""
         if self.state != BrokerState.FAILED:

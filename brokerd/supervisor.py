@@ -244,6 +244,7 @@ class Supervisor:
         self._crews.remove(child)
         lived_ns = self._clock.monotonic_ns() - child.started_ns
         child.close()
+        self.broker.ring_all()
         for role in child.roles:
             self._note_process(role, 0)
         name = children.name_of(child.roles)

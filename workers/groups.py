@@ -257,10 +257,12 @@ class Groups:
                 lost[queue] = request.leases.get(queue, 0)
         now_ns = self._clock.monotonic_ns()
         for queue, offset in request.started.items():
-            if self.membership.start(session, queue, request.leases.get(queue, 0), offset):
+            lease = request.leases.get(queue, 0)
+            progress = self.membership.start(session, queue, lease, offset)
+            if progress is None:
+                lost[queue] = lease
+            elif progress.started > progress.committed:
                 peer.stalled_since.setdefault(queue, now_ns)
-            else:
-                lost[queue] = request.leases.get(queue, 0)
         self._refuse(len(lost))
         if request.serial or lost:
             peer.outbox.append(groupwire.Committed(request.serial, lost))

@@ -219,16 +219,16 @@ class Membership:
         self.ledger.commit(group, key, self._inside(queue, offset), session)
         return True
 
-    def start(self, session: int, queue: int, lease: int, next_offset: int) -> bool:
-        """Note what has been handed out; False if the lease is over."""
+    def start(self, session: int, queue: int, lease: int, next_offset: int) -> Progress | None:
+        """Note what has been handed out; how far the queue is, or None if the lease is over."""
         held = self.held(session, queue, lease)
         if held is None:
-            return False
+            return None
         group, key, progress = held
         bounded = min(next_offset, self.board.queue(queue)["max_offset"])
         if bounded > progress.started:
             self.ledger.start(group, key, bounded, session)
-        return True
+        return progress
 
     def release(self, session: int, queue: int, lease: int) -> bool:
         """The holder has finished with a queue; False if the lease was over already."""

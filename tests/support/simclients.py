@@ -85,7 +85,7 @@ class SimConsumer(SimClient):
         self._outbox: deque[Any] = deque()
         self._serial = 0
         self._asked: dict[int, dict[int, int]] = {}  # serial of a commit -> offsets
-        self._released: set[tuple[int, int]] = set()
+        self._released: dict[tuple[int, int], groupwire.Released] = {}  # (queue, lease) -> as said
         self._lane: ControlLane | None = None
         self._storage = machine.storage_for(name)
 
@@ -152,7 +152,7 @@ class SimConsumer(SimClient):
     def _take_over(self, queue: int, lease: int, offset: int, session: Session) -> None:
         held = self.owned.get(queue)
         # A replaced `groups` repeats itself, perhaps about what has been given back since.
-        if (held is None or held[0] != lease) and (queue, lease) not in self._released:
+        if not self._repeat_release(queue, lease) and (held is None or held[0] != lease):
             self.model.granted(self.group, self._name(queue), session.session)
             self.owned[queue] = (lease, offset)
 
@@ -168,12 +168,19 @@ class SimConsumer(SimClient):
 
     def _give_back(self, queue: int, lease: int, session: Session) -> None:
         held = self.owned.get(queue)
-        if held is None or held[0] != lease:
+        if self._repeat_release(queue, lease) or held is None or held[0] != lease:
             return
         del self.owned[queue]
         self.model.gave_back(self.group, self._name(queue), session.session)
-        self._released.add((queue, lease))
-        self._outbox.append(groupwire.Released(queue, lease, held[1]))
+        released = self._released[queue, lease] = groupwire.Released(queue, lease, held[1])
+        self._outbox.append(released)
+
+    def _repeat_release(self, queue: int, lease: int) -> bool:
+        """Whether a lease was given back: a `groups` that has died may have taken it along."""
+        released = self._released.get((queue, lease))
+        if released is not None:
+            self._outbox.append(released)
+        return released is not None
 
     def _read(self, queue: int, session: Session) -> bool:
         board = self.machine.board

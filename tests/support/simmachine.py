@@ -269,6 +269,8 @@ class SimMachine:
                 self.stores[name].dead = True
                 self.tables.pop(role, None)
                 self._later(RESTART_NS, partial(self.start_agent, role))
+        for role in ROLES:
+            self.bell(role).ring()  # as Broker.ring_all
         then, self.then = self.then, None
         if then is not None:
             then()

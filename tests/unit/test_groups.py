@@ -199,6 +199,20 @@ def test_a_full_down_ring_holds_up_its_own_session_only() -> None:
     assert answers == sent
 
 
+def test_a_member_that_has_finished_all_that_it_began_is_not_stalled() -> None:
+    rig = Rig(orders=2)
+    rig.fill(0, 10)
+    idle, other = rig.attach(), rig.attach()
+    idle.join()
+    other.join()
+    idle.release_revoked()
+    began = dict.fromkeys(idle.leases, 5)
+    idle.say(groupwire.Commit(3, idle.leases, began, began))
+    rig.clock.advance(16 * 60 * 1_000_000_000)
+    rig.settle()
+    assert not rig.sessions.cut
+
+
 def test_a_stalled_member_is_ended_when_another_could_take_over() -> None:
     rig = Rig(orders=1)
     rig.fill(0, 10)
