@@ -33,6 +33,8 @@ NAP_NS: Final = 200_000
 #: An agent naps after so many records in a cycle, or after cycles with work so close together.
 NAP_RECORDS: Final = 8
 NAP_WITHIN_NS: Final = 400_000
+FLOOD_RECORDS: Final = 64
+FLOOD_NAP_NS: Final = 1_000_000
 FLUSH_INTERVAL_NS: Final = 100_000_000
 SPIN_ROUNDS: Final = 4_000
 SPIN_DURABLE_ROUNDS: Final = 8_000  # a sync of the log takes a few hundred microseconds

@@ -57,6 +57,8 @@ class Struct:
     note: str = ""
     _offsets: dict[str, int] = field(init=False, repr=False, compare=False, hash=False)
     _codec: struct.Struct = field(init=False, repr=False, compare=False, hash=False)
+    _zeros: list[int | bytes] = field(init=False, repr=False, compare=False, hash=False)
+    _places: dict[str, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
         offsets: dict[str, int] = {}
@@ -71,6 +73,9 @@ class Struct:
         if at != self.size:
             raise ValueError(f"{self.name}: fields take {at} bytes, not {self.size}")
         object.__setattr__(self, "_offsets", offsets)
+        zeros = [b"" if isinstance(item.type, int) else 0 for item in self.fields]
+        object.__setattr__(self, "_zeros", zeros)
+        object.__setattr__(self, "_places", {item.name: i for i, item in enumerate(self.fields)})
         codes = "".join(item.code for item in self.fields)
         object.__setattr__(self, "_codec", struct.Struct(self.order + codes))
 
@@ -80,12 +85,12 @@ class Struct:
 
     def pack(self, **values: int | bytes) -> bytes:
         """Bytes of one struct; fields that are not named are zero."""
-        unknown = values.keys() - self._offsets.keys()
-        if unknown:
-            raise KeyError(f"{self.name} has no field {sorted(unknown)}")
-        ordered = [
-            values.get(item.name, b"" if isinstance(item.type, int) else 0) for item in self.fields
-        ]
+        ordered = self._zeros.copy()
+        for name, value in values.items():
+            try:
+                ordered[self._places[name]] = value
+            except KeyError:
+                raise KeyError(f"{self.name} has no field {name}") from None
         return self._codec.pack(*ordered)
 
     def unpack(self, buffer: Any, at: int = 0) -> dict[str, Any]:  # noqa: ANN401 - ints and bytes

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import itemgetter
 from typing import Any, Final
 
 from shm import layout
@@ -71,6 +72,8 @@ class Ledger:
         self._group_numbers: dict[str, int] = {}
         self._topic_numbers: dict[str, int] = {}
         self._buffer = bytearray()
+        # Offsets that have moved forward since the last entry of another kind: the newest counts.
+        self._moved: dict[tuple[Kind, str, QueueKey], dict[str, int]] = {}
         self._end = 0
         self._epoch = 0
         self._compacted_bytes = 0
@@ -123,10 +126,27 @@ class Ledger:
         self._append(Kind.EPOCH, value=epoch, offset=self.last_lease)
 
     def _change(self, kind: Kind, group: str, key: QueueKey, **values: int) -> None:
+        progress = self.group(group)
+        moves_on = kind is Kind.START or (
+            kind is Kind.COMMIT and values["offset"] >= progress.queue(key).committed
+        )
+        self._apply(kind, progress, key, values)
+        if moves_on:
+            before = self._moved.get((kind, group, key), values)
+            self._moved[kind, group, key] = max(before, values, key=itemgetter("offset"))
+        else:
+            self._append_change(kind, group, key, values)
+
+    def _append_change(self, kind: Kind, group: str, key: QueueKey, values: dict[str, int]) -> None:
+        self._append_moved()
         number = self._number(Kind.GROUP, self._group_numbers, group)
         topic = self._number(Kind.TOPIC, self._topic_numbers, key[0])
-        self._apply(kind, self.group(group), key, values)
-        self._append(kind, group=number, topic=topic, queue_id=key[1], **values)
+        self._buffer += _entry(kind, b"", group=number, topic=topic, queue_id=key[1], **values)
+
+    def _append_moved(self) -> None:
+        moved, self._moved = self._moved, {}
+        for (kind, group, key), values in moved.items():
+            self._append_change(kind, group, key, values)
 
     def _number(self, kind: Kind, numbers: dict[str, int], name: str) -> int:
         if name not in numbers:
@@ -136,6 +156,7 @@ class Ledger:
         return numbers[name]
 
     def _append(self, kind: Kind, **values: int) -> None:
+        self._append_moved()
         self._buffer += _entry(kind, b"", **values)
 
     # --------------------------------------------------------------------------- what they mean
@@ -210,6 +231,7 @@ class Ledger:
 
     def flush(self) -> bool:
         """Put all changes into the file; from then on they outlive this process. Raises OSError."""
+        self._append_moved()
         if not self._buffer:
             return False
         assert self._file is not None, "load comes first"
@@ -222,7 +244,7 @@ class Ledger:
     @property
     def waiting_bytes(self) -> int:
         """Changes that are not in the file yet."""
-        return len(self._buffer)
+        return len(self._buffer) + len(self._moved) * layout.LEDGER.size
 
     def flush_if_room(self) -> bool:
         """`flush`; False if the disk is full. All is tried again then, at the same place.
@@ -307,10 +329,11 @@ class Ledger:
 
 
 def _entry(kind: Kind, name: bytes, **values: int) -> bytes:
-    padded = name + bytes(-len(name) % 8)
-    plain = layout.LEDGER.pack(kind=kind, name_bytes=len(name), **values)
-    crc = zlib.crc32(plain + padded)
-    return layout.LEDGER.pack(kind=kind, name_bytes=len(name), crc=crc, **values) + padded
+    entry = bytearray(layout.LEDGER.pack(kind=kind, name_bytes=len(name), **values))
+    entry += name + bytes(-len(name) % 8)
+    at = layout.LEDGER.offset("crc")
+    entry[at : at + 4] = zlib.crc32(entry).to_bytes(4, "big")
+    return bytes(entry)
 
 
 def _entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:

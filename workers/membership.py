@@ -162,10 +162,11 @@ class Membership:
         return words["max_offset"]
 
     def _inside(self, queue: int, offset: int) -> int:
-        words = self.board.queue(queue)
+        word, at = self.board.word, self.board.queue_at(queue)
+        low = word(at + layout.QUEUE_MIN_OFFSET)
         # Not `max_offset`: after a restart the reader may still be making units seen before.
-        high = max(words["max_offset"], words["next_offset"], words["min_offset"])
-        return min(max(offset, words["min_offset"]), high)
+        high = max(word(at + layout.QUEUE_MAX_OFFSET), word(at + layout.QUEUE_NEXT_OFFSET), low)
+        return min(max(offset, low), high)
 
     def leave(self, session: int, failed: bool) -> None:
         """End a membership and all leases of the session; `failed` counts what it had started."""
@@ -225,7 +226,8 @@ class Membership:
         if held is None:
             return None
         group, key, progress = held
-        bounded = min(next_offset, self.board.queue(queue)["max_offset"])
+        highest = self.board.word(self.board.queue_at(queue) + layout.QUEUE_MAX_OFFSET)
+        bounded = min(next_offset, highest)
         if bounded > progress.started:
             self.ledger.start(group, key, bounded, session)
         return progress

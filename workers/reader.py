@@ -92,7 +92,7 @@ class Reader:
         self._unsealed: deque[int] = deque()
         self._waiting: deque[tuple[int, NDArray[np.int64]]] = deque()
         self._seen_durable = -1
-        self._busy = False
+        self._busy = self._flood = False
         self._work_ns = 0
         self._space_ns = 0
         self._failed = False
@@ -133,6 +133,7 @@ class Reader:
             work = self._dispatch()
             if work:
                 self._busy = self._busy or is_busy(work, now_ns - self._work_ns)
+                self._flood = work >= limits.FLOOD_RECORDS
                 self._work_ns = now_ns
             work += self._show_durable()
             if not work:
@@ -160,7 +161,7 @@ class Reader:
         if self._busy:
             # More is on its way: a batch of it costs less than a wake-up for each piece.
             self._busy = False
-            return limits.NAP_NS
+            return limits.FLOOD_NAP_NS if self._flood else limits.NAP_NS
         flag = layout.BOARD_READER_ARMED
         still = arm(self._words, flag, 1, layout.BOARD_APPENDED, self._dispatched)
         if self._waiting or self._unsealed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from shm import layout
@@ -43,7 +45,7 @@ def test_compacting_says_the_same_in_fewer_bytes() -> None:
     before = filled(storage)
     for offset in range(4, 200):
         before.commit("h", ("events", 1), offset)
-    before.flush()
+        before.flush()
     long = storage.size_of(NAME)
     before.compact()
     assert storage.size_of(NAME) < long / 4
@@ -51,6 +53,42 @@ def test_compacting_says_the_same_in_fewer_bytes() -> None:
     before.commit("h", ("events", 1), 300)
     before.flush()
     assert state(open_ledger(storage, 1)) == state(before)
+
+
+def test_offsets_that_only_move_on_take_one_entry_a_flush() -> None:
+    storage = SimStorage(Disk())
+    ledger = filled(storage)
+    size = storage.size_of(NAME)
+    for offset in range(4, 200):
+        ledger.commit("h", ("events", 1), offset)
+        ledger.start("h", ("events", 1), offset + 5, 8)
+    ledger.flush()
+    assert storage.size_of(NAME) == size + 2 * layout.LEDGER.size
+    assert state(open_ledger(storage, 1)) == state(ledger)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_changes_is_read_as_it_was_made(seed: int) -> None:
+    """Also offsets that go back (a seek), between other changes and flushes."""
+    chance = random.Random(seed)
+    storage = SimStorage(Disk())
+    ledger = filled(storage)
+    for _ in range(300):
+        key = ("orders", chance.randrange(2))
+        offset = chance.randrange(50)
+        step = chance.randrange(12)
+        if step < 5:
+            ledger.commit("g", key, offset, 7)
+        elif step < 9:
+            ledger.start("g", key, offset, 7)
+        elif step == 9:
+            ledger.grant("g", key, 7)
+        elif step == 10:
+            ledger.end_lease("g", key, failed=chance.random() < 0.5)
+        else:
+            ledger.flush()
+    ledger.flush()
+    assert state(open_ledger(storage, 1)) == state(ledger)
 
 
 def test_compacting_never_gives_a_lease_number_twice() -> None:
