@@ -11,20 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm.codes import Level
-from shm.jit import JIT_OFF
+from shm.jit import JIT_OFF, builtin_method
 from shm.kernels import fastbatch, fastput
-
-_METH_FASTCALL = 0x0080
-_METH_KEYWORDS = 0x0002
-
-
-class _MethodDefinition(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
 
 
 def is_available() -> bool:
@@ -146,11 +134,6 @@ class FastPut:
         del kept[fastput.ROUTE_WAYS :]
 
     def _function(self, name: str, address: int) -> Any:  # noqa: ANN401 - a builtin function
-        flags = _METH_FASTCALL | _METH_KEYWORDS
-        definition = _MethodDefinition(name.encode(), address, flags, None)
-        make = ctypes.pythonapi.PyCFunction_NewEx
-        make.restype = ctypes.py_object
-        make.argtypes = (ctypes.POINTER(_MethodDefinition), ctypes.py_object, ctypes.c_void_p)
-        function = make(ctypes.byref(definition), self._owner, None)
-        self.__dict__.setdefault("_definitions", []).append(definition)
+        function, kept = builtin_method(name, address, self._owner)
+        self.__dict__.setdefault("_definitions", []).append(kept)
         return function

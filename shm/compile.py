@@ -97,7 +97,7 @@ def main(out: str) -> None:
     """Write the object file; print `done total name` before each kernel and at the end."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    jit.compile_by(declare)
+    jit.compile_by(declare, external_function)
     for found in pkgutil.iter_modules(shm.kernels.__path__):
         importlib.import_module(f"shm.kernels.{found.name}")
     machine = _target_machine()

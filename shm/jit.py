@@ -69,6 +69,9 @@ class Entry(Enum):
 #: How shm/compile.py is given functions; what it returns is what other kernels call.
 Declare = Callable[[Callable[..., Any], tuple[Kind, ...], Entry], Any]
 _declare: Declare | None = None
+#: Likewise functions of libc or of Python: name, result, parameters.
+DeclareExternal = Callable[[str, Kind, tuple[Kind, ...]], Callable[..., int]]
+_declare_external: DeclareExternal | None = None
 
 _HASHED = (
     "jit.py",
@@ -87,6 +90,7 @@ _PRUNED_AFTER_S = 3600
 _LIBRARY = "kernels"
 _DIGEST_BYTES = 32
 _METH_FASTCALL = 0x0080
+_METH_KEYWORDS = 0x0002
 
 
 @cache
@@ -137,11 +141,11 @@ def _writable() -> bool:
 # ---------------------------------------------------------------------------------- decorators
 
 
-def compile_by(declare: Declare) -> None:
-    """From now on kernels are taken by `declare`: for the process that compiles, before others."""
-    global COMPILING, _declare  # noqa: PLW0603 - this process does nothing else
+def compile_by(declare: Declare, declare_external: DeclareExternal) -> None:
+    """From now on functions go to these: for the process that compiles, before any other import."""
+    global COMPILING, _declare, _declare_external  # noqa: PLW0603 - this process does nothing else
     COMPILING = True
-    _declare = declare
+    _declare, _declare_external = declare, declare_external
 
 
 def kernel(*signature: Kind, nogil: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -187,10 +191,8 @@ def native(*signature: Kind) -> Callable[[Callable[..., int]], Native]:
 
 def external(name: str, result: Kind, *parameters: Kind) -> Callable[..., int]:
     """A function of libc or of Python that kernels may call; all arguments are numbers."""
-    if COMPILING:
-        from shm.compile import external_function
-
-        return cast("Callable[..., int]", external_function(name, result, parameters))
+    if _declare_external is not None:
+        return _declare_external(name, result, parameters)
 
     def refuse(*_arguments: int) -> int:
         raise NotImplementedError(f"{name} is for kernels only")
@@ -218,12 +220,28 @@ _definitions: list[_MethodDefinition] = []
 
 def builtin_function(name: str, address: int) -> Callable[..., Any]:
     """A METH_FASTCALL function of machine code as a function of Python."""
-    definition = _MethodDefinition(name.encode(), address, _METH_FASTCALL, None)
+    function, definition = _make_builtin(name, address, _METH_FASTCALL, None)
     _definitions.append(definition)
+    return function
+
+
+def builtin_method(name: str, address: int, owner: object) -> tuple[Callable[..., Any], object]:
+    """A METH_FASTCALL | METH_KEYWORDS function whose first argument is `owner`.
+
+    Also returns what must live as long as the function.
+    """
+    return _make_builtin(name, address, _METH_FASTCALL | _METH_KEYWORDS, owner)
+
+
+def _make_builtin(
+    name: str, address: int, flags: int, owner: object
+) -> tuple[Callable[..., Any], _MethodDefinition]:
+    definition = _MethodDefinition(name.encode(), address, flags, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
-    make.argtypes = (ctypes.POINTER(_MethodDefinition), ctypes.c_void_p, ctypes.c_void_p)
-    return cast("Callable[..., Any]", make(ctypes.byref(definition), None, None))
+    make.argtypes = (ctypes.POINTER(_MethodDefinition), ctypes.py_object, ctypes.c_void_p)
+    function = make(ctypes.byref(definition), owner, None)
+    return cast("Callable[..., Any]", function), definition
 
 
 # ------------------------------------------------------------------------------------- library

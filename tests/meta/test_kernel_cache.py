@@ -141,7 +141,7 @@ def test_every_module_that_kernels_use_is_in_the_fingerprint() -> None:
     """What a kernel imports of shm, directly or not, is hashed; a new module may not be missed."""
     program = (
         "import json, pkgutil, importlib, sys, shm.kernels, shm.jit, shm.compile\n"
-        "shm.jit.compile_by(shm.compile.declare)\n"
+        "shm.jit.compile_by(shm.compile.declare, shm.compile.external_function)\n"
         "[importlib.import_module('shm.kernels.' + m.name)"
         " for m in pkgutil.iter_modules(shm.kernels.__path__)]\n"
         "used = {m.split('.')[1] + '.py' for m in sys.modules"

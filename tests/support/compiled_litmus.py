@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shm import compile as kernel_compiler
 from shm import jit
 
-jit.compile_by(kernel_compiler.declare)
+jit.compile_by(kernel_compiler.declare, kernel_compiler.external_function)
 
 from shm import atomics, machine  # noqa: E402 - they are what the mode says
 from shm.kernels import ring  # noqa: E402
