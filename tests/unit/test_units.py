@@ -40,7 +40,7 @@ def rows_of(dice: random.Random, count: int) -> list[Row]:
 
 
 def expected(rows: list[Row], topics: list[int], end: int) -> list[tuple[int, ...]]:
-    found = []
+    found: list[tuple[int, ...]] = []
     for row, topic in zip(rows, topics, strict=True):
         half = row[scan.SYS_FLAG] & SYS_ROLLBACK in (SYS_PREPARED, SYS_ROLLBACK)
         position = BASE + row[scan.AT]
