@@ -362,10 +362,14 @@ def _compile(folder: Path, progress: Progress | None) -> bytes:
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, text=True
         ) as process:
-            for line in process.stdout or ():
-                done, total, name = line.rstrip("\n").split(" ", 2)
-                if progress:
-                    progress(int(done), int(total), name)
+            try:
+                for line in process.stdout or ():
+                    done, total, name = line.rstrip("\n").split(" ", 2)
+                    if progress:
+                        progress(int(done), int(total), name)
+            except BaseException:  # who waits was told to stop: so is the compiler
+                process.kill()
+                raise
         if process.returncode:
             raise OSError(f"compiling the kernels ended with exit code {process.returncode}")
         return out.read_bytes()

@@ -33,7 +33,6 @@ ENTRY: Final = Struct(
     note="An entry never wraps: a PAD entry (its first 8 bytes) fills the rest of the ring.",
 )
 ENTRY_BYTES: Final = ENTRY.size
-ENTRY_LENGTH: Final = ENTRY.offset("length")
 ENTRY_KIND: Final = ENTRY.offset("kind")
 ENTRY_FLAGS: Final = ENTRY.offset("flags")
 ENTRY_SEQ: Final = ENTRY.offset("seq")
@@ -166,7 +165,6 @@ ARENA: Final = Struct(
     " rings.",
 )
 ARENA_BYTES: Final = ARENA.size
-ARENA_EPOCH: Final = ARENA.offset("epoch")
 ARENA_WAIT_ARMED: Final = ARENA.offset("wait_armed")
 ARENA_DURABLE_WANTED: Final = ARENA.offset("durable_wanted")
 ARENA_INTEREST_COUNT: Final = ARENA.offset("interest_count")
@@ -193,8 +191,6 @@ ROUTE: Final = Struct(
 ROUTE_BYTES: Final = ROUTE.size
 ROUTE_READY: Final = ROUTE.offset("ready")
 ROUTE_TOPIC: Final = ROUTE.offset("topic")
-ROUTE_BLOCK_BYTES: Final = ROUTE.offset("block_bytes")
-ROUTE_BLOCK: Final = ROUTE.offset("block")
 
 WRITER_LANE_AT: Final = ROUTES_AT + ROUTE_BYTES * limits.ROUTES_MAX
 GROUPS_LANE_AT: Final = WRITER_LANE_AT + LANE_BYTES
@@ -246,7 +242,6 @@ BOARD: Final = Struct(
     ),
 )
 BOARD_BYTES: Final = BOARD.size
-BOARD_EPOCH: Final = BOARD.offset("epoch")
 BOARD_STATE: Final = BOARD.offset("state")
 BOARD_FAILED_ERRNO: Final = BOARD.offset("failed_errno")
 BOARD_TOPIC_COUNT: Final = BOARD.offset("topic_count")

@@ -80,6 +80,22 @@ def test_rows_run_in_smoke_and_say_what_is_missing(row: str, tmp_path: Path) -> 
     assert {"date", "commit", "machine", "versions", "sizes"} <= set(found)
 
 
+def test_processor_seconds_of_each_process_reach_the_report(tmp_path: Path) -> None:
+    """Producer, consumer, and each process of the broker that served them."""
+    found = smoke(tmp_path, "oneway")
+
+    (ours,) = [each["oneway"] for each in found["rounds"]]
+    seconds = ours["cpu_s_per_million"]
+    assert {"producer", "consumer", "broker"} <= set(seconds)
+    assert len([role for role in seconds if role.startswith("broker/")]) == 4
+    assert seconds["producer"] > 0
+    assert seconds["consumer"] > 0
+    measured = Measurement(**ours)
+    shown = report.processor_table(Results([{"oneway": measured}]))
+    assert all(f"{role} {spent:.3g}" in shown for role, spent in seconds.items())
+    assert f"checksum {ours['checksum']}" in shown
+
+
 def test_every_line_has_contestants_that_exist_and_a_row_to_choose_it_by() -> None:
     for sizes in (SMOKE, QUICK, FULL):
         lines = rows.lines(sizes)

@@ -1,4 +1,4 @@
-"""Compiled kernels never outlive what they were compiled from (docs/adr/0004-kernel-cache.md)."""
+"""Compiled kernels never outlive what they were compiled from (docs/adr/0010-kernel-library.md)."""
 
 from __future__ import annotations
 

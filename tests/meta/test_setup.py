@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -57,6 +58,74 @@ def test_the_systems_folder_is_searched(bare: Path) -> None:
     java_home(bare / "jvm" / "java-8", "1.8.0_372")
     newer = java_home(bare / "jvm" / "java-17", "17.0.1")
     assert java.find() == newer
+
+
+def test_path_comes_before_the_systems_folder(bare: Path) -> None:
+    java_home(bare / "jvm" / "java-21", "21.0.2")
+    assert java.find() == bare / "jvm" / "java-21"
+    (bare / "bin").mkdir()
+    (bare / "bin" / "java").symlink_to(java_home(bare / "elsewhere", "17.0.1") / "bin" / "java")
+    assert java.find() == bare / "elsewhere"
+
+
+@pytest.fixture
+def package_manager(bare: Path) -> Path:
+    """An `apt-get` that has Java 21 alone, as newer Debians do; returns its log."""
+    home = java_home(bare / "package", "21.0.2")
+    (bare / "jvm").mkdir()
+    log = bare / "apt.log"
+    link = shutil.which("ln", path=os.defpath)
+    script(
+        bare / "bin" / "apt-get",
+        f"""echo "$*" >> {log}
+        case "$*" in
+            update*) exit 0 ;;
+            *{java.PACKAGES[1]}) {link} -s {home} {bare}/jvm/java-21 ;;
+            *) exit 100 ;;
+        esac""",
+    )
+    return log
+
+
+def test_root_gets_java_by_the_package_manager(
+    bare: Path,
+    package_manager: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The packages are tried in their order; without `--install` nothing is."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(SystemExit, match="needs Java"):
+        java.main()
+    assert not package_manager.exists()
+    monkeypatch.setattr(sys, "argv", ["java.py", "--install"])
+    java.main()
+    said = capfd.readouterr()
+    assert said.out.strip() == str(bare / "jvm" / "java-21")
+    assert [f"java: installing {name}" in said.err for name in java.PACKAGES] == [True, True]
+    asked = [line.split()[-1] for line in package_manager.read_text().splitlines()]
+    assert asked == ["-q", *java.PACKAGES]
+
+
+def test_who_is_not_root_is_told_what_to_do(
+    package_manager: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(sys, "argv", ["java.py", "--install"])
+    with pytest.raises(SystemExit, match=r"apt-get install .* JAVA_HOME"):
+        java.main()
+    assert not package_manager.exists()
+
+
+def test_a_package_manager_without_java_ends_in_the_message(
+    bare: Path, package_manager: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(bare / "bin" / "apt-get", f'echo "$*" >> {package_manager}; exit 100')
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(sys, "argv", ["java.py", "--install"])
+    with pytest.raises(SystemExit, match=r"needs Java 17 .* JAVA_HOME"):
+        java.main()
+    assert len(package_manager.read_text().splitlines()) == 1 + len(java.PACKAGES)
 
 
 def test_without_java_it_is_said_what_to_do(bare: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +19,7 @@ from shm.errors import Corrupt, SettingIllegal
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.sealed import write_sidecars
 from tests.support.spark_rows import comparable, everything, expected_row
+from tests.support.terminal import Terminal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,7 +111,9 @@ def test_ingest_writes_parquet(
 ) -> None:
     store, out = golden("plain").store, tmp_path / "parquet"
     ingest(store, out, None, json=True)
-    summary = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    assert said.err == "", "progress is for terminals"
+    summary = json.loads(said.out)
     last = int(max((store / "commitlog").iterdir()).name)
     expected = [row for row in everything(store) if row["physical_offset"] < last]
     topics = [row["topic"] for row in expected]
@@ -126,3 +132,17 @@ def test_ingest_writes_parquet(
 def test_ingest_of_a_damaged_store_is_refused(damaged: tuple[Path, int], tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match=f"position {damaged[1]}"):
         ingest_store(damaged[0], tmp_path / "parquet", [])
+
+
+@pytest.mark.usefixtures("spark")
+def test_ingest_shows_its_progress_on_a_terminal(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with Terminal() as terminal, os.fdopen(os.dup(terminal.slave), "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        summary = ingest_store(golden("plain").store, tmp_path / "parquet", [])
+        monkeypatch.undo()
+        shown = terminal.read()
+    assert summary.rows > 0
+    assert re.search("(planning|writing).*%", shown)

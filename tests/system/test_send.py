@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from shm.board import Board, attach_board
 from shm.codes import Role
 from shm.errors import Closed, MessageIllegal
 from shm.messageid import parse_offset_message_id
+from tests.support.stores import read_log
 from tests.support.watchdog import poll_until
 
 FIRST = ConsumeFrom.FIRST_OFFSET
@@ -238,3 +240,35 @@ def test_a_closed_producer_says_so(broker: Broker, unique_name: str) -> None:
     with pytest.raises(Closed):
         producer.send_oneway(unique_name, b"body")
     producer.close()
+
+
+def test_a_record_has_our_properties_in_their_order_and_no_others() -> None:
+    """ADR 0005: by every way of sending; SF-22's trailer is last, hosts are this one."""
+    parts: dict[str, Any] = {
+        "tag": "paid",
+        "keys": ["k1", "k2"],
+        "properties": {"b": "1", "a": "2"},
+    }
+    with Broker.temporary(broker_port=12345) as own:
+        with Producer(home=own.home, timeout=PATIENCE_S) as sender:
+            sender.send("t", b"sync", **parts)
+            sender.send_async("t", b"async", **parts)
+            sender.send_oneway("t", b"oneway", **parts)
+            sender.send_batch([Message("t", b"batch", **parts)])
+            sender.send("t", b"bare")
+            sender.flush()
+        own.stop()
+        records = read_log(Path(own.home) / "store")
+    assert len(records) == 5
+    for item in records:
+        given = b"" if item.record.body == b"bare" else _GIVEN
+        text = b"UNIQ_KEY\x01" + item.message_id.encode() + b"\x02" + given
+        assert item.record.properties.startswith(text)
+        trailer = item.record.properties[len(text) :]
+        assert trailer.startswith(layout.TRAILER_KEY)
+        assert len(trailer) == layout.TRAILER.size
+        assert item.record.born_host == bytes([127, 0, 0, 1, 0, 0, 0, 0])
+        assert item.record.store_host == bytes([127, 0, 0, 1]) + (12345).to_bytes(4, "big")
+
+
+_GIVEN = b"TAGS\x01paid\x02KEYS\x01k1 k2\x02b\x011\x02a\x012\x02"

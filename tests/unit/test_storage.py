@@ -1,0 +1,74 @@
+"""`shm.storage`: what both storages, the operating system's and the simulator's, must agree on."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from shm.storage import PosixStorage, Storage, read_file, replace_file
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
+
+KIB = 1 << 10
+SIZE = 256 * KIB  # as large as files of the simulated disk get
+
+
+@pytest.fixture(params=["posix", "simulated"])
+def storage(request: pytest.FixtureRequest, store_dir: Path) -> Storage:
+    return PosixStorage(str(store_dir)) if request.param == "posix" else SimStorage(Disk())
+
+
+@pytest.mark.parametrize("prepare", ["allocate", "truncate"])
+def test_outside_of_the_extents_all_is_zero(storage: Storage, prepare: str, seed: int) -> None:
+    """Recovery zeroes by them and `store verify` looks by them: a byte left out is never seen."""
+    dice = random.Random(seed)
+    file = storage.create("a/b")
+    getattr(file, prepare)(SIZE)
+    for _ in range(8):
+        file.write_at(dice.randbytes(dice.randrange(1, 6 * KIB)), dice.randrange(SIZE - 6 * KIB))
+    file.punch(SIZE // 2, 50 * KIB)
+    content = read_file(storage, "a/b")
+    asked = [(0, SIZE), (0, 2 * SIZE), (5, 5), (SIZE, 2 * SIZE)]
+    asked += [tuple(sorted(dice.choices(range(SIZE), k=2))) for _ in range(50)]  # type: ignore[misc]
+    for start, stop in asked:
+        left, at = bytearray(content[start:stop]), start
+        for begin, end in file.extents(start, stop):
+            assert at <= begin < end <= min(stop, SIZE), "in order, inside, none of them empty"
+            left[begin - start : end - start] = bytes(end - begin)
+            at = end
+        assert not any(left), (start, stop)
+    file.close()
+
+
+def test_an_empty_file_has_no_extents(storage: Storage) -> None:
+    file = storage.create("empty")
+    assert file.extents(0, SIZE) == []
+    file.write_at(b"x", 0)
+    assert file.extents(0, SIZE) == [(0, 1)]
+    assert file.extents(1, SIZE) == []
+    file.close()
+
+
+def test_blocks_that_were_only_allocated_are_not_read(tmp_path: Path) -> None:
+    """A start would otherwise read a whole segment that is prepared ahead."""
+    storage = PosixStorage(str(tmp_path))
+    file = storage.create("ahead")
+    file.truncate(256 * SIZE)
+    assert os.stat(tmp_path / "ahead").st_blocks * 512 < SIZE
+    file.write_at(b"record", 0)
+    file.write_at(b"another", 128 * SIZE)
+    found = file.extents(0, 256 * SIZE)
+    assert len(found) == 2
+    assert [begin <= at < end for (begin, end), at in zip(found, (0, 128 * SIZE), strict=True)]
+    assert sum(end - begin for begin, end in found) <= SIZE
+    file.close()
+
+
+def test_a_replaced_file_is_the_new_one_whole(storage: Storage) -> None:
+    for data in (b"first, and longer", b"second", b""):
+        replace_file(storage, "gantry/small", data)
+        assert read_file(storage, "gantry/small") == data
+        assert storage.list("gantry") == ["small"]
