@@ -308,9 +308,11 @@ class Ledger:
 
 def _entry(kind: Kind, name: bytes, **values: int) -> bytes:
     padded = name + bytes(-len(name) % 8)
-    plain = layout.LEDGER.pack(kind=kind, name_bytes=len(name), **values)
-    crc = zlib.crc32(plain + padded)
-    return layout.LEDGER.pack(kind=kind, name_bytes=len(name), crc=crc, **values) + padded
+    entry = bytearray(layout.LEDGER.pack(kind=kind, name_bytes=len(name), **values) + padded)
+    crc = zlib.crc32(entry)
+    at = layout.LEDGER.offset("crc")
+    entry[at : at + 4] = crc.to_bytes(4, "big")
+    return bytes(entry)
 
 
 def _entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
