@@ -51,7 +51,7 @@ class Producers:
         return self.last.get(producer, (0, 0))[0]
 
     def note(self, producer: bytes, seq: int, store_ms: int) -> None:
-        """Remember what a session has appended."""
+        """Remember what a session has appended, or was told is refused."""
         if producer:
             self.last[producer] = (seq, store_ms)
 

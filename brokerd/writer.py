@@ -330,7 +330,7 @@ class Writer:
     def _settle(self) -> None:
         for lane in self._drained:
             armed, producer = 0, lane.session.producer
-            if lane.words[frames.SILENT]:
+            if lane.words[frames.SILENT]:  # what nobody was told is refused may be sent again
                 keep_unanswered(self._producers, producer, self._staging, self._batch)
             else:
                 armed = settle_lane(lane.session.arena, lane.words)
@@ -338,7 +338,7 @@ class Writer:
                 if lane.stored.size and lane.has_gone_on:
                     self._producers.unanswered.forget(producer)
                     lane.stored = lane.stored[:0]
-            self._producers.note(producer, int(lane.words[frames.SEQ]), self._store_ms)
+                self._producers.note(producer, int(lane.words[frames.SEQ]), self._store_ms)
             if armed:
                 lane.session.bell.ring()
         self._drained.clear()

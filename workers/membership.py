@@ -53,6 +53,7 @@ class Topics:
         self.board = board
         self.by_slot: dict[int, TopicSlot] = {}
         self.slots: dict[str, int] = {}
+        self._keys: dict[int, QueueKey] = {}
         self._seen: tuple[int, ...] = ()
         self._counts = (-1, -1)
 
@@ -75,6 +76,11 @@ class Topics:
         self._seen = seen
         self.by_slot = {topic.slot: topic for topic in topics}
         self.slots = {topic.name: topic.slot for topic in topics}
+        self._keys = {
+            topic.queue_base + queue_id: (topic.name, queue_id)
+            for topic in topics
+            for queue_id in range(topic.queue_count)
+        }
         return True
 
     def queues(self, slot: int) -> range:
@@ -84,11 +90,7 @@ class Topics:
 
     def key(self, queue: int) -> QueueKey | None:
         """Topic's name and queue id of a board queue; None if there is no such queue."""
-        row = self.board.queue(queue) if 0 <= queue < self.board.queues_max else None
-        topic = self.by_slot.get(row["topic"]) if row else None
-        if row is None or topic is None or queue not in self.queues(topic.slot):
-            return None
-        return topic.name, row["queue_id"]
+        return self._keys.get(queue)
 
     def queue(self, key: QueueKey) -> int | None:
         """Board queue of a topic's name and queue id."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd import recovery
+from brokerd import recovery, writer
 from brokerd.commitlog import CommitLog
 from brokerd.flusher import Flusher
 from brokerd.producers import Producers
@@ -74,8 +74,8 @@ def appended_again() -> None:
 
 
 def forgotten_with_its_session() -> None:
-    """The writer does not remember what a session had sent once the session is over."""
-    put_over(Producers, "note", lambda *_: None)
+    """The writer does not remember what it took from a session once the session was over."""
+    put_over(writer, "keep_unanswered", lambda *_: None)
 
 
 def visible_before_durable() -> None:

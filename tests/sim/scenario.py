@@ -93,9 +93,10 @@ class World:
             if topic.name not in TOPICS:
                 continue
             for queue_id in range(topic.queue_count):
-                row = board.queue(topic.queue_base + queue_id)
+                at = board.queue_at(topic.queue_base + queue_id)
+                count = board.word(at + layout.QUEUE_NEXT_OFFSET)
                 read = self.model.consumed[GROUP, (topic.name, queue_id)]
-                if any(offset not in read for offset in range(row["next_offset"])):
+                if len(read) < count or any(offset not in read for offset in range(count)):
                     return False
         return True
 

@@ -83,3 +83,24 @@ def test_what_is_kept_for_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     assert machine.board is not None
     behind = machine.board.word(layout.BOARD_APPENDED) - machine.board.word(layout.BOARD_SETTLED)
     assert 0 <= behind <= 8192
+
+
+def test_a_refusal_that_nobody_heard_is_not_called_stored() -> None:
+    """Drained from the ring of a session that ended, on a full disk: it is tried again instead."""
+    world = scenario.new_world(5)
+    simulation, machine = world.simulation, world.machine
+    simulation.run_until(lambda: machine.running, STEPS_MAX)
+    scenario.fill_the_disk(world)
+    for _ in range(10):
+        world.more_traffic()
+        full = world.model.tally["DISK_FULL"]
+        simulation.run_until(partial(_is_full_again, world, full), STEPS_MAX)
+        scenario.drop_a_connection(world)
+    scenario.make_room(world)
+    found = answers(world)
+    assert found[Status.DISK_FULL] > 0
+    assert found[Status.UNKNOWN_POSITION] == 0
+
+
+def _is_full_again(world: World, before: int) -> bool:
+    return world.model.tally["DISK_FULL"] > before or all(p.done for p in world.producers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,8 @@ from tests.sim import scenario
 from tests.sim.scenario import STEPS_MAX, World
 from tests.support.faults import Fault, Moment
 from tests.support.simdisk import ROOM_FOR_ALL
+from tests.support.simulation import AgentActor
+from workers.groups import Groups
 
 #: More calls of a kind than any agent makes in these runs.
 CALLS_MAX = 400
@@ -28,8 +31,15 @@ def busy_world(*faults: Fault, role: Role = Role.WRITER) -> World:
 
 
 def run(world: World) -> World:
-    world.simulation.run_until(world.settled, STEPS_MAX)
+    """Until all is consumed, and what `groups` has written is on the disk."""
+    world.simulation.run_until(lambda: world.settled() and ledger_is_synced(world), STEPS_MAX)
     return world
+
+
+def ledger_is_synced(world: World) -> bool:
+    actor = world.simulation.actors.get("groups")
+    assert actor is None or isinstance(actor, AgentActor)
+    return actor is not None and not cast(Groups, actor.agent).ledger.unsynced
 
 
 def stop_and_check(world: World) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
+from typing import NoReturn
 
 from shm import layout
 from shm.codes import Status
@@ -81,10 +82,15 @@ class Sender:
     alive: bool = True
 
 
+def broken(promise: str, what: str) -> NoReturn:
+    """Raise BrokenPromiseError."""
+    raise BrokenPromiseError(f"{promise}: {what}")
+
+
 def require(holds: bool, promise: str, what: str) -> None:
-    """Raise BrokenPromiseError unless a promise holds."""
+    """`broken` unless a promise holds; where the text is dear, `broken` is called by itself."""
     if not holds:
-        raise BrokenPromiseError(f"{promise}: {what}")
+        broken(promise, what)
 
 
 class Model:
@@ -154,7 +160,6 @@ class Model:
     def check_store(self, storage: Storage, appended: int, after: End) -> None:
         """Compare the log below `appended` with what was promised; forget what a power cut took."""
         self.log = read_log(storage, appended)
-        check_zeroes(storage, appended)
         found = {(record.producer, record.seq): record for record in self.log}
         self._check_identity(found)
         self._check_order()
@@ -177,10 +182,10 @@ class Model:
             intent = self.senders[record.producer].intents.get(record.seq)
             require(intent is not None, "P6", f"nobody sent {name}")
             assert intent is not None
-            same = (intent.topic, intent.body) == (record.topic, record.body)
-            require(same, "P6", f"{name} is not what was sent: {record}")
-            asked = intent.queue in (-1, record.queue)
-            require(asked, "P6", f"{name} was sent to queue {intent.queue}: {record}")
+            if (intent.topic, intent.body) != (record.topic, record.body):
+                broken("P6", f"{name} is not what was sent: {record}")
+            if intent.queue not in (-1, record.queue):
+                broken("P6", f"{name} was sent to queue {intent.queue}: {record}")
 
     def _check_order(self) -> None:
         expected: dict[QueueName, int] = defaultdict(int)
@@ -222,7 +227,8 @@ class Model:
             if record is None:
                 may = after is End.POWER and (receipt.end < 0 or receipt.end > self.durable)
                 promise = "P1" if receipt.end <= self.durable else "P2"
-                require(may, promise, f"{producer} {seq} is gone after a {after.value}: {receipt}")
+                if not may:
+                    broken(promise, f"{producer} {seq} is gone after a {after.value}: {receipt}")
                 sender.lost.add(seq)
             elif receipt.status is not Status.UNKNOWN_POSITION:
                 stored = (record.queue, record.offset, record.position, record.end)
@@ -249,10 +255,9 @@ class Model:
             whole = len(members) in (0, len(seqs)) or batch in sender.torn
             require(whole, "P6", f"of {who} only {len(members)} are there")
             for one, two in pairwise(members):
-                beside = (one.end, one.queue, one.offset + 1) == (
-                    two.position, two.queue, two.offset,
-                )  # fmt: skip
-                require(beside, "P6", f"{who} is not side by side: {one}, {two}")
+                behind = (one.end, one.queue, one.offset + 1)
+                if behind != (two.position, two.queue, two.offset):
+                    broken("P6", f"{who} is not side by side: {one}, {two}")
             self.tally["batches"] += len(members) == len(seqs)
 
     def _check_consumed(self, after: End) -> None:
@@ -282,11 +287,21 @@ class Model:
 
 
 def read_log(storage: Storage, appended: int) -> list[Stored]:
-    """All records below a position, each checked by its own checksums."""
+    """All records below a position, each checked by its own checksums.
+
+    Nothing lies behind the log's end, nor behind the filler of a segment (P13).
+    """
     found = []
-    for position, item in open_log(storage).scan(0, appended, OWN):
-        require(not isinstance(item, Invalid), "P13", f"no record at {position}: {item}")
-        if isinstance(item, Record):
+    log = open_log(storage)
+    for position, item in log.scan(0, appended, OWN):
+        if isinstance(item, Invalid):
+            broken("P13", f"no record at {position}: {item}")
+        if isinstance(item, Filler):
+            segment = log.segment_at(position)
+            assert segment is not None, "it has just been read"
+            rest = segment.view[position + layout.FILLER.size - segment.base :]
+            require(not rest.any(), "P13", f"bytes behind the filler at {position}")
+        elif isinstance(item, Record):
             uniq = item.property_map()["UNIQ_KEY"]
             found.append(
                 Stored(
@@ -300,20 +315,12 @@ def read_log(storage: Storage, appended: int) -> list[Stored]:
                     item.body,
                 )
             )
-            require(item.physical_offset == position, "P13", f"position in {item}")
-    return found
-
-
-def check_zeroes(storage: Storage, appended: int) -> None:
-    """Nothing lies behind the log's end, nor behind the filler of a segment (P13)."""
-    log = open_log(storage)
+            if item.physical_offset != position:
+                broken("P13", f"position in {item}")
     for segment in log.segments:
-        for position, item in segment.scan(segment.base, appended, OWN):
-            if isinstance(item, Filler):
-                rest = segment.view[position + layout.FILLER.size - segment.base :]
-                require(not rest.any(), "P13", f"bytes behind the filler at {position}")
         rest = segment.view[max(0, appended - segment.base) :]
         require(not rest.any(), "P13", f"bytes behind the log's end {appended}")
+    return found
 
 
 def check_units(storage: Storage, log: list[Stored], queue: QueueName, units: int) -> None:

@@ -87,6 +87,7 @@ class SimConsumer(SimClient):
         self._asked: dict[int, dict[int, int]] = {}  # serial of a commit -> offsets
         self._released: dict[tuple[int, int], groupwire.Released] = {}  # (queue, lease) -> as said
         self._lane: ControlLane | None = None
+        self._names: dict[int, QueueName] = {}  # a queue keeps its number for a broker's life
         self._storage = machine.storage_for(name)
 
     def session_over(self) -> None:
@@ -99,6 +100,7 @@ class SimConsumer(SimClient):
 
     def attached(self, session: Session) -> None:
         """Join."""
+        self._names.clear()
         self._lane = ControlLane(session.arena, session.plan.groups, End.CLIENT)
         self._join()
 
@@ -223,6 +225,11 @@ class SimConsumer(SimClient):
                 self.model.committed[key] = max(self.model.committed.get(key, 0), offset)
 
     def _name(self, queue: int) -> QueueName:
+        if queue not in self._names:
+            self._names[queue] = self._read_name(queue)
+        return self._names[queue]
+
+    def _read_name(self, queue: int) -> QueueName:
         board = self.machine.board
         assert board is not None, "a session implies a board"
         row = board.queue(queue)

@@ -53,6 +53,8 @@ class SimProducer(SimClient):
         self.answered: deque[_Sent] = deque(maxlen=UNANSWERED_MAX)
         self._seq = 0
         self._words: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._life = 0  # of the broker, that the lane belongs to
+        self._old: Session | None = None  # ended; `_words` are still of its lane
         self._out = np.zeros(8 * frames.COMPLETION_WORDS, np.int64)
 
     @property
@@ -73,12 +75,28 @@ class SimProducer(SimClient):
         self.model.forget_receipts(self.producer.hex(), seqs)
         return seqs
 
+    def session_over(self) -> None:
+        """Its memory stays, with the answers that have not been taken."""
+        if self._old is None:
+            self._old = self.session
+        super().session_over()
+
     def attached(self, session: Session) -> None:
-        """Routes again, and everything that has no answer yet, in order."""
+        """Routes again; go on at once unless a living writer may still serve the old ring."""
         metadata = self.machine.metadata
         assert metadata is not None, "attached to a running broker"
         for number, topic in enumerate(self.machine.topics):
             set_route(session, number, metadata.open(topic, create=False).slot, _BLOCK)
+        if self._old is None or self._life != self.machine.lives:
+            self._go_over(session)
+
+    def _go_over(self, session: Session) -> None:
+        """Take what the old ring still answers, then put what has no answer yet, in order."""
+        if self._old is not None:
+            while self._take(self._old):
+                pass
+            self._old = None
+        self._life = self.machine.lives
         self._words = lane_words(session.plan.writer)
         self._unput.clear()
         for batch, members in groupby(self._unanswered, lambda sent: sent.intent.batch):
@@ -91,6 +109,12 @@ class SimProducer(SimClient):
 
     def go_on(self, session: Session, now_ns: int) -> None:
         """Take answers, put something, or go to sleep."""
+        if self._old is not None:
+            at = session.plan.writer.control + layout.LANE_ADOPTED
+            if not session.arena[at : at + 8].any():
+                self._asleep = True  # the writer rings when it has let go of the old ring
+                return
+            self._go_over(session)
         worked = self._take(session)
         if self.left and len(self._unanswered) < UNANSWERED_MAX and self.dice.random() < 0.7:
             self._intend()

@@ -57,12 +57,12 @@ class AgentActor:
         self._deep = False  # the sleep has no timer of the agent behind it
         self._overslept = False
         self.idle_cycles = 0
+        self._asleep = False
         self._next: Callable[[int], None] = self._work
 
     def ready_at(self, now_ns: int) -> int:
         """Now, or when its sleep ends."""
-        asleep = self._next == self._wake and not self.bell.rung
-        return self._wake_at if asleep else now_ns
+        return self._wake_at if self._asleep and not self.bell.rung else now_ns
 
     def step(self, now_ns: int) -> None:
         """One of: work, go to sleep, wake up."""
@@ -83,12 +83,14 @@ class AgentActor:
         sleep_ns = self.agent.arm(now_ns)
         self._deep = sleep_ns >= IDLE_NS
         self._wake_at = now_ns + sleep_ns
+        self._asleep = True
         self._next = self._wake
 
     def _wake(self, now_ns: int) -> None:
         self._overslept = self._deep and not self.bell.rung and now_ns >= self._wake_at
         self.bell.clear()
         self.agent.disarm()
+        self._asleep = False
         self._next = self._work
         if self._overslept:
             self._work(now_ns)  # at once: what comes in between is not what it slept over
@@ -158,8 +160,8 @@ class Simulation:
             self.clock.advance(first - now_ns)
             return
         self.steps += 1
-        name = self.dice.choice(ready)
-        self.clock.advance(self.dice.randint(1, STEP_NS_MAX))
+        name = ready[int(self.dice.random() * len(ready))]  # half the price of `choice`
+        self.clock.advance(1 + int(self.dice.random() * STEP_NS_MAX))
         try:
             self.actors[name].step(self.clock.monotonic_ns())
         except KilledError as death:

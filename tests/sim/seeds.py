@@ -1,0 +1,67 @@
+"""Run the simulator over a range of seeds: `python -m tests.sim --seeds 0:1000`.
+
+Ends at the first failing seed, tells its story, and prints the command that replays it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.sim import plants, scenario
+from tests.support.simulation import Simulation
+
+STORY_LINES = 40
+
+
+def tell(seed: int, faults: str, plant: str | None) -> str:
+    """Command that replays a seed."""
+    planted = f" --plant {plant}" if plant else ""
+    return f"python -m tests.sim --seeds {seed}:{seed + 1} --faults {faults}{planted}"
+
+
+def main() -> None:
+    """Parse, run, report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="0:100", help="first:behind the last")
+    named = {fault.__name__: fault for fault in scenario.FAULTS}
+    parser.add_argument("--faults", default="all", help=f"all, none, or some of {','.join(named)}")
+    parser.add_argument("--story", action="store_true", help="tell the story of good seeds too")
+    parser.add_argument("--plant", choices=plants.PLANTS, help="put a known bug in first")
+    wanted = parser.parse_args()
+    if wanted.plant:
+        plants.PLANTS[wanted.plant]()
+    chosen = {"all": scenario.FAULTS, "none": ()}.get(wanted.faults)
+    if chosen is None:
+        chosen = tuple(named[name] for name in wanted.faults.split(","))
+    first, last = (int(number) for number in wanted.seeds.split(":"))
+    started = time.monotonic()
+    tally: Counter[str] = Counter()
+    for seed in range(first, last):
+        story: list[str] = []
+        try:
+            world = scenario.run(seed, chosen)
+            story = world.simulation.trace
+            tally += world.model.tally
+        except BaseException as error:
+            story = last_story()
+            traceback.print_exc()
+            print("\n".join(story[-STORY_LINES:]))
+            print(f"seed {seed} fails: {type(error).__name__}: {error}")
+            print(f"replay: {tell(seed, wanted.faults, wanted.plant)}")
+            sys.exit(1)
+        if wanted.story:
+            print("\n".join(story))
+        if (seed - first) % 20 == 19:
+            took = time.monotonic() - started
+            print(f"{seed - first + 1} seeds in {took:.0f} s", file=sys.stderr, flush=True)
+    print("reached: " + ", ".join(f"{count} {what}" for what, count in sorted(tally.items())))
+    print(f"seeds {first} to {last - 1} hold")
+
+
+def last_story() -> list[str]:
+    """What happened in the run that has just failed."""
+    return Simulation.latest.trace if Simulation.latest is not None else []
