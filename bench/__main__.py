@@ -17,6 +17,8 @@ from bench.sizes import FULL, QUICK, SMOKE, Sizes
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen rows; return 0, or 1 if a measurement failed (not: was skipped)."""
     options = _parser().parse_args(arguments)
+    # Sources are compiled once, as where the package is installed, not by each process.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sizes = _sizes(options)
     lines = [line for line in rows.lines(sizes) if not options.only or line.row in options.only]
     if options.list:

@@ -28,7 +28,11 @@ GROUPS_DOWN_BYTES: Final = 1 << 16
 
 STAGING_BYTES: Final = 6 * 1024 * 1024  # a largest record and then some
 DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
+#: The reader takes so many records at one time; more the more queues they touch, so that each has
+#: a write of some KiB, as far as there is room.
 DISPATCH_RECORDS: Final = 65_536
+DISPATCH_RECORDS_PER_QUEUE: Final = 256
+DISPATCH_RECORDS_MAX: Final = 262_144
 NAP_NS: Final = 200_000
 #: An agent naps after so many records in a cycle, or after cycles with work so close together.
 NAP_RECORDS: Final = 8

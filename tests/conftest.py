@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -13,6 +14,11 @@ import pytest
 
 from tests.support import leaks
 from tests.support.watchdog import poll_until
+
+#: Each broker and client of a test is an interpreter of its own: none compiles the sources again,
+#: as none does where the package is installed.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 TESTS = Path(__file__).resolve().parent
 

@@ -91,11 +91,7 @@ class QueueFiles:
             return file
         name = f"{self._directory(queue)}/{base:020d}"
         self._dirty.add(name)
-        if self._storage.exists(name):
-            file = self._storage.open(name, write=True)
-        else:
-            file = self._storage.create(name)
-            file.truncate(self._bytes)
+        file = self._existing(name) or self._made(name)
         self._open[queue, base] = file
         self._last[queue] = (base, file)
         if len(self._open) > OPEN_FILES_MAX:
@@ -103,6 +99,17 @@ class QueueFiles:
             if self._last.get(old_queue, _NO_FILE)[0] == old_base:
                 del self._last[old_queue]
             old.close()
+        return file
+
+    def _existing(self, name: str) -> File | None:
+        try:
+            return self._storage.open(name, write=True)
+        except FileNotFoundError:
+            return None
+
+    def _made(self, name: str) -> File:
+        file = self._storage.create(name)
+        file.truncate(self._bytes)
         return file
 
     def _directory(self, queue: int) -> str:

@@ -69,7 +69,7 @@ class Reader:
         self._table = sessions
         self._clients: dict[int, Session] = {}
         self._queues = QueueFiles(storage, board)
-        room = limits.DISPATCH_RECORDS
+        room = limits.DISPATCH_RECORDS_MAX
         self._form = np.zeros(dispatch.FORM_WORDS, np.int64)
         self._form[dispatch.CHECKS] = CHECK_PLACE
         self._form[dispatch.QUEUES_AT] = board.queues_at
@@ -81,6 +81,7 @@ class Reader:
         self._notes = np.zeros(room * dispatch.NOTE_WORDS, np.int64)
         self._units = np.zeros(room * layout.CQ_UNIT_BYTES, np.uint8)
         self._passed = np.zeros(room, np.int64)
+        self._batch = self._passed[: limits.DISPATCH_RECORDS]
         self._row = np.zeros(ROW_WORDS, np.int64)
         self._delays = np.array(parse_delay_levels(settings.message_delay_level), np.int64)
         self._topics = (0, 0)
@@ -216,7 +217,7 @@ class Reader:
             stop = Stop(
                 dispatch_log(
                     self._view, self._form, self._words, self._index, self._delays, self._marks,
-                    self._touched, self._notes, self._units, self._passed, self._row,
+                    self._touched, self._notes, self._units, self._batch, self._row,
                 )
             )  # fmt: skip
             if stop != Stop.UNKNOWN_TOPIC or self._form[dispatch.RECORDS]:
@@ -260,6 +261,8 @@ class Reader:
         table = self._touched[: count * dispatch.TOUCH_WORDS].reshape(-1, dispatch.TOUCH_WORDS)
         units = self._units.data
         mark("reader.before_units")
+        room = max(limits.DISPATCH_RECORDS, count * limits.DISPATCH_RECORDS_PER_QUEUE)
+        self._batch = self._passed[:room]
         start = 0
         for queue, first, _units, end in table.tolist():
             self._queues.write(queue, first, units[start:end])

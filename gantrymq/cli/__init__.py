@@ -3,9 +3,19 @@
 A command loads what it needs when it runs, so that `--help` and `status` stay fast.
 """
 
+import sys
+
 
 def main() -> None:
     """Run the command line and leave the process with its documented exit code."""
-    from gantrymq.cli.app import main as run
+    from gantrymq.cli.leave import leaving
 
-    run()
+    with leaving():
+        if sys.argv[1:3] == ["store", "verify"]:
+            from gantrymq.cli.store_verify import plain
+
+            if call := plain(sys.argv[3:]):
+                sys.exit(call())
+        from gantrymq.cli.app import app
+
+        app()

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from typing import Annotated
 
 import typer
 
 from gantrymq.cli import ingest, receive, send, serve, status, store, topic
-from gantrymq.cli.options import complain
-from shm.codes import ExitCode
-from shm.errors import GantryError
-from shm.exitcode import exit_code
 
 _EPILOG = (
     "Exit codes: 0 done; 1 the checked thing does not hold; 2 usage; 69 no broker; 70 store corrupt"
@@ -46,23 +41,3 @@ def _root(
 
         sys.stdout.write(version_of("gantrymq") + "\n")
         raise typer.Exit
-
-
-def main() -> None:
-    """Run a command and leave with its documented exit code."""
-    try:
-        app()
-    except GantryError as error:
-        complain(str(error))
-        sys.exit(exit_code(error))
-    except BrokenPipeError:
-        # Whoever read the output has enough, `head` for example.
-        sys.stderr.close()
-        sys.exit(0)
-    except OSError as error:
-        complain(str(error))
-        sys.exit(exit_code(error))
-    except Exception:
-        # Python's own code for this is 1, which here says that a check did not hold.
-        traceback.print_exc()
-        sys.exit(ExitCode.STORE)

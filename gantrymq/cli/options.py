@@ -96,8 +96,3 @@ def print_rows(rows: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
-
-
-def complain(text: str) -> None:
-    """What went wrong and what to do, on standard error."""
-    sys.stderr.write(f"gantrymq: {text}\n")

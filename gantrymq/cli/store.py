@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from gantrymq.cli.options import JsonOption, complain, print_json
+from gantrymq.cli.options import JsonOption
 from shm.codes import ExitCode
 
 app = typer.Typer(help="Look into a store's files, ours or a RocketMQ's.", no_args_is_help=True)
@@ -66,20 +65,8 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check every record's CRC and every derived file."""
-    from brokerd.verify import verify as run
+    from gantrymq.cli.store_verify import verify as run
 
-    report = run(directory, settings, _progress if sys.stderr.isatty() else None)
-    if as_json:
-        print_json({"ok": report.ok, **asdict(report)})
-    else:
-        sys.stdout.write(f"{report}\n")
-    if not report.ok:
-        complain("the store does not hold what it should; see above")
-        raise typer.Exit(ExitCode.DOES_NOT_HOLD)
-
-
-def _progress(done: int, total: int, what: str) -> None:
-    sys.stderr.write(f"\r{what}: {100 * done // max(total, 1)} %\x1b[K")
-    if done >= total:
-        sys.stderr.write("\n")
-    sys.stderr.flush()
+    code = run(directory, settings, as_json=as_json)
+    if code != ExitCode.OK:
+        raise typer.Exit(code)

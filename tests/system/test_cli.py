@@ -194,6 +194,18 @@ def test_a_damaged_store_does_not_verify() -> None:
         ran = command("store", "verify", broker.home / "store")
         assert ran.returncode == ExitCode.DOES_NOT_HOLD, ran
         assert "Traceback" not in ran.stderr
+        settings = broker.home / "settings"
+        settings.write_text("")
+        parsed = command("store", "verify", broker.home / "store", "--settings", settings)
+        ran.args = parsed.args
+        assert vars(parsed) == vars(ran), "the same answer without the parser of options"
+
+
+@pytest.mark.parametrize("given", [[], ["--settings"], ["--jsn", "."], ["."] * 2, ["absent"]])
+def test_a_wrong_call_of_verify_is_refused_by_name(given: list[str]) -> None:
+    ran = command("store", "verify", *given)
+    assert ran.returncode == ExitCode.USAGE
+    assert "Error:" in ran.stderr
 
 
 def test_a_reader_of_the_output_may_leave(home: Path) -> None:
