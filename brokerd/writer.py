@@ -27,7 +27,7 @@ from shm.kernels.words import store_half
 from shm.marks import mark
 from shm.storage import is_disk_full
 from workers.agent import IDLE_NS, is_busy
-from workers.failure import declare_failed
+from workers.failure import declare_failed, has_failed
 from workers.session import Attached
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class Writer:
     def do_work(self, now_ns: int) -> int:
         """Meet sessions, drain rings, append, answer. 0 also when a nap pays (see `arm`)."""
         self._counters.cycles += 1
+        self._failed = self._failed or has_failed(self._board)  # the flusher may have met it
         if self._failed or self.stopped:
             self._sessions.poll()
             return 0

@@ -10,6 +10,11 @@ from shm.codes import BrokerState
 from workers.session import Session, SessionTable
 
 
+def has_failed(board: Board) -> bool:
+    """Whether an agent has declared the store failed: nothing is acknowledged from then on."""
+    return board.half(layout.BOARD_STATE) == BrokerState.FAILED
+
+
 def declare_failed(
     board: Board, table: SessionTable, sessions: Iterable[Session], errno: int, what: str
 ) -> None:
