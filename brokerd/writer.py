@@ -130,8 +130,8 @@ class Writer:
             self._counters.busy += 1
         if self._sessions.stopping():
             self._finish_stop(now_ns)
-        if taken or not self._counters.cycles & 63:
-            self._counters.publish(self._board, Role.WRITER)
+        if taken or now_ns >= self._counters.due_ns:
+            self._counters.publish(self._board, Role.WRITER, now_ns)
         return taken if self._more else 0
 
     def arm(self, now_ns: int) -> int:
