@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -77,10 +78,14 @@ def _places_behind(
     """View and base of a segment, and a byte in it where a record may begin."""
     base = position // segment_bytes * segment_bytes
     while storage.exists(segment_name(base)):
-        view = _view_of(storage, segment_name(base))
-        for at in _magics(view, max(position - base, 0)):
-            if base + at >= position:
-                yield view, base, at
+        with closing(storage.open(segment_name(base))) as file:
+            view = file.view()
+            # Blocks that were only allocated need not be read: the last segment has most of them.
+            written = file.extents(max(position - base, 0), len(view))
+        for start, stop in written:
+            for at in _magics(view, start, stop):
+                if base + at >= position:
+                    yield view, base, at
         base += segment_bytes
 
 
@@ -98,18 +103,15 @@ def _is_ours(view: NDArray[np.uint8], base: int, row: NDArray[np.int64]) -> bool
 
 
 def _view_of(storage: Storage, name: str) -> NDArray[np.uint8]:
-    file = storage.open(name)
-    try:
+    with closing(storage.open(name)) as file:
         return file.view()
-    finally:
-        file.close()
 
 
-def _magics(view: NDArray[np.uint8], start: int) -> Iterator[int]:
-    """Where records may begin, from byte `start` of a segment on."""
+def _magics(view: NDArray[np.uint8], start: int, stop: int) -> Iterator[int]:
+    """Where records may begin, by the magics between two bytes of a segment."""
     magics = [m.to_bytes(4, "big") for m in (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)]
-    for begin in range(start, len(view), _WINDOW_BYTES):
-        window = view[begin : begin + _WINDOW_BYTES + layout.FILLER.size]
+    for begin in range(start, stop, _WINDOW_BYTES):
+        window = view[begin : min(begin + _WINDOW_BYTES + layout.FILLER.size, stop)]
         if not window.any():
             continue
         data = window.tobytes()
