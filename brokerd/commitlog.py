@@ -7,9 +7,6 @@ before the space is needed.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shm.errors import Corrupt, StoreFailed
 from shm.storage import File, Storage
 
@@ -100,13 +97,14 @@ class CommitLog:
     def _spare_is_whole(self) -> bool:
         return self._storage.exists(SPARE) and self._storage.size_of(SPARE) == self.segment_bytes
 
-    def append(self, data: NDArray[np.uint8], position: int) -> None:
-        """Write records at the log's end. Raises OSError, which is final for the store."""
-        if position < self.base or position + data.size > self.end:
+    def append(self, data: memoryview, position: int) -> None:
+        """Write records (bytes) at the log's end. Raises OSError, which is final for the store."""
+        at = position - self.base
+        if at < 0 or at + len(data) > self.segment_bytes:
             raise StoreFailed(
-                f"append of {data.size} bytes at {position} leaves segment {self.base}"
+                f"append of {len(data)} bytes at {position} leaves segment {self.base}"
             )
-        self._file.write_at(data.data, position - self.base)
+        self._file.write_at(data, at)
 
     def roll(self) -> None:
         """Go on in the next segment. Raises OSError (ENOSPC) and changes nothing if it can't."""

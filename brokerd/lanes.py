@@ -1,7 +1,8 @@
-"""The writer's end of a session: private cursors, copies of its routes, what its records share."""
+"""The writer's ends of sessions: private cursors, copies of routes, what their records share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = bytes([127, 0, 0, 1])
 _WORD_MAX = (1 << 63) - 1
+#: Lanes that a table has addresses for at first; the other half is for numbers of lanes.
+_ROOM_FIRST = 16
 
 
 def _no_routes() -> NDArray[np.int64]:
@@ -28,7 +31,7 @@ def _no_routes() -> NDArray[np.int64]:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A session as the writer serves it; its arrays are what `drain_lane` wants."""
+    """A session as the writer serves it; `words` has the addresses of what the kernels need."""
 
     session: Session
     words: NDArray[np.int64]
@@ -37,38 +40,75 @@ class Lane:
     routes: NDArray[np.int64] = field(default_factory=_no_routes)
     blocks: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(1024, np.uint8))
     block_bytes: int = 0
-    hot: bool = True
-    over: bool = False
-    resumed_seq: int = 0  # last seq in the log when the lane was taken over
+    view: memoryview[int] = field(init=False)  # `words`, to be read and set one by one
+
+    def __post_init__(self) -> None:
+        self.view = self.words.data
+        self.view[frames.MAY_APPEND] = int(self.session.internal)
+        self.view[frames.RESUMED_SEQ] = self.view[frames.SEQ]
+        self.view[frames.HOT] = 1
+        self._show_arrays()
+
+    def _show_arrays(self) -> None:
+        """Tell the kernels where the arrays are; after each change of one."""
+        view = self.view
+        view[frames.ARENA_AT] = self.session.arena.ctypes.data
+        view[frames.IDENTITY_AT] = self.identity.ctypes.data
+        view[frames.BLOCKS_AT] = self.blocks.ctypes.data
+        view[frames.ROUTES_AT] = self.routes.ctypes.data
+        view[frames.ROUTES_LENGTH] = self.routes.size
+        view[frames.STORED_AT] = self.stored.ctypes.data
+        view[frames.STORED_ROWS] = self.stored.size // frames.STORED_WORDS
+
+    @property
+    def hot(self) -> bool:
+        """Whether its ring is looked at in each cycle."""
+        return bool(self.view[frames.HOT])
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is taken from it."""
+        return bool(self.view[frames.OVER])
+
+    def heat(self) -> None:
+        """Look at its ring in the next cycle."""
+        self.view[frames.HOT] = int(not self.over)
 
     def end(self) -> None:
         """Take nothing more from it."""
-        self.over, self.hot = True, False
-        self.words[frames.SILENT] = 1
+        self.view[frames.OVER], self.view[frames.HOT] = 1, 0
+        self.view[frames.SILENT] = 1
 
-    @property
-    def has_gone_on(self) -> bool:
-        """True once its client has sent more than it had when the lane was taken over."""
-        return bool(self.words[frames.SEQ] > self.resumed_seq)
+    def forget_stored(self) -> bool:
+        """Drop the rows for entries sent again, once its client has sent more than it had.
+
+        True if there were any.
+        """
+        view = self.view
+        if not view[frames.STORED_ROWS] or view[frames.SEQ] <= view[frames.RESUMED_SEQ]:
+            return False
+        self.stored = self.stored[:0]
+        self._show_arrays()
+        return True
 
     def published(self) -> int:
         """Where the up ring ends now, but no further than one ring from what was taken."""
-        words = self.words
-        tail = load_word(self.session.arena, words[frames.CONTROL] + layout.LANE_UP_TAIL)
-        return min(tail, int(words[frames.UP_CURSOR] + words[frames.UP_MASK]) + 1)
+        view = self.view
+        tail = load_word(self.session.arena, view[frames.CONTROL] + layout.LANE_UP_TAIL)
+        return min(tail, int(view[frames.UP_CURSOR] + view[frames.UP_MASK]) + 1)
 
     def announce(self) -> None:
         """Tell the client that its lane is served, and the last seq of its that is in the log."""
         arena, control = self.session.arena, self.session.plan.writer.control
-        store_word(arena, control + layout.LANE_LAST_SEQ, int(self.words[frames.SEQ]))
+        store_word(arena, control + layout.LANE_LAST_SEQ, self.view[frames.SEQ])
         adopted = (load_word(arena, control + layout.LANE_ADOPTED) + 1) & _WORD_MAX
         store_word(arena, control + layout.LANE_ADOPTED, adopted)
         self.session.bell.ring()
 
     def look_out(self, rounds: int) -> bool:
         """Look for the next entry without sleeping."""
-        at = int(self.words[frames.CONTROL]) + layout.LANE_UP_TAIL
-        return bool(spin(self.session.arena, at, int(self.words[frames.UP_CURSOR]), rounds))
+        at = self.view[frames.CONTROL] + layout.LANE_UP_TAIL
+        return bool(spin(self.session.arena, at, self.view[frames.UP_CURSOR], rounds))
 
     def load_route(self, number: int, board: Board) -> None:
         """Copy, check and remember the route that the next entry names."""
@@ -86,6 +126,7 @@ class Lane:
         self.block_bytes += len(block)
         row = number * frames.ROUTE_WORDS
         self.routes[row : row + frames.ROUTE_WORDS] = (topic, at, len(block), number)
+        self._show_arrays()
 
     def _may_send(self, board: Board, slot: int, block: bytes) -> bool:
         if slot >= board.half(layout.BOARD_TOPIC_COUNT):
@@ -97,10 +138,49 @@ class Lane:
         return not block or bool(legal_properties(np.frombuffer(block, np.uint8)))
 
 
+class LaneTable:
+    """All lanes, and the array by which kernels go through them: `array`, the first `count`."""
+
+    def __init__(self) -> None:
+        self.lanes: list[Lane] = []
+        self.count = 0
+        self.array = np.zeros(2 * _ROOM_FIRST, np.int64)
+        self._view = self.array.data
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self.lanes)
+
+    def add(self, lane: Lane) -> None:
+        """Serve one more; never while a batch is open."""
+        self.lanes.append(lane)
+        self._show()
+
+    def remove(self, lane: Lane) -> None:
+        """Serve it no more; likewise."""
+        self.lanes.remove(lane)
+        self._show()
+
+    def of(self, session: int) -> Lane | None:
+        """A session's lane."""
+        return next((lane for lane in self.lanes if lane.session.session == session), None)
+
+    def ringing(self, count: int) -> list[Lane]:
+        """Lanes whose clients `tell_lanes` wants rung: so many numbers behind the addresses."""
+        room = len(self._view) // 2
+        return [self.lanes[number] for number in self._view[room : room + count]]
+
+    def _show(self) -> None:
+        self.count = len(self.lanes)
+        while 2 * self.count > self.array.size:
+            self.array = np.zeros(2 * self.array.size, np.int64)
+            self._view = self.array.data
+        self.array[: self.count] = [lane.words.ctypes.data for lane in self.lanes]
+
+
 def take_cursors(session: Session) -> NDArray[np.int64] | None:
     """Private words of a lane where it stands; None if its cursors are impossible."""
     plan = session.plan.writer
-    words = np.zeros(frames.LANE_WORDS, np.int64)
+    words = np.zeros(frames.WRITER_LANE_WORDS, np.int64)
     words[frames.CONTROL] = plan.control
     words[frames.UP], words[frames.UP_MASK] = plan.up, plan.up_bytes - 1
     words[frames.DOWN], words[frames.DOWN_MASK] = plan.down, plan.down_bytes - 1
@@ -116,9 +196,9 @@ def open_lane(
 ) -> Lane:
     """A lane that knows what the log has of its producer."""
     producer = session.producer
-    seq = words[frames.SEQ] = producers.last_seq(producer)
+    words[frames.SEQ] = producers.last_seq(producer)
     words[frames.KNOWN_FROM], stored = producers.unanswered.of(producer)
-    return Lane(session, words, stored, identity_of(producer, store_host), resumed_seq=seq)
+    return Lane(session, words, stored, identity_of(producer, store_host))
 
 
 def _read_route(slot: bytes) -> tuple[int, bytes]:

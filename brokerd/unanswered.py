@@ -65,6 +65,10 @@ class Unanswered:
         if self._records.pop(producer, None) is not None:
             self._find_floor()
 
+    def __bool__(self) -> bool:
+        """Whether any are kept."""
+        return bool(self._records)
+
     def settled(self, appended: int) -> int:
         """From where on a new writer has to look, when the log ends at `appended`."""
         if self._floor < appended - UNANSWERED_BYTES_MAX:

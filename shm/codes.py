@@ -106,6 +106,16 @@ class Stop(IntEnum):
     UNKNOWN_TOPIC = 9
     TRUNCATED = 10  # the view ends inside
     REMOVED = 11  # below the low watermark
+    FAILED = 12  # the store has failed: nothing is taken any more
+
+
+class Owed(IntFlag):
+    """What the writer has still to do for a batch that is published."""
+
+    RING_READER = 1
+    RING_FLUSHER = 2
+    RING_CLIENTS = 4
+    SETTLED = 8  # `settled` does not follow `appended` by itself
 
 
 class ExitCode(IntEnum):

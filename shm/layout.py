@@ -279,6 +279,11 @@ PROCESSES_MAX: Final = 16
 PROCESSES_AT: Final = BOARD_BYTES
 PROCESS_BYTES: Final = PROCESS.size
 PROCESS_HEARTBEAT: Final = PROCESS.offset("heartbeat")
+PROCESS_BUSY: Final = PROCESS.offset("busy")
+PROCESS_WORK: Final = PROCESS.offset("work")
+PROCESS_REFUSED: Final = PROCESS.offset("refused")
+PROCESS_COUNTED_BYTES: Final = PROCESS.offset("bytes")
+PROCESS_FAULTS: Final = PROCESS.offset("faults")
 
 TOPIC: Final = Struct(
     "topic_slot",

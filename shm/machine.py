@@ -11,6 +11,7 @@ The caller of the kernel holds the arrays, so nothing is lost by not counting in
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import zlib
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item", bound="np.generic")
 
 if JIT_OFF or TYPE_CHECKING:
+    #: Further than any memory of ours; kernels know its true size.
+    _ANY_BYTES = ctypes.c_uint8 * (1 << 40)
 
     def _load(memory: Bytes, at: int, size: int, order: Any, signed: bool) -> int:
         return int.from_bytes(memory[at : at + size].tobytes(), order, signed=signed)
@@ -41,12 +44,12 @@ if JIT_OFF or TYPE_CHECKING:
         return memory
 
     def bytes_at(address: int) -> Bytes:
-        """Memory at an address, like `raw`'s: only for the put that Python calls natively."""
-        raise NotImplementedError("addresses mean nothing with the JIT off")
+        """Memory at an address, like `raw`'s. Whoever gave the address holds the memory."""
+        return np.frombuffer(memoryview(_ANY_BYTES.from_address(int(address))), np.uint8)
 
     def words_at(address: int) -> NDArray[np.int64]:
         """Words at an address, likewise."""
-        raise NotImplementedError("addresses mean nothing with the JIT off")
+        return bytes_at(address).view(np.int64)
 
     def shift(memory: NDArray[Item], count: int) -> NDArray[Item]:
         """What `raw` gave, from its element `count` on."""

@@ -49,6 +49,11 @@ def mark(name: str) -> None:
         _hook(name)
 
 
+def is_asked() -> bool:
+    """Whether somebody waits for a mark: what goes past several at once goes step by step then."""
+    return _hook is not None
+
+
 def set_hook(hook: Callable[[str], None] | None) -> None:
     """Let the simulator be told of each passing; it raises to kill a simulated process."""
     global _hook  # noqa: PLW0603 - one process, one hook

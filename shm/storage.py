@@ -129,13 +129,18 @@ class PosixFile:
 
     def write_at(self, data: Buffer, position: int) -> None:
         """Write all of `data`."""
-        left = memoryview(data).cast("B")
-        while left:
-            done = os.pwrite(self.descriptor, left, position)
-            if done == 0:
+        done = os.pwrite(self.descriptor, data, position)
+        whole = memoryview(data)
+        if done != whole.nbytes:  # hardly ever
+            self._write_on(whole.cast("B"), done, position)
+
+    def _write_on(self, data: memoryview, done: int, position: int) -> None:
+        """Go on after a short write of `done` bytes."""
+        while done < len(data):
+            count = os.pwrite(self.descriptor, data[done:], position + done)
+            if count == 0:
                 raise OSError(errno.EIO, "pwrite wrote nothing", self.name)
-            left = left[done:]
-            position += done
+            done += count
 
     def read_into(self, buffer: Buffer, position: int) -> int:
         """Fill `buffer` as far as the file reaches."""

@@ -21,6 +21,8 @@ from workers.session import Attached, Detached, Session
 
 #: A busy agent looks at its channel this often; an idle one is woken by it.
 LOOK_EVERY_NS: Final = 1_000_000
+#: Events of one wait; without a bound Python makes room for a thousand each time.
+EVENTS_MAX: Final = 16
 
 
 class Speaker(Protocol):
@@ -203,9 +205,9 @@ class EpollWaiter:
             self.heard = False
             if not select.select([self._epoll], [], [], timeout_ns / 1e9)[0]:
                 return
-            events = self._epoll.poll(0)
+            events = self._epoll.poll(0, EVENTS_MAX)
         else:
-            events = self._epoll.poll(timeout_ns / 1e9)
+            events = self._epoll.poll(timeout_ns / 1e9, EVENTS_MAX)
         self.heard = False
         for descriptor, _mask in events:
             if descriptor in self._channels:

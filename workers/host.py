@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.agent import Agent
+from workers.agent import IDLE_NS, Agent
 from workers.channel import EpollWaiter, SessionEvents, SocketSessionTable
 
 
@@ -55,7 +55,10 @@ class Host:
         """Announce sleep for all; the shortest sleep counts."""
         if self._table.stop_wanted:
             return 0
-        return min(seat.agent.arm(now_ns) for seat in self._seats)
+        sleep_ns = IDLE_NS
+        for seat in self._seats:
+            sleep_ns = min(sleep_ns, seat.agent.arm(now_ns))
+        return sleep_ns
 
     def disarm(self) -> None:
         """Take the announcements back."""

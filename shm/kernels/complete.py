@@ -1,15 +1,21 @@
-"""The writer's answers: completions in the down ring of one session."""
+"""The writer's answers: completions in down rings, and what else follows a batch in the log."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from shm import atomics, machine
-from shm.codes import EntryFlag, EntryKind, Status, Stop
+from shm.codes import EntryFlag, EntryKind, Owed, Status, Stop
 from shm.jit import BYTES, WORDS, i8, kernel
 from shm.kernels import frames
 from shm.kernels.entry import PAD, RESULT_FLAGS
 from shm.layout import (
+    BOARD_APPENDED,
+    BOARD_DURABLE_WANTED,
+    BOARD_FLUSHER_ARMED,
+    BOARD_READER_ARMED,
+    BOARD_SETTLED,
+    BOARD_STORE_MS,
     COMPLETION_BYTES,
     COMPLETION_END,
     COMPLETION_POSITION,
@@ -24,6 +30,12 @@ from shm.layout import (
     LANE_DOWN_HEAD,
     LANE_DOWN_TAIL,
     LANE_UP_HEAD,
+    PROCESS_BUSY,
+    PROCESS_COUNTED_BYTES,
+    PROCESS_FAULTS,
+    PROCESS_HEARTBEAT,
+    PROCESS_REFUSED,
+    PROCESS_WORK,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +51,15 @@ DUPLICATE = int(Status.DUPLICATE)
 UNKNOWN_POSITION = int(Status.UNKNOWN_POSITION)
 NOT_STORED = int(Status.NOT_STORED)
 HOSTILE = int(Stop.HOSTILE)
+RING_READER = int(Owed.RING_READER)
+RING_FLUSHER = int(Owed.RING_FLUSHER)
+RING_CLIENTS = int(Owed.RING_CLIENTS)
+OWED_SETTLED = int(Owed.SETTLED)
+
+#: Results of `tell_lanes` that are not yet its end.
+STEP_SILENT = -1
+STEP_SETTLED = -2
+STEP_APPENDED = -3
 
 
 @kernel()
@@ -118,13 +139,132 @@ def answer_stored(
     complete(arena, lane, seq, status, result)
 
 
-@kernel(i8, BYTES, WORDS)
-def settle_lane(arena: Bytes, lane: Words) -> int:
-    """Publish what `drain_lane` has done once it is in the log; returns the client's sleep flag."""
+@kernel()
+def publish_counters(board: Bytes, batch: Words) -> None:
+    """The writer's process slot: readers may see some numbers of this call, some of another."""
+    at = batch[frames.PROCESS_AT]
+    machine.store64(board, at + PROCESS_HEARTBEAT, batch[frames.CYCLES])
+    machine.store64(board, at + PROCESS_BUSY, batch[frames.BUSY])
+    machine.store64(board, at + PROCESS_WORK, batch[frames.WORK])
+    machine.store64(board, at + PROCESS_REFUSED, batch[frames.REFUSED_EVER])
+    machine.store64(board, at + PROCESS_COUNTED_BYTES, batch[frames.BYTES_EVER])
+    machine.store64(board, at + PROCESS_FAULTS, batch[frames.FAULTS])
+
+
+@kernel()
+def _publish_appended(board: Bytes, batch: Words) -> None:
+    """Show the reader the batch, and ask for a sync that somebody waits for."""
+    machine.store64(board, BOARD_STORE_MS, batch[frames.STORE_MS])
+    atomics.store_release(board, BOARD_APPENDED, _end_of_batch(batch))
+    # SYNC POINT: sleep (other end: `arm`)
+    atomics.fence()
+    if atomics.load_acquire32(board, BOARD_READER_ARMED):
+        batch[frames.OWED] |= RING_READER
+
+
+@kernel()
+def _end_of_batch(batch: Words) -> int:
+    """Log position behind a batch."""
+    if batch[frames.CLOSING]:
+        end: int = batch[frames.SEGMENT_END]
+        return end
+    after: int = batch[frames.POSITION] + batch[frames.FILLED]
+    return after
+
+
+@kernel()
+def _want_durable(board: Bytes, batch: Words) -> None:
+    """Ask the flusher for what somebody waits for."""
+    if batch[frames.WANTED] > machine.load64(board, BOARD_DURABLE_WANTED):
+        atomics.store_release(board, BOARD_DURABLE_WANTED, batch[frames.WANTED])
+        # SYNC POINT: sleep (other end: `arm`)
+        atomics.fence()
+        if atomics.load_acquire32(board, BOARD_FLUSHER_ARMED):
+            batch[frames.OWED] |= RING_FLUSHER
+
+
+@kernel()
+def _settle_lane(lane: Words, batch: Words) -> int:
+    """Publish what was drained of a lane, now that it is in the log; the client's sleep flag."""
+    arena = machine.bytes_at(lane[frames.ARENA_AT])
     # SYNC POINT: down tail (other end: `take_completions`)
     atomics.store_release(arena, lane[frames.CONTROL] + LANE_DOWN_TAIL, lane[frames.DOWN_CURSOR])
     # SYNC POINT: up head (other end: `reserve`)
     atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_HEAD, lane[frames.UP_CURSOR])
+    lane[frames.TOLD_SEQ] = lane[frames.SEQ]
+    lane[frames.TOLD_MS] = batch[frames.STORE_MS]
     # SYNC POINT: sleep (other end: `arm`)
     atomics.fence()
     return atomics.load_acquire32(arena, lane[frames.CONTROL] + LANE_CLIENT_ARMED)
+
+
+@kernel()
+def _tell_next_lane(table: Words, room: int, batch: Words) -> int:
+    """Settle drained lanes up to the first one with which the caller has something to do."""
+    while batch[frames.DRAINED_LANES]:
+        number = batch[frames.NEXT_LANE]
+        batch[frames.NEXT_LANE] += 1
+        lane = machine.words_at(table[number])
+        if not lane[frames.DRAINED]:
+            continue
+        lane[frames.DRAINED] = 0
+        batch[frames.DRAINED_LANES] -= 1
+        batch[frames.AT_LANE] = number
+        if lane[frames.SILENT]:
+            return STEP_SILENT
+        if _settle_lane(lane, batch):
+            table[room + batch[frames.RINGING]] = number
+            batch[frames.RINGING] += 1
+            batch[frames.OWED] |= RING_CLIENTS
+        gone_on = lane[frames.STORED_ROWS] and lane[frames.SEQ] > lane[frames.RESUMED_SEQ]
+        if batch[frames.STEPWISE] or gone_on:
+            return STEP_SETTLED
+    return 0
+
+
+@kernel()
+def _end(board: Bytes, batch: Words) -> int:
+    """The batch is told: count it, and begin the next one behind it. What is owed."""
+    end = _end_of_batch(batch)
+    if batch[frames.HELD]:
+        batch[frames.OWED] |= OWED_SETTLED
+    else:
+        atomics.store_release(board, BOARD_SETTLED, end)
+    batch[frames.WORK] += batch[frames.RECORDS]
+    batch[frames.REFUSED_EVER] += batch[frames.REFUSED]
+    batch[frames.BYTES_EVER] += batch[frames.FILLED]
+    if batch[frames.TAKEN] and batch[frames.BUSY_CYCLE] != batch[frames.CYCLES]:
+        batch[frames.BUSY_CYCLE] = batch[frames.CYCLES]
+        batch[frames.BUSY] += 1
+    publish_counters(board, batch)
+    batch[frames.POSITION] = end
+    batch[frames.FILLED] = batch[frames.RECORDS] = batch[frames.REFUSED] = 0
+    batch[frames.WANTED] = batch[frames.CLOSING] = batch[frames.STAGE] = 0
+    owed: int = batch[frames.OWED]
+    return owed
+
+
+@kernel(i8, WORDS, BYTES, WORDS)
+def tell_lanes(table: Words, board: Bytes, batch: Words) -> int:
+    """Tell everybody of a batch that is in the log, in the writer's order.
+
+    `appended`, completions and ring heads lane by lane, `settled`. Returns what is owed still
+    (codes.Owed, positive), or a step to be done before the next call goes on: STEP_SILENT (nobody
+    is told of AT_LANE's entries: keep them), STEP_SETTLED (AT_LANE has its answers; only where its
+    producer has gone on, or STEPWISE), STEP_APPENDED (only STEPWISE). Numbers of the lanes whose
+    clients sleep are in the second half of `table`, RINGING of them.
+    """
+    words = machine.raw(batch)
+    memory = machine.raw(board)
+    if not words[frames.STAGE]:
+        words[frames.STAGE] = 1
+        words[frames.NEXT_LANE] = words[frames.RINGING] = words[frames.OWED] = 0
+        if words[frames.FILLED]:
+            _publish_appended(memory, words)
+            if words[frames.STEPWISE]:
+                return STEP_APPENDED
+    if words[frames.STAGE] == 1:
+        words[frames.STAGE] = 2
+        _want_durable(memory, words)
+    step = _tell_next_lane(machine.raw(table), table.size // 2, words)
+    return step or _end(memory, words)

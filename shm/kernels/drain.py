@@ -1,9 +1,9 @@
-"""Up ring of one session -> records in the writer's staging buffer: the writer's inner loop.
+"""Up rings of all sessions -> records in the writer's staging buffer: the writer's inner loop.
 
 Copy first, then check: bytes are copied out of the ring once, straight to where they belong in the
 record; header words are read by one load each; everything is judged on the private copy. A ring
 that breaks the rules stops the call with Stop.HOSTILE and has changed nothing outside staging.
-Nothing is published here: the caller writes staging to the log first, then calls `settle_lane`.
+Nothing is published here: the caller writes staging to the log first, then calls `tell_lanes`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shm import atomics, machine
-from shm.codes import EntryFlag, Status, Stop
+from shm.codes import BrokerState, EntryFlag, Status, Stop
 from shm.jit import BYTES, WORDS, i8, kernel
 from shm.kernels import frames
 from shm.kernels.batch import take_batch, whole_batch
-from shm.kernels.complete import answer_stored, complete, completion_room
+from shm.kernels.complete import (
+    answer_stored,
+    complete,
+    completion_room,
+    publish_counters,
+)
 from shm.kernels.encode import admit
 from shm.kernels.entry import (
     BATCH,
@@ -30,7 +35,8 @@ from shm.kernels.entry import (
     SEQ,
     read_head,
 )
-from shm.layout import FILLER_MAGIC, LANE_UP_TAIL
+from shm.kernels.lanes import wake_lanes
+from shm.layout import BOARD_STATE, FILLER_MAGIC, LANE_UP_TAIL
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +53,8 @@ ROLL = int(Stop.ROLL)
 ROUTE = int(Stop.ROUTE)
 HOSTILE = int(Stop.HOSTILE)
 BACKPRESSURE = int(Stop.BACKPRESSURE)
+FAILED = int(Stop.FAILED)
+STORE_FAILED = int(BrokerState.FAILED)
 
 SCRATCH_WORDS = 2 * HEAD_WORDS + 8
 
@@ -107,7 +115,7 @@ def _drain(
     arena: Bytes, lane: Words, tables: tuple[Bytes, Words, Bytes, Bytes], stored: Words,
     staging: Bytes, batch: Words, scratch: tuple[Words, Words, Words],
 ) -> int:  # fmt: skip
-    """The loop of `drain_lane`, over raw memory."""
+    """Take a lane's entries until its ring is empty or something stops it; a Stop."""
     head = scratch[0]
     # SYNC POINT: up tail (other end: `put`)
     tail = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_UP_TAIL)
@@ -139,29 +147,93 @@ def _drain(
     return DONE
 
 
-@kernel(i8, BYTES, WORDS, BYTES, WORDS, BYTES, BYTES, WORDS, BYTES, WORDS, WORDS)
-def drain_lane(
-    arena: Bytes, lane: Words, board: Bytes, routes: Words, blocks: Bytes, identity: Bytes,
-    stored: Words, staging: Bytes, batch: Words, scratch: Words,
-) -> int:  # fmt: skip
-    """Take entries of one session's up ring into staging. Single reader: the writer.
-
-    Moves the lane's private cursors and `batch`; gives queue offsets (board's `next_offset`).
-    Returns a Stop: DONE (ring empty), LIMIT (staging full: write it, call again), ROLL (a filler
-    closes staging: write it, roll, call again), ROUTE (load route of the next entry, call again),
-    BACKPRESSURE (down ring full), HOSTILE (cut the session off; what was taken before counts).
-    `scratch` has SCRATCH_WORDS; `stored` rows are sorted by seq.
-    """
-    batch[frames.STAGING_BYTES] = staging.size
-    batch[frames.ROUTES_SIZE] = routes.size
-    batch[frames.STORED_COUNT] = stored.size // frames.STORED_WORDS
-    tables = (machine.raw(board), machine.raw(routes), machine.raw(blocks), machine.raw(identity))
-    parts = (
-        machine.raw(scratch[:HEAD_WORDS]),
-        machine.raw(scratch[HEAD_WORDS : 2 * HEAD_WORDS]),
-        machine.raw(scratch[2 * HEAD_WORDS :]),
-    )
-    return _drain(
-        machine.raw(arena), machine.raw(lane), tables, machine.raw(stored), machine.raw(staging),
-        machine.raw(batch), parts,
+@kernel()
+def _drain_lane(
+    lane: Words, board: Bytes, staging: Bytes, batch: Words, scratch: tuple[Words, Words, Words]
+) -> int:
+    """Drain one lane of the table; counts what it took, and the lane among those drained."""
+    batch[frames.ROUTES_SIZE] = lane[frames.ROUTES_LENGTH]
+    batch[frames.STORED_COUNT] = lane[frames.STORED_ROWS]
+    batch[frames.INTERNAL] = lane[frames.MAY_APPEND]
+    tables = (
+        board, machine.words_at(lane[frames.ROUTES_AT]), machine.bytes_at(lane[frames.BLOCKS_AT]),
+        machine.bytes_at(lane[frames.IDENTITY_AT]),
     )  # fmt: skip
+    cursor: int = lane[frames.UP_CURSOR]
+    done: int = lane[frames.DONE]
+    arena = machine.bytes_at(lane[frames.ARENA_AT])
+    stored = machine.words_at(lane[frames.STORED_AT])
+    stop = _drain(arena, lane, tables, stored, staging, batch, scratch)
+    batch[frames.TAKEN] += lane[frames.DONE] - done
+    if lane[frames.UP_CURSOR] != cursor and not lane[frames.DRAINED]:
+        lane[frames.DRAINED] = 1
+        batch[frames.DRAINED_LANES] += 1
+    return stop
+
+
+@kernel()
+def _begin(table: Words, count: int, board: Bytes, batch: Words, wall_ms: int) -> None:
+    """What is done once a duty cycle, and once a batch."""
+    if batch[frames.CYCLE_BEGINS]:
+        batch[frames.CYCLE_BEGINS] = batch[frames.TAKEN] = batch[frames.MORE] = 0
+        batch[frames.CYCLES] += 1
+        publish_counters(board, batch)
+        if batch[frames.WOKEN]:
+            batch[frames.WOKEN] = 0
+            wake_lanes(table, count)
+    if not batch[frames.FILLED] and wall_ms > batch[frames.STORE_MS]:  # LW-12
+        batch[frames.STORE_MS] = wall_ms
+
+
+@kernel()
+def _after_limit(batch: Words, number: int, taken: int) -> int:
+    """After a LIMIT of lane `number`: the lane to go on with once staging is written.
+
+    Others have their turn before it takes more; a lane that found staging full has had none.
+    """
+    if not taken and batch[frames.FILLED]:
+        return number
+    batch[frames.MORE] = 1
+    return number + 1
+
+
+@kernel(i8, WORDS, BYTES, BYTES, WORDS, WORDS, i8, i8, i8)
+def drain_lanes(
+    table: Words, board: Bytes, staging: Bytes, batch: Words, scratch: Words, wall_ms: int,
+    first: int, end: int,
+) -> int:  # fmt: skip
+    """Take entries of hot lanes, from number `first` to before `end`, into staging.
+
+    `table` has the addresses of the lanes' words (WRITER_LANE_WORDS). Single reader: the writer.
+    Moves the lanes' private cursors and `batch`; gives queue offsets (board's `next_offset`).
+    Returns a Stop, with AT_LANE as the lane to go on with unless it is DONE (all had their turn):
+    LIMIT (write staging first), ROLL (a filler closes staging: write it and roll), ROUTE (load
+    the route of the next entry), HOSTILE (cut the session off and go on behind it; what was
+    taken before counts), FAILED (the board says so). `scratch` has SCRATCH_WORDS.
+    """
+    words = machine.raw(batch)
+    memory = machine.raw(board)
+    words[frames.STAGING_BYTES] = staging.size
+    parts = (
+        machine.raw(scratch),
+        machine.shift(machine.raw(scratch), HEAD_WORDS),
+        machine.shift(machine.raw(scratch), 2 * HEAD_WORDS),
+    )
+    _begin(machine.raw(table), end, memory, words, wall_ms)
+    if machine.load32(memory, BOARD_STATE) == STORE_FAILED:
+        return FAILED
+    for number in range(first, end):
+        lane = machine.words_at(table[number])
+        if not lane[frames.HOT]:
+            continue
+        taken: int = words[frames.TAKEN]
+        stop = _drain_lane(lane, memory, machine.raw(staging), words, parts)
+        words[frames.AT_LANE] = number
+        if stop == LIMIT:
+            following = _after_limit(words, number, words[frames.TAKEN] - taken)
+            words[frames.AT_LANE] = following
+            if following < end:
+                return LIMIT
+        elif stop != DONE and stop != BACKPRESSURE:
+            return stop
+    return DONE

@@ -28,6 +28,24 @@ SILENT: Final = 15  # agent: 1 once the session is over: nothing goes into its d
 KNOWN_FROM: Final = 16  # agent: a seq from here on that is in no stored row was never stored; or 0
 LANE_WORDS: Final = 24
 
+# Behind them, a lane of the writer (WRITER_LANE_WORDS). `_AT`: addresses of arrays that its Lane
+# holds, so that one kernel call goes through all lanes.
+ARENA_AT: Final = 24
+ROUTES_AT: Final = 25
+ROUTES_LENGTH: Final = 26  # words
+BLOCKS_AT: Final = 27
+IDENTITY_AT: Final = 28
+STORED_AT: Final = 29
+STORED_ROWS: Final = 30
+MAY_APPEND: Final = 31  # 1: a session of the broker's own
+HOT: Final = 32  # 1: its ring is looked at in each cycle
+OVER: Final = 33  # 1: nothing more is taken from it
+DRAINED: Final = 34  # 1: entries of it are in the batch
+RESUMED_SEQ: Final = 35  # last seq in the log when the lane was taken over
+TOLD_SEQ: Final = 36  # last seq that was answered, and when; 0 once the table of producers has it
+TOLD_MS: Final = 37
+WRITER_LANE_WORDS: Final = 40
+
 # A batch of the writer (BATCH_WORDS).
 FILLED: Final = 0  # bytes in staging
 POSITION: Final = 1  # log position of staging's first byte
@@ -41,13 +59,34 @@ STAGING_LIMIT: Final = 8  # a batch ends when FILLED passes this
 BODY_MAX: Final = 9  # setting max_message_size
 REFUSE: Final = 10  # a Status with which all entries are refused, or 0
 QUEUES_AT: Final = 11  # where the board's queue table is
-INTERNAL: Final = 12  # 1: this session may APPEND
-TAKEN_LIMIT: Final = 13  # entries of one lane per call
-STAGING_BYTES: Final = 14  # set by the kernel from its arguments, as the next two
-ROUTES_SIZE: Final = 15
-STORED_COUNT: Final = 16
+TAKEN_LIMIT: Final = 12  # entries of one lane per call
+STAGING_BYTES: Final = 13  # set by the kernel from its arguments and the lane, as the next three
+ROUTES_SIZE: Final = 14
+STORED_COUNT: Final = 15
+INTERNAL: Final = 16  # 1: this session may APPEND
 FLAGS_SEEN: Final = 17  # flags of the entries taken, ored together
-BATCH_WORDS: Final = 24
+CYCLE_BEGINS: Final = 18  # 1: set by the caller once for each duty cycle
+WOKEN: Final = 19  # 1: lanes announce a sleep that is over
+TAKEN: Final = 20  # entries taken in this cycle
+MORE: Final = 21  # 1: a lane has more than this cycle takes
+AT_LANE: Final = 22  # number of the lane that a stop or a step is about
+DRAINED_LANES: Final = 23  # lanes with entries in the batch
+STAGE: Final = 24  # how far the telling of a batch has come (complete.py)
+NEXT_LANE: Final = 25  # where it goes on
+STEPWISE: Final = 26  # 1: return after each step of it
+CLOSING: Final = 27  # 1: the batch ends with a filler, and the log with the segment
+HELD: Final = 28  # 1: `settled` does not follow `appended`: its owner stores it
+OWED: Final = 29  # codes.Owed so far
+RINGING: Final = 30  # clients to ring: numbers of their lanes stand behind the table's addresses
+PROCESS_AT: Final = 31  # where the writer's process slot is on the board; its counters:
+CYCLES: Final = 32
+BUSY: Final = 33
+WORK: Final = 34
+REFUSED_EVER: Final = 35
+BYTES_EVER: Final = 36
+FAULTS: Final = 37
+BUSY_CYCLE: Final = 38  # the last cycle that BUSY counts
+BATCH_WORDS: Final = 40
 
 # The writer's copy of a session's routes: ROUTE_WORDS per route.
 ROUTE_TOPIC: Final = 0  # topic slot; ROUTE_UNKNOWN, ROUTE_REFUSED

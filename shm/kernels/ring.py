@@ -102,60 +102,6 @@ def wants_durable(arena: Bytes, durable: int) -> int:
     return 1 if 0 < wanted <= durable else 0
 
 
-@kernel(i8, BYTES, WORDS, i8)
-def look_up_lane(arena: Bytes, lane: Words, state: int) -> int:
-    """Agent: announce a state (unless negative), then 1 if the lane has something to do.
-
-    A lane whose down ring was full has something to do once its client has read on.
-    """
-    control = lane[frames.CONTROL]
-    if state >= 0:
-        atomics.store_release32(arena, control + LANE_AGENT_STATE, state)
-        # SYNC POINT: sleep (other end: `_wants_bell`)
-        atomics.fence()
-    if lane[frames.BLOCKED]:
-        head = atomics.load_acquire(arena, control + LANE_DOWN_HEAD)
-        return 1 if head != lane[frames.DOWN_SEEN] else 0
-    tail = atomics.load_acquire(arena, control + LANE_UP_TAIL)
-    return 1 if tail != lane[frames.UP_CURSOR] else 0
-
-
-#: Entries that `nap_lane` looks at for an urgent one.
-NAP_LOOK = 16
-
-
-@kernel(i8, BYTES, WORDS)
-def nap_lane(arena: Bytes, lane: Words) -> int:
-    """Agent: announce a nap; 0 if a half-full ring or an urgent entry forbids it.
-
-    An entry put between the last drain and the announcement rang nobody, so the first few are
-    looked at here; a later urgent one waits for the nap's end at most.
-    """
-    control = lane[frames.CONTROL]
-    atomics.store_release32(arena, control + LANE_AGENT_STATE, NAPPING)
-    # SYNC POINT: sleep (other end: `_wants_bell`)
-    atomics.fence()
-    mask = lane[frames.UP_MASK]
-    cursor = lane[frames.UP_CURSOR]
-    used = atomics.load_acquire(arena, control + LANE_UP_TAIL) - cursor
-    if lane[frames.BLOCKED]:
-        return 1
-    if used < 0 or 2 * used > mask:
-        return 0
-    looked = 0
-    place = 0
-    while place < used and looked < NAP_LOOK:
-        at = lane[frames.UP] + ((cursor + place) & mask)
-        length = atomics.load_acquire32(arena, at)
-        if length < 8 or length > used - place or ((cursor + place) & mask) + length > mask + 1:
-            return 0
-        if machine.load16(arena, at + ENTRY_FLAGS) & URGENT:
-            return 0
-        place += length
-        looked += 1
-    return 1
-
-
 @kernel()
 def _wants_bell(arena: Bytes, lane: Words, flags: int) -> int:
     """After the tail's release: 1 if the agent must be rung."""
@@ -187,7 +133,7 @@ def reserve(arena: Bytes, lane: Words, cursor: int, size: int) -> int:
     left = mask + 1 - offset
     skip = left if left < size else 0
     if cursor + skip + size - lane[frames.UP_SEEN] > mask + 1:
-        # SYNC POINT: up head (other end: `settle_lane`)
+        # SYNC POINT: up head (other end: `tell_lanes`)
         head = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_UP_HEAD)
         lane[frames.UP_SEEN] = head
         if cursor + skip + size - head > mask + 1:
@@ -232,7 +178,7 @@ def publish_entries(arena: Bytes, lane: Words, end: int, seq: int, flags: int) -
     """Show the agent all that was written up to `end` by one store of the tail."""
     lane[frames.SEQ] = seq
     lane[frames.UP_CURSOR] = end
-    # SYNC POINT: up tail (other end: `drain_lane`)
+    # SYNC POINT: up tail (other end: `drain_lanes`)
     atomics.store_release(arena, lane[frames.CONTROL] + LANE_UP_TAIL, end)
     lane[frames.RING] = _wants_bell(arena, lane, flags)
 
@@ -330,7 +276,7 @@ def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
     lane[frames.RING] = 0
     lane[frames.BAD] = 0
     cursor = lane[frames.DOWN_CURSOR]
-    # SYNC POINT: down tail (other end: `settle_lane`)
+    # SYNC POINT: down tail (other end: `tell_lanes`)
     tail = atomics.load_acquire(arena, lane[frames.CONTROL] + LANE_DOWN_TAIL)
     was_full = 2 * (tail - cursor) > lane[frames.DOWN_MASK]
     while cursor < tail and taken < room:
@@ -355,7 +301,7 @@ def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
         taken += 1
     if cursor != lane[frames.DOWN_CURSOR]:
         lane[frames.DOWN_CURSOR] = cursor
-        # SYNC POINT: down head (other end: `drain_lane`)
+        # SYNC POINT: down head (other end: `drain_lanes`)
         atomics.store_release(arena, lane[frames.CONTROL] + LANE_DOWN_HEAD, cursor)
         atomics.fence()
         # An agent that stopped draining for want of room is ARMED.

@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from brokerd.lanes import Lane, LaneTable, take_cursors
 from shm import atomics, layout
 from shm.arena import plan_arena
 from shm.board import Board
-from shm.codes import AgentState, EntryFlag, Stop
+from shm.codes import AgentState, EntryFlag, Owed, Role, Stop
 from shm.controllane import ControlLane, End
 from shm.kernels import complete, drain, frames, ring
 from tests.support.lanes import lane_words
 from tests.support.memory_sessions import memory_board, memory_session
 from tests.support.schedules import Schedule, ScheduledBell
+from workers.session import Session
 
 MESSAGES = 7
 BODIES = [b"%d" % number * (20 + 15 * (number % 3)) for number in range(MESSAGES)]
@@ -29,7 +31,7 @@ PLAN = plan_arena(256, 256, 256, 256)
 EXTRA = np.zeros(0, np.uint8)
 
 
-class Lane:
+class SendingLane:
     """A client that sends and an agent that drains, over one small writer lane."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -93,14 +95,14 @@ class Lane:
 
     def agent(self) -> None:
         """Drain until the client is gone and nothing is left."""
-        lane = lane_words(self.plan)
-        state = Drain(self.board)
+        state = Drain(self.board, self.session)
+        lane = state.lane
         control = self.plan.control
         while True:
             gone = self.client_gone
-            if state.drain(self.arena, lane):
+            if state.drain():
                 self.staged += state.bodies()
-                if ring_settles(self.arena, lane):
+                if state.tell() & Owed.RING_CLIENTS:
                     self.client_bell.ring()
                 continue
             if gone:
@@ -123,20 +125,20 @@ class Lane:
         assert self.staged == self.sent[: len(self.staged)], (self.staged, self.sent)
 
 
-def ring_settles(arena: np.ndarray, lane: np.ndarray) -> int:
-    """Publish a drained batch; the client's sleep flag."""
-    return int(complete.settle_lane(arena, lane))
-
-
 class Drain:
-    """What the writer holds beside a lane, small."""
+    """What the writer holds for one lane, small."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, session: Session) -> None:
         self.board = board.array()
-        self.routes = np.zeros(frames.ROUTE_WORDS, np.int64)
-        self.blocks = np.zeros(8, np.uint8)
-        self.identity = np.zeros(frames.IDENTITY_BYTES, np.uint8)
-        self.stored = np.zeros(0, np.int64)
+        words = take_cursors(session)
+        assert words is not None, "fresh cursors are legal"
+        self.owner = Lane(
+            session, words, np.zeros(0, np.int64), np.zeros(frames.IDENTITY_BYTES, np.uint8),
+            np.zeros(frames.ROUTE_WORDS, np.int64),
+        )  # fmt: skip
+        self.lane = words
+        self.table = LaneTable()
+        self.table.add(self.owner)
         self.staging = np.zeros(4096, np.uint8)
         self.batch = np.zeros(frames.BATCH_WORDS, np.int64)
         self.scratch = np.zeros(drain.SCRATCH_WORDS, np.int64)
@@ -144,18 +146,20 @@ class Drain:
         self.batch[frames.STAGING_LIMIT], self.batch[frames.BODY_MAX] = 2048, 1024
         self.batch[frames.TAKEN_LIMIT] = 4
         self.batch[frames.QUEUES_AT] = board.queues_at
+        self.batch[frames.PROCESS_AT] = board.process_at(Role.WRITER)
 
-    def drain(self, arena: np.ndarray, lane: np.ndarray) -> int:
+    def drain(self) -> int:
         """One batch; entries taken."""
-        lane[frames.DONE] = 0
-        self.batch[frames.FILLED] = self.batch[frames.RECORDS] = 0
-        before = int(lane[frames.UP_CURSOR])
-        stop = drain.drain_lane(
-            arena, lane, self.board, self.routes, self.blocks, self.identity, self.stored,
-            self.staging, self.batch, self.scratch,
-        )  # fmt: skip
-        assert stop in (Stop.DONE, Stop.LIMIT, Stop.BACKPRESSURE), Stop(int(stop))
-        return int(lane[frames.UP_CURSOR]) - before
+        self.batch[frames.CYCLE_BEGINS] = 1
+        stop = drain.drain_lanes(
+            self.table.array, self.board, self.staging, self.batch, self.scratch, 0, 0, 1
+        )
+        assert stop == Stop.DONE, Stop(int(stop))
+        return int(self.batch[frames.DRAINED_LANES])
+
+    def tell(self) -> Owed:
+        """Publish a drained batch; whom to ring."""
+        return Owed(int(complete.tell_lanes(self.table.array, self.board, self.batch)))
 
     def bodies(self) -> list[bytes]:
         """Bodies of the records in staging."""
@@ -231,7 +235,10 @@ class Messages:
         assert self.taken["agent"] == BODIES[: len(self.taken["agent"])]
 
 
-PROGRAMS: dict[str, Callable[[Schedule], Lane | Messages]] = {"lane": Lane, "messages": Messages}
+PROGRAMS: dict[str, Callable[[Schedule], SendingLane | Messages]] = {
+    "lane": SendingLane,
+    "messages": Messages,
+}
 
 
 def no_fence() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd import recovery, writer
+from brokerd import appender, recovery
+from brokerd.appender import Appender
 from brokerd.commitlog import CommitLog
 from brokerd.flusher import Flusher
 from brokerd.producers import Producers
-from brokerd.writer import Writer
+from shm import layout
 from shm.kernels import frames
+from shm.kernels.words import store_word
 from workers.groups import Groups
 from workers.membership import Membership
 
@@ -27,16 +29,19 @@ def put_over(owner: object, name: str, value: object) -> None:
 
 def ack_before_append() -> None:
     """Completions are published before their records are in the log."""
-    write_batch = Writer._write_batch
+    write_batch = Appender._write_batch
 
-    def eager(writer: Writer, **how: Any) -> Any:  # noqa: ANN401 - as the method has it
-        if writer._batch[frames.FILLED]:
-            drained = list(writer._drained)
-            writer._settle()
-            writer._drained.extend(drained)
-        return write_batch(writer, **how)
+    def eager(appender: Appender, **how: Any) -> Any:  # noqa: ANN401 - as the method has it
+        for lane in appender.lanes:
+            if lane.view[frames.DRAINED]:
+                arena, control = lane.session.arena, lane.view[frames.CONTROL]
+                done, taken = lane.view[frames.DOWN_CURSOR], lane.view[frames.UP_CURSOR]
+                store_word(arena, control + layout.LANE_DOWN_TAIL, done)
+                store_word(arena, control + layout.LANE_UP_HEAD, taken)
+                lane.session.bell.ring()
+        return write_batch(appender, **how)
 
-    put_over(Writer, "_write_batch", eager)
+    put_over(Appender, "_write_batch", eager)
 
 
 def recovery_without_zeroing() -> None:
@@ -75,7 +80,7 @@ def appended_again() -> None:
 
 def forgotten_with_its_session() -> None:
     """The writer does not remember what it took from a session once the session was over."""
-    put_over(writer, "keep_unanswered", lambda *_: None)
+    put_over(appender, "keep_unanswered", lambda *_: None)
 
 
 def visible_before_durable() -> None:
@@ -104,20 +109,27 @@ def told_before_written() -> None:
 
 def batch_in_pieces() -> None:
     """The writer appends record by record, so that a batch can be there in part."""
-    append = Writer._append
+    append = Appender._append
 
-    def one_by_one(writer: Writer, filled: int, closing: bool) -> bool:
-        data = writer._staging[:filled].copy()
-        at = 0
-        while not closing and at < filled:
+    def one_by_one(appender: Appender, filled: int) -> bool:
+        view, staging = appender.view, appender._staging
+        data, begin = staging[:filled].copy(), appender.appended
+        at, done = 0, True
+        while done and at < filled:
             size = int.from_bytes(data[at : at + 4].tobytes(), "big")
-            writer._staging[:size] = data[at : at + size]
-            if not append(writer, size, False):
-                return False
+            if at + size > filled:  # a filler: its length is that of the segment's rest
+                size = filled - at
+            staging[:size] = data[at : at + size]
+            view[frames.POSITION] = begin + at
+            done = append(appender, size)
             at += size
-        return append(writer, filled, True) if closing else True
+            if done and at < filled:
+                appender._board.set_word(layout.BOARD_APPENDED, begin + at)
+        staging[:filled] = data
+        view[frames.POSITION] = begin
+        return done
 
-    put_over(Writer, "_append", one_by_one)
+    put_over(Appender, "_append", one_by_one)
 
 
 PLANTS: dict[str, Callable[[], None]] = {
