@@ -279,6 +279,7 @@ PROCESSES_MAX: Final = 16
 PROCESSES_AT: Final = BOARD_BYTES
 PROCESS_BYTES: Final = PROCESS.size
 PROCESS_HEARTBEAT: Final = PROCESS.offset("heartbeat")
+PROCESS_WORK: Final = PROCESS.offset("work")
 
 TOPIC: Final = Struct(
     "topic_slot",

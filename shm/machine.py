@@ -11,10 +11,11 @@ The caller of the kernel holds the arrays, so nothing is lost by not counting in
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import zlib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
 
 Item = TypeVar("Item", bound="np.generic")
+
+#: Bytes that an array at an address pretends to have with the JIT off.
+_NO_END: Final = 1 << 40
 
 if JIT_OFF or TYPE_CHECKING:
 
@@ -41,8 +45,8 @@ if JIT_OFF or TYPE_CHECKING:
         return memory
 
     def bytes_at(address: int) -> Bytes:
-        """Memory at an address, like `raw`'s: only for the put that Python calls natively."""
-        raise NotImplementedError("addresses mean nothing with the JIT off")
+        """Memory at the address of an array that somebody holds; like `raw`'s, it has no end."""
+        return np.frombuffer((ctypes.c_uint8 * _NO_END).from_address(int(address)), np.uint8)
 
     def words_at(address: int) -> NDArray[np.int64]:
         """Words at an address, likewise."""

@@ -129,7 +129,11 @@ class PosixFile:
 
     def write_at(self, data: Buffer, position: int) -> None:
         """Write all of `data`."""
-        left = memoryview(data).cast("B")
+        left = memoryview(data)
+        if (done := os.pwrite(self.descriptor, left, position)) == left.nbytes:
+            return  # nearly always
+        left = left.cast("B")[done:]
+        position += done
         while left:
             done = os.pwrite(self.descriptor, left, position)
             if done == 0:
