@@ -46,7 +46,8 @@ if JIT_OFF or TYPE_CHECKING:
 
     def bytes_at(address: int) -> Bytes:
         """Memory at the address of an array that somebody holds; like `raw`'s, it has no end."""
-        return np.frombuffer((ctypes.c_uint8 * _NO_END).from_address(int(address)), np.uint8)
+        memory = (ctypes.c_uint8 * _NO_END).from_address(int(address))
+        return np.frombuffer(memoryview(memory), np.uint8)
 
     def words_at(address: int) -> NDArray[np.int64]:
         """Words at an address, likewise."""

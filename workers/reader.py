@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 IDLE_NS = 1_000_000_000
 SPACE_RETRY_NS = 1_000_000_000
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_GO_ON = (dispatch.DONE, dispatch.LIMIT)
 
 
 class Reader:
@@ -65,12 +66,12 @@ class Reader:
         self._table = sessions
         room = limits.DISPATCH_RECORDS_MAX
         self._form = _first_form(board)
-        self._out = memoryview(self._form)
+        self._out = self._form.data
         self._marks = np.zeros(board.queues_max, np.int64)
         self._touched = np.zeros(room * dispatch.TOUCH_WORDS, np.int64)
         self._notes = np.zeros(room * dispatch.NOTE_WORDS, np.int64)
         self._units = np.zeros(room * layout.CQ_UNIT_BYTES, np.uint8)
-        self._touched_words, self._unit_bytes = memoryview(self._touched), memoryview(self._units)
+        self._touched_words, self._unit_bytes = self._touched.data, self._units.data
         self._row = np.zeros(ROW_WORDS, np.int64)
         self._delays = np.array(parse_delay_levels(settings.message_delay_level), np.int64)
         self._index = np.zeros(16, np.int64)
@@ -107,13 +108,7 @@ class Reader:
         if self._failed or self._stopped or now_ns < self._space_ns:
             return 0
         try:
-            work = self._dispatch()
-            if work:
-                self._busy = self._busy or is_busy(work, now_ns - self._work_ns)
-                self._flood = work >= limits.FLOOD_RECORDS
-                self._work_ns = now_ns
-            if self._visible.waits() or self._sealer.waits():
-                work += self._follow_durable(idle=not work)
+            work = self._cycle(now_ns)
         except OSError as error:
             if is_disk_full(error):
                 self._wait_for_space(now_ns)
@@ -125,6 +120,16 @@ class Reader:
             return 0
         if not work and self._table.stopping():
             self._finish_stop()
+        return work
+
+    def _cycle(self, now_ns: int) -> int:
+        work = self._dispatch()
+        if work:
+            self._busy = self._busy or is_busy(work, now_ns - self._work_ns)
+            self._flood = work >= limits.FLOOD_RECORDS
+            self._work_ns = now_ns
+        if self._visible.waits() or self._sealer.waits():
+            work += self._follow_durable(idle=not work)
         return work
 
     def arm(self, now_ns: int) -> int:
@@ -183,9 +188,8 @@ class Reader:
             following = base + out[dispatch.SEGMENT_BYTES]
             self._sealer.rolled(base)
             passed += 1
-        elif stop != dispatch.DONE and stop != dispatch.LIMIT:
-            if stop != dispatch.UNKNOWN_TOPIC or not records:
-                self._refuse(Stop(stop), base)
+        elif stop not in _GO_ON and not (stop == dispatch.UNKNOWN_TOPIC and records):
+            self._refuse(Stop(stop), base)
         mark("reader.before_dispatched")
         self._advance(following)
         mark("reader.after_dispatched")

@@ -34,7 +34,7 @@ class Visibility:
         self._board = board
         self._words = board.array()
         self._form = form
-        self._out = memoryview(form)
+        self._out = form.data
         self._touched = touched
         self._held_level = np.zeros(board.queues_max, np.int64)
         self._stamps = np.zeros(board.queues_max, np.int64)
@@ -65,7 +65,7 @@ class Visibility:
         addresses = [session.arena.ctypes.data for session in self._sessions]
         self._form[dispatch.SLEEPERS] = len(addresses)
         arenas, rings = np.array(addresses, np.int64), np.zeros(len(addresses), np.int64)
-        self._rings = memoryview(rings)
+        self._rings = rings.data
         self._publish_units = partial(
             publish_units, self._words, self._form, self._touched, self._held_level,
             self._stamps, arenas, rings,
@@ -108,7 +108,8 @@ class Visibility:
 
     def recover(self) -> None:
         """Show what a reader that died had written but not shown."""
-        at_once, held = [], []
+        at_once: list[int] = []
+        held: list[int] = []
         for topic in self._board.topics():
             for queue in range(topic.queue_base, topic.queue_base + topic.queue_count):
                 at = self._board.queue_at(queue)
@@ -116,7 +117,8 @@ class Visibility:
                 if written > self._board.word(at + layout.QUEUE_MAX_OFFSET):
                     pairs = held if topic.level == Level.DURABLE else at_once
                     pairs += [queue, written]
-        self._show(np.array(at_once, np.int64))
+        if at_once:
+            self._show(np.array(at_once, np.int64))
         if held:
             # The records of these units may end anywhere up to `appended`.
             end = self._board.word(layout.BOARD_APPENDED)
