@@ -24,6 +24,7 @@ MARKS: Final = frozenset(
         "reader.after_sidecar",
         "reader.after_units",
         "reader.before_dispatched",
+        "reader.before_ring",
         "reader.before_units",
         "reader.between_queues",
         "recovery.after_cut",

@@ -14,7 +14,6 @@ from shm.storage import File, Storage, read_file, replace_file
 DIRECTORY = "consumequeue"
 PROGRESS_FILE = "gantry/queues.json"
 OPEN_FILES_MAX = 4096
-_NO_FILE: tuple[int, File | None] = (-1, None)
 
 
 def queue_directory(topic: str, queue_id: int) -> str:
@@ -52,7 +51,7 @@ class QueueFiles:
         self._board = board
         self._bytes = board.cq_bytes
         self._open: OrderedDict[tuple[int, int], File] = OrderedDict()
-        self._last: dict[int, tuple[int, File | None]] = {}  # each queue's file, all open
+        self._last: dict[int, tuple[int, File]] = {}  # each queue's file, all open
         self._directories: dict[int, str] = {}
         self._dirty = set(self._unsynced())
 
@@ -72,10 +71,11 @@ class QueueFiles:
     def write(self, queue: int, first: int, units: memoryview) -> None:
         """Write units of a board queue from queue offset `first` on. Raises OSError."""
         at = first * layout.CQ_UNIT_BYTES
-        base, file = self._last.get(queue, _NO_FILE)
-        if file is not None and base <= at and at + len(units) <= base + self._bytes:
-            file.write_at(units, at - base)
-            return
+        if last := self._last.get(queue):
+            base, file = last
+            if 0 <= at - base <= self._bytes - len(units):
+                file.write_at(units, at - base)
+                return
         while units:
             base = at // self._bytes * self._bytes
             piece = units[: base + self._bytes - at]
@@ -96,7 +96,7 @@ class QueueFiles:
         self._last[queue] = (base, file)
         if len(self._open) > OPEN_FILES_MAX:
             (old_queue, old_base), old = self._open.popitem(last=False)
-            if self._last.get(old_queue, _NO_FILE)[0] == old_base:
+            if self._last[old_queue][0] == old_base:
                 del self._last[old_queue]
             old.close()
         return file

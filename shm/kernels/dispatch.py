@@ -1,7 +1,7 @@
 """Records of the log -> ConsumeQueue units, grouped by queue (SF-59 to SF-65).
 
-One call parses up to a few thousand records of one segment and leaves, for each queue that they
-touch, its units side by side: the reader then does one pwrite per queue.
+One call looks at `appended`, parses the records of one segment up to there, and leaves, for each
+queue that they touch, its units side by side: the reader then does one pwrite per queue.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from shm.kernels.scan import (
     read_properties,
 )
 from shm.layout import (
-    ARENA_INTEREST_COUNT,
-    ARENA_WAIT_ARMED,
+    BOARD_APPENDED,
+    BOARD_DISPATCHED,
+    BOARD_TOPIC_CHANGES,
+    BOARD_TOPIC_COUNT,
     CQ_SIZE,
     CQ_TAGS,
     CQ_UNIT_BYTES,
-    INTEREST_AT,
+    PROCESS_HEARTBEAT,
+    PROCESS_WORK,
     QUEUE_BYTES,
-    QUEUE_MAX_OFFSET,
     QUEUE_WRITTEN,
     SYS_COMMIT,
     SYS_TRANSACTION,
@@ -45,7 +47,7 @@ from shm.layout import (
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
-from shm.limits import INTEREST_MAX
+from shm.limits import DISPATCH_RECORDS, DISPATCH_RECORDS_PER_QUEUE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,8 +61,14 @@ FILLER = int(Stop.FILLER)
 INVALID = int(Stop.INVALID)
 UNKNOWN_TOPIC = int(Stop.UNKNOWN_TOPIC)
 
-# The reader's words for a call: indexes into `form`.
-AT = 0  # offset in the segment's view to start at; moved on
+#: `dispatch_log` has not begun: nothing is there, or the caller first has to make something new.
+IDLE = -1
+NEW_TOPICS = -2  # of the board: `index`, TOPIC_COUNT and TOPIC_CHANGES
+NEW_SEGMENT = -3  # the view, BASE and SEGMENT_BYTES
+NEW_ROOM = -4  # `passed`, NOTED
+
+# The reader's words for its kernels: indexes into `form`.
+AT = 0  # offset in the segment's view of the next record
 BASE = 1  # log position of the view's first byte
 END_AT = 2  # offset in the view to stop at (`appended`)
 CHECKS = 3
@@ -71,7 +79,20 @@ UNITS = 7  # out: units made
 TOUCHED = 8  # out: queues touched
 LAST_MS = 9  # out: storeTimestamp of the last record
 CULPRIT = 10  # out: offset in the view of a record that stopped the call
-FORM_WORDS = 16
+DISPATCHED = 11  # log position that all is dispatched up to
+SEGMENT_BYTES = 12
+TOPIC_COUNT = 13  # of the board, as `index` has them
+TOPIC_CHANGES = 14
+ROOM = 15  # records that the next call passes at most
+NOTED = 16  # records that `passed` keeps from calls before
+KEEPING = 17  # 1: `passed` keeps those of this call as well
+PROCESS = 18  # where the reader's counters are on the board
+CYCLES = 19
+WORK = 20  # records dispatched ever
+HELD = 21  # out: touched queues that show nothing yet
+STAMP = 22  # counts what became visible
+SLEEPERS = 23  # sessions in the table of arenas
+FORM_WORDS = 24
 
 # A touched queue: TOUCH_WORDS in `touched`.
 TOUCH_QUEUE, TOUCH_FIRST, TOUCH_COUNT, TOUCH_START = range(4)
@@ -181,13 +202,14 @@ def _next_offset(board: Bytes, form: Words, queue: int, marks: Words, touched: W
 @kernel()
 def _collect(
     memory: Bytes, form: Words, tables: tuple[Bytes, Words, Words, Words, Words],
-    sizes: tuple[int, int, int], notes: Words, columns: tuple[Words, Words],
+    sizes: tuple[int, int], notes: Words, columns: tuple[Words, Words],
 ) -> int:  # fmt: skip
     """First pass: parse records, note their units. Returns a Stop."""
     board, index, delays, marks, touched = tables
-    mask, levels, room = sizes
+    mask, levels = sizes
     row, passed = columns
-    while form[RECORDS] < room:
+    noted = form[NOTED]
+    while form[RECORDS] < form[ROOM]:
         at = form[AT]
         if at >= form[END_AT]:
             return DONE
@@ -212,7 +234,7 @@ def _collect(
                 read_properties(memory, row)
                 tags = _tags_code(row, topic, form[SCHEDULE], delays, levels)
                 _note_unit(row, queue, tags, form, marks, touched, notes, expected)
-        passed[form[RECORDS]] = at << 16 | topic
+        passed[noted + form[RECORDS]] = at << 16 | topic
         form[RECORDS] += 1
         form[LAST_MS] = row[STORE_MS]
         form[AT] = at + row[SIZE]
@@ -238,86 +260,73 @@ def _lay_out(form: Words, marks: Words, touched: Words, notes: Words, units: Byt
         touched[place] = at + CQ_UNIT_BYTES
 
 
+@kernel()
+def _begin(board: Bytes, form: Words, room: int) -> int:
+    """Look at `appended`; DONE if there is something and all is at hand for it."""
+    form[RECORDS] = 0
+    form[UNITS] = 0
+    form[TOUCHED] = 0
+    form[CYCLES] += 1
+    machine.store64(board, form[PROCESS] + PROCESS_HEARTBEAT, form[CYCLES])
+    appended = atomics.load_acquire(board, BOARD_APPENDED)
+    at = form[DISPATCHED] - form[BASE]
+    if form[DISPATCHED] >= appended:
+        return IDLE
+    # A topic is on the board before any record of it is appended.
+    if (
+        machine.load32(board, BOARD_TOPIC_COUNT) != form[TOPIC_COUNT]
+        or machine.load32(board, BOARD_TOPIC_CHANGES) != form[TOPIC_CHANGES]
+    ):
+        return NEW_TOPICS
+    if at < 0 or at >= form[SEGMENT_BYTES]:
+        return NEW_SEGMENT
+    if form[NOTED] + form[ROOM] > room:
+        return NEW_ROOM
+    form[AT] = at
+    form[END_AT] = min(appended - form[BASE], form[SEGMENT_BYTES])
+    return DONE
+
+
 @kernel(i8, BYTES_RO, WORDS, BYTES, WORDS, WORDS, WORDS, WORDS, WORDS, BYTES, WORDS, WORDS)
 def dispatch_log(
     memory: Bytes, form: Words, board: Bytes, index: Words, delays: Words, marks: Words,
     touched: Words, notes: Words, units: Bytes, passed: Words, row: Words,
 ) -> int:  # fmt: skip
-    """Make the units of records from form[AT] to form[END_AT] of a segment's view.
+    """Make the units of what was appended behind form[DISPATCHED], in one segment's view.
 
     Units that a queue has already (queue offset below its `written`) are passed over. `marks` is
     zero, a word per queue of the board, and is left zero. `passed` gets offset << 16 | topic slot
-    of every record. The room of `passed` bounds the call; `touched`, `notes` and `units` have room
-    for as many. Returns DONE, LIMIT, FILLER, END, TRUNCATED, INVALID (form[CULPRIT] says where) or
-    UNKNOWN_TOPIC (read the board's topics again).
+    of every record, from form[NOTED] on. form[ROOM] bounds the call; `touched`, `notes` and `units`
+    have room for as many. Returns IDLE, NEW_TOPICS, NEW_SEGMENT or NEW_ROOM before anything is
+    done, and else DONE, LIMIT, FILLER, END, TRUNCATED, INVALID (form[CULPRIT] says where) or
+    UNKNOWN_TOPIC.
     """
-    form[RECORDS] = 0
-    form[UNITS] = 0
-    form[TOUCHED] = 0
     raw_form = machine.raw(form)
+    raw_board = machine.raw(board)
+    begun = _begin(raw_board, raw_form, passed.size)
+    if begun != DONE:
+        return begun
     raw_marks = machine.raw(marks)
     raw_touched = machine.raw(touched)
     raw_notes = machine.raw(notes)
-    tables = (machine.raw(board), machine.raw(index), machine.raw(delays), raw_marks, raw_touched)
-    sizes = (index.size - 1, delays.size, passed.size)
+    tables = (raw_board, machine.raw(index), machine.raw(delays), raw_marks, raw_touched)
+    sizes = (index.size - 1, delays.size)
     columns = (machine.raw(row), machine.raw(passed))
     stop = _collect(machine.raw(memory), raw_form, tables, sizes, raw_notes, columns)
     _lay_out(raw_form, raw_marks, raw_touched, raw_notes, machine.raw(units))
+    if form[UNITS]:
+        wide = min(form[TOUCHED] * DISPATCH_RECORDS_PER_QUEUE, notes.size // NOTE_WORDS)
+        form[ROOM] = max(DISPATCH_RECORDS, wide)
     return stop
 
 
-@kernel(i8, BYTES, WORDS, WORDS, WORDS, WORDS, i8)
-def publish_units(
-    board: Bytes, form: Words, touched: Words, held_level: Words, stamps: Words, now: int
-) -> int:
-    """After the units are in the files: move `written` of touched queues, and what may be seen.
-
-    A queue with `held_level` shows nothing yet: it moves to the front of `touched` as a pair of
-    (queue, offset), and the number of these is returned. The stamps of others become `now`.
-    """
-    held = 0
-    for place in range(form[TOUCHED]):
-        at = place * TOUCH_WORDS
-        queue = touched[at + TOUCH_QUEUE]
-        queue_at = form[QUEUES_AT] + queue * QUEUE_BYTES
-        end = touched[at + TOUCH_FIRST] + touched[at + TOUCH_COUNT]
-        atomics.store_release(board, queue_at + QUEUE_WRITTEN, end)
-        if held_level[queue]:
-            touched[2 * held] = queue
-            touched[2 * held + 1] = end
-            held += 1
-        else:
-            stamps[queue] = now
-            # SYNC POINT: max offset (other end: the consumer's poll)
-            atomics.store_release(board, queue_at + QUEUE_MAX_OFFSET, end)
-    # SYNC POINT: sleep (other end: `arm` of consumers)
-    atomics.fence()
-    return held
-
-
-@kernel(i8, BYTES, WORDS, i8, WORDS, i8)
-def publish_visible(board: Bytes, pairs: Words, queues_at: int, stamps: Words, now: int) -> int:
-    """Move `max_offset` of queues: pairs of (queue, offset). Their stamps become `now`."""
-    for place in range(0, pairs.size, 2):
-        queue_at = queues_at + pairs[place] * QUEUE_BYTES
-        stamps[pairs[place]] = now
-        # SYNC POINT: max offset (other end: the consumer's poll)
-        atomics.store_release(board, queue_at + QUEUE_MAX_OFFSET, pairs[place + 1])
-    # SYNC POINT: sleep (other end: `arm` of consumers)
-    atomics.fence()
-    return pairs.size // 2
-
-
 @kernel(i8, BYTES, WORDS, i8)
-def is_interested(arena: Bytes, stamps: Words, now: int) -> int:
-    """1 if a sleeping session waits for a queue whose stamp is `now`. Its words may be anything."""
-    if not atomics.load_acquire32(arena, ARENA_WAIT_ARMED):
-        return 0
-    count = atomics.load_acquire32(arena, ARENA_INTEREST_COUNT)
-    if count > INTEREST_MAX:
-        return 1
-    for place in range(count):
-        queue = machine.load32(arena, INTEREST_AT + 4 * place)
-        if queue < stamps.size and stamps[queue] == now:
-            return 1
-    return 0
+def advance(board: Bytes, form: Words, following: int) -> int:
+    """What the last call passed is dispatched, and the log up to `following`; say so."""
+    form[DISPATCHED] = following
+    form[WORK] += form[RECORDS]
+    if form[KEEPING]:
+        form[NOTED] += form[RECORDS]
+    atomics.store_release(board, BOARD_DISPATCHED, following)
+    machine.store64(board, form[PROCESS] + PROCESS_WORK, form[WORK])
+    return following

@@ -85,15 +85,15 @@ def forgotten_with_its_session() -> None:
 
 def visible_before_durable() -> None:
     """The reader shows units of durable topics at once."""
-    from workers.reader import Reader
+    from workers.visibility import Visibility
 
-    read_topics = Reader._read_topics
+    set_levels = Visibility.set_levels
 
-    def all_written(reader: Reader, count: int) -> None:
-        read_topics(reader, count)
-        reader._durable_level[:] = False
+    def all_written(visible: Visibility, topics: Any) -> None:  # noqa: ANN401
+        set_levels(visible, topics)
+        visible._held_level[:] = False
 
-    put_over(Reader, "_read_topics", all_written)
+    put_over(Visibility, "set_levels", all_written)
 
 
 def told_before_written() -> None:
