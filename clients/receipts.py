@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS
+#: So few pages are not worth looking for those that nobody can ask for.
+_PAGES_KEPT = 3
 _PENDING = "PENDING"
 R = TypeVar("R")
 
@@ -59,6 +61,25 @@ class Pages:
         The thread that sent a message may not have asked for its page yet when another thread
         takes its completion: the newest pages are kept.
         """
+        if not len(rows):
+            return
+        seq, last = int(rows[0, frames.OUT_SEQ]), int(rows[-1, frames.OUT_SEQ])
+        if last - seq == len(rows) - 1:
+            while len(rows):
+                at = seq & (PAGE_ROWS - 1)
+                part = rows[: PAGE_ROWS - at]
+                self.page_of(seq).rows[at : at + len(part)] = part
+                seq += len(part)
+                rows = rows[len(part) :]
+        else:
+            self._scatter(rows)
+        if len(self._pages) > _PAGES_KEPT:
+            newest = last >> PAGE_BITS
+            for number in [number for number in self._pages if number < newest - 1]:
+                del self._pages[number]
+
+    def _scatter(self, rows: NDArray[np.int64]) -> None:
+        """Take completions with gaps: sends without a receipt are in between."""
         numbers = rows[:, frames.OUT_SEQ] >> PAGE_BITS
         start = 0
         while start < len(rows):
@@ -67,10 +88,6 @@ class Pages:
             page = self.page_of(number << PAGE_BITS)
             page.rows[rows[start:end, frames.OUT_SEQ] & (PAGE_ROWS - 1)] = rows[start:end]
             start = end
-        if len(rows):
-            last = int(numbers[-1])
-            for number in [number for number in self._pages if number < last - 1]:
-                del self._pages[number]
 
 
 class Waits(Protocol):

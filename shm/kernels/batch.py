@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shm import machine
-from shm.codes import Status, Stop
+from shm.codes import EntryFlag, EntryKind, Status, Stop
 from shm.jit import kernel
 from shm.kernels import frames
 from shm.kernels.complete import complete
@@ -26,7 +26,24 @@ from shm.kernels.entry import (
     TOPIC,
     read_head,
 )
-from shm.layout import QUEUE_BYTES, QUEUE_NEXT_OFFSET, TOPIC_BYTES, TOPIC_QUEUE_BASE, TOPICS_AT
+from shm.layout import (
+    BATCH_COMPLETION_BYTES,
+    BATCH_COMPLETION_COUNT,
+    COMPLETION_END,
+    COMPLETION_POSITION,
+    COMPLETION_QUEUE,
+    COMPLETION_QUEUE_OFFSET,
+    COMPLETION_SEQ,
+    COMPLETION_STATUS,
+    COMPLETION_STORE_MS,
+    ENTRY_FLAGS,
+    ENTRY_KIND,
+    QUEUE_BYTES,
+    QUEUE_NEXT_OFFSET,
+    TOPIC_BYTES,
+    TOPIC_QUEUE_BASE,
+    TOPICS_AT,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +51,8 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
 
+BATCH_COMPLETION = int(EntryKind.BATCH_COMPLETION)
+RECEIPT = int(EntryFlag.RECEIPT)
 OK = int(Status.OK)
 ILLEGAL_SIZE = int(Status.ILLEGAL_SIZE)
 BATCH_REFUSED = int(Status.BATCH_REFUSED)
@@ -81,6 +100,54 @@ def _take_member(
 
 
 @kernel()
+def _begin_answer(arena: Bytes, lane: Words, count: int) -> int:
+    """Where in the arena the one completion of a batch goes, or -1 if it gets none.
+
+    `completion_room` for each member has more room than that, from two members on.
+    """
+    if lane[frames.SILENT] or count < 2:
+        return -1
+    cursor = lane[frames.DOWN_CURSOR]
+    offset = cursor & lane[frames.DOWN_MASK]
+    left = lane[frames.DOWN_MASK] + 1 - offset
+    if left < BATCH_COMPLETION_BYTES + 4 * count + 4:
+        at = lane[frames.DOWN] + offset
+        machine.store32(arena, at, left)
+        machine.store16(arena, at + ENTRY_KIND, PAD)
+        lane[frames.DOWN_CURSOR] = cursor + left
+        offset = 0
+    return lane[frames.DOWN] + offset
+
+
+@kernel()
+def _end_answer(
+    arena: Bytes, lane: Words, at: int, first: tuple[int, int, int], result: Words
+) -> None:
+    """Complete a batch: `first` is its first seq, its count, and its first record's position.
+
+    The sizes of its records are there already; `result` is the last member's.
+    """
+    seq, count, position = first
+    if at < 0:
+        complete(arena, lane, seq, OK, result)
+        return
+    size = (BATCH_COMPLETION_BYTES + 4 * count + 7) & ~7
+    machine.store32(arena, at, size)
+    machine.store16(arena, at + ENTRY_KIND, BATCH_COMPLETION)
+    machine.store16(arena, at + ENTRY_FLAGS, result[RESULT_FLAGS] & RECEIPT)
+    machine.store64(arena, at + COMPLETION_SEQ, seq)
+    machine.store64(arena, at + COMPLETION_QUEUE_OFFSET, result[1] - count + 1)
+    machine.store64(arena, at + COMPLETION_POSITION, position)
+    machine.store64(arena, at + COMPLETION_END, result[3])
+    machine.store32(arena, at + COMPLETION_QUEUE, result[0])
+    machine.store32(arena, at + COMPLETION_STATUS, OK)
+    machine.store64(arena, at + COMPLETION_STORE_MS, result[4])
+    machine.store32(arena, at + BATCH_COMPLETION_COUNT, count)
+    machine.store32(arena, at + BATCH_COMPLETION_COUNT + 4, 0)
+    lane[frames.DOWN_CURSOR] += size
+
+
+@kernel()
 def take_batch(
     arena: Bytes, lane: Words, head: Words, tables: tuple[Bytes, Words, Bytes, Bytes],
     staging: Bytes, batch: Words, result: Words,
@@ -101,6 +168,7 @@ def take_batch(
     queue: int = head[QUEUE]
     status = OK
     done = 0
+    answer = _begin_answer(arena, lane, count)
     while done < count:
         # Checked by `whole_batch`; a client that changes it meanwhile is caught here.
         if not read_head(arena, lane, cursor, lane[frames.UP_SEEN], head):
@@ -116,9 +184,14 @@ def take_batch(
             break
         topic = head[TOPIC]
         queue = head[QUEUE]
-        complete(arena, lane, first_seq + done, OK, result)
+        if answer >= 0:
+            size = result[3] - result[2]
+            machine.store32(arena, answer + BATCH_COMPLETION_BYTES + 4 * done, size)
         done += 1
-    if status != OK:
+    if status == OK:
+        first = (first_seq, count, batch[frames.POSITION] + saved[0])
+        _end_answer(arena, lane, answer, first, result)
+    else:
         _undo_batch(tables[0], batch, topic, queue, done)
         batch[frames.FILLED], batch[frames.RECORDS], batch[frames.WANTED] = saved[:3]
         lane[frames.DOWN_CURSOR] = saved[3]
