@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS
+# Names of this module, since each receipt looks at them.
+_ROW_MASK = PAGE_ROWS - 1
+_ROW_WORDS = frames.COMPLETION_WORDS
+_STATUS = frames.OUT_STATUS
+_DUPLICATE = int(Status.DUPLICATE)
+assert frames.OUT_SEQ == 0
 #: So few pages are not worth looking for those that nobody can ask for.
 _PAGES_KEPT = 3
 _PENDING = "PENDING"
@@ -31,13 +37,22 @@ R = TypeVar("R")
 
 
 class Page:
-    """Completions of PAGE_ROWS seqs; a row whose first word is 0 has not come yet."""
+    """Completions of PAGE_ROWS seqs; a row whose first word is 0 has not come yet.
 
-    __slots__ = ("owner", "rows")
+    `words` is the same as `rows`, for a look at single words: much quicker than through numpy.
+    """
+
+    __slots__ = ("owner", "rows", "words")
 
     def __init__(self, owner: Waits) -> None:
         self.owner = owner
         self.rows = np.zeros((PAGE_ROWS, frames.COMPLETION_WORDS), np.int64)
+        self.words = memoryview(self.rows).cast("B").cast("q")
+
+    def row(self, seq: int) -> list[int]:
+        """The completion of a seq."""
+        at = (seq & (PAGE_ROWS - 1)) * frames.COMPLETION_WORDS
+        return self.words[at : at + frames.COMPLETION_WORDS].tolist()
 
 
 class Pages:
@@ -128,10 +143,12 @@ class Pending(Future[R]):
     _state = _PENDING
     _result: R | None = None
     _exception: BaseException | None = None
+    #: Whether somebody has asked for the Condition, which is made then.
+    _asked = False
 
-    def __init__(self) -> None: ...
+    __init__ = object.__init__
 
-    def _outcome(self, row: list[int]) -> R:
+    def _outcome(self) -> R:
         raise NotImplementedError
 
     def _refusal(self, status: Status) -> BaseException:
@@ -139,6 +156,7 @@ class Pending(Future[R]):
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         if name == "_condition":
+            self._asked = True
             condition = threading.Condition()
             return self.__dict__.setdefault("_condition", condition)
         if name == "_done_callbacks":
@@ -155,17 +173,17 @@ class Pending(Future[R]):
         """Become done if the completion is there and its level is reached."""
         if self._state != _PENDING:
             return True
-        row: list[int] = self._page.rows[self._seq & (PAGE_ROWS - 1)].tolist()
-        if row[frames.OUT_SEQ] != self._seq:
+        page, seq = self._page, self._seq
+        words, at = page.words, (seq & _ROW_MASK) * _ROW_WORDS
+        if words[at] != seq:
             return False
-        level = self._level
-        status = row[frames.OUT_STATUS]
-        if status > Status.DUPLICATE and status != Status.UNKNOWN_POSITION:
+        status = words[at + _STATUS]
+        if status > _DUPLICATE and status != Status.UNKNOWN_POSITION:
             self.set_exception(self._refusal(Status(status)))
             return True
-        if level and self._page.owner.durable() < row[frames.OUT_END]:
+        if self._level and page.owner.durable() < words[at + frames.OUT_END]:
             return False
-        self._finish(self._outcome(row))
+        self._finish(self._outcome())
         return True
 
     def _finish(self, outcome: R) -> None:
@@ -176,7 +194,7 @@ class Pending(Future[R]):
         """
         self._result = outcome
         self._state = "FINISHED"
-        condition = self.__dict__.get("_condition")
+        condition = self.__dict__.get("_condition") if self._asked else None
         if condition is not None:
             with condition:
                 for waiter in self.__dict__.get("_waiters", ()):
@@ -188,8 +206,8 @@ class Pending(Future[R]):
     @property
     def wanted_end(self) -> int:
         """Position that must become durable, 0 while the completion has not come."""
-        row = self._page.rows[self._seq & (PAGE_ROWS - 1)]
-        return int(row[frames.OUT_END]) if row[frames.OUT_SEQ] == self._seq else 0
+        row = self._page.row(self._seq)
+        return row[frames.OUT_END] if row[frames.OUT_SEQ] == self._seq else 0
 
     def done(self) -> bool:
         """True once the receipt (or the refusal) is there; takes what has come."""
@@ -239,7 +257,8 @@ class ReceiptFuture(Pending[SendReceipt]):
             receipt._level = level
         return receipt
 
-    def _outcome(self, row: list[int]) -> SendReceipt:
+    def _outcome(self) -> SendReceipt:
+        row = self._page.row(self._seq)
         prefix, host = self._page.owner.identity
         position = row[frames.OUT_POSITION]
         queue = row[frames.OUT_QUEUE]
