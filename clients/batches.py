@@ -188,9 +188,7 @@ class BatchFuture(Pending[Sequence[SendReceipt]]):
     def _outcome(self) -> BatchReceipts:
         last = self._seq
         seqs = range(last - self._count + 1, last + 1)
-        return BatchReceipts(
-            (*self._before, self._page), seqs, last, (self._topic, self._level)
-        )
+        return BatchReceipts((*self._before, self._page), seqs, last, (self._topic, self._level))
 
     def _refusal(self, status: Status) -> BaseException:
         return self._outcome().cause() or super()._refusal(status)

@@ -47,7 +47,7 @@ class Page:
     def __init__(self, owner: Waits) -> None:
         self.owner = owner
         self.rows = np.zeros((PAGE_ROWS, frames.COMPLETION_WORDS), np.int64)
-        self.words = memoryview(self.rows).cast("B").cast("q")
+        self.words = self.rows.data.cast("B").cast("q")
 
     def row(self, seq: int) -> list[int]:
         """The completion of a seq."""
@@ -146,7 +146,11 @@ class Pending(Future[R]):
     #: Whether somebody has asked for the Condition, which is made then.
     _asked = False
 
-    __init__ = object.__init__
+    if TYPE_CHECKING:
+
+        def __init__(self) -> None: ...
+    else:
+        __init__ = object.__init__  # no function of Python's is called for it
 
     def _outcome(self) -> R:
         raise NotImplementedError

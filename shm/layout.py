@@ -688,7 +688,8 @@ TIMER_SLOT: Final = Struct(
 # -------------------------------------------------------------------------------------- all tables
 
 SHARED: Final = (
-    ENTRY, APPEND, COMPLETION, BATCH_COMPLETION, MESSAGE, LANE, ARENA, ROUTE, BOARD, PROCESS, TOPIC, QUEUE,
+    ENTRY, APPEND, COMPLETION, BATCH_COMPLETION, MESSAGE, LANE, ARENA, ROUTE, BOARD, PROCESS,
+    TOPIC, QUEUE,
 )  # fmt: skip
 STORE: Final = (
     RECORD, FILLER, CQ_UNIT, CQ_EXT_UNIT, BATCH_CQ_UNIT, CHECKPOINT,
