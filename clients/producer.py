@@ -221,9 +221,7 @@ class Producer:
         flags |= BATCH | RECEIPT | (DURABLE if level == Level.DURABLE else 0)
         link = self._link
         with link.lock:
-            last = self._put_plain(wished, flags)
-            if last <= 0:
-                last = self._put_batch(wished, flags, link.deadline(timeout))
+            last = self._put_batch(wished, flags, link.deadline(timeout))
             future = BatchFuture.of(link.pages, last, len(wished.items), (wished.topic, level))
         link.look_now_and_then(last, len(wished.items))
         return future

@@ -128,6 +128,26 @@ class Waits(Protocol):
     identity: tuple[str, bytes]
 
 
+class _WhenAsked:
+    """An attribute that is made when it is looked at for the first time.
+
+    The object's `_asked` is set before.
+    """
+
+    def __init__(self, make: Callable[[Pending[Any]], object]) -> None:
+        self._make = make
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, receipt: Pending[Any] | None, owner: type) -> object:
+        if receipt is None:
+            return self
+        receipt._asked = True
+        return receipt.__dict__.setdefault(self._name, self._make(receipt))
+
+
 class Pending(Future[R]):
     """A `concurrent.futures.Future`, decided when looked at, or for its callbacks.
 
@@ -143,7 +163,7 @@ class Pending(Future[R]):
     _state = _PENDING
     _result: R | None = None
     _exception: BaseException | None = None
-    #: Whether somebody has asked for the Condition, which is made then.
+    #: Whether somebody has asked for what Future.__init__ would have made.
     _asked = False
 
     if TYPE_CHECKING:
@@ -158,20 +178,17 @@ class Pending(Future[R]):
     def _refusal(self, status: Status) -> BaseException:
         return refusal(status, self._topic)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        if name == "_condition":
-            self._asked = True
-            condition = threading.Condition()
-            return self.__dict__.setdefault("_condition", condition)
-        if name == "_done_callbacks":
-            return self.__dict__.setdefault("_done_callbacks", [])
-        if name == "_waiters":
-            # Somebody outside waits for it (`concurrent.futures.wait`).
-            waiters = self.__dict__.setdefault("_waiters", [])
-            if self.__dict__.get("_state", _PENDING) == _PENDING:
-                self._page.owner.watch(self)
-            return waiters
-        raise AttributeError(name)
+    # What Future.__init__ makes, here when it is asked for. No `__getattr__`: it would slow every
+    # look at an attribute down.
+    _condition = _WhenAsked(lambda _: threading.Condition())  # type: ignore[assignment]
+    _done_callbacks = _WhenAsked(lambda _: [])  # type: ignore[assignment]
+    _waiters = _WhenAsked(lambda receipt: receipt._watched())  # type: ignore[assignment]
+
+    def _watched(self) -> list[Any]:
+        """Somebody outside waits for it (`concurrent.futures.wait`)."""
+        if self._state == _PENDING:
+            self._page.owner.watch(self)
+        return []
 
     def settle(self) -> bool:
         """Become done if the completion is there and its level is reached."""

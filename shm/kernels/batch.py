@@ -11,16 +11,19 @@ from shm.codes import EntryFlag, EntryKind, Status, Stop
 from shm.jit import kernel
 from shm.kernels import frames
 from shm.kernels.complete import complete
-from shm.kernels.encode import admit
+from shm.kernels.encode import admit, admit_alike
 from shm.kernels.entry import (
+    BODY,
     COUNT,
     CURSOR,
+    EXTRA,
     FLAGS,
     KIND,
     LENGTH,
     PAD,
     QUEUE,
     RESULT_FLAGS,
+    ROUTE_ID,
     SEND,
     SEQ,
     TOPIC,
@@ -84,13 +87,20 @@ def whole_batch(arena: Bytes, lane: Words, tail: int, head: Words, probe: Words)
 @kernel()
 def _take_member(
     arena: Bytes, lane: Words, head: Words, tables: tuple[Bytes, Words, Bytes, Bytes],
-    staging: Bytes, batch: Words, result: Words, place: tuple[int, int, int],
+    staging: Bytes, batch: Words, result: Words, place: tuple[int, int, int, int, int],
 ) -> int:  # fmt: skip
-    """Encode the member at `head`; its Status, or -Stop. `place`: topic (or -1), queue and seq."""
-    topic, queue, seq = place
+    """Encode the member at `head`; its Status, or -Stop.
+
+    `place`: topic (or -1), queue and seq; route and body length of the member before, or -1.
+    """
+    topic, queue, seq, route, body = place
     if head[KIND] != SEND or head[SEQ] != seq:
         return -HOSTILE
     head[QUEUE] = queue
+    if topic >= 0 and head[ROUTE_ID] == route and not head[EXTRA]:
+        head[TOPIC] = topic
+        if admit_alike(arena, lane, head, tables[0], staging, batch, result, body) == OK:
+            return OK
     status = admit(arena, lane, head, tables, staging, batch, result)
     if status == OK and topic >= 0 and head[TOPIC] != topic:
         # The member is in another topic's queue: nothing of it may stay.
@@ -166,6 +176,8 @@ def take_batch(
     cursor: int = head[CURSOR]
     topic: int = -1
     queue: int = head[QUEUE]
+    route: int = -1
+    body: int = 0
     status = OK
     done = 0
     answer = _begin_answer(arena, lane, count)
@@ -178,12 +190,14 @@ def take_batch(
         cursor += head[LENGTH]
         if head[KIND] == PAD:
             continue
-        place = (topic, queue, first_seq + done)
+        place = (topic, queue, first_seq + done, route, body)
         status = _take_member(arena, lane, head, tables, staging, batch, result, place)
         if status != OK:
             break
         topic = head[TOPIC]
         queue = head[QUEUE]
+        route = -1 if head[EXTRA] else head[ROUTE_ID]
+        body = head[BODY]
         if answer >= 0:
             size = result[3] - result[2]
             machine.store32(arena, answer + BATCH_COMPLETION_BYTES + 4 * done, size)

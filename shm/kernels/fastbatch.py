@@ -155,6 +155,7 @@ if not JIT_OFF:
                 return FULL
             seq += 1
             at = lane[frames.UP] + (start & lane[frames.UP_MASK])
+            # The words of `ring.fill_send`, two of four bytes by one little-endian store.
             machine.store64(arena, at, size | head)
             machine.store64(arena, at + ENTRY_SEQ, seq)
             machine.store64(arena, at + ENTRY_BORN, found[2])
