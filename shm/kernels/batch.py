@@ -10,8 +10,9 @@ from shm import machine
 from shm.codes import EntryFlag, EntryKind, Status, Stop
 from shm.jit import kernel
 from shm.kernels import frames
+from shm.kernels.alike import admit_alike
 from shm.kernels.complete import complete
-from shm.kernels.encode import admit, admit_alike
+from shm.kernels.encode import admit
 from shm.kernels.entry import (
     BODY,
     COUNT,

@@ -236,7 +236,7 @@ def _encode_append(
 
 
 @kernel()
-def _finish(staging: Bytes, batch: Words, head: Words, board: Bytes, queue: int, size: int) -> int:
+def finish(staging: Bytes, batch: Words, head: Words, board: Bytes, queue: int, size: int) -> int:
     """Give an encoded record its place and checksums; returns its queue offset."""
     at = batch[frames.FILLED]
     position = batch[frames.POSITION] + at
@@ -341,64 +341,11 @@ def admit(
     position = batch[frames.POSITION] + batch[frames.FILLED]
     if position + size + 8 > batch[frames.SEGMENT_END]:  # SF-20
         return -ROLL
-    result[1] = _finish(staging, batch, head, board, queue, size)
+    result[1] = finish(staging, batch, head, board, queue, size)
     result[0] = head[QUEUE]
     result[2] = position
     result[3] = position + size
     result[4] = batch[frames.STORE_MS]
-    batch[frames.FILLED] += size
-    batch[frames.RECORDS] += 1
-    if head[FLAGS] & DURABLE and result[3] > batch[frames.WANTED]:
-        batch[frames.WANTED] = result[3]
-    return OK
-
-
-@kernel()
-def fits_alike(head: Words, batch: Words, size: int) -> int:
-    """1 if a record of `size` bytes is legal and has room in staging and segment."""
-    at = batch[frames.FILLED]
-    if head[BODY] > batch[frames.BODY_MAX]:
-        return 0
-    if size > batch[frames.BODY_MAX] + RECORD_OVERHEAD_BYTES_MAX:
-        return 0
-    if at + size + 8 > batch[frames.STAGING_BYTES]:
-        return 0
-    return 1 if batch[frames.POSITION] + at + size + 8 <= batch[frames.SEGMENT_END] else 0
-
-
-@kernel()
-def admit_alike(
-    arena: Bytes, lane: Words, head: Words, board: Bytes,
-    staging: Bytes, batch: Words, result: Words, body_before: int,
-) -> int:  # fmt: skip
-    """Encode a SEND entry as the record before it, but for seq, body, times and flag; OK or -1.
-
-    `result` is that record's, `head[TOPIC]` and `head[QUEUE]` too; both have one route and no extra
-    properties. -1 (and nothing done): the entry is for `admit` to judge.
-    """
-    body = head[BODY]
-    size = result[3] - result[2] - body_before + body
-    if not fits_alike(head, batch, size):
-        return -1
-    at = batch[frames.FILLED]
-    before = result[2] - batch[frames.POSITION]
-    tail = at + RECORD_HEAD_BYTES + body
-    machine.copy(staging, at, staging, before, RECORD_HEAD_BYTES)
-    ring_at = lane[frames.UP] + (head[CURSOR] & lane[frames.UP_MASK])
-    machine.copy(staging, at + RECORD_HEAD_BYTES, arena, ring_at + ENTRY_BYTES, body)
-    rest = size - RECORD_HEAD_BYTES - body
-    machine.copy(staging, tail, staging, before + RECORD_HEAD_BYTES + body_before, rest)
-    topic_at = TOPICS_AT + head[TOPIC] * TOPIC_BYTES
-    name = machine.load32(board, topic_at + TOPIC_NAME_BYTES)
-    wide = name > TOPIC_BYTES_MAX
-    place = tail + 1 + (1 if wide else 0) + name + 2 + frames.IDENTITY_PREFIX_BYTES
-    store_hex48(staging, place, head[SEQ])
-    store_flags(staging, at, head[APP_FLAG], 0)
-    machine.store_be64(staging, at + RECORD_BORN_MS, head[BORN])
-    queue = machine.load32(board, topic_at + TOPIC_QUEUE_BASE) + head[QUEUE]
-    result[1] = _finish(staging, batch, head, board, queue, size)
-    result[2] = batch[frames.POSITION] + at
-    result[3] = result[2] + size
     batch[frames.FILLED] += size
     batch[frames.RECORDS] += 1
     if head[FLAGS] & DURABLE and result[3] > batch[frames.WANTED]:
