@@ -8,7 +8,7 @@ from typing import Final
 from bench import e2e_latency, e2e_startup, e2e_throughput, floors, store_speed
 from bench.harness import Bound, Contestant, Line, Round, Value, value
 from bench.peers import redis_streams, zmq_push_pull
-from bench.sizes import QUEUE_COUNTS, Sizes
+from bench.sizes import BATCH_MESSAGES, QUEUE_COUNTS, Sizes
 
 CONTESTANTS: Final[dict[str, Contestant]] = {
     "eventfd": floors.eventfd_round_trip,
@@ -66,11 +66,22 @@ def _throughput() -> list[Line]:
     zmq = value("pyzmq PUSH/PULL ipc, single sends", "/s", "zmq", "rate")
     redis = value("Redis Streams, no AOF, pipelines of 1000", "/s", "redis-pipelined", "rate")
     receipts = value("send_async", "/s", "async", "rate")
+    waiting = value("send_batch", "/s", "batch", "rate")
     batches = {
-        "send_batch of 100, one after the other": value("send_batch", "/s", "batch", "rate"),
-        "send_batch_async of 100 messages": value("messages", "/s", "batch-flight", "rate"),
-        "send_batch_async of a topic's 100 bodies": value("bodies", "/s", "batch-bodies", "rate"),
+        "send_batch of 100, each waited for": waiting,
+        "send_batch_async of 100 messages, in flight": value(
+            "messages", "/s", "batch-flight", "rate"
+        ),
+        "send_batch_async of a topic's 100 bodies, in flight": value(
+            "bodies", "/s", "batch-bodies", "rate"
+        ),
     }
+    floor = Value(
+        "100 messages for each eventfd round trip between two CPUs",
+        "/s",
+        ("eventfd",),
+        lambda found: BATCH_MESSAGES * found["eventfd"].values["rate"],
+    )
     what = "send_oneway one by one, 100 B, end to end"
     return [
         Line("oneway", what, oneway, zmq, _ratio_at_least(0.8), _ratio_at_least(2)),
@@ -87,6 +98,7 @@ def _throughput() -> list[Line]:
             Line("batch", what, figure, oneway, _ratio_at_least(1), _ratio_at_least(2))
             for what, figure in batches.items()
         ),
+        Line("batch", "send_batch of 100, each waited for", waiting, floor),
     ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.message import Message, MessageQueue
+from clients.message import Message, MessageQueue, ReceivedMessage
 from shm import layout
 from shm.groupwire import Attempts
 from shm.kernels import fetch
@@ -211,7 +211,7 @@ class MessageBatch(Sequence[Message]):
         stored.pop("__CRC32#", None)
         tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
         unique = stored.pop("UNIQ_KEY", "")
-        return Message(
+        return ReceivedMessage(
             queue.topic,
             bytes(self._body_view[span[0] : span[1]]),
             tag=tag,

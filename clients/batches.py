@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from clients import message as rules
 from clients.message import Message, SendReceipt
-from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, ReceiptFuture
+from clients.receipts import PAGE_BITS, Page, Pages, Pending, ReceiptFuture
 from clients.routes import Routes
 from clients.session import Session
 from shm import layout, limits
-from shm.codes import Level, Status
+from shm.codes import Status
 from shm.errors import MessageIllegal
 from shm.kernels import frames
 
@@ -23,6 +23,8 @@ from shm.kernels import frames
 BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1
 
 _TAG: Final = {"tag"}
+#: A batch's topic, and the level that its receipts wait for.
+Facts = tuple[str, int]
 
 
 class Wished:
@@ -119,33 +121,17 @@ def lay_out(wished: list[Message], routes: Routes, session: Session) -> LaidOut:
     )
 
 
-class Places:
-    """Where completions of a batch go: seqs, and their pages, which it keeps alive."""
-
-    __slots__ = ("_first_page", "_pages", "seqs")
-
-    def __init__(self, pages: Pages, first: int, last: int) -> None:
-        self.seqs = range(first, last + 1)
-        number = self._first_page = first >> PAGE_BITS
-        if number == last >> PAGE_BITS:
-            self._pages: tuple[Page, ...] = (pages.page_of(last),)
-        else:
-            numbers = range(number, (last >> PAGE_BITS) + 1)
-            self._pages = tuple(pages.page_of(number << PAGE_BITS) for number in numbers)
-
-    def page_of(self, seq: int) -> Page:
-        """The page of a member's seq."""
-        return self._pages[(seq >> PAGE_BITS) - self._first_page]
-
-
 class BatchReceipts(Sequence[SendReceipt]):
     """Receipts of a batch that is stored, in the order of its messages."""
 
-    def __init__(self, places: Places, seqs: range, topic: str, level: int) -> None:
-        self._places = places
+    __slots__ = ("_level", "_newest", "_pages", "_seqs", "_topic")
+
+    def __init__(self, pages: tuple[Page, ...], seqs: range, newest: int, facts: Facts) -> None:
+        """`pages` end with the one of seq `newest`."""
+        self._pages = pages
         self._seqs = seqs
-        self._topic = topic
-        self._level = level
+        self._newest = newest
+        self._topic, self._level = facts
 
     def __len__(self) -> int:
         return len(self._seqs)
@@ -156,17 +142,20 @@ class BatchReceipts(Sequence[SendReceipt]):
     def __getitem__(self, index: slice) -> Sequence[SendReceipt]: ...
     def __getitem__(self, index: int | slice) -> SendReceipt | Sequence[SendReceipt]:
         if isinstance(index, slice):
-            return BatchReceipts(self._places, self._seqs[index], self._topic, self._level)
+            facts = self._topic, self._level
+            return BatchReceipts(self._pages, self._seqs[index], self._newest, facts)
         return self._future(self._seqs[index]).result()
 
     def _future(self, seq: int) -> ReceiptFuture:
-        return ReceiptFuture.of(self._places.page_of(seq), seq, self._topic, self._level)
+        return ReceiptFuture.of(self._page_of(seq), seq, self._topic, self._level)
+
+    def _page_of(self, seq: int) -> Page:
+        return self._pages[(seq >> PAGE_BITS) - (self._newest >> PAGE_BITS) - 1]
 
     def cause(self) -> BaseException | None:
         """Of a batch that was refused: why, told by the member that is to blame."""
         for seq in self._seqs:
-            row = self._places.page_of(seq).rows[seq & (PAGE_ROWS - 1)]
-            if row[frames.OUT_STATUS] != Status.BATCH_REFUSED:
+            if self._page_of(seq).row(seq)[frames.OUT_STATUS] != Status.BATCH_REFUSED:
                 return self._future(seq).exception()
         return None
 
@@ -177,23 +166,29 @@ class BatchFuture(Pending[Sequence[SendReceipt]]):
     Completions come in order, and all members end alike: the last one decides.
     """
 
-    _places: Places
+    # As in Pending: the native put sets `_count` too. `_before` are the pages of earlier members.
+    _count: int
+    _before: tuple[Page, ...] = ()
 
     @classmethod
-    def of(cls, places: Places, seq: int, topic: str, level: Level) -> BatchFuture:
-        """The receipts at these places, decided by `seq`, the last one."""
+    def of(cls, pages: Pages, last: int, count: int, facts: Facts) -> BatchFuture:
+        """The receipts of `count` seqs up to `last`: their pages are kept alive."""
         future = cls()
-        future._places, future._seq, future._topic = places, seq, topic
-        future._page = places.page_of(seq)
+        future._page = pages.page_of(last)
+        future._seq, future._count = last, count
+        future._topic, level = facts
+        first_page, last_page = (last - count + 1) >> PAGE_BITS, last >> PAGE_BITS
+        if first_page != last_page:
+            earlier = range(first_page, last_page)
+            future._before = tuple(pages.page_of(number << PAGE_BITS) for number in earlier)
         if level:
             future._level = level
         return future
 
-    def _receipts(self) -> BatchReceipts:
-        return BatchReceipts(self._places, self._places.seqs, self._topic, self._level)
-
-    def _outcome(self, row: list[int]) -> Sequence[SendReceipt]:
-        return self._receipts()
+    def _outcome(self) -> BatchReceipts:
+        last = self._seq
+        seqs = range(last - self._count + 1, last + 1)
+        return BatchReceipts((*self._before, self._page), seqs, last, (self._topic, self._level))
 
     def _refusal(self, status: Status) -> BaseException:
-        return self._receipts().cause() or super()._refusal(status)
+        return self._outcome().cause() or super()._refusal(status)

@@ -71,6 +71,28 @@ class FastPut:
         for place, name in zip(places, names, strict=True):
             self.state[place] = id(name)
 
+    def make_batches(
+        self,
+        kind: type,
+        asynchronous: Callable[..., object],
+        urgent: Callable[..., object],
+    ) -> None:
+        """Let batches be put and their futures made by one call, once `know_messages` may be.
+
+        `kind` is as for `make_receipts`, and has the attribute `_count`. The methods are for calls
+        in another form.
+        """
+        name = sys.intern("_count")
+        self._batches = (kind, asynchronous, urgent, name)
+        self.state[fastput.FUTURE_OF_BATCH] = id(kind)
+        self.state[fastput.BATCH_METHOD] = id(asynchronous)
+        self.state[fastput.BATCH_URGENT_METHOD] = id(urgent)
+        self.state[fastput.NAME_COUNT] = id(name)
+        self.batch_asynchronous = self._function(
+            "send_batch_async", fastbatch.batch_asynchronous.address
+        )
+        self.batch_urgent = self._function("batch_urgent", fastbatch.batch_urgent.address)
+
     def know_messages(self, kind: type, properties: object) -> None:
         """Let `batch` read messages: objects of a class, and its default for properties.
 
@@ -88,8 +110,12 @@ class FastPut:
             fastput.AT_CLASS, fastput.AT_TOPIC, fastput.AT_BODY, fastput.AT_TAG, fastput.AT_KEYS,
             fastput.AT_PROPERTIES, fastput.AT_QUEUE,
         )  # fmt: skip
+        containers = _look_at_containers()
+        if containers is None:
+            return
         for place, address in zip(places, wanted, strict=True):
             self.state[place] = words.index(address)
+        self.state[fastput.AT_COUNT : fastput.BYTES_CLASS + 1] = containers
         self._message = (kind, properties)
         self.state[fastput.NO_KEYS] = id(())
         self.state[fastput.NO_PROPERTIES] = id(properties)
@@ -100,6 +126,10 @@ class FastPut:
         self._page = page
         self.state[fastput.PAGE] = id(page)
         self.state[fastput.PAGE_LAST] = last
+
+    def is_beyond_page(self, seq: int) -> bool:
+        """Whether the page of a seq is newer than the one that is turned to."""
+        return seq > int(self.state[fastput.PAGE_LAST])
 
     def attach(self, arena: NDArray[np.uint8], lane: NDArray[np.int64], bell: int) -> None:
         """Use a session from now on; its routes are learned anew."""
@@ -137,3 +167,21 @@ class FastPut:
         function, kept = builtin_method(name, address, self._owner)
         self.__dict__.setdefault("_definitions", []).append(kept)
         return function
+
+
+def _look_at_containers() -> tuple[int, ...] | None:
+    """Where lists and bytes keep their parts: what AT_COUNT to BYTES_CLASS are; None if unclear."""
+    count = 11
+    probe: list[object] = [object() for _ in range(count)]
+    text = bytes(range(100, 100 + count))
+    wanted = b"".join(id(item).to_bytes(8, sys.byteorder) for item in probe)
+    found = memoryview(ctypes.string_at(id(probe), list.__basicsize__)).cast("q").tolist()
+    whole = ctypes.string_at(id(text), bytes.__basicsize__ + count)
+    head = memoryview(whole[: bytes.__basicsize__ // 8 * 8]).cast("q").tolist()
+    if list.__basicsize__ < 32 or found[2] != count or head[2] != count:  # of every var object
+        return None
+    if found[1] != id(list) or head[1] != id(bytes) or whole.count(text) != 1:
+        return None
+    if ctypes.string_at(found[3], 8 * count) != wanted:
+        return None
+    return 2, 3, whole.index(text), id(list), id(bytes)

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from clients import message as rules
-from clients.batches import BatchFuture, LaidOut, Places, Wished, lay_out
+from clients.batches import BatchFuture, LaidOut, Wished, lay_out
 from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.receipts import ReceiptFuture
@@ -30,8 +30,6 @@ RECEIPT: Final = int(EntryFlag.RECEIPT)
 DURABLE: Final = int(EntryFlag.DURABLE)
 URGENT: Final = int(EntryFlag.URGENT)
 BATCH: Final = int(EntryFlag.BATCH)
-#: Receipts asked for between two looks at the completions.
-LOOK_MASK: Final = 1023
 _TAG: Final = {"tag"}
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
 _NONE = np.frombuffer(b"", np.uint8)
@@ -59,6 +57,7 @@ class Producer:
         self.producer_group = producer_group
         self._form = np.zeros(6, np.int64)
         self._link = WriterLink(home, timeout)
+        self._put_batch_urgent: Callable[..., BatchFuture | None] = self._send_batch_urgent
         self._put_urgent: Callable[..., int] = self._submit_urgent
         self._put_durable: Callable[..., int] = self._submit_durable
         if is_available():
@@ -70,9 +69,12 @@ class Producer:
             )
             fast.make_receipts(ReceiptFuture, self._link.turn_page)
             fast.know_messages(Message, NO_PROPERTIES)
+            fast.make_batches(BatchFuture, self._send_batch_async, self._send_batch_urgent)
             # Shadows the method: the native function takes the common case, the method the rest.
             self.send_oneway = fast.oneway  # type: ignore[method-assign]
             self.send_async = fast.asynchronous  # type: ignore[method-assign]
+            self.send_batch_async = fast.batch_asynchronous  # type: ignore[method-assign]
+            self._put_batch_urgent = fast.batch_urgent
             self._put_urgent = fast.urgent
             self._put_durable = fast.urgent_durable
         self._link.open()
@@ -143,10 +145,16 @@ class Producer:
         have the same parts. Holds also when processes are killed; ADR 0006 says what a power cut
         may leave.
         """
-        wished = Wished(messages, bodies, parts)
-        if not wished.items:
+        if timeout is not None:
+            parts["timeout"] = timeout
+        if durability is not None:
+            parts["durability"] = durability
+        if bodies is None:
+            future = self._put_batch_urgent(messages, **parts)
+        else:
+            future = self._put_batch_urgent(messages, bodies, **parts)
+        if future is None:
             return []
-        future = self._send_batch(wished, durability, URGENT, timeout)
         return future.result(self._link.timeout if timeout is None else timeout)
 
     def send_batch_async(
@@ -163,13 +171,9 @@ class Producer:
         `timeout` bounds the wait for room. Raises MessageIllegal, TopicNotFound, QueueFull; what
         the broker refuses is raised by the future.
         """
-        wished = Wished(messages, bodies, parts)
-        if not wished.items:
-            raise MessageIllegal("a batch without messages")
-        future = self._send_batch(wished, durability, 0, timeout)
-        if future._seq & LOOK_MASK < len(wished.items):
-            self._link.look()
-        return future
+        return self._send_batch_async(
+            messages, bodies, durability=durability, timeout=timeout, **parts
+        )
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent is in the log. Raises what a oneway send was refused with."""
@@ -180,6 +184,34 @@ class Producer:
 
     # --------------------------------------------------------------------------------- the one way
 
+    def _send_batch_async(
+        self,
+        messages: Iterable[Message] | str,
+        bodies: Iterable[Any] | None = None,
+        *,
+        durability: str | None = None,
+        timeout: float | None = None,
+        **parts: Any,  # noqa: ANN401
+    ) -> BatchFuture:
+        """What the native put leaves to Python."""
+        wished = Wished(messages, bodies, parts)
+        if not wished.items:
+            raise MessageIllegal("a batch without messages")
+        return self._send_batch(wished, durability, 0, timeout)
+
+    def _send_batch_urgent(
+        self,
+        messages: Iterable[Message] | str,
+        bodies: Iterable[Any] | None = None,
+        *,
+        durability: str | None = None,
+        timeout: float | None = None,
+        **parts: Any,  # noqa: ANN401
+    ) -> BatchFuture | None:
+        """The same for a sender who waits; None for a batch without messages."""
+        wished = Wished(messages, bodies, parts)
+        return self._send_batch(wished, durability, URGENT, timeout) if wished.items else None
+
     def _send_batch(
         self, wished: Wished, durability: str | None, flags: int, timeout: float | None
     ) -> BatchFuture:
@@ -189,11 +221,10 @@ class Producer:
         flags |= BATCH | RECEIPT | (DURABLE if level == Level.DURABLE else 0)
         link = self._link
         with link.lock:
-            last = self._put_plain(wished, flags)
-            if last <= 0:
-                last = self._put_batch(wished, flags, link.deadline(timeout))
-            places = Places(link.pages, last - len(wished.items) + 1, last)
-        return BatchFuture.of(places, last, wished.topic, level)
+            last = self._put_batch(wished, flags, link.deadline(timeout))
+            future = BatchFuture.of(link.pages, last, len(wished.items), (wished.topic, level))
+        link.look_now_and_then(last, len(wished.items))
+        return future
 
     def _put_plain(self, wished: Wished, flags: int) -> int:
         """Try the native put: the last seq, 0 if it does not serve this batch, or FULL."""
@@ -250,8 +281,7 @@ class Producer:
     ) -> ReceiptFuture:
         """What the native put leaves to Python."""
         receipt = self._send(_message(message, body, parts), durability, 0, timeout)
-        if isinstance(message, str) and not receipt._seq & LOOK_MASK:
-            self._link.look()
+        self._link.look_now_and_then(receipt._seq, 1)
         if type(message) is str and (not parts or parts.keys() == _TAG):
             self._teach(message, parts.get("tag"))
         return receipt

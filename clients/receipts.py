@@ -24,18 +24,35 @@ if TYPE_CHECKING:
 
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS
+# Names of this module, since each receipt looks at them.
+_ROW_MASK = PAGE_ROWS - 1
+_ROW_WORDS = frames.COMPLETION_WORDS
+_STATUS = frames.OUT_STATUS
+_DUPLICATE = int(Status.DUPLICATE)
+assert frames.OUT_SEQ == 0
+#: So few pages are not worth looking for those that nobody can ask for.
+_PAGES_KEPT = 3
 _PENDING = "PENDING"
 R = TypeVar("R")
 
 
 class Page:
-    """Completions of PAGE_ROWS seqs; a row whose first word is 0 has not come yet."""
+    """Completions of PAGE_ROWS seqs; a row whose first word is 0 has not come yet.
 
-    __slots__ = ("owner", "rows")
+    `words` is the same as `rows`, for a look at single words: much quicker than through numpy.
+    """
+
+    __slots__ = ("owner", "rows", "words")
 
     def __init__(self, owner: Waits) -> None:
         self.owner = owner
         self.rows = np.zeros((PAGE_ROWS, frames.COMPLETION_WORDS), np.int64)
+        self.words = self.rows.data.cast("B").cast("q")
+
+    def row(self, seq: int) -> list[int]:
+        """The completion of a seq."""
+        at = (seq & (PAGE_ROWS - 1)) * frames.COMPLETION_WORDS
+        return self.words[at : at + frames.COMPLETION_WORDS].tolist()
 
 
 class Pages:
@@ -59,6 +76,25 @@ class Pages:
         The thread that sent a message may not have asked for its page yet when another thread
         takes its completion: the newest pages are kept.
         """
+        if not len(rows):
+            return
+        seq, last = int(rows[0, frames.OUT_SEQ]), int(rows[-1, frames.OUT_SEQ])
+        if last - seq == len(rows) - 1:
+            while len(rows):
+                at = seq & (PAGE_ROWS - 1)
+                part = rows[: PAGE_ROWS - at]
+                self.page_of(seq).rows[at : at + len(part)] = part
+                seq += len(part)
+                rows = rows[len(part) :]
+        else:
+            self._scatter(rows)
+        if len(self._pages) > _PAGES_KEPT:
+            newest = last >> PAGE_BITS
+            for number in [number for number in self._pages if number < newest - 1]:
+                del self._pages[number]
+
+    def _scatter(self, rows: NDArray[np.int64]) -> None:
+        """Take completions with gaps: sends without a receipt are in between."""
         numbers = rows[:, frames.OUT_SEQ] >> PAGE_BITS
         start = 0
         while start < len(rows):
@@ -67,10 +103,6 @@ class Pages:
             page = self.page_of(number << PAGE_BITS)
             page.rows[rows[start:end, frames.OUT_SEQ] & (PAGE_ROWS - 1)] = rows[start:end]
             start = end
-        if len(rows):
-            last = int(numbers[-1])
-            for number in [number for number in self._pages if number < last - 1]:
-                del self._pages[number]
 
 
 class Waits(Protocol):
@@ -96,6 +128,26 @@ class Waits(Protocol):
     identity: tuple[str, bytes]
 
 
+class _WhenAsked:
+    """An attribute that is made when it is looked at for the first time.
+
+    The object's `_asked` is set before.
+    """
+
+    def __init__(self, make: Callable[[Pending[Any]], object]) -> None:
+        self._make = make
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, receipt: Pending[Any] | None, owner: type) -> object:
+        if receipt is None:
+            return self
+        receipt._asked = True
+        return receipt.__dict__.setdefault(self._name, self._make(receipt))
+
+
 class Pending(Future[R]):
     """A `concurrent.futures.Future`, decided when looked at, or for its callbacks.
 
@@ -111,44 +163,48 @@ class Pending(Future[R]):
     _state = _PENDING
     _result: R | None = None
     _exception: BaseException | None = None
+    #: Whether somebody has asked for what Future.__init__ would have made.
+    _asked = False
 
-    def __init__(self) -> None: ...
+    if TYPE_CHECKING:
 
-    def _outcome(self, row: list[int]) -> R:
+        def __init__(self) -> None: ...
+    else:
+        __init__ = object.__init__  # no function of Python's is called for it
+
+    def _outcome(self) -> R:
         raise NotImplementedError
 
     def _refusal(self, status: Status) -> BaseException:
         return refusal(status, self._topic)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        if name == "_condition":
-            condition = threading.Condition()
-            return self.__dict__.setdefault("_condition", condition)
-        if name == "_done_callbacks":
-            return self.__dict__.setdefault("_done_callbacks", [])
-        if name == "_waiters":
-            # Somebody outside waits for it (`concurrent.futures.wait`).
-            waiters = self.__dict__.setdefault("_waiters", [])
-            if self.__dict__.get("_state", _PENDING) == _PENDING:
-                self._page.owner.watch(self)
-            return waiters
-        raise AttributeError(name)
+    # What Future.__init__ makes, here when it is asked for. No `__getattr__`: it would slow every
+    # look at an attribute down.
+    _condition = _WhenAsked(lambda _: threading.Condition())  # type: ignore[assignment]
+    _done_callbacks = _WhenAsked(lambda _: [])  # type: ignore[assignment]
+    _waiters = _WhenAsked(lambda receipt: receipt._watched())  # type: ignore[assignment]
+
+    def _watched(self) -> list[Any]:
+        """Somebody outside waits for it (`concurrent.futures.wait`)."""
+        if self._state == _PENDING:
+            self._page.owner.watch(self)
+        return []
 
     def settle(self) -> bool:
         """Become done if the completion is there and its level is reached."""
         if self._state != _PENDING:
             return True
-        row: list[int] = self._page.rows[self._seq & (PAGE_ROWS - 1)].tolist()
-        if row[frames.OUT_SEQ] != self._seq:
+        page, seq = self._page, self._seq
+        words, at = page.words, (seq & _ROW_MASK) * _ROW_WORDS
+        if words[at] != seq:
             return False
-        level = self._level
-        status = row[frames.OUT_STATUS]
-        if status > Status.DUPLICATE and status != Status.UNKNOWN_POSITION:
+        status = words[at + _STATUS]
+        if status > _DUPLICATE and status != Status.UNKNOWN_POSITION:
             self.set_exception(self._refusal(Status(status)))
             return True
-        if level and self._page.owner.durable() < row[frames.OUT_END]:
+        if self._level and page.owner.durable() < words[at + frames.OUT_END]:
             return False
-        self._finish(self._outcome(row))
+        self._finish(self._outcome())
         return True
 
     def _finish(self, outcome: R) -> None:
@@ -159,7 +215,7 @@ class Pending(Future[R]):
         """
         self._result = outcome
         self._state = "FINISHED"
-        condition = self.__dict__.get("_condition")
+        condition = self.__dict__.get("_condition") if self._asked else None
         if condition is not None:
             with condition:
                 for waiter in self.__dict__.get("_waiters", ()):
@@ -171,8 +227,8 @@ class Pending(Future[R]):
     @property
     def wanted_end(self) -> int:
         """Position that must become durable, 0 while the completion has not come."""
-        row = self._page.rows[self._seq & (PAGE_ROWS - 1)]
-        return int(row[frames.OUT_END]) if row[frames.OUT_SEQ] == self._seq else 0
+        row = self._page.row(self._seq)
+        return row[frames.OUT_END] if row[frames.OUT_SEQ] == self._seq else 0
 
     def done(self) -> bool:
         """True once the receipt (or the refusal) is there; takes what has come."""
@@ -222,7 +278,8 @@ class ReceiptFuture(Pending[SendReceipt]):
             receipt._level = level
         return receipt
 
-    def _outcome(self, row: list[int]) -> SendReceipt:
+    def _outcome(self) -> SendReceipt:
+        row = self._page.row(self._seq)
         prefix, host = self._page.owner.identity
         position = row[frames.OUT_POSITION]
         queue = row[frames.OUT_QUEUE]

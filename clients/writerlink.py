@@ -29,6 +29,8 @@ from shm.kernels import frames, ring
 from shm.kernels.words import spin
 
 RECEIPT: Final = int(EntryFlag.RECEIPT)
+#: Receipts asked for between two looks at the completions.
+LOOK_MASK: Final = 1023
 REATTACH_S: Final = 0.02
 BROKER_PORT: Final = 10911
 _HOST: Final = bytes([127, 0, 0, 1])
@@ -200,6 +202,13 @@ class WriterLink:
                 self.pages.fill(rows)
                 if len(rows) < DRAIN_ROWS:
                     return
+
+    def look_now_and_then(self, last: int, count: int) -> None:
+        """After `count` puts the Python way up to a seq: completions must not pile up."""
+        if self.fast is not None and self.fast.is_beyond_page(last):
+            self.turn_page(last)
+        elif last & LOOK_MASK < count:
+            self.look()
 
     def turn_page(self, seq: int) -> Page:
         """The page of a seq, for the native put; completions must not pile up while nobody asks."""

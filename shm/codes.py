@@ -17,6 +17,7 @@ class EntryKind(IntEnum):
     COMPLETION = 3
     REQUEST = 4  # session -> groups, body is a control message
     NOTICE = 5  # groups -> session
+    BATCH_COMPLETION = 6  # of all members of a batch that is stored
 
 
 class EntryFlag(IntFlag):

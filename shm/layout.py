@@ -89,6 +89,28 @@ COMPLETION_QUEUE: Final = COMPLETION.offset("queue")
 COMPLETION_STATUS: Final = COMPLETION.offset("status")
 COMPLETION_STORE_MS: Final = COMPLETION.offset("store_ms")
 
+BATCH_COMPLETION: Final = Struct(
+    "batch_completion",
+    64,
+    (
+        Field("length", "u4", "64 and 4 for each member, padding to 8 included"),
+        Field("kind", "u2", "EntryKind.BATCH_COMPLETION"),
+        Field("flags", "u2", "0"),
+        Field("seq", "u8", "of the first member; the others follow each other"),
+        Field("queue_offset", "i8", "of the first member; the others follow each other"),
+        Field("position", "i8", "of the first record; the others lie side by side"),
+        Field("end", "i8", "position behind the last record"),
+        Field("queue", "i4", "queue id"),
+        Field("status", "u4", "codes.Status, of all"),
+        Field("store_ms", "i8", "storeTimestamp"),
+        Field("count", "u4", "members"),
+        Field("reserved", "u4", "0"),
+    ),
+    note="A completion with a count; the size of each record follows, a u4 each.",
+)
+BATCH_COMPLETION_BYTES: Final = BATCH_COMPLETION.size
+BATCH_COMPLETION_COUNT: Final = BATCH_COMPLETION.offset("count")
+
 MESSAGE: Final = Struct(
     "control_entry",
     16,
@@ -671,7 +693,8 @@ TIMER_SLOT: Final = Struct(
 # -------------------------------------------------------------------------------------- all tables
 
 SHARED: Final = (
-    ENTRY, APPEND, COMPLETION, MESSAGE, LANE, ARENA, ROUTE, BOARD, PROCESS, TOPIC, QUEUE,
+    ENTRY, APPEND, COMPLETION, BATCH_COMPLETION, MESSAGE, LANE, ARENA, ROUTE, BOARD, PROCESS,
+    TOPIC, QUEUE,
 )  # fmt: skip
 STORE: Final = (
     RECORD, FILLER, CQ_UNIT, CQ_EXT_UNIT, BATCH_CQ_UNIT, CHECKPOINT,

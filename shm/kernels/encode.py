@@ -236,7 +236,7 @@ def _encode_append(
 
 
 @kernel()
-def _finish(staging: Bytes, batch: Words, head: Words, board: Bytes, queue: int, size: int) -> int:
+def finish(staging: Bytes, batch: Words, head: Words, board: Bytes, queue: int, size: int) -> int:
     """Give an encoded record its place and checksums; returns its queue offset."""
     at = batch[frames.FILLED]
     position = batch[frames.POSITION] + at
@@ -341,7 +341,7 @@ def admit(
     position = batch[frames.POSITION] + batch[frames.FILLED]
     if position + size + 8 > batch[frames.SEGMENT_END]:  # SF-20
         return -ROLL
-    result[1] = _finish(staging, batch, head, board, queue, size)
+    result[1] = finish(staging, batch, head, board, queue, size)
     result[0] = head[QUEUE]
     result[2] = position
     result[3] = position + size

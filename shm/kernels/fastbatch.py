@@ -3,7 +3,8 @@
 It takes batches in their common form: messages of one topic that are a body of type bytes and a
 tag met before. Anything else it leaves alone, and Python's way of laying a batch out begins anew:
 nothing is published before the last entry is written. As in `fastput`, the GIL is held from start
-to end. Where a message keeps its parts was found out by looking at one (clients/fastcall.py).
+to end. Where messages, lists and bytes keep their parts was found out by looking at some
+(clients/fastcall.py).
 """
 
 from __future__ import annotations
@@ -11,33 +12,59 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shm import machine
-from shm.jit import JIT_OFF, external, i8, kernel, native
+from shm.codes import EntryFlag
+from shm.jit import JIT_OFF, i8, kernel, native
 from shm.kernels import frames
 from shm.kernels.fastput import (
     ARENA,
+    ASKED,
     AT_BODY,
+    AT_BYTES,
     AT_CLASS,
+    AT_COUNT,
+    AT_ITEMS,
     AT_KEYS,
     AT_PROPERTIES,
     AT_QUEUE,
     AT_TAG,
     AT_TOPIC,
+    BATCH_METHOD,
+    BATCH_URGENT_METHOD,
     BELL,
+    BYTES_CLASS,
     CLOCK_REALTIME_COARSE,
-    DATA,
+    DURABLE,
+    DURABLE_LEVEL,
     ENABLED,
-    FORM,
+    FOUND,
+    FUTURE_OF_BATCH,
     LANE,
-    LENGTH,
+    LIST_CLASS,
     MESSAGE,
+    NAME_COUNT,
+    NAME_LEVEL,
+    NAME_PAGE,
+    NAME_SEQ,
+    NAME_TOPIC,
     NO_KEYS,
     NO_PROPERTIES,
     NONE,
+    NOT_ASKED,
     ONE,
+    PAGE,
+    PAGE_LAST,
+    RECEIPT,
     TIME,
 )
-from shm.kernels.ring import FULL, fill_send, publish_entries, reserve
-from shm.layout import ENTRY_BYTES
+from shm.kernels.ring import FULL, SEND, publish_entries, reserve
+from shm.layout import (
+    ENTRY_APP_FLAG,
+    ENTRY_BODY,
+    ENTRY_BORN,
+    ENTRY_BYTES,
+    ENTRY_ROUTE,
+    ENTRY_SEQ,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,91 +72,139 @@ if TYPE_CHECKING:
 
     Words = NDArray[np.int64]
 
+BATCH = int(EntryFlag.BATCH)
+URGENT = int(EntryFlag.URGENT)
+#: A queue id of -1, the next in turn, as the upper half of a word.
+_ANY_QUEUE = -(1 << 32)
+
 if not JIT_OFF:
     from shm.kernels.fastput import (
         address_of,
-        as_bytes,
         cached_route,
-        clear_error,
+        call_object,
         clock,
         number_object,
+        release,
+        retain,
+        set_attribute,
+        tag_of,
         write_to,
     )
 
-    _items_count = external("PyList_Size", i8, i8)
-    _item = external("PyList_GetItem", i8, i8, i8)
-
     @kernel()
     def _route(state: Words, topic: int, tag: int) -> int:
-        """The route of a pair of objects met before, or -1; `tag` may be None's address or 0."""
-        slot = cached_route(state, topic, 0 if tag == state[NONE] else tag) if topic else 0
-        route: int = state[slot + 2] if slot else -1
-        return route
+        """Cache entry of a pair of objects met before, or 0; `tag` may be None's address or 0."""
+        return cached_route(state, topic, 0 if tag == state[NONE] else tag) if topic else 0
 
     @kernel()
-    def _is_plain(state: Words, item: int, topic: int) -> int:
+    def _is_plain(state: Words, parts: Words, topic: int) -> int:
         """1 if an object is a message of that topic with nothing but a body and a tag."""
-        parts = machine.words_at(item)
-        if parts[state[AT_CLASS]] != state[MESSAGE]:
+        if parts[state[AT_CLASS]] != state[MESSAGE] or parts[state[AT_TOPIC]] != topic:
             return 0
-        if parts[state[AT_TOPIC]] != topic or not parts[state[AT_BODY]]:
-            return 0
-        if parts[state[AT_QUEUE]] != state[NONE]:
-            return 0
-        if parts[state[AT_KEYS]] != state[NO_KEYS]:
+        if parts[state[AT_QUEUE]] != state[NONE] or parts[state[AT_KEYS]] != state[NO_KEYS]:
             return 0
         return 1 if parts[state[AT_PROPERTIES]] == state[NO_PROPERTIES] else 0
 
     @kernel()
-    def _find_body(state: Words, base: int, items: int, index: int, form: Words) -> int:
-        """Address and length of a body into the state, its route into the form; 0 if not plain.
+    def _body_of(state: Words, item: int, same: tuple[int, int, int], found: Words) -> int:
+        """The body of a member, 0 if it is not plain; notes in `found` the route of another tag.
 
-        `form[6]` and `form[7]` hold topic and tag that `form[1]` is the route of; a batch that is
-        given as bodies (`form[8]`) keeps them.
+        `same`: the batch's topic, and whether its members are bodies.
         """
-        body = _item(items, index)
-        if not form[8]:
-            item = body
-            if not _is_plain(state, item, form[6]):
-                return 0
+        topic, is_body, _flags = same
+        body = item
+        if not is_body:
             parts = machine.words_at(item)
+            if not _is_plain(state, parts, topic):
+                return 0
             body = parts[state[AT_BODY]]
             tag = parts[state[AT_TAG]]
-            if tag != form[7]:
-                form[1] = _route(state, form[6], tag)
-                form[7] = tag
-        if form[1] < 0:
-            return 0
-        if as_bytes(body, base + 8 * DATA, base + 8 * LENGTH) != 0:
-            clear_error()
-            return 0
-        return 1
+            if tag != found[0]:
+                slot = _route(state, topic, tag)
+                if not slot:
+                    return 0
+                found[0] = tag
+                found[1] = state[slot + 2]
+        kind: int = machine.words_at(body)[state[AT_CLASS]]
+        return body if kind == state[BYTES_CLASS] else 0
 
     @kernel()
-    def _fill(state: Words, base: int, items: int, count: int, form: Words) -> int:
-        """Write all entries behind the tail and publish them; the last seq, 0 or FULL."""
+    def _fill(state: Words, items: int, same: tuple[int, int, int], found: Words) -> int:
+        """Write all entries behind the tail and publish them; the last seq, 0 or FULL.
+
+        `found` holds a tag, its route, and the born time.
+        """
         arena = machine.bytes_at(state[ARENA])
         lane = machine.words_at(state[LANE])
+        count = machine.words_at(items)[state[AT_COUNT]]
+        members = machine.words_at(machine.words_at(items)[state[AT_ITEMS]])
         first: int = lane[frames.UP_CURSOR]
         cursor = first
         seq: int = lane[frames.SEQ]
+        head = SEND << 32 | same[2] << 48
         for index in range(count):
-            if not _find_body(state, base, items, index, form):
+            body = _body_of(state, members[index], same, found)
+            if not body:
                 return 0
-            size = (ENTRY_BYTES + state[LENGTH] + 7) & ~7
+            length = machine.words_at(body)[state[AT_COUNT]]
+            size = (ENTRY_BYTES + length + 7) & ~7
             if 2 * (cursor - first + size) > lane[frames.UP_MASK] + 1:
                 return 0
             start = reserve(arena, lane, cursor, size)
             if start < 0:
                 return FULL
             seq += 1
-            form[5] = count - index
-            body = machine.bytes_at(state[DATA])
             at = lane[frames.UP] + (start & lane[frames.UP_MASK])
-            fill_send(arena, at, seq, form, (body, state[LENGTH], body, 0))
+            # The words of `ring.fill_send`, two of four bytes by one little-endian store.
+            machine.store64(arena, at, size | head)
+            machine.store64(arena, at + ENTRY_SEQ, seq)
+            machine.store64(arena, at + ENTRY_BORN, found[2])
+            machine.store64(arena, at + ENTRY_ROUTE, found[1] | _ANY_QUEUE)
+            machine.store64(arena, at + ENTRY_BODY, length)
+            machine.store64(arena, at + ENTRY_APP_FLAG, (count - index) << 32)
+            source = machine.bytes_at(body + state[AT_BYTES])
+            machine.copy(arena, at + ENTRY_BYTES, source, 0, length)
             cursor = start + size
-        publish_entries(arena, lane, cursor, seq, form[0])
-        if lane[frames.RING]:
+        publish_entries(arena, lane, cursor, seq, same[2])
+        return seq
+
+    @kernel()
+    def _members(state: Words, items: int) -> int:
+        """How many items a list has, 0 for anything but a list."""
+        top = machine.words_at(items)
+        count: int = top[state[AT_COUNT]] if top[state[AT_CLASS]] == state[LIST_CLASS] else 0
+        return count
+
+    @kernel()
+    def _put(state: Words, base: int, items: int, given: tuple[int, int, int]) -> int:
+        """Put a batch of a known route; the last seq, 0 or FULL.
+
+        `given`: the topic, or 0 for messages, the tag, and flags. ASKED is the level, or becomes
+        the topic's.
+        """
+        topic, tag, flags = given
+        is_body = 1 if topic else 0
+        if not is_body:
+            member = machine.words_at(machine.words_at(items)[state[AT_ITEMS]])[0]
+            parts = machine.words_at(member)
+            if parts[state[AT_CLASS]] != state[MESSAGE]:
+                return 0
+            topic = parts[state[AT_TOPIC]]
+            tag = parts[state[AT_TAG]]
+        slot = _route(state, topic, tag)
+        if not slot:
+            return 0
+        if state[ASKED] == NOT_ASKED:
+            state[ASKED] = state[slot + 3]
+        flags |= DURABLE if state[ASKED] == 1 else 0
+        clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
+        found = machine.words_at(base + 8 * FOUND)
+        found[0] = tag
+        found[1] = state[slot + 2]
+        found[2] = state[TIME] * 1000 + state[TIME + 1] // 1_000_000
+        found[3] = topic
+        seq = _fill(state, items, (topic, is_body, flags), found)
+        if seq > 0 and machine.words_at(state[LANE])[frames.RING]:
             write_to(state[BELL], base + 8 * ONE, 8)
         return seq
 
@@ -138,29 +213,76 @@ if not JIT_OFF:
         """METH_FASTCALL | METH_KEYWORDS: `batch(items, topic, tag, flags)`, the last seq.
 
         0 for what is not plain (and needs the Python way), FULL for a ring without room.
-        `items` is a list, not empty: of messages if `topic` is None, else of bodies. All arguments
-        are Python's own call in clients/producer.py; they are not checked again.
+        `items` are messages if `topic` is None, else bodies. All arguments are Python's own call
+        in clients/producer.py; they are not checked again.
         """
         base = address_of(owner)
         state = machine.words_at(base)
-        if not state[ENABLED]:
-            return number_object(0)
         call = machine.words_at(arguments)
-        items = call[0]
-        form = machine.words_at(state[FORM])
-        form[8] = 1 if call[1] != state[NONE] else 0
-        form[6] = call[1]
-        form[7] = call[2]
-        if not form[8]:
-            item = machine.words_at(_item(items, 0))
-            if item[state[AT_CLASS]] != state[MESSAGE]:
-                return number_object(0)
-            form[6] = item[state[AT_TOPIC]]
-            form[7] = item[state[AT_TAG]]
-        clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
-        form[0] = address_of(call[3])
-        form[1] = _route(state, form[6], form[7])
-        form[2] = -1
-        form[3] = state[TIME] * 1000 + state[TIME + 1] // 1_000_000
-        form[4] = 0
-        return number_object(_fill(state, base, items, _items_count(items), form))
+        if not state[ENABLED] or _members(state, call[0]) < 1:
+            return number_object(0)
+        topic = call[1] if call[1] != state[NONE] else 0
+        state[ASKED] = 0
+        return number_object(_put(state, base, call[0], (topic, call[2], address_of(call[3]))))
+
+    @kernel()
+    def _submit(state: Words, base: int, arguments: int, count: int, names: int, flags: int) -> int:
+        """Put the batch of a call `(messages)` or `(topic, bodies)`; its last seq, or 0 or less.
+
+        All its completions will be in PAGE; ASKED becomes the level that its receipts wait for.
+        """
+        tag = tag_of(state, arguments, count, names)
+        if tag < 0 or count > 2 or (count == 1 and tag):
+            return 0
+        call = machine.words_at(arguments)
+        items = call[count - 1]
+        members = _members(state, items)
+        if members < 1 or machine.words_at(state[LANE])[frames.SEQ] + members > state[PAGE_LAST]:
+            return 0
+        return _put(state, base, items, (call[0] if count == 2 else 0, tag, flags))
+
+    @kernel()
+    def _future(state: Words, arguments: int, count: int, seq: int) -> int:
+        """A future of the batch that was put last; 0 with an exception set."""
+        # All read now: making objects may run Python, where another thread may put.
+        level = state[ASKED]
+        page = state[PAGE]
+        topic = state[FOUND + 3]
+        items = machine.words_at(arguments)[count - 1]
+        retain(page)
+        retain(topic)
+        number = number_object(seq)
+        members = number_object(_members(state, items))
+        future = call_object(state[FUTURE_OF_BATCH], 0, 0, 0)
+        if future != 0:
+            set_attribute(future, state[NAME_PAGE], page)
+            set_attribute(future, state[NAME_SEQ], number)
+            set_attribute(future, state[NAME_TOPIC], topic)
+            set_attribute(future, state[NAME_COUNT], members)
+            if level == 1:
+                set_attribute(future, state[NAME_LEVEL], state[DURABLE_LEVEL])
+        release(members)
+        release(number)
+        release(topic)
+        release(page)
+        return future
+
+    @native(i8, i8, i8, i8, i8)
+    def batch_asynchronous(owner: int, arguments: int, count: int, names: int) -> int:
+        """METH_FASTCALL | METH_KEYWORDS: put a batch, return its future."""
+        base = address_of(owner)
+        state = machine.words_at(base)
+        seq = _submit(state, base, arguments, count, names, BATCH | RECEIPT)
+        if seq <= 0:
+            return call_object(state[BATCH_METHOD], arguments, count, names)
+        return _future(state, arguments, count, seq)
+
+    @native(i8, i8, i8, i8, i8)
+    def batch_urgent(owner: int, arguments: int, count: int, names: int) -> int:
+        """As `batch_asynchronous`, for a sender who waits: the writer is woken from a nap."""
+        base = address_of(owner)
+        state = machine.words_at(base)
+        seq = _submit(state, base, arguments, count, names, BATCH | RECEIPT | URGENT)
+        if seq <= 0:
+            return call_object(state[BATCH_URGENT_METHOD], arguments, count, names)
+        return _future(state, arguments, count, seq)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # Words of the state.
 ARENA: Final = 0  # address of the arena
 LANE: Final = 1  # address of the lane's words
-FORM: Final = 2  # address of FORM_WORDS: those of the entry's form, and more for a batch
+FORM: Final = 2  # address of FORM_WORDS, an entry's form
 BELL: Final = 3  # descriptor of the writer's bell
 ENABLED: Final = 4  # 0: always take the Python way
 ONEWAY_METHOD: Final = 5  # address of the Python method for everything else
@@ -64,11 +64,21 @@ AT_TAG: Final = 35
 AT_KEYS: Final = 36
 AT_PROPERTIES: Final = 37
 AT_QUEUE: Final = 38
-ROUTES: Final = 48  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, level
+AT_COUNT: Final = 42  # which word of a list and of bytes is how many items or bytes they have
+AT_ITEMS: Final = 43  # which word of a list is the address of its items' addresses
+AT_BYTES: Final = 44  # where in an object of type bytes its bytes are
+LIST_CLASS: Final = 45
+BYTES_CLASS: Final = 46
+BATCH_METHOD: Final = 47  # addresses of the Python methods for other batches
+BATCH_URGENT_METHOD: Final = 48
+FUTURE_OF_BATCH: Final = 49  # address of the class of batches' futures
+NAME_COUNT: Final = 50
+FOUND: Final = 51  # of the batch in hand: last tag, its route, born time, topic
+ROUTES: Final = 56  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, level
 ROUTE_ROOM: Final = 256
 ROUTE_WAYS: Final = 4
 STATE_WORDS: Final = ROUTES + 4 * ROUTE_ROOM
-FORM_WORDS: Final = 9
+FORM_WORDS: Final = 6
 
 RECEIPT = int(EntryFlag.RECEIPT)
 SYNC = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
@@ -91,12 +101,12 @@ if not JIT_OFF:
     _names_size = external("PyTuple_Size", i8, i8)
     _names_item = external("PyTuple_GetItem", i8, i8, i8)
     clear_error = external("PyErr_Clear", void)
-    _set = external("PyObject_SetAttr", i4, i8, i8, i8)
-    _release = external("Py_DecRef", void, i8)
-    _retain = external("Py_IncRef", void, i8)
+    set_attribute = external("PyObject_SetAttr", i4, i8, i8, i8)
+    release = external("Py_DecRef", void, i8)
+    retain = external("Py_IncRef", void, i8)
     number_object = external("PyLong_FromLongLong", i8, i8)
     address_of = external("PyLong_AsVoidPtr", i8, i8)
-    _call = external("PyObject_Vectorcall", i8, i8, i8, i8, i8)
+    call_object = external("PyObject_Vectorcall", i8, i8, i8, i8, i8)
     clock = external("clock_gettime", i4, i4, i8)
     write_to = external("write", i8, i4, i8, i8)
 
@@ -111,19 +121,19 @@ if not JIT_OFF:
         return 0
 
     @kernel()
-    def _tag_of(state: Words, arguments: int, count: int, names: int) -> int:
+    def tag_of(state: Words, arguments: int, count: int, names: int) -> int:
         """The tag's address, 0 without one, -1 for a call in another than the common form.
 
-        Notes in ASKED which level the call wants.
+        Notes in ASKED which level the call wants. `count` arguments are given by place.
         """
         state[ASKED] = NOT_ASKED
-        if not state[ENABLED] or count != 2:
+        if not state[ENABLED] or count < 1:
             return -1
         tag = 0
         given = machine.words_at(arguments)
         for index in range(_names_size(names) if names else 0):
             name = _names_item(names, index)
-            value = given[2 + index]
+            value = given[count + index]
             if name == state[TAG_NAME]:
                 tag = value
             elif name == state[LEVEL_NAME] and value == state[DURABLE_TEXT]:
@@ -141,18 +151,18 @@ if not JIT_OFF:
         page = state[PAGE]
         if seq > state[PAGE_LAST]:
             state[SEQ_OBJECT] = number
-            page = _call(state[TURN_METHOD], base + 8 * SEQ_OBJECT, 1, 0)
+            page = call_object(state[TURN_METHOD], base + 8 * SEQ_OBJECT, 1, 0)
             if page == 0:
                 return 0
-            _release(page)  # the pages hold it
-        receipt = _call(state[FUTURE], 0, 0, 0)
+            release(page)  # the pages hold it
+        receipt = call_object(state[FUTURE], 0, 0, 0)
         if receipt != 0:
-            _set(receipt, state[NAME_PAGE], page)
-            _set(receipt, state[NAME_SEQ], number)
-            _set(receipt, state[NAME_TOPIC], topic)
+            set_attribute(receipt, state[NAME_PAGE], page)
+            set_attribute(receipt, state[NAME_SEQ], number)
+            set_attribute(receipt, state[NAME_TOPIC], topic)
             if level == 1:
-                _set(receipt, state[NAME_LEVEL], state[DURABLE_LEVEL])
-        _release(number)
+                set_attribute(receipt, state[NAME_LEVEL], state[DURABLE_LEVEL])
+        release(number)
         return receipt
 
     @kernel()
@@ -162,8 +172,8 @@ if not JIT_OFF:
         With flags of a receipt, ASKED becomes the level that it waits for.
         """
         call = machine.words_at(arguments)
-        tag = _tag_of(state, arguments, count, names)
-        slot = cached_route(state, call[0], tag) if tag >= 0 else 0
+        tag = tag_of(state, arguments, count, names)
+        slot = cached_route(state, call[0], tag) if tag >= 0 and count == 2 else 0
         if not slot:
             return 0
         if flags == RECEIPT:
@@ -199,9 +209,9 @@ if not JIT_OFF:
         base = address_of(owner)
         state = machine.words_at(base)
         if _submit(state, base, arguments, count, names, 0) == 0:
-            return _call(state[ONEWAY_METHOD], arguments, count, names)
+            return call_object(state[ONEWAY_METHOD], arguments, count, names)
         none: int = state[NONE]
-        _retain(none)
+        retain(none)
         return none
 
     @native(i8, i8, i8, i8, i8)
@@ -214,7 +224,7 @@ if not JIT_OFF:
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, SYNC)
         if seq == 0:
-            return _call(state[URGENT_METHOD], arguments, count, names)
+            return call_object(state[URGENT_METHOD], arguments, count, names)
         return number_object(seq)
 
     @native(i8, i8, i8, i8, i8)
@@ -224,7 +234,7 @@ if not JIT_OFF:
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, RECEIPT)
         if seq == 0:
-            return _call(state[ASYNC_METHOD], arguments, count, names)
+            return call_object(state[ASYNC_METHOD], arguments, count, names)
         # Read now: turning a page runs Python, where another thread may put.
         level: int = state[ASKED]
         return _future(state, base, machine.words_at(arguments)[0], seq, level)
@@ -236,5 +246,5 @@ if not JIT_OFF:
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, SYNC_DURABLE)
         if seq == 0:
-            return _call(state[DURABLE_METHOD], arguments, count, names)
+            return call_object(state[DURABLE_METHOD], arguments, count, names)
         return number_object(seq)

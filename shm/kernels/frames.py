@@ -26,6 +26,7 @@ BLOCKED: Final = 13  # agent: 1 while the down ring has no room
 BAD: Final = 14  # client: refusals among the completions last taken
 SILENT: Final = 15  # agent: 1 once the session is over: nothing goes into its down ring any more
 KNOWN_FROM: Final = 16  # agent: a seq from here on that is in no stored row was never stored; or 0
+LEFT: Final = 17  # client: members of the batch at DOWN_CURSOR whose completions are not taken
 LANE_WORDS: Final = 24
 
 # Behind them, a lane of the writer (WRITER_LANE_WORDS). `_AT`: addresses of arrays that its Lane

@@ -15,6 +15,8 @@ from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
 from shm.kernels import frames
 from shm.layout import (
     ARENA_DURABLE_WANTED,
+    BATCH_COMPLETION_BYTES,
+    BATCH_COMPLETION_COUNT,
     COMPLETION_END,
     COMPLETION_POSITION,
     COMPLETION_QUEUE,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 PAD = int(EntryKind.PAD)
 SEND = int(EntryKind.SEND)
 COMPLETION = int(EntryKind.COMPLETION)
+BATCH_COMPLETION = int(EntryKind.BATCH_COMPLETION)
 DUPLICATE = int(Status.DUPLICATE)
 URGENT = int(EntryFlag.URGENT)
 BATCH = int(EntryFlag.BATCH)
@@ -265,6 +268,48 @@ def put_raw(arena: Bytes, lane: Words, entry: Bytes) -> int:
     return 1
 
 
+@kernel()
+def _take_completion(arena: Bytes, at: int, lane: Words, out: Words, taken: int) -> int:
+    """Take what answers one or more entries; returns how many completions `out` then has.
+
+    `lane[COMPLETED]` says how far those were taken that `out` had no room for.
+    """
+    count = 1
+    end = machine.load64(arena, at + COMPLETION_END)
+    position = machine.load64(arena, at + COMPLETION_POSITION)
+    sizes = at + BATCH_COMPLETION_BYTES
+    batched = machine.load16(arena, at + ENTRY_KIND) == BATCH_COMPLETION
+    if batched:
+        count = machine.load32(arena, at + BATCH_COMPLETION_COUNT)
+        end = position
+    first = machine.load64(arena, at + COMPLETION_SEQ)
+    status = machine.load32(arena, at + COMPLETION_STATUS)
+    offset = machine.load64(arena, at + COMPLETION_QUEUE_OFFSET)
+    queue = machine.load32(arena, at + COMPLETION_QUEUE)
+    store_ms = machine.load64(arena, at + COMPLETION_STORE_MS)
+    flags = machine.load16(arena, at + ENTRY_FLAGS)
+    room = out.size // frames.COMPLETION_WORDS
+    for index in range(count):
+        position = end if batched else position
+        end += machine.load32(arena, sizes + 4 * index) if batched else 0
+        if first + index <= lane[frames.COMPLETED] or taken == room:
+            continue
+        lane[frames.COMPLETED] = first + index
+        row = taken * frames.COMPLETION_WORDS
+        out[row + frames.OUT_SEQ] = first + index
+        out[row + frames.OUT_STATUS] = status
+        out[row + frames.OUT_QUEUE] = queue
+        out[row + frames.OUT_OFFSET] = offset + index
+        out[row + frames.OUT_POSITION] = position
+        out[row + frames.OUT_END] = end
+        out[row + frames.OUT_MS] = store_ms
+        out[row + frames.OUT_FLAGS] = flags
+        lane[frames.BAD] += 1 if status > DUPLICATE else 0
+        taken += 1
+    lane[frames.LEFT] = first + count - 1 - lane[frames.COMPLETED]
+    return taken
+
+
 @kernel(i8, BYTES, WORDS, WORDS)
 def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
     """Take completions out of the down ring, as many as `out` has room for. Single reader.
@@ -281,24 +326,11 @@ def take_completions(arena: Bytes, lane: Words, out: Words) -> int:
     was_full = 2 * (tail - cursor) > lane[frames.DOWN_MASK]
     while cursor < tail and taken < room:
         at = lane[frames.DOWN] + (cursor & lane[frames.DOWN_MASK])
+        if machine.load16(arena, at + ENTRY_KIND) in (COMPLETION, BATCH_COMPLETION):
+            taken = _take_completion(arena, at, lane, out, taken)
+            if lane[frames.LEFT] > 0:
+                break
         cursor += machine.load32(arena, at)
-        if machine.load16(arena, at + ENTRY_KIND) != COMPLETION:
-            continue
-        seq = machine.load64(arena, at + COMPLETION_SEQ)
-        if seq <= lane[frames.COMPLETED]:
-            continue
-        lane[frames.COMPLETED] = seq
-        row = taken * frames.COMPLETION_WORDS
-        out[row + frames.OUT_SEQ] = seq
-        out[row + frames.OUT_STATUS] = machine.load32(arena, at + COMPLETION_STATUS)
-        out[row + frames.OUT_QUEUE] = machine.load32(arena, at + COMPLETION_QUEUE)
-        out[row + frames.OUT_OFFSET] = machine.load64(arena, at + COMPLETION_QUEUE_OFFSET)
-        out[row + frames.OUT_POSITION] = machine.load64(arena, at + COMPLETION_POSITION)
-        out[row + frames.OUT_END] = machine.load64(arena, at + COMPLETION_END)
-        out[row + frames.OUT_MS] = machine.load64(arena, at + COMPLETION_STORE_MS)
-        out[row + frames.OUT_FLAGS] = machine.load16(arena, at + ENTRY_FLAGS)
-        lane[frames.BAD] += 1 if out[row + frames.OUT_STATUS] > DUPLICATE else 0
-        taken += 1
     if cursor != lane[frames.DOWN_CURSOR]:
         lane[frames.DOWN_CURSOR] = cursor
         # SYNC POINT: down head (other end: `drain_lanes`)

@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 
 import clients.producer
+from clients.consumer import PullConsumer
 from clients.fastcall import FastPut
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.producer import Producer
 from clients.receipts import PAGE_ROWS
 from gantrymq.temporary import Broker
+from shm import layout, limits
 from shm.errors import Closed, MessageIllegal
 from shm.kernels import fastput
-from tests.system.test_send import PATIENCE_S, stored
+from shm.messageid import parse_offset_message_id
+from tests.system.test_send import FIRST, PATIENCE_S, stored
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +165,56 @@ def test_many_batches_in_flight(broker: Broker, producer: Producer, unique_name:
         assert [by_place[place] for place in places] == bodies
 
 
+def test_each_receipt_tells_the_place_of_its_record(
+    broker: Broker, producer: Producer, unique_name: str
+) -> None:
+    """One completion stands for a batch: places follow from the sizes of its records."""
+    batches = [[b"x" * (7 * n % 300 + n) for n in range(count)] for count in (1, 2, 3, 50, 600)]
+    receipts = [
+        receipt
+        for bodies in batches
+        for future in [producer.send_batch_async(unique_name, bodies, tag="x") for _ in range(3)]
+        for receipt in future.result(PATIENCE_S)
+    ]
+    wanted = {
+        (receipt.message_queue.queue_id, receipt.queue_offset): (
+            parse_offset_message_id(receipt.offset_msg_id)[1],
+            receipt.message_id,
+        )
+        for receipt in receipts
+    }
+    found: dict[tuple[int, int], tuple[int, str | None]] = {}
+    with PullConsumer("g-" + unique_name, [unique_name], home=broker.home, consume_from=FIRST) as c:
+        while len(found) < len(receipts):
+            batch = c.poll(timeout=PATIENCE_S)
+            assert len(batch), f"{len(found)} of {len(receipts)} came"
+            for message, position in zip(batch, batch.positions.tolist(), strict=True):
+                assert message.queue_id is not None
+                assert message.queue_offset is not None
+                found[message.queue_id, message.queue_offset] = position, message.message_id
+    assert found == wanted
+
+
+def test_completions_of_batches_wrap_around_their_ring(
+    producer: Producer, unique_name: str
+) -> None:
+    """Of several sizes, until the ring that they come through was filled more than twice."""
+    bytes_each = layout.BATCH_COMPLETION_BYTES + 8
+    batches = 2 * limits.WRITER_DOWN_BYTES // bytes_each + 500
+    members = [[b"x"] * count for count in (2, 3, 2, 17, 2, 5, 1)]
+    futures = [
+        producer.send_batch_async(unique_name, members[number % len(members)])
+        for number in range(batches)
+    ]
+    for number, future in enumerate(futures):
+        receipts = future.result(PATIENCE_S)
+        assert len(receipts) == len(members[number % len(members)])
+        _side_by_side([receipts[0], receipts[-1]] if len(receipts) == 2 else receipts[:1])
+    last = [future.result()[-1].message_id for future in futures]
+    assert last == sorted(last), "seqs rise"
+    assert len(set(last)) == batches
+
+
 def test_a_future_tells_of_a_refusal(producer: Producer, unique_name: str) -> None:
     good = producer.send_batch_async(unique_name, [b"a", b"b"])
     bad = producer.send_batch_async(unique_name, [b"a", b"b"], queue_id=99)
@@ -207,6 +260,31 @@ def test_a_closed_producer_takes_no_batch(broker: Broker, unique_name: str) -> N
     for send in (producer.send_batch, producer.send_batch_async):
         with pytest.raises(Closed):
             send(unique_name, [b"b"])
+
+
+def test_a_batch_of_known_parts_is_one_native_call(
+    producer: Producer, unique_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put and future alike; what waits for the disk does so by its call or its producer."""
+    messages = [Message(unique_name, b"%d" % n, tag="x") for n in range(10)]
+    for _ in range(3):  # the first one teaches the route, and turns to a page
+        producer.send_batch(messages)
+        producer.send_batch(unique_name, [b"x"])
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("Python's way")
+
+    monkeypatch.setattr(clients.producer, "Wished", refuse)
+    assert {r.durability for r in producer.send_batch_async(messages).result()} == {"written"}
+    _side_by_side(producer.send_batch(unique_name, [b"x", b"y"]))
+    waiting = producer.send_batch_async(unique_name, [b"x", b"y"], tag="x", durability="durable")
+    assert {receipt.durability for receipt in waiting.result(PATIENCE_S)} == {"durable"}
+    assert {r.durability for r in producer.send_batch(messages, durability="durable")} == {
+        "durable"
+    }
+    for unusual in (tuple(messages), [*messages, Message(unique_name, b"", queue_id=1)]):
+        with pytest.raises(AssertionError, match="Python's way"):
+            producer.send_batch_async(unusual)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,11 @@ SHARED = {
         "length 0 kind 4 flags 6 seq 8 queue_offset 16 position 24 end 32 queue 40 status 44"
         " store_ms 48",
     ),
+    layout.BATCH_COMPLETION: (
+        64,
+        "length 0 kind 4 flags 6 seq 8 queue_offset 16 position 24 end 32 queue 40 status 44"
+        " store_ms 48 count 56",
+    ),
     layout.MESSAGE: (16, "length 0 kind 4 flags 6 body_bytes 8"),
     layout.LANE: (
         512,
