@@ -11,6 +11,7 @@ The caller of the kernel holds the arrays, so nothing is lost by not counting in
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import zlib
@@ -40,13 +41,17 @@ if JIT_OFF or TYPE_CHECKING:
         """The array, without counting references to it. Only for arrays that a caller holds."""
         return memory
 
+    #: An array at an address has no end; this one lies behind all that is ever used of it.
+    _ENDLESS = ctypes.c_uint8 * (1 << 46)
+
     def bytes_at(address: int) -> Bytes:
-        """Memory at an address, like `raw`'s: only for the put that Python calls natively."""
-        raise NotImplementedError("addresses mean nothing with the JIT off")
+        """Memory at an address, like `raw`'s: for kernels whose arrays are named in a table."""
+        memory: Bytes = np.frombuffer(memoryview(_ENDLESS.from_address(int(address))), np.uint8)
+        return memory
 
     def words_at(address: int) -> NDArray[np.int64]:
         """Words at an address, likewise."""
-        raise NotImplementedError("addresses mean nothing with the JIT off")
+        return bytes_at(address).view(np.int64)
 
     def shift(memory: NDArray[Item], count: int) -> NDArray[Item]:
         """What `raw` gave, from its element `count` on."""
