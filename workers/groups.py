@@ -1,8 +1,8 @@
 """The agent that decides who owns a queue, and the only writer of offsets.
 
 A duty cycle: hear of sessions, take their words and requests, balance, put all changes into the
-ledger by one write, and only then tell anybody. Whatever was not told yet when this process dies is asked again:
-a replaced `groups` sends `Rejoin`, and sessions repeat what has not been answered.
+ledger by one write, and only then tell anybody. Whatever was not told yet when this process dies
+is asked again: a replaced `groups` sends `Rejoin`, and sessions repeat what has not been answered.
 """
 
 from __future__ import annotations
