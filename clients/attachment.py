@@ -106,6 +106,10 @@ class Attachment:
         """Tell what is passed and what is begun."""
         self.member.report()
 
+    def report_untabled(self) -> None:
+        """The same for queues whose offsets are no words."""
+        self.member.report_untabled()
+
     def take(self, rows: int, mode: int) -> MessageBatch:
         """What is there, up to so many messages; `mode` as poll.MODE. Raises Corrupt, ..."""
         if not self.session.is_live:
@@ -116,7 +120,6 @@ class Attachment:
             self.attend()
             self._refresh()
             count = self._fetcher.poll(rows, mode, restless=False, attended=True)
-        member.report_untabled()
         if not count:
             return self._nothing
         return MessageBatch(self._fetcher.columns, count, self._queues, self._attempts)

@@ -203,11 +203,13 @@ class PullConsumer:
         gone_since = deadline_ns = 0
         while True:
             try:
-                attachment = self._attachment or self._attach(self._member.places())
+                attachment = self._attachment or self._attach_again(mode)
                 gone_since = 0
                 batch = attachment.take(rows, mode)
                 if len(batch):
+                    self._guarded(Attachment.report_untabled)
                     return batch
+                attachment.report_untabled()
                 deadline_ns = deadline_ns or _deadline(timeout)
                 if not attachment.wait(deadline_ns):
                     return batch
@@ -244,6 +246,11 @@ class PullConsumer:
         self._member, before = attachment.member, getattr(self, "_member", None)
         self._lost_before += before.lost_commits if before else 0
         return attachment
+
+    def _attach_again(self, mode: int) -> Attachment:
+        if mode & poll.PASS:
+            self._pass_all()  # all of it was returned: a poll that fails hands nothing out
+        return self._attach(self._member.places())
 
     def _guarded(self, act: Callable[[Attachment], None]) -> None:
         """Do something that a broker's end may cut short; `_collect` attaches again."""

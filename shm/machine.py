@@ -46,7 +46,8 @@ if JIT_OFF or TYPE_CHECKING:
 
     def bytes_at(address: int) -> Bytes:
         """Memory at an address, like `raw`'s: for kernels whose arrays are named in a table."""
-        memory: Bytes = np.frombuffer(memoryview(_ENDLESS.from_address(int(address))), np.uint8)
+        place = _ENDLESS.from_address(int(address) or 8)  # numpy takes 0 for none; none is read
+        memory: Bytes = np.frombuffer(memoryview(place), np.uint8)
         return memory
 
     def words_at(address: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""One fixed run through encode, dispatch, scan, fetch and poll; prints a digest of each one's output.
+"""One fixed run through encode, dispatch, scan, fetch and poll; prints a digest of each output.
 
 `python -m tests.support.twins DIRECTORY`, with the kernels compiled or, by NUMBA_DISABLE_JIT=1, as
 Python: both print the same.
