@@ -231,7 +231,7 @@ class SimConsumer(SimClient):
         offsets = {queue: offset for queue, (_lease, offset) in self.owned.items()}
         for queue, offset in offsets.items():
             progress.note_progress(session.arena, self._at(queue), offset, offset)
-        if self.dice.random() < 0.5:
+        if self.dice.random() < 0.25:
             self._serial += 1
             self._asked[self._serial] = offsets
             self._outbox.append(groupwire.Commit(self._serial, {}))

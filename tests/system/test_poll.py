@@ -79,9 +79,9 @@ def assigned(consumer: PullConsumer) -> list[Assigned]:
 def by_queue(batches: list[MessageBatch]) -> dict[MessageQueue, list[tuple[int, bytes]]]:
     found: dict[MessageQueue, list[tuple[int, bytes]]] = {}
     for batch in batches:
-        for message in batch:
-            queue = MessageQueue(message.topic, message.queue_id)
-            found.setdefault(queue, []).append((message.queue_offset, message.body))
+        rows = zip(batch.queues, batch.queue_offsets.tolist(), batch.bodies, strict=True)
+        for queue, offset, body in rows:
+            found.setdefault(queue, []).append((offset, bytes(body)))
     return found
 
 
