@@ -11,13 +11,15 @@ import numpy as np
 from clients.batch import Columns, MessageBatch
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
-from clients.member import ANSWER_NS, Assigned, GroupMember, now_ns
+from clients.member import ANSWER_NS, GroupMember, now_ns
 from clients.message import MessageQueue
 from clients.session import Session
 from shm import layout, limits
 from shm.errors import Timeout
 from shm.filter import TagFilter
 from shm.groupwire import Attempts, ConsumeFrom
+from shm.jit import JIT_OFF
+from shm.kernels import poll
 
 _NOTHING: Final = Columns(1, 1)
 
@@ -43,8 +45,6 @@ class Attachment:
         self.files = LogFiles(self.session.store, board)
         self.member: GroupMember
         self._fetcher = Fetcher(board, self.files, filters)
-        self._active: list[Assigned] = []
-        self._places: list[tuple[int, Assigned]] = []
         self._nothing = MessageBatch(_NOTHING, 0, {}, {})
         self._queues: dict[int, MessageQueue] = {}
         self._attempts: dict[int, Sequence[Attempts]] = {}
@@ -61,6 +61,8 @@ class Attachment:
             self.member = GroupMember(self.session, self.group, names, places)
             timed = consume_from is ConsumeFrom.TIMESTAMP
             self.member.join(consume_from, self._starts(consume_ms) if timed else {})
+            descriptors = self.session.descriptors
+            self._fetcher.attach(self.session.arena, self.member.lane_words, descriptors)
         except BaseException:
             self.session.close()
             raise
@@ -104,20 +106,23 @@ class Attachment:
         """Tell what is passed and what is begun."""
         self.member.report()
 
-    def fetch(self, rows: int) -> MessageBatch:
-        """What is there, up to so many messages. Raises Corrupt."""
-        self._refresh()
-        word = self.session.board.word
-        waiting = [a for at, a in self._places if word(at) > a.position]
-        if not waiting:
-            return self._nothing
-        columns, count = self._fetcher.fetch(waiting, rows)
+    def report_untabled(self) -> None:
+        """The same for queues whose offsets are no words."""
+        self.member.report_untabled()
+
+    def take(self, rows: int, mode: int) -> MessageBatch:
+        """What is there, up to so many messages; `mode` as poll.MODE. Raises Corrupt, ..."""
+        if not self.session.is_live:
+            self.session.check()
+        member = self.member
+        count = self._fetcher.poll(rows, mode, restless=member.is_restless)
+        if count == poll.ATTEND:
+            self.attend()
+            self._refresh()
+            count = self._fetcher.poll(rows, mode, restless=False, attended=True)
         if not count:
-            for assigned in self._active:
-                if assigned.delivered == assigned.passed:  # tags kept everything away (FL-4)
-                    assigned.delivered = max(assigned.delivered, assigned.position)
-                    assigned.begun = assigned.passed = assigned.delivered
-        return MessageBatch(columns, count, self._queues, self._attempts)
+            return self._nothing
+        return MessageBatch(self._fetcher.columns, count, self._queues, self._attempts)
 
     def _refresh(self) -> None:
         """After leases have come or gone: what to fetch from, and what to be woken for."""
@@ -127,15 +132,15 @@ class Attachment:
         held = self.member.assigned.values()
         self._queues = {a.number: a.queue for a in held}
         self._attempts = {a.number: tuple(a.attempts) for a in held if a.attempts}
-        self._active = [a for a in held if not a.revoked and not a.paused]
-        at = layout.QUEUE_MAX_OFFSET
-        self._places = [(self.session.board.queue_at(a.number) + at, a) for a in self._active]
+        self._fetcher.follow(held)
         self._nothing = MessageBatch(_NOTHING, 0, self._queues, self._attempts)
         self._announce_interest()
 
     def _announce_interest(self) -> None:
         arena = self.session.arena
-        numbers = np.array([a.number for a in self._active], np.uint32)
+        held = self.member.assigned.values()
+        active = [a.number for a in held if not a.revoked and not a.paused]
+        numbers = np.array(active, np.uint32)
         listed = numbers[: limits.INTEREST_MAX]
         arena[layout.INTEREST_AT : layout.INTEREST_AT + 4 * listed.size] = listed.view(np.uint8)
         count = np.array([numbers.size], np.uint32).view(np.uint8)
@@ -144,27 +149,30 @@ class Attachment:
     # ----------------------------------------------------------------------------------- sleeping
 
     def wait(self, deadline_ns: int) -> bool:
-        """Sleep until there is something to fetch or a notice; False when the time is up."""
+        """Sleep until there may be something to fetch or to hear; False when the time is up."""
+        state, session = self._fetcher.state, self.session
+        if JIT_OFF:
+            return self._wait_in_python(deadline_ns)
+        while (left := deadline_ns - now_ns()) > 0:
+            found = session.sleep_by(poll.rest, state, left)
+            if found == poll.WOKEN:
+                return True
+            if found == poll.SPOKEN_TO:
+                session.look()
+                return True
+            session.check()
+        return False
+
+    def _wait_in_python(self, deadline_ns: int) -> bool:
         if now_ns() >= deadline_ns:
             return False
         try:
             return self.session.wait(deadline_ns, self._is_ready)
         finally:
-            self.session.arena[layout.ARENA_WAIT_ARMED] = 0
-            self.member.disarm()
+            poll.disarm(self._fetcher.state)
 
     def _is_ready(self) -> bool:
-        """Raise both flags, then look: the fence in the lane's arming is for both."""
-        self.session.arena[layout.ARENA_WAIT_ARMED] = 1
-        # SYNC POINT: sleep (other end: the reader rings those who wait)
-        if not self.member.arm():
-            return True
-        return self._has_more()
-
-    def _has_more(self) -> bool:
-        """True if a queue shows units beyond our position."""
-        word = self.session.board.word
-        return any(word(at) > assigned.position for at, assigned in self._places)
+        return not poll.arm(self._fetcher.state)
 
     def arm_for_select(self) -> None:
         """Make the bell readable from now on when something comes, or at once if it is there."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clients.message import Message, MessageQueue, ReceivedMessage
 from shm import layout
 from shm.groupwire import Attempts
-from shm.kernels import fetch
+from shm.kernels import fetch, poll
 from shm.messageid import format_host, offset_message_id
 from shm.properties import parse_properties
 
@@ -25,16 +25,49 @@ _host_text = lru_cache(maxsize=1024)(format_host)
 
 
 class Columns:
-    """Arrays with room for rows; the fetch kernel fills them, batches show parts of them."""
+    """Arrays with room for rows; the fetch kernel fills them, batches show parts of them.
+
+    All are parts of `memory`: whoever holds a view of one holds a reference to it.
+    """
 
     def __init__(self, rows: int, content_bytes: int) -> None:
         self.rows = rows
+        self.spare = True  # may be used again once no batch shows it
+        words = 2 * (rows + 1) + fetch.COLUMNS * rows
+        hosts_at = 8 * words
+        bodies_at = hosts_at + fetch.HOSTS_BYTES * rows
+        properties_at = bodies_at + content_bytes
+        self.memory = np.empty(properties_at + content_bytes, np.uint8)
+        numbers = self.memory[:hosts_at].view(np.int64)
+        self.body_offsets = numbers[: rows + 1]
+        self.property_offsets = numbers[rows + 1 : 2 * (rows + 1)]
+        self.body_offsets[0] = self.property_offsets[0] = 0
+        self.numbers = numbers[2 * (rows + 1) :]
+        self.hosts = self.memory[hosts_at:bodies_at]
+        self.bodies = self.memory[bodies_at:properties_at]
+        self.properties = self.memory[properties_at:]
+        self.places = np.zeros(poll.COLUMN_WORDS, np.int64)
+        self.address = self.places.ctypes.data
+        self._note_places()
+
+    def _note_places(self) -> None:
+        """Where everything is, for kernels that take addresses."""
+        self.places[poll.BODIES] = self.bodies.ctypes.data
+        self.places[poll.BODY_ROOM] = self.bodies.size
+        self.places[poll.BODY_OFFSETS] = self.body_offsets.ctypes.data
+        self.places[poll.PROPERTIES] = self.properties.ctypes.data
+        self.places[poll.PROPERTY_ROOM] = self.properties.size
+        self.places[poll.PROPERTY_OFFSETS] = self.property_offsets.ctypes.data
+        self.places[poll.NUMBERS] = self.numbers.ctypes.data
+        self.places[poll.ROOM] = self.rows
+        self.places[poll.HOSTS] = self.hosts.ctypes.data
+
+    def grow(self, content_bytes: int) -> None:
+        """Other, larger memory for bodies and properties, of which there are none yet."""
+        self.spare = False
         self.bodies = np.empty(content_bytes, np.uint8)
         self.properties = np.empty(content_bytes, np.uint8)
-        self.body_offsets = np.zeros(rows + 1, np.int64)
-        self.property_offsets = np.zeros(rows + 1, np.int64)
-        self.numbers = np.empty(fetch.COLUMNS * rows, np.int64)
-        self.hosts = np.zeros(fetch.HOSTS_BYTES * rows, np.uint8)
+        self._note_places()
 
     def column(self, number: int, count: int) -> Words:
         """The first `count` words of one column."""
@@ -88,14 +121,25 @@ class MessageBatch(Sequence[Message]):
         self._count = count
         self._queues = queues
         self._attempts = attempts
-        self.bodies = ByteColumn(columns.bodies, columns.body_offsets[: count + 1])
-        self.raw_properties = ByteColumn(columns.properties, columns.property_offsets[: count + 1])
-        self._body_view = self.bodies.buffer.data
-        self._property_view = self.raw_properties.buffer.data
-        self._host_view = columns.hosts.data
 
     def __len__(self) -> int:
         return self._count
+
+    @cached_property
+    def bodies(self) -> ByteColumn:
+        """Bodies, as views of one buffer."""
+        return ByteColumn(self._columns.bodies, self._columns.body_offsets[: self._count + 1])
+
+    @cached_property
+    def raw_properties(self) -> ByteColumn:
+        """Properties as stored (SF-27)."""
+        offsets = self._columns.property_offsets[: self._count + 1]
+        return ByteColumn(self._columns.properties, offsets)
+
+    @cached_property
+    def _views(self) -> tuple[memoryview, memoryview, memoryview]:
+        """Bodies, properties and hosts."""
+        return self.bodies.buffer.data, self.raw_properties.buffer.data, self._columns.hosts.data
 
     @cached_property
     def queue_offsets(self) -> Words:
@@ -201,19 +245,20 @@ class MessageBatch(Sequence[Message]):
 
     def _message(self, row: int) -> Message:
         number, offset, position, born_ms, store_ms, reconsumed, flags, *span = self._rows[row]
+        bodies, properties, hosts = self._views
         queue = self._queues[number]
-        stored = parse_properties(bytes(self._property_view[span[2] : span[3]]))
+        stored = parse_properties(bytes(properties[span[2] : span[3]]))
         begun = 0
         if self._attempts:
             ranges = self._attempts.get(number, ())
             begun = sum(count for first, end, count in ranges if first <= offset < end)
-        born, store = self._hosts(row, flags)
+        born, store = _hosts(hosts, row, flags)
         stored.pop("__CRC32#", None)
         tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
         unique = stored.pop("UNIQ_KEY", "")
         return ReceivedMessage(
             queue.topic,
-            bytes(self._body_view[span[0] : span[1]]),
+            bytes(bodies[span[0] : span[1]]),
             tag=tag,
             keys=tuple(keys.split()),
             properties=stored,
@@ -225,14 +270,6 @@ class MessageBatch(Sequence[Message]):
             born_host=_host_text(born),
             delivery_attempt=reconsumed + 1 + begun,
         )
-
-    def _hosts(self, row: int, flags: int) -> tuple[bytes, bytes]:
-        """Born and store host as stored."""
-        at = row * fetch.HOSTS_BYTES
-        both = bytes(self._host_view[at : at + fetch.HOSTS_BYTES])
-        born = layout.HOST_BYTES_V6 if flags & layout.SYS_BORN_V6 else layout.HOST_BYTES_V4
-        store = layout.HOST_BYTES_V6 if flags & layout.SYS_STORE_V6 else layout.HOST_BYTES_V4
-        return both[:born], both[fetch.STORE_HOST_AT : fetch.STORE_HOST_AT + store]
 
     def to_arrow(self) -> pa.RecordBatch:
         """The same as an Arrow batch; bodies are not copied. Needs pyarrow."""
@@ -255,3 +292,12 @@ class MessageBatch(Sequence[Message]):
                 "delivery_attempt": pa.array(self.delivery_attempts, pa.int32()),
             }
         )
+
+
+def _hosts(hosts: memoryview, row: int, flags: int) -> tuple[bytes, bytes]:
+    """Born and store host of a row as stored."""
+    at = row * fetch.HOSTS_BYTES
+    both = bytes(hosts[at : at + fetch.HOSTS_BYTES])
+    born = layout.HOST_BYTES_V6 if flags & layout.SYS_BORN_V6 else layout.HOST_BYTES_V4
+    store = layout.HOST_BYTES_V6 if flags & layout.SYS_STORE_V6 else layout.HOST_BYTES_V4
+    return both[:born], both[fetch.STORE_HOST_AT : fetch.STORE_HOST_AT + store]

@@ -16,6 +16,7 @@ from clients.message import Message, MessageQueue, check_topic
 from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
 from shm.filter import EVERYTHING, TagFilter, parse_tags
 from shm.groupwire import ConsumeFrom
+from shm.kernels import poll
 
 __all__ = ["ConsumeFrom", "MessageBatch", "PullConsumer"]
 
@@ -79,14 +80,9 @@ class PullConsumer:
         (the next call joins again), Corrupt, StoreFailed.
         """
         self._require_open()
-        if self.auto_commit:
-            self._pass_all()
-        batch = self._collect(max_messages, _deadline(timeout))
-        for assigned in self._member.assigned.values():
-            assigned.delivered = assigned.begun = max(assigned.delivered, assigned.position)
-        if len(batch):
-            self._guarded(Attachment.report)
-        elif self._selected:
+        mode = poll.HAND_OUT | poll.PASS if self.auto_commit else poll.HAND_OUT
+        batch = self._collect(max_messages, mode, timeout)
+        if self._selected and not len(batch):
             self._guarded(Attachment.arm_for_select)
         return batch
 
@@ -94,7 +90,7 @@ class PullConsumer:
         """Messages for ever; with `auto_commit` each is passed when the next one is asked for."""
         while True:
             self._require_open()
-            yield from self._loop_over(self._collect(LOOP_MESSAGES, _FOREVER_NS))
+            yield from self._loop_over(self._collect(LOOP_MESSAGES, 0, None))
 
     def _loop_over(self, batch: MessageBatch) -> Iterator[Message]:
         fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
@@ -110,7 +106,7 @@ class PullConsumer:
                 self._guarded(Attachment.attend)
             assigned, generation = fetched[numbers[row]]
             if self._holds(assigned, generation):
-                assigned.delivered = offsets[row] + 1
+                assigned.words[poll.DELIVERED] = offsets[row] + 1
                 yield batch[row]
                 self._pass(assigned, generation)
         for assigned, generation in fetched.values():  # what tags kept away behind the last row
@@ -202,22 +198,24 @@ class PullConsumer:
 
     # ----------------------------------------------------------------------- fetching and waiting
 
-    def _collect(self, rows: int, deadline_ns: int) -> MessageBatch:
+    def _collect(self, rows: int, mode: int, timeout: float | None) -> MessageBatch:
         """Fetch; if nothing is there, wait. Attaches again if the broker has gone."""
-        gone_since = 0
+        gone_since = deadline_ns = 0
         while True:
             try:
-                attachment = self._attachment or self._attach(self._member.places())
+                attachment = self._attachment or self._attach_again(mode)
                 gone_since = 0
-                attachment.attend()
-                batch = attachment.fetch(rows)
+                batch = attachment.take(rows, mode)
                 if len(batch):
-                    return batch  # the caller reports what is passed with what is begun
-                attachment.report()
+                    self._guarded(Attachment.report_untabled)
+                    return batch
+                attachment.report_untabled()
+                deadline_ns = deadline_ns or _deadline(timeout)
                 if not attachment.wait(deadline_ns):
                     return batch
             except BrokerGone:
                 self._lose()
+                deadline_ns = deadline_ns or _deadline(timeout)
                 gone_since = gone_since or now_ns()
                 if now_ns() >= min(deadline_ns, gone_since + REATTACH_NS):
                     raise
@@ -248,6 +246,11 @@ class PullConsumer:
         self._member, before = attachment.member, getattr(self, "_member", None)
         self._lost_before += before.lost_commits if before else 0
         return attachment
+
+    def _attach_again(self, mode: int) -> Attachment:
+        if mode & poll.PASS:
+            self._pass_all()  # all of it was returned: a poll that fails hands nothing out
+        return self._attach(self._member.places())
 
     def _guarded(self, act: Callable[[Attachment], None]) -> None:
         """Do something that a broker's end may cut short; `_collect` attaches again."""

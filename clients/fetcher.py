@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,11 +17,17 @@ from shm.board import Board
 from shm.codes import Stop
 from shm.errors import Corrupt
 from shm.filter import TagFilter
-from shm.kernels import fetch
+from shm.kernels import fetch, poll
 from shm.ranges import Stretch
 
 CONTENT_BYTES: Final = 4 << 20
-_POOL_MAX: Final = 4
+_LARGE_MAX: Final = 4
+#: Few messages go into small columns: whoever keeps the batch keeps little memory.
+_SMALL_ROWS: Final = 256
+_SMALL_BYTES: Final = 256 << 10
+_SMALL_MAX: Final = 16
+#: Queues whose files are kept mapped for the kernel: a process may have 65,530 maps.
+_UNITS_MAX: Final = 1024
 
 
 class _TagTable:
@@ -37,44 +43,33 @@ class _TagTable:
         self.words = table.reshape(-1)
         self.texts = np.frombuffer(b"".join(text for _, text in ordered), np.uint8)
         self.selective = int(chosen.selective)
+        self.addresses = (self.words.ctypes.data, self.texts.ctypes.data)
 
 
 class ColumnPool:
     """Columns that no batch shows any more are used again: fresh memory costs page faults."""
 
-    def __init__(self) -> None:
-        self._pool: list[Columns] = []
+    def __init__(self, most: int) -> None:
+        self._most = most
         # How many references an unused one has differs between versions of Python.
-        self._pool.append(Columns(1, 8))
+        self._pool: list[Columns] = [Columns(1, 8)]
         for columns in self._pool:
-            self._unused = _references(columns)
+            self._unused = (sys.getrefcount(columns), sys.getrefcount(columns.memory))
 
     def take(self, rows: int, content_bytes: int) -> Columns:
         """Columns with room for so many rows, and at least so many bytes of bodies."""
         for columns in self._pool:
-            fits = columns.rows == rows and columns.bodies.size >= content_bytes
-            if fits and _references(columns) == self._unused:
-                return columns
+            if columns.rows == rows and columns.bodies.size >= content_bytes and columns.spare:
+                held = (sys.getrefcount(columns), sys.getrefcount(columns.memory))
+                if held == self._unused:
+                    return columns
         fresh = Columns(rows, content_bytes)
-        self._pool = [*self._pool[-(_POOL_MAX - 1) :], fresh]
+        self._pool = [fresh, *self._pool[: self._most - 1]]
         return fresh
 
 
-def _references(columns: Columns) -> tuple[int, ...]:
-    """References to columns and to each of its arrays; views and memoryviews count."""
-    return (
-        sys.getrefcount(columns),
-        sys.getrefcount(columns.bodies),
-        sys.getrefcount(columns.properties),
-        sys.getrefcount(columns.body_offsets),
-        sys.getrefcount(columns.property_offsets),
-        sys.getrefcount(columns.numbers),
-        sys.getrefcount(columns.hosts),
-    )
-
-
 class Fetcher:
-    """Fetches for one session."""
+    """Fetches for one session: the common way in one kernel call, the rest here."""
 
     def __init__(self, board: Board, files: LogFiles, filters: Mapping[str, TagFilter]) -> None:
         """`filters` by topic."""
@@ -82,35 +77,97 @@ class Fetcher:
         self._files = files
         self._tables = {topic: _TagTable(chosen) for topic, chosen in filters.items()}
         self._form = np.zeros(fetch.FORM_WORDS, np.int64)
-        self._pool = ColumnPool()
+        self._small = ColumnPool(_SMALL_MAX)
+        self._large = ColumnPool(_LARGE_MAX)
         self._content_bytes = CONTENT_BYTES
         self._turn = 0
         self._segment: tuple[int, NDArray[np.uint8]] = (0, np.empty(0, np.uint8))
         self._stretch = Stretch(0, 0, False)
+        self._active: list[Assigned] = []
+        self._rows: list[NDArray[np.int64]] = []  # whose addresses are in the state
+        self._row_places = np.zeros(0, np.int64)
+        self._units: dict[int, NDArray[np.uint8]] = {}  # by queue: the file that its row means
+        self.state = np.zeros(poll.STATE_WORDS, np.int64)
+        self._words = self.state.data  # quicker, one by one
+        self._board_bytes = board.array()
+        self._words[poll.BOARD] = self._board_bytes.ctypes.data
+        self._words[poll.FORM] = self._form.ctypes.data
+        self._words[poll.OWN] = self.state.ctypes.data
 
-    def fetch(self, queues: Sequence[Assigned], rows: int) -> tuple[Columns, int]:
-        """Fill columns from queues in turn, each at most its share, then whatever is left.
+    def attach(
+        self, arena: NDArray[np.uint8], lane: NDArray[np.int64], sockets: Sequence[int]
+    ) -> None:
+        """Use a session's arena, the words of its groups lane, its bell and control socket."""
+        self._session_memory = (arena, lane)
+        self._words[poll.ARENA] = arena.ctypes.data
+        self._words[poll.LANE] = lane.ctypes.data
+        for index, descriptor in enumerate(sockets):
+            self._words[poll.DESCRIPTORS + index] = descriptor
 
-        Moves `position` of each queue. Returns columns and rows. Raises Corrupt if the very first
-        message in its way is damaged; what lies before a damage is returned first.
+    def follow(self, held: Iterable[Assigned]) -> None:
+        """Fetch from these queues from now on, as far as they are neither revoked nor paused."""
+        queues = list(held)
+        self._active = [a for a in queues if not a.revoked and not a.paused]
+        for assigned in queues:
+            table = self._tables[assigned.queue.topic]
+            words = assigned.words
+            words[poll.PLACE] = self._board.queue_at(assigned.number)
+            words[poll.ACTIVE] = not assigned.revoked and not assigned.paused
+            words[poll.TAGS], words[poll.TAG_BYTES] = table.addresses
+            words[poll.TAG_COUNT] = table.words.size // fetch.TAG_WORDS
+            words[poll.FILTER] = table.selective
+        numbers = {assigned.number for assigned in queues}
+        self._units = {n: units for n, units in self._units.items() if n in numbers}
+        self._rows = [assigned.row for assigned in queues]
+        self._row_places = np.array([row.ctypes.data for row in self._rows], np.int64)
+        self._words[poll.QUEUES] = self._row_places.ctypes.data
+        self._words[poll.COUNT] = len(queues)
+
+    def poll(self, rows: int, mode: int, *, restless: bool, attended: bool = False) -> int:
+        """Rows fetched into `columns`, up to so many, or poll.ATTEND; `mode` as poll.MODE.
+
+        Moves `position` of each queue. Raises Corrupt if the very first message in its way is
+        damaged; what lies before a damage is returned first.
         """
-        columns = self._pool.take(rows, self._content_bytes)
-        form = self._form
-        form[fetch.ROWS] = form[fetch.BODY_USED] = form[fetch.PROPERTIES_USED] = 0
+        words = self._words
+        self.columns = self._small.take(_SMALL_ROWS, _SMALL_BYTES)
+        words[poll.COLUMNS] = self.columns.address
+        words[poll.WANTED] = rows
+        words[poll.MODE] = mode
+        words[poll.ATTENTION] = restless
+        words[poll.ATTENDED] = attended
+        got = poll.poll(self.state)
+        if got >= poll.ATTEND:
+            return got
+        no_room = words[poll.STOP] == Stop.LIMIT and not self._form[fetch.ROWS]
+        if got == poll.CROWDED or no_room:
+            self.columns = self._large.take(rows, self._content_bytes)
+            words[poll.COLUMNS] = self.columns.address
+            words[poll.ATTENDED] = True
+            got = poll.poll(self.state)
+        if got == poll.STOPPED:
+            got = poll.hand_out(self.state, self._fetch(rows))
+        return got
+
+    def _fetch(self, rows: int) -> int:
+        """Go on where the kernel has stopped: other files, segments, stretches, and damage."""
+        columns, form = self.columns, self._form
+        rows = min(rows, columns.rows)
         self._turn += 1
-        start = self._turn % max(1, len(queues))
-        waiting = [*queues[start:], *queues[:start]]
+        start = self._turn % max(1, len(self._active))
+        waiting = [*self._active[start:], *self._active[:start]]
         while waiting and form[fetch.ROWS] < rows:
             share = max(1, (rows - int(form[fetch.ROWS])) // len(waiting))
             left = []
             for queue in waiting:
                 end = self._board.word(self._slot(queue) + layout.QUEUE_MAX_OFFSET)
+                share = min(share, rows - int(form[fetch.ROWS]))
                 if not self._fetch_queue(queue, min(end, queue.position + share), columns):
-                    return columns, int(form[fetch.ROWS])
+                    return int(form[fetch.ROWS])
                 if queue.position < end:
                     left.append(queue)
             waiting = left
-        return columns, int(form[fetch.ROWS])
+        return int(form[fetch.ROWS])
 
     def _slot(self, queue: Assigned) -> int:
         return self._board.queue_at(queue.number)
@@ -144,6 +201,7 @@ class Fetcher:
             )
         except FileNotFoundError:
             return self._missing(queue), False
+        self._keep(queue, int(form[fetch.CQ_BASE]), units)
         form[fetch.OFFSET], form[fetch.END_OFFSET] = queue.position, end
         form[fetch.QUEUE] = queue.number
         form[fetch.LOW] = self._board.word(layout.BOARD_LOW)
@@ -163,12 +221,19 @@ class Fetcher:
             queue.position += 1  # its record is gone, or going
         return stop, False
 
+    def _keep(self, queue: Assigned, base: int, units: NDArray[np.uint8]) -> None:
+        """Let the kernel read this file from now on."""
+        words = queue.words
+        if queue.number not in self._units and len(self._units) >= _UNITS_MAX:
+            words[poll.UNITS_HELD] = 0
+            return
+        self._units[queue.number] = units
+        words[poll.UNITS] = units.ctypes.data
+        words[poll.UNITS_HELD] = units.size // layout.CQ_UNIT_BYTES
+        words[poll.UNITS_BASE] = base
+
     def _call(self, topic: str, units: NDArray[np.uint8], columns: Columns) -> Stop:
         table = self._tables[topic]
-        self._form[fetch.LOG_BASE] = self._segment[0]
-        self._form[fetch.STRETCH_FROM] = self._stretch.start
-        self._form[fetch.STRETCH_END] = self._stretch.end
-        self._form[fetch.OURS] = self._stretch.ours
         self._form[fetch.FILTER] = table.selective
         return Stop(
             fetch.fetch(
@@ -188,15 +253,19 @@ class Fetcher:
 
     def _roll(self, queue: Assigned) -> Stop:
         wanted = int(self._form[fetch.WANTED_POSITION])
-        known, stretch = self._segment, self._stretch
-        self._stretch = self._files.ranges.stretch(wanted)
+        stretch = self._files.ranges.stretch(wanted)
         try:
-            self._segment = self._files.segment(wanted)
+            base, log = self._files.segment(wanted)
         except (FileNotFoundError, ValueError):
             return self._missing(queue)
-        same = known[0] == self._segment[0] and known[1] is self._segment[1]
-        if same and stretch == self._stretch:
+        if base == self._segment[0] and log is self._segment[1] and stretch == self._stretch:
             return Stop.INVALID  # inside by its name, behind the end by its length
+        self._segment, self._stretch = (base, log), stretch
+        self._words[poll.LOG], self._words[poll.LOG_BYTES] = log.ctypes.data, log.size
+        self._form[fetch.LOG_BASE] = base
+        self._form[fetch.STRETCH_FROM] = stretch.start
+        self._form[fetch.STRETCH_END] = stretch.end
+        self._form[fetch.OURS] = stretch.ours
         return Stop.ROLL
 
     def _missing(self, queue: Assigned) -> Stop:
@@ -209,8 +278,7 @@ class Fetcher:
         """Make room for one record larger than all columns so far."""
         wanted = int(self._form[fetch.WANTED_SIZE])
         self._content_bytes = max(self._content_bytes, wanted)
-        columns.bodies = np.empty(wanted, np.uint8)
-        columns.properties = np.empty(wanted, np.uint8)
+        columns.grow(wanted)
 
     def _damage(self, queue: Assigned) -> Corrupt:
         position = int(self._form[fetch.WANTED_POSITION])

@@ -1,23 +1,27 @@
 """A session's side of its group: leases as `groups` gives them, offsets as it is told them.
 
-Nothing here reads messages. Requests that only report go into the ring without waking `groups`: it
-looks there once a second, and after this process's death.
+Nothing here reads messages. Offsets are words of the arena (layout PROGRESS): `groups` looks there
+twice a second, and after this process's death. Queues beyond that table are told of in requests,
+which go into the ring without waking `groups`.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clients.message import MessageQueue
 from clients.session import Session
-from shm import errors, groupwire, layout
+from shm import errors, groupwire, layout, limits
 from shm.codes import ClientState
 from shm.controllane import ControlLane, End
 from shm.groupwire import Attempts
+from shm.kernels import poll, progress
 
 ANSWER_NS: Final = 30_000_000_000
 #: Reports wake `groups` no more often than this.
@@ -28,24 +32,44 @@ QUEUES_PER_REQUEST: Final = 256
 _RELEASED_KEPT: Final = 4096
 
 
-@dataclass(slots=True, eq=False)
+class _Offset:
+    """One of a queue's offsets, in the row of words that the poll's kernel moves."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, owner: Assigned, kind: type[Assigned]) -> int:
+        return owner.words[self._place]
+
+    def __set__(self, owner: Assigned, value: int) -> None:
+        owner.words[self._place] = value
+
+
 class Assigned:
     """A queue under lease. Each offset is that of the next message: to fetch, to hand out, ..."""
 
-    number: int  # of the board
-    queue: MessageQueue
-    lease: int
-    position: int  # to fetch
-    delivered: int  # to hand out
-    passed: int  # the application is done with all below
-    committed: int  # as sent last
-    begun: int  # the application has, or is about to get, all below
-    started: int  # `begun` as sent last
-    base: int  # the ledger's offset is not below
-    attempts: list[Attempts]
-    revoked: bool = False
-    paused: bool = False
-    generation: int = 0  # rises when rows fetched ahead are void
+    position = _Offset(poll.POSITION)  # to fetch
+    delivered = _Offset(poll.DELIVERED)  # to hand out
+    passed = _Offset(poll.PASSED)  # the application is done with all below
+    begun = _Offset(poll.BEGUN)  # the application has, or is about to get, all below
+
+    def __init__(self, number: int, queue: MessageQueue, lease: int, offset: int) -> None:
+        """`number` is the board's, `offset` the ledger's."""
+        self.number = number
+        self.queue = queue
+        self.lease = lease
+        self.row = np.zeros(poll.ROW_WORDS, np.int64)
+        self.words = self.row.data  # quicker, one by one
+        self.words[poll.NUMBER] = number
+        self.position = self.delivered = self.passed = self.begun = offset
+        self.base = offset  # the ledger's offset is not below
+        self.slot = -1  # of the progress table; -1: reported by requests, with
+        self.committed = offset  # what was sent last
+        self.started = offset  # and `begun` likewise
+        self.attempts: list[Attempts] = []
+        self.revoked = False
+        self.paused = False
+        self.generation = 0  # rises when rows fetched ahead are void
 
     def move_to(self, offset: int) -> None:
         """Go on at another place, whatever was fetched ahead."""
@@ -55,7 +79,7 @@ class Assigned:
 
     def pass_delivered(self) -> None:
         """The application is done with all that it was handed."""
-        self.passed = self.delivered
+        self.words[poll.PASSED] = self.words[poll.DELIVERED]
 
 
 class GroupMember:
@@ -88,6 +112,8 @@ class GroupMember:
         self._released: dict[int, groupwire.Released] = {}
         self._release_order: deque[int] = deque()
         self._rung_ns = 0
+        self._free = list(range(limits.PROGRESS_MAX - 1, -1, -1))  # slots of the progress table
+        self._untabled = 0  # queues without one
         self._revoking = False  # whether a queue may be waiting to be given back
         at = layout.ARENA_REVOKED
         self._revoked = session.arena[at : at + 8].view("<u8").data
@@ -104,7 +130,9 @@ class GroupMember:
 
     def commit(self) -> None:
         """Report, and wait until the offsets are in the ledger. Raises DiskFull, Timeout, ..."""
-        for items in self._to_report():
+        self._publish()
+        parts = self._to_report() or [[]]  # for the words alone a request says nothing but "now"
+        for items in parts if self.assigned else ():
             serial = self._next_serial()
             try:
                 self._ask(serial, _commit(serial, items))
@@ -121,15 +149,32 @@ class GroupMember:
 
     def report(self) -> None:
         """Say what has been passed and handed out since the last report, without waiting."""
-        for items in self._to_report():
+        self._publish()
+        self.report_untabled()
+
+    def report_untabled(self) -> None:
+        """The same for queues that have no words in the progress table."""
+        for items in self._to_report() if self._untabled else ():
             self._put(_commit(0, items))
             self._ring_now_and_then()
 
-    def _to_report(self) -> Iterable[list[Assigned]]:
+    def _publish(self) -> None:
+        arena = self.session.arena
+        for assigned in self.assigned.values():
+            at = assigned.words[poll.SLOT]
+            if at:
+                begun = max(assigned.begun, assigned.passed)
+                progress.note_progress(arena, at, assigned.passed, begun)
+
+    def _to_report(self) -> list[list[Assigned]]:
         """Queues with news, as many at a time as fit into a request."""
-        news = [a for a in self.assigned.values() if a.passed != a.committed or a.begun > a.started]
+        news = [
+            a
+            for a in self.assigned.values()
+            if a.slot < 0 and (a.passed != a.committed or a.begun > a.started)
+        ]
         size = QUEUES_PER_REQUEST
-        return (news[at : at + size] for at in range(0, len(news), size))
+        return [news[at : at + size] for at in range(0, len(news), size)]
 
     def _next_serial(self) -> int:
         self._serial += 1
@@ -183,17 +228,19 @@ class GroupMember:
             self._rung_ns = now
             self.session.groups_bell.ring()
 
-    def arm(self) -> bool:
-        """Ask for a ring at the next notice; False if there is one already."""
-        return self._lane.arm(ClientState.ARMED)
+    @property
+    def is_restless(self) -> bool:
+        """Whether `release_finished` may have something to do, or leases have come or gone."""
+        return self.changed or self._revoking
+
+    @property
+    def lane_words(self) -> NDArray[np.int64]:
+        """Private words of the lane: where it is, and how far it was read."""
+        return self._lane.words
 
     def is_notified(self) -> bool:
         """Whether `groups` has asked for something since `listen`; costs one load."""
         return self._revoked[0] != self._revoked_seen
-
-    def disarm(self) -> None:
-        """Awake again."""
-        self._lane.disarm()
 
     def listen(self) -> None:
         """Take all notices. Raises msgspec.DecodeError if the broker talks nonsense."""
@@ -238,11 +285,34 @@ class GroupMember:
         # What this object has passed before a broker's restart need not come again.
         known_end = max(row["max_offset"], row["next_offset"])
         start = passed if base <= offset <= passed <= known_end else offset
-        self.assigned[notice.queue] = Assigned(
-            notice.queue, queue, notice.lease, start, start, start, offset, start, start, offset,
-            notice.attempts,
-        )  # fmt: skip
+        if known:
+            self._drop(known)
+        assigned = Assigned(notice.queue, queue, notice.lease, offset)
+        assigned.position = assigned.delivered = assigned.passed = assigned.begun = start
+        assigned.attempts = notice.attempts
+        self._give_slot(assigned)
+        self.assigned[notice.queue] = assigned
         self.changed = True
+
+    def _give_slot(self, assigned: Assigned) -> None:
+        if not self._free:
+            self._untabled += 1
+            return
+        assigned.slot = self._free.pop()
+        assigned.words[poll.SLOT] = progress.open_slot(
+            self.session.arena, assigned.slot, assigned.lease, assigned.number, assigned.committed
+        )
+
+    def _drop(self, assigned: Assigned) -> None:
+        """Forget a queue whose lease is over, before anybody is told so."""
+        del self.assigned[assigned.number]
+        self.changed = True
+        if assigned.slot < 0:
+            self._untabled -= 1
+            return
+        progress.close_slot(self.session.arena, assigned.words[poll.SLOT])
+        assigned.words[poll.SLOT] = 0
+        self._free.append(assigned.slot)
 
     def _revoke(self, notice: groupwire.Revoke) -> None:
         known = self.assigned.get(notice.queue)
@@ -256,7 +326,7 @@ class GroupMember:
         self._put(self._join)
         for assigned in self.assigned.values():
             assigned.committed = assigned.started = -1
-        self.report()
+        self.report_untabled()
         for serial, request in list(self._unanswered.items()):
             if serial not in self._answers and request is not self._join:
                 self._put(request)
@@ -267,8 +337,7 @@ class GroupMember:
         for queue, lease in lost.items():
             known = self.assigned.get(queue)
             if known and known.lease == lease:
-                del self.assigned[queue]
-                self.changed = True
+                self._drop(known)
 
     def places(self) -> dict[MessageQueue, tuple[int, int]]:
         """What a member of the next session resumes by."""
@@ -285,8 +354,7 @@ class GroupMember:
                 continue
             released = groupwire.Released(assigned.number, assigned.lease, assigned.passed)
             self._remember(released)
-            del self.assigned[assigned.number]
-            self.changed = True
+            self._drop(assigned)
             self._put(released)
             self.session.groups_bell.ring()
 

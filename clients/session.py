@@ -15,7 +15,7 @@ from collections.abc import Callable
 from copy import copy
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
@@ -27,6 +27,10 @@ from shm.bell import EventBell
 from shm.board import attach_board
 from shm.codes import BrokerState
 from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: The longest sleep without a look at the board, whose broker may hang with its sockets open.
 _LOOK_NS: Final = 500_000_000
@@ -165,6 +169,34 @@ class Session:
         if timeout_ns < 10_000_000:
             return _readable(self.bell.fileno(), self._control.channel.fileno(), timeout_ns)
         return [descriptor for descriptor, _mask in self._sleeper.poll(timeout_ns / 1e6)]
+
+    def sleep_by(
+        self, sleep: Callable[[NDArray[np.int64], int], int], state: NDArray[np.int64], left_ns: int
+    ) -> int:
+        """Let a kernel sleep on both `descriptors`, no longer than until the next look is due.
+
+        Only for a session that one thread waits on. Raises Closed.
+        """
+        self._someone_polls = True  # before the look: `close` sets its word first, too
+        try:
+            if not self.is_open:
+                raise Closed(_CLOSED)
+            return sleep(state, min(left_ns, _LOOK_NS))
+        finally:
+            self._someone_polls = False
+            if not self.is_open:
+                with self._turn:
+                    self._turn.notify_all()
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The bell and the control socket."""
+        return self.bell.fileno(), self._control.channel.fileno()
+
+    @property
+    def is_live(self) -> bool:
+        """False once `check` would raise for what this object knows already."""
+        return self.is_open and self._why_over is None
 
     def fileno(self) -> int:
         """Readable when the bell was rung; for select, epoll or an event loop."""

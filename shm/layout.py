@@ -174,7 +174,7 @@ ARENA: Final = Struct(
             "durable_wanted", "u8", "ring when board.durable reaches this; 0 = nothing", "client"
         ),
         Field("interest_count", "u4", "queues in the list; more than INTEREST_MAX = any", "client"),
-        Field("interest_pad", "u4", "zero"),
+        Field("progress_count", "u4", "slots of the progress table that were ever used", "client"),
         Field("pad1", 104, "zero"),
         Field(
             "evicted", "u4", "1: this session is over, nothing here is read any more", "supervisor"
@@ -183,19 +183,43 @@ ARENA: Final = Struct(
         Field("revoked", "u8", "counts lease notices; checked before each delivery", "groups"),
         Field("pad3", 120, "zero"),
     ),
-    note="One session's memory: header, interest list, route table, writer lane, groups lane,"
-    " rings.",
+    note="One session's memory: header, interest list, progress table, route table, writer lane,"
+    " groups lane, rings.",
 )
 ARENA_BYTES: Final = ARENA.size
 ARENA_WAIT_ARMED: Final = ARENA.offset("wait_armed")
 ARENA_DURABLE_WANTED: Final = ARENA.offset("durable_wanted")
 ARENA_INTEREST_COUNT: Final = ARENA.offset("interest_count")
+ARENA_PROGRESS_COUNT: Final = ARENA.offset("progress_count")
 ARENA_EVICTED: Final = ARENA.offset("evicted")
 ARENA_REVOKED: Final = ARENA.offset("revoked")
 ARENA_MAGIC: Final = 0x6761_6E74_7279_4131  # "gantryA1"
 
 INTEREST_AT: Final = ARENA_BYTES  # u4 board queue numbers
-ROUTES_AT: Final = INTEREST_AT + 4 * limits.INTEREST_MAX
+PROGRESS_AT: Final = INTEREST_AT + 4 * limits.INTEREST_MAX
+
+PROGRESS: Final = Struct(
+    "progress_slot",
+    32,
+    (
+        Field(
+            "lease", "u8", "whose offsets these are; 0: nobody's, or just being changed", "client"
+        ),
+        Field("queue", "u8", "board queue number", "client"),
+        Field("committed", "i8", "next offset to consume; falls only by a seek", "client"),
+        Field("started", "i8", "messages below are handed out, or about to be", "client"),
+    ),
+    note="One for each queue under lease. `committed` is stored before `started` and loaded after"
+    " it: whatever is seen in between, all below `started` was begun. `groups` looks twice a second"
+    " at least, when it is rung, and when the session has ended.",
+)
+PROGRESS_BYTES: Final = PROGRESS.size
+PROGRESS_LEASE: Final = PROGRESS.offset("lease")
+PROGRESS_QUEUE: Final = PROGRESS.offset("queue")
+PROGRESS_COMMITTED: Final = PROGRESS.offset("committed")
+PROGRESS_STARTED: Final = PROGRESS.offset("started")
+
+ROUTES_AT: Final = PROGRESS_AT + PROGRESS_BYTES * limits.PROGRESS_MAX
 
 ROUTE: Final = Struct(
     "route",
@@ -693,8 +717,8 @@ TIMER_SLOT: Final = Struct(
 # -------------------------------------------------------------------------------------- all tables
 
 SHARED: Final = (
-    ENTRY, APPEND, COMPLETION, BATCH_COMPLETION, MESSAGE, LANE, ARENA, ROUTE, BOARD, PROCESS,
-    TOPIC, QUEUE,
+    ENTRY, APPEND, COMPLETION, BATCH_COMPLETION, MESSAGE, LANE, ARENA, PROGRESS, ROUTE, BOARD,
+    PROCESS, TOPIC, QUEUE,
 )  # fmt: skip
 STORE: Final = (
     RECORD, FILLER, CQ_UNIT, CQ_EXT_UNIT, BATCH_CQ_UNIT, CHECKPOINT,

@@ -20,6 +20,7 @@ BOARD_QUEUES_MAX: Final = 65_536
 ROUTES_MAX: Final = 1024
 ROUTE_BLOCK_BYTES_MAX: Final = 240
 INTEREST_MAX: Final = 1024  # queues a session can wait for by name; more = wake for any
+PROGRESS_MAX: Final = 1024  # queues whose offsets are words of the arena; those of more are told
 
 WRITER_UP_BYTES: Final = 1 << 20
 WRITER_DOWN_BYTES: Final = 1 << 19

@@ -45,7 +45,9 @@ if JIT_OFF or TYPE_CHECKING:
 
     def bytes_at(address: int) -> Bytes:
         """Memory at an address, like `raw`'s. Whoever gave the address holds the memory."""
-        return np.frombuffer(memoryview(_ANY_BYTES.from_address(int(address))), np.uint8)
+        place = _ANY_BYTES.from_address(int(address) or 8)  # numpy takes 0 for none; none is read
+        memory: Bytes = np.frombuffer(memoryview(place), np.uint8)
+        return memory
 
     def words_at(address: int) -> NDArray[np.int64]:
         """Words at an address, likewise."""

@@ -1,8 +1,8 @@
 """The agent that decides who owns a queue, and the only writer of offsets.
 
-A duty cycle: hear of sessions, take their requests, balance, put all changes into the ledger by one
-write, and only then tell anybody. Whatever was not told yet when this process dies is asked again:
-a replaced `groups` sends `Rejoin`, and sessions repeat what has not been answered.
+A duty cycle: hear of sessions, take their words and requests, balance, put all changes into the
+ledger by one write, and only then tell anybody. Whatever was not told yet when this process dies
+is asked again: a replaced `groups` sends `Rejoin`, and sessions repeat what has not been answered.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from workers.ledger import Ledger, open_ledger
 from workers.membership import Member, Membership, Move
 from workers.offsetfile import Exports, import_offsets
 from workers.peer import Peer
+from workers.reports import LOOK_NS, Reports
 from workers.session import Attached, Session, SessionTable
 
 REQUESTS_PER_CYCLE: Final = 256
@@ -59,7 +60,7 @@ class Groups:
         self.ledger = ledger
         self.board = board
         self.membership = Membership(ledger, board)
-        self.refused = 0
+        self.reports = Reports(self.membership, board)
         self.finished = False
         self.failed = False
         self._clock = clock
@@ -151,6 +152,7 @@ class Groups:
             return
         for _ in self._requests(peer, limits.GROUPS_UP_BYTES):
             pass  # what it had published counts, commits above all
+        self.reports.look(peer, self._clock.monotonic_ns())
         self.membership.leave(session, failed=True)
 
     def restore(self) -> None:
@@ -181,7 +183,10 @@ class Groups:
     def _serve(self, peer: Peer, now_ns: int) -> int:
         if peer.outbox:
             return 0  # no room for answers: its requests wait
-        self._end_stalled(peer, now_ns)
+        self.reports.look(peer, now_ns)
+        if self.reports.is_stalled(peer, now_ns, self._stall_ns):
+            self._cut_off(peer, "a started message is older than consume_timeout")
+            return 1
         return sum(1 for _ in self._requests(peer, REQUESTS_PER_CYCLE))
 
     def _requests(self, peer: Peer, most: int) -> Iterator[None]:
@@ -213,10 +218,11 @@ class Groups:
             case groupwire.Join():
                 self._join(peer, request)
             case groupwire.Commit():
-                self._commit(peer, request)
+                self.reports.commit(peer, request, self._clock.monotonic_ns())
             case groupwire.Released():
-                self._release(peer, request)
+                self.reports.release(peer, request)
             case groupwire.Leave():
+                self.reports.look(peer, self._clock.monotonic_ns())
                 self.membership.leave(peer.session.session, failed=False)
                 peer.outbox.append(groupwire.Left(request.serial))
 
@@ -225,7 +231,7 @@ class Groups:
         self.membership.topics.refresh()
         fault = self._fault_of(session, request)
         if fault:
-            self._refuse(1)
+            self.reports.refuse(1)
             peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", fault))
             return
         self.membership.join(session, request)
@@ -247,45 +253,6 @@ class Groups:
             return f"topic slots {unknown} do not exist" if unknown else "no topic subscribed"
         other = self.membership.group_of.get(session, name)
         return "" if other == name else f"this session is in group {other!r} already"
-
-    def _commit(self, peer: Peer, request: groupwire.Commit) -> None:
-        session = peer.session.session
-        lost: dict[int, int] = {}
-        for queue, offset in request.offsets.items():
-            peer.stalled_since.pop(queue, None)
-            if not self.membership.commit(session, queue, request.leases.get(queue, 0), offset):
-                lost[queue] = request.leases.get(queue, 0)
-        now_ns = self._clock.monotonic_ns()
-        for queue, offset in request.started.items():
-            lease = request.leases.get(queue, 0)
-            progress = self.membership.start(session, queue, lease, offset)
-            if progress is None:
-                lost[queue] = lease
-            elif progress.started > progress.committed:
-                peer.stalled_since.setdefault(queue, now_ns)
-        self._refuse(len(lost))
-        if request.serial or lost:
-            peer.outbox.append(groupwire.Committed(request.serial, lost))
-
-    def _release(self, peer: Peer, request: groupwire.Released) -> None:
-        session = peer.session.session
-        if request.offset >= 0:
-            self.membership.commit(session, request.queue, request.lease, request.offset)
-        peer.stalled_since.pop(request.queue, None)
-        self.membership.release(session, request.queue, request.lease)
-
-    def _refuse(self, count: int) -> None:
-        self.refused += count
-        self._count(self.board.process_at(Role.GROUPS), "refused", count)
-
-    def _end_stalled(self, peer: Peer, now_ns: int) -> None:
-        """A message started too long ago ends the session if others could take the queue."""
-        since = min(peer.stalled_since.values(), default=now_ns)
-        if now_ns - since < self._stall_ns:
-            return
-        group = self.membership.groups.get(self.membership.group_of.get(peer.session.session, ""))
-        if group and len(group.members) > 1:
-            self._cut_off(peer, "a started message is older than consume_timeout")
 
     # ----------------------------------------------------------------------------------- notices
 
@@ -359,9 +326,10 @@ class Groups:
             return max(1, self._retry_ns - now_ns)
         if any(not peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()):
             return 0
+        idle_ns = LOOK_NS if any(peer.uses_words for peer in self._peers.values()) else IDLE_NS
         if not self.ledger.unsynced:
-            return IDLE_NS
-        return min(IDLE_NS, max(1, self._synced_ns + SYNC_NS - now_ns))
+            return idle_ns
+        return min(idle_ns, max(1, self._synced_ns + SYNC_NS - now_ns))
 
     def disarm(self) -> None:
         """Awake again."""

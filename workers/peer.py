@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from shm import groupwire, layout
+import numpy as np
+
+from shm import groupwire, layout, limits
 from shm.controllane import ControlLane, End
+from shm.kernels import progress
 from workers.session import Session
 
 DISK_FULL = (
@@ -25,7 +28,14 @@ class Peer:
         self.lane = ControlLane(session.arena, session.plan.groups, End.AGENT)
         self.outbox: deque[groupwire.AnyNotice] = deque()
         self.joined: list[int] = []  # serials to be answered once queues are dealt out
+        self.slots_seen = np.zeros(progress.SLOT_WORDS * limits.PROGRESS_MAX, np.int64)
         self.stalled_since: dict[int, int] = {}  # queue -> when its oldest message was started
+
+    @property
+    def uses_words(self) -> bool:
+        """Whether there may be offsets in the session's progress table."""
+        at = layout.ARENA_PROGRESS_COUNT
+        return bool(self.session.arena[at : at + 4].any())
 
     def adopt(self) -> bool:
         """Count this takeover in the lane; True if another `groups` served it before."""

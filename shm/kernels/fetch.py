@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
+    #: Units and how many, a segment and its bytes, tags, how many, and their texts.
+    Sources = tuple[Bytes, int, Bytes, int, Words, int, Bytes]
+    #: Bodies, their room and offsets; properties, their room and offsets; columns, rows, hosts.
+    Targets = tuple[Bytes, int, Words, Bytes, int, Words, Words, int, Bytes]
 
 DONE = int(Stop.DONE)
 LIMIT = int(Stop.LIMIT)
@@ -236,36 +240,41 @@ def fetch(
     segment or stretch: WANTED_POSITION), REMOVED (it is below LOW) or INVALID (it is not what its
     unit says).
     """
+    sources = (
+        machine.raw(units), units.size // CQ_UNIT_BYTES, machine.raw(log), log.size,
+        machine.raw(tags), tags.size // TAG_WORDS, machine.raw(tag_bytes),
+    )  # fmt: skip
+    targets = (
+        machine.raw(bodies), bodies.size, machine.raw(body_offsets),
+        machine.raw(properties), properties.size, machine.raw(property_offsets),
+        machine.raw(columns), hosts.size // HOSTS_BYTES, machine.raw(hosts),
+    )  # fmt: skip
+    return fetch_run(machine.raw(form), sources, targets)
+
+
+@kernel()
+def fetch_run(form: Words, sources: Sources, targets: Targets) -> int:
+    """`fetch` over raw memory."""
+    units, held, log, limit, tags, tag_count, tag_bytes = sources
+    bodies, body_room, body_offsets = targets[0], targets[1], targets[2]
+    properties, property_room, property_offsets = targets[3], targets[4], targets[5]
+    columns, room, hosts = targets[6], targets[7], targets[8]
     base = form[CQ_BASE]
-    held = units.size // CQ_UNIT_BYTES
     stop = DONE
     while stop == DONE and form[OFFSET] < form[END_OFFSET]:
         index = form[OFFSET] - base
         if index < 0 or index >= held:
             return TRUNCATED
-        _ask_ahead(
-            machine.raw(units), index * CQ_UNIT_BYTES, min(held, form[END_OFFSET] - base) - index,
-            machine.raw(log), log.size, form[LOG_BASE],
-        )  # fmt: skip
-        stop = _fetch_one(
-            machine.raw(units), index * CQ_UNIT_BYTES, machine.raw(log), log.size,
-            machine.raw(form), machine.raw(tags), tags.size // TAG_WORDS, machine.raw(tag_bytes),
-        )  # fmt: skip
+        at = index * CQ_UNIT_BYTES
+        left = min(held, form[END_OFFSET] - base) - index
+        _ask_ahead(units, at, left, log, limit, form[LOG_BASE])
+        stop = _fetch_one(units, at, log, limit, form, tags, tag_count, tag_bytes)
         if stop == LIMIT:
-            room = hosts.size // HOSTS_BYTES
-            if form[ROWS] >= room or not _fits(
-                machine.raw(form), bodies.size, properties.size, form[WANTED_SIZE]
-            ):
+            if form[ROWS] >= room or not _fits(form, body_room, property_room, form[WANTED_SIZE]):
                 return LIMIT
-            row = machine.shift(machine.raw(form), ROW_AT)
-            _take_numbers(
-                machine.raw(log), machine.raw(form), row, machine.raw(columns), room,
-                machine.raw(hosts),
-            )  # fmt: skip
-            _take_bytes(
-                machine.raw(log), machine.raw(form), row, machine.raw(bodies),
-                machine.raw(body_offsets), machine.raw(properties), machine.raw(property_offsets),
-            )  # fmt: skip
+            row = machine.shift(form, ROW_AT)
+            _take_numbers(log, form, row, columns, room, hosts)
+            _take_bytes(log, form, row, bodies, body_offsets, properties, property_offsets)
             form[ROWS] += 1
             stop = DONE
         if stop == DONE:

@@ -13,7 +13,7 @@ from brokerd.appender import Appender
 from brokerd.commitlog import CommitLog
 from brokerd.flusher import Flusher
 from brokerd.producers import Producers
-from shm import layout
+from shm import layout, limits
 from shm.kernels import frames
 from shm.kernels.words import store_word
 from workers.groups import Groups
@@ -107,6 +107,19 @@ def told_before_written() -> None:
     put_over(Groups, "_tell", forgetful)
 
 
+def words_of_the_dead_unread() -> None:
+    """`groups` does not look at what a session's words say once it has ended."""
+
+    def hasty(groups: Groups, session: int) -> None:
+        peer = groups._peers.pop(session, None)
+        if peer is not None:
+            for _ in groups._requests(peer, limits.GROUPS_UP_BYTES):
+                pass
+            groups.membership.leave(session, failed=True)
+
+    put_over(Groups, "_detach", hasty)
+
+
 def batch_in_pieces() -> None:
     """The writer appends record by record, so that a batch can be there in part."""
     append = Appender._append
@@ -144,5 +157,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         visible_before_durable,
         told_before_written,
         batch_in_pieces,
+        words_of_the_dead_unread,
     )
 }

@@ -89,6 +89,8 @@ class World:
             return False
         if board.word(layout.BOARD_DISPATCHED) < board.word(layout.BOARD_APPENDED):
             return False
+        if any(table.unheard for table in self.machine.tables.values()):
+            return False  # a dead producer's ring is emptied when its end is heard of
         for topic in board.topics():
             if topic.name not in TOPICS:
                 continue

@@ -57,6 +57,7 @@ WITHIN = {
     "forgotten_with_its_session": (40, "drop_a_connection"),
     "visible_before_durable": (20, "all"),
     "told_before_written": (30, "kill_at_a_mark,kill_at_a_call,kill_everything"),
+    "words_of_the_dead_unread": (120, "change_members"),
     "batch_in_pieces": (250, "die_together_at_a_mark"),
 }
 

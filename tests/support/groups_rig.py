@@ -8,6 +8,7 @@ from typing import TypeVar
 from shm import groupwire, layout
 from shm.board import Board
 from shm.controllane import ControlLane, End
+from shm.kernels import progress
 from tests.support.faults import FaultPlan
 from tests.support.memory_sessions import MemorySessions, memory_board, memory_session
 from tests.support.simclock import SimClock
@@ -28,6 +29,7 @@ class Hand:
         self.number = session.session
         self.lane = ControlLane(session.arena, session.plan.groups, End.CLIENT)
         self.leases: dict[int, int] = {}
+        self._slots: dict[int, tuple[int, int]] = {}  # queue -> place and lease of its words
         self.granted: dict[int, groupwire.Granted] = {}
         self.revoked: set[int] = set()
         self.heard: list[groupwire.AnyNotice] = []
@@ -72,6 +74,16 @@ class Hand:
         """Mark messages as handed out, as `start(q0=5)`."""
         started = {int(name[1:]): offset for name, offset in nexts.items()}
         self.say(groupwire.Commit(0, self.leases, started=started))
+
+    def note(self, **words: tuple[int, int]) -> None:
+        """Say by words alone what is committed and started, as `note(q0=(5, 7))`."""
+        for name, (committed, started) in words.items():
+            queue, lease = int(name[1:]), self.leases[int(name[1:])]
+            if self._slots.get(queue, (0, 0))[1] != lease:
+                at = progress.open_slot(self.session.arena, queue, lease, queue, committed)
+                self._slots[queue] = (at, lease)
+            at = self._slots[queue][0]
+            progress.note_progress(self.session.arena, at, committed, started)
 
     def release(self, queue: int, offset: int = -1) -> None:
         """Give a queue back."""

@@ -28,6 +28,11 @@ class MemorySessions:
         events, self._events = self._events, []
         return events
 
+    @property
+    def unheard(self) -> bool:
+        """Whether somebody has come or gone since the agent last asked."""
+        return bool(self._events)
+
     def stopping(self) -> bool:
         """True once `stop` was set."""
         return self.stop

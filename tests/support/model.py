@@ -103,6 +103,7 @@ class Model:
         self.durable = 0  # the highest position that was ever published as durable
         self.held: dict[tuple[str, QueueName], int] = {}  # (group, queue) -> live session
         self.committed: dict[tuple[str, QueueName], int] = {}  # acknowledged by groups
+        self.left: dict[tuple[str, QueueName], int] = {}  # words of sessions that have ended
         self.consumed: dict[tuple[str, QueueName], dict[int, bytes]] = defaultdict(dict)
         self.log: list[Stored] = []
         self.vandals: set[str] = set()  # producers of whose messages nothing is known
@@ -140,8 +141,12 @@ class Model:
         )
         self.consumed[group, queue][offset] = record.body
 
-    def granted(self, group: str, queue: QueueName, session: int) -> None:
-        """A session believes from now on that it owns a queue."""
+    def granted(self, group: str, queue: QueueName, session: int, offset: int) -> None:
+        """A session believes from now on that it owns a queue, to go on with at an offset."""
+        left = self.left.pop((group, queue), 0)
+        what = f"{queue} of {group} goes on at {offset}, its last holder's words said {left}"
+        require(offset >= left, "P5", what)
+        self.tally["words kept"] += left > 0
         other = self.held.get((group, queue), session)
         require(other == session, "P5", f"{queue} of {group} is leased to {other} and {session}")
         self.held[group, queue] = session
@@ -150,6 +155,14 @@ class Model:
         """A session has finished with a queue."""
         if self.held.get((group, queue)) == session:
             del self.held[group, queue]
+
+    def left_behind(self, group: str, queue: QueueName, committed: int) -> None:
+        """A session ended while `groups` was there to see what its words say."""
+        self.left[group, queue] = committed
+
+    def groups_over(self) -> None:
+        """What only `groups` had seen may be gone with it."""
+        self.left.clear()
 
     def session_over(self, session: int) -> None:
         """A session has ended, with all that it owned."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shm import groupwire, layout
 from shm.codes import AgentState, Role
 from shm.controllane import ControlLane, End
+from shm.kernels import progress
 from shm.record import OWN, Record, parse_record
 from tests.support.model import Model, QueueName
 from tests.support.simbell import SimBell
@@ -82,6 +83,7 @@ class SimConsumer(SimClient):
         super().__init__(name, machine)
         self.group = group
         self.owned: dict[int, tuple[int, int]] = {}  # board queue -> (lease, next offset)
+        self._slots: dict[int, int] = {}  # board queue -> slot of the progress table
         self._outbox: deque[Any] = deque()
         self._serial = 0
         self._asked: dict[int, dict[int, int]] = {}  # serial of a commit -> offsets
@@ -91,8 +93,13 @@ class SimConsumer(SimClient):
         self._storage = machine.storage_for(name)
 
     def session_over(self) -> None:
-        """All leases are over."""
+        """All leases are over; `groups`, if it lives, has seen what the words say."""
+        if self.session is not None and self.machine.groups_lives:
+            for queue in self.owned:
+                committed = self._word(self.session, queue, layout.PROGRESS_COMMITTED)
+                self.model.left_behind(self.group, self._name(queue), committed)
         super().session_over()
+        self._slots.clear()
         self.owned.clear()
         self._released.clear()
         self._outbox.clear()
@@ -110,8 +117,8 @@ class SimConsumer(SimClient):
         for queue in list(self.owned):
             if self.dice.random() < 0.6:
                 worked = self._read(queue, session) or worked
-        if self.owned and worked and self.dice.random() < 0.3:
-            self._commit()
+        if self.owned and worked and self.dice.random() < 0.5:
+            self._commit(session)
         if not worked:
             self._asleep = self._may_sleep(session)
 
@@ -155,8 +162,13 @@ class SimConsumer(SimClient):
         held = self.owned.get(queue)
         # A replaced `groups` repeats itself, perhaps about what has been given back since.
         if not self._repeat_release(queue, lease) and (held is None or held[0] != lease):
-            self.model.granted(self.group, self._name(queue), session.session)
+            if queue in self._slots:
+                self._close_slot(queue, session)
+            self.model.granted(self.group, self._name(queue), session.session, offset)
             self.owned[queue] = (lease, offset)
+            slot = min(set(range(len(self._slots) + 1)) - set(self._slots.values()))
+            self._slots[queue] = slot
+            progress.open_slot(session.arena, slot, lease, queue, offset)
 
     def _speak(self) -> bool:
         lane = self._lane
@@ -173,6 +185,7 @@ class SimConsumer(SimClient):
         if self._repeat_release(queue, lease) or held is None or held[0] != lease:
             return
         del self.owned[queue]
+        self._close_slot(queue, session)
         self.model.gave_back(self.group, self._name(queue), session.session)
         released = self._released[queue, lease] = groupwire.Released(queue, lease, held[1])
         self._outbox.append(released)
@@ -190,6 +203,8 @@ class SimConsumer(SimClient):
         lease, offset = self.owned[queue]
         if offset >= board.word(board.queue_at(queue) + layout.QUEUE_MAX_OFFSET):
             return False
+        committed = self._word(session, queue, layout.PROGRESS_COMMITTED)
+        progress.note_progress(session.arena, self._at(queue), committed, offset + 1)
         record = self._fetch(self._name(queue), offset)
         self.model.consumer_read(self.group, self._name(queue), offset, record)
         self.owned[queue] = (lease, offset + 1)
@@ -211,12 +226,26 @@ class SimConsumer(SimClient):
         assert record.queue_offset == offset, f"unit {offset} of {name}: {record}"
         return record
 
-    def _commit(self) -> None:
-        self._serial += 1
+    def _commit(self, session: Session) -> None:
+        """Pass all that was read, by words alone or waiting for the ledger as well."""
         offsets = {queue: offset for queue, (_lease, offset) in self.owned.items()}
-        leases = {queue: lease for queue, (lease, _offset) in self.owned.items()}
-        self._asked[self._serial] = offsets
-        self._outbox.append(groupwire.Commit(self._serial, leases, offsets, offsets))
+        for queue, offset in offsets.items():
+            progress.note_progress(session.arena, self._at(queue), offset, offset)
+        if self.dice.random() < 0.25:
+            self._serial += 1
+            self._asked[self._serial] = offsets
+            self._outbox.append(groupwire.Commit(self._serial, {}))
+
+    def _at(self, queue: int) -> int:
+        return layout.PROGRESS_AT + self._slots[queue] * layout.PROGRESS_BYTES
+
+    def _word(self, session: Session, queue: int, field: int) -> int:
+        at = self._at(queue) + field
+        return int(session.arena[at : at + 8].view("<i8")[0])
+
+    def _close_slot(self, queue: int, session: Session) -> None:
+        progress.close_slot(session.arena, self._at(queue))
+        del self._slots[queue]
 
     def _committed(self, serial: int, lost: dict[int, int]) -> None:
         for queue, offset in self._asked.pop(serial, {}).items():

@@ -244,6 +244,7 @@ class SimMachine:
     def kill_broker(self, end: End) -> None:
         """All agents and the supervisor at once; a power cut takes the clients' machine too."""
         self.simulation.note(end.value)
+        self.model.groups_over()
         for role in ROLES:
             self.simulation.remove(role.name.lower())
         for storage in self.stores.values():
@@ -263,7 +264,14 @@ class SimMachine:
             self.model.power_cut()
         self._later(RESTART_NS, self.start)
 
+    @property
+    def groups_lives(self) -> bool:
+        """Whether `groups` is there to hear of a session's end."""
+        return self.running and Role.GROUPS.name.lower() in self.simulation.actors
+
     def _on_death(self, name: str) -> None:
+        if name == Role.GROUPS.name.lower():
+            self.model.groups_over()
         for role in ROLES:
             if role.name.lower() == name:
                 self.stores[name].dead = True

@@ -95,6 +95,13 @@ class SimVandal(SimClient):
     def _spoil_bytes(self, session: Session) -> None:
         """Noise: over routes and interest list, or over a piece of a ring."""
         lane = self._lane(session)
-        start = self.dice.choice([layout.INTEREST_AT - 512, layout.ROUTES_AT, lane.up, lane.down])
+        places = [
+            layout.INTEREST_AT - 512,
+            layout.ROUTES_AT,
+            layout.PROGRESS_AT,
+            lane.up,
+            lane.down,
+        ]
+        start = self.dice.choice(places)
         noise = np.frombuffer(self.dice.randbytes(self.dice.choice([8, 64, 600])), np.uint8)
         session.arena[start : start + noise.size] = noise

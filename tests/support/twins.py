@@ -1,4 +1,4 @@
-"""One fixed run through encode, dispatch, scan and fetch; prints a digest of each one's output.
+"""One fixed run through encode, dispatch, scan, fetch and poll; prints a digest of each output.
 
 `python -m tests.support.twins DIRECTORY`, with the kernels compiled or, by NUMBA_DISABLE_JIT=1, as
 Python: both print the same.
@@ -17,11 +17,18 @@ import numpy as np
 from brokerd.config import load
 from brokerd.flusher import open_flusher
 from brokerd.writer import open_writer
+from clients.batch import MessageBatch
+from clients.fetcher import Fetcher
+from clients.logfiles import LogFiles
+from clients.member import Assigned
+from clients.message import MessageQueue
 from shm import layout
 from shm.arena import plan_arena
 from shm.codes import EntryFlag
+from shm.controllane import ControlLane, End
+from shm.filter import parse_tags
 from shm.jit import JIT_OFF
-from shm.kernels import fetch, frames, ring, scan
+from shm.kernels import fetch, frames, poll, ring, scan
 from shm.ranges import OPEN
 from shm.storage import PosixStorage
 from tests.support.lanes import lane_words, set_route
@@ -140,6 +147,25 @@ def fetched(directory: Path) -> list[np.ndarray]:
     return [form, bodies, body_offsets, properties, property_offsets, columns, hosts]
 
 
+def polled(directory: Path, machine: Machine) -> list[np.ndarray]:
+    """What polls of different sizes take out of all queues, over segments and files."""
+    files = LogFiles(str(directory), machine.board)
+    fetcher = Fetcher(machine.board, files, {"orders": parse_tags("*")})
+    plan = machine.session.plan.groups
+    lane = ControlLane(machine.session.arena, plan, End.CLIENT)
+    fetcher.attach(machine.session.arena, lane.words, (0, 0))
+    fetcher.follow([Assigned(n, MessageQueue("orders", n), n + 1, 0) for n in range(QUEUES)])
+    columns: list[np.ndarray] = []
+    for most in (1, 2, 5, 100, 7, 1000):
+        count = fetcher.poll(most, poll.HAND_OUT | poll.PASS, restless=False)
+        assert 0 < count <= most, count
+        batch = MessageBatch(fetcher.columns, count, {}, {})
+        columns += [batch.bodies.buffer, batch.bodies.offsets, batch.positions]
+        columns += [batch.queue_offsets, batch.board_queues, batch.raw_properties.buffer]
+    assert fetcher.poll(1, poll.PASS, restless=False) == 0
+    return [column.copy() for column in columns]
+
+
 def run(directory: Path) -> dict[str, object]:
     """Send, let the agents work, read back; a digest per kernel and how much there was."""
     dice = random.Random(7)
@@ -172,6 +198,7 @@ def run(directory: Path) -> dict[str, object]:
         "board": digest(bytes(machine.board.memory[layout.TOPICS_AT :])),
         "scan": digest(rows),
         "fetch": digest(*fetched(directory)),
+        "poll": digest(*polled(directory, machine)),
     }
 
 

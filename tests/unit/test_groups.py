@@ -70,7 +70,7 @@ def test_a_commit_after_the_lease_is_over_is_refused_and_counted() -> None:
     late = only(first.say(groupwire.Commit(4, {0: lease}, {0: 9})), groupwire.Committed)
     first.listen()
     assert late.lost == {0: lease}
-    assert rig.agent.refused == 1
+    assert rig.agent.reports.refused == 1
     assert rig.board.process(4)["refused"] == 1
     second.join()
     assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 0
