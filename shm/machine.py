@@ -15,7 +15,7 @@ import ctypes
 import os
 import platform
 import zlib
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
