@@ -65,8 +65,9 @@ SHARED = {
     layout.ARENA: (
         512,
         "magic 0 fingerprint 8 epoch 16 session 24 bytes 32 wait_armed 128 durable_wanted 136"
-        " interest_count 144 evicted 256 revoked 384",
+        " interest_count 144 progress_count 148 evicted 256 revoked 384",
     ),
+    layout.PROGRESS: (32, "lease 0 queue 8 committed 16 started 24"),
     layout.ROUTE: (256, "ready 0 topic 4 block_bytes 8 block 16"),
     layout.BOARD: (
         2048,
@@ -110,7 +111,7 @@ FILES = {
 }
 PINNED = ROCKETMQ | SHARED | FILES
 #: Fields without a meaning of their own.
-_ROOM = ("pad", "reserved", "wait_pad", "interest_pad")
+_ROOM = ("pad", "reserved", "wait_pad")
 
 
 @pytest.mark.parametrize("table", PINNED, ids=lambda table: table.name)
@@ -142,9 +143,9 @@ def test_constants_are_rocketmqs() -> None:
 
 
 def test_regions_follow_one_another() -> None:
-    assert (layout.INTEREST_AT, layout.ROUTES_AT) == (512, 4608)
-    assert (layout.WRITER_LANE_AT, layout.GROUPS_LANE_AT) == (266752, 267264)
-    assert layout.RINGS_AT == 267776
+    assert (layout.INTEREST_AT, layout.PROGRESS_AT, layout.ROUTES_AT) == (512, 4608, 37376)
+    assert (layout.WRITER_LANE_AT, layout.GROUPS_LANE_AT) == (299520, 300032)
+    assert layout.RINGS_AT == 300544
     assert (layout.PROCESSES_AT, layout.TOPICS_AT) == (2048, 4096)
     assert layout.queues_at(16) == 4096 + 16 * 320
     assert layout.board_bytes(16, 4) == 4096 + 16 * 320 + 4 * 256
