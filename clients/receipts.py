@@ -181,7 +181,7 @@ class Pending(Future[R]):
     # What Future.__init__ makes, here when it is asked for. No `__getattr__`: it would slow every
     # look at an attribute down.
     _condition = _WhenAsked(lambda _: threading.Condition())  # type: ignore[assignment]
-    _done_callbacks = _WhenAsked(lambda _: [])  # type: ignore[assignment]
+    _done_callbacks = _WhenAsked(lambda _: [])
     _waiters = _WhenAsked(lambda receipt: receipt._watched())  # type: ignore[assignment]
 
     def _watched(self) -> list[Any]:
@@ -222,7 +222,7 @@ class Pending(Future[R]):
                     waiter.add_result(self)
                 condition.notify_all()
             if "_done_callbacks" in self.__dict__:
-                self._invoke_callbacks()
+                self._invoke_callbacks()  # type: ignore[attr-defined]
 
     @property
     def wanted_end(self) -> int:

@@ -127,7 +127,8 @@ def _begin_answer(arena: Bytes, lane: Words, count: int) -> int:
         machine.store16(arena, at + ENTRY_KIND, PAD)
         lane[frames.DOWN_CURSOR] = cursor + left
         offset = 0
-    return lane[frames.DOWN] + offset
+    place: int = lane[frames.DOWN] + offset
+    return place
 
 
 @kernel()
