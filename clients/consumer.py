@@ -91,13 +91,29 @@ class PullConsumer:
         return batch
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages for ever; with `auto_commit` each is passed when the next one is asked for."""
+        """Messages for ever; with `auto_commit` each is passed when the next one is asked for.
+
+        After `break` another loop goes on with the message behind. A body that cannot be unpacked
+        raises Corrupt; another loop goes on behind it, too.
+        """
         while True:
             self._require_open()
-            yield from self._loop_over(self._collect(LOOP_MESSAGES, _FOREVER_NS))
+            batch = self._collect(LOOP_MESSAGES, _FOREVER_NS)
+            fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
+            try:
+                yield from self._loop_over(batch, fetched)
+            finally:
+                self._give_back(fetched)
 
-    def _loop_over(self, batch: MessageBatch) -> Iterator[Message]:
-        fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
+    def _give_back(self, fetched: dict[int, tuple[Assigned, int]]) -> None:
+        """What a loop that was left has fetched and not handed out is fetched again."""
+        for assigned, generation in fetched.values():
+            if self._holds(assigned, generation):
+                assigned.position = min(assigned.position, assigned.delivered)
+
+    def _loop_over(
+        self, batch: MessageBatch, fetched: dict[int, tuple[Assigned, int]]
+    ) -> Iterator[Message]:
         numbers, offsets = batch.board_queues.tolist(), batch.queue_offsets.tolist()
         pace = _Pace()
         for row in range(len(batch)):
@@ -233,6 +249,7 @@ class PullConsumer:
         """
         self._require_open()
         attachment = self._live()
+        attachment.session.check()
         if not self._selected:
             self._selected = True
             attachment.arm_for_select()

@@ -161,6 +161,8 @@ class GroupMember:
             self._lane.disarm()
 
     def _put(self, request: groupwire.Request) -> None:
+        if not self.session.is_open:
+            self.session.check()  # in a forked child the lane is the parent's: touch nothing
         body = groupwire.encode(request)
         if self._lane.put(body):
             return
