@@ -67,6 +67,7 @@ class PullConsumer:
         self._lost_before = 0
         self._closed = False
         self._selected = False
+        self._chosen: list[MessageQueue] | None = None
         self._attachment: Attachment | None = None
         self._member = self._attach({}).member
 
@@ -167,6 +168,28 @@ class PullConsumer:
         """Queues that this member owns at present."""
         return sorted(assigned.queue for assigned in self._member.assigned.values())
 
+    def assign(self, queues: Iterable[MessageQueue] | None) -> None:
+        """Take these queues of the topics subscribed, and none by balancing; None: balance again.
+
+        Offsets are the group's and kept as always; the other queues are shared by members that
+        have not chosen. A queue has one holder: one that another member has comes once that has
+        finished with it, unless it was chosen there too. Queues left are given back once their
+        messages are passed. Raises GroupIllegal for a queue of no topic subscribed.
+        """
+        self._require_open()
+        attachment = self._attachment or self._attach(self._member.places())
+        chosen = None if queues is None else sorted(set(queues))
+        numbers = attachment.numbers(chosen)
+        if self.auto_commit:
+            self._pass_all()
+        self._chosen = chosen
+        try:
+            self._member.join(self._consume_from, {}, numbers)
+            attachment.attend()
+        except (BrokerGone, Evicted):
+            self._lose()
+            raise
+
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message to be handed out. Raises GroupIllegal."""
         return self._find(queue).delivered
@@ -260,7 +283,7 @@ class PullConsumer:
     def _attach(self, places: dict[MessageQueue, tuple[int, int]]) -> Attachment:
         """Begin a session and join; `places` are those of the session before."""
         attachment = Attachment(self._home, self.group, self._filters)
-        attachment.join(self._consume_from, self._consume_ms, places)
+        attachment.join(self._consume_from, self._consume_ms, places, self._chosen)
         self._attachment = attachment
         self._member, before = attachment.member, getattr(self, "_member", None)
         self._lost_before += before.lost_commits if before else 0

@@ -171,6 +171,7 @@ def test_a_forked_child_cannot_use_its_parents_consumer(broker: Broker, unique_n
                     consumer.fileno,
                     lambda: consumer.poll(timeout=0),
                     lambda: consumer.seek(held[0], "begin"),
+                    lambda: consumer.assign(held[:1]),
                 ):
                     with pytest.raises(Closed):
                         use()
