@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from brokerd import agents, epoch, lock
+from brokerd import agents, batchqueues, epoch, lock
 from brokerd.agents import AgentEnv
 from brokerd.checkpoint import CheckpointFile
 from brokerd.config import Configuration
@@ -125,6 +125,7 @@ def _open_locked(
     home: Path, configuration: Configuration, log: Log, progress: Progress, lock_descriptor: int
 ) -> Broker:
     storage = PosixStorage(str(store_of(home)))
+    batchqueues.require_none(storage)
     clock = SystemClock()
     life, configuration = epoch.begin(storage, configuration)
     settings = configuration.settings

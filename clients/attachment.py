@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from clients.member import ANSWER_NS, GroupMember, now_ns
 from clients.message import MessageQueue
 from clients.session import Session
 from shm import layout, limits
-from shm.errors import Timeout
+from shm.errors import GroupIllegal, Timeout
 from shm.filter import TagFilter
 from shm.groupwire import Attempts, ConsumeFrom
 from shm.jit import JIT_OFF
@@ -54,18 +54,33 @@ class Attachment:
         consume_from: ConsumeFrom,
         consume_ms: int,
         places: dict[MessageQueue, tuple[int, int]],
+        chosen: Iterable[MessageQueue] | None = None,
     ) -> None:
         """Become a member; `places` as `GroupMember.places`. Raises GroupIllegal, Timeout, ..."""
         names = {topic.slot: topic.name for topic in self._opened}
         try:
             self.member = GroupMember(self.session, self.group, names, places)
             timed = consume_from is ConsumeFrom.TIMESTAMP
-            self.member.join(consume_from, self._starts(consume_ms) if timed else {})
+            starts = self._starts(consume_ms) if timed else {}
+            self.member.join(consume_from, starts, self.numbers(chosen))
             descriptors = self.session.descriptors
             self._fetcher.attach(self.session.arena, self.member.lane_words, descriptors)
         except BaseException:
             self.session.close()
             raise
+
+    def numbers(self, chosen: Iterable[MessageQueue] | None) -> list[int] | None:
+        """The board's numbers of queues. Raises GroupIllegal for one of no subscribed topic."""
+        if chosen is None:
+            return None
+        topics = {topic.name: topic for topic in self._opened}
+        numbers = []
+        for queue in chosen:
+            topic = topics.get(queue.topic)
+            if topic is None or not 0 <= queue.queue_id < topic.queues:
+                raise GroupIllegal(f"{queue} is no queue of a topic subscribed", queue=queue)
+            numbers.append(topic.queue_base + queue.queue_id)
+        return numbers
 
     def _starts(self, consume_ms: int) -> dict[int, int]:
         """Offsets by time, for a group that begins (CQ-33)."""

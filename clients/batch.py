@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.message import Message, MessageQueue, ReceivedMessage
+from clients.stored_body import SYS_COMPRESSED, plain_body
 from shm import layout
+from shm.errors import Corrupt
 from shm.groupwire import Attempts
 from shm.kernels import fetch, poll
 from shm.messageid import format_host, offset_message_id
@@ -103,11 +105,59 @@ class ByteColumn(Sequence[memoryview]):
             yield view[start:end]
 
 
+class PlainBodies(ByteColumn):
+    """Bodies some of which are stored compressed: each is unpacked when it is asked for.
+
+    An item that is no compressed data raises Corrupt each time; the others are not touched by it.
+    """
+
+    def __init__(self, stored: ByteColumn, unpack: Callable[[int], bytes | None]) -> None:
+        """`unpack` makes the body of a row, None where it is stored as it is."""
+        self._stored = stored
+        self._unpack = unpack
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    @overload
+    def __getitem__(self, index: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[memoryview]: ...
+    def __getitem__(self, index: int | slice) -> memoryview | Sequence[memoryview]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        stored = self._stored[index]
+        plain = self._unpack(index % len(self))
+        return stored if plain is None else memoryview(plain)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        return map(self.__getitem__, range(len(self)))  # goes on behind a row that raises
+
+    @cached_property
+    def _joined(self) -> tuple[NDArray[np.uint8], Words]:
+        bodies = list(self)
+        offsets = np.zeros(len(bodies) + 1, np.int64)
+        np.cumsum([len(body) for body in bodies], out=offsets[1:])
+        return np.frombuffer(b"".join(bodies), np.uint8), offsets
+
+    @property
+    def buffer(self) -> NDArray[np.uint8]:  # type: ignore[override]
+        """All bodies one behind the other; all are unpacked for it."""
+        return self._joined[0]
+
+    @property
+    def offsets(self) -> Words:  # type: ignore[override]
+        """As `buffer`."""
+        return self._joined[1]
+
+
 class MessageBatch(Sequence[Message]):
     """Messages of one poll, in order within each queue.
 
     Columns are numpy arrays of one number per message; iterating makes `Message` objects, which
-    costs microseconds each. Everything stays valid as long as it is referenced.
+    costs microseconds each. Everything stays valid as long as it is referenced. A body that its
+    sender compressed is unpacked when it is asked for; if it cannot be, that message alone raises
+    Corrupt.
     """
 
     def __init__(
@@ -125,9 +175,19 @@ class MessageBatch(Sequence[Message]):
     def __len__(self) -> int:
         return self._count
 
-    @cached_property
+    @property
     def bodies(self) -> ByteColumn:
-        """Bodies, as views of one buffer."""
+        """Bodies as they were sent. An item that cannot be unpacked raises Corrupt."""
+        # Not kept: it would be a cycle, which holds the columns until the collector comes by.
+        return PlainBodies(self.raw_bodies, self._unpack) if self._packed else self.raw_bodies
+
+    @cached_property
+    def _packed(self) -> bool:
+        return bool(int(np.bitwise_or.reduce(self.sys_flags)) & SYS_COMPRESSED)
+
+    @cached_property
+    def raw_bodies(self) -> ByteColumn:
+        """Bodies as they are stored, views of one buffer: some senders compress them."""
         return ByteColumn(self._columns.bodies, self._columns.body_offsets[: self._count + 1])
 
     @cached_property
@@ -139,7 +199,11 @@ class MessageBatch(Sequence[Message]):
     @cached_property
     def _views(self) -> tuple[memoryview, memoryview, memoryview]:
         """Bodies, properties and hosts."""
-        return self.bodies.buffer.data, self.raw_properties.buffer.data, self._columns.hosts.data
+        return (
+            self.raw_bodies.buffer.data,
+            self.raw_properties.buffer.data,
+            self._columns.hosts.data,
+        )
 
     @cached_property
     def queue_offsets(self) -> Words:
@@ -230,7 +294,7 @@ class MessageBatch(Sequence[Message]):
     @cached_property
     def _rows(self) -> list[tuple[int, ...]]:
         """Numbers of each message as Python's own, for `Message` objects."""
-        bodies, properties = self.bodies.offsets.tolist(), self.raw_properties.offsets.tolist()
+        bodies, properties = self.raw_bodies.offsets.tolist(), self.raw_properties.offsets.tolist()
         columns = (
             self.board_queues,
             self.queue_offsets,
@@ -253,12 +317,15 @@ class MessageBatch(Sequence[Message]):
             ranges = self._attempts.get(number, ())
             begun = sum(count for first, end, count in ranges if first <= offset < end)
         born, store = _hosts(hosts, row, flags)
+        body = bytes(bodies[span[0] : span[1]])
+        if flags & SYS_COMPRESSED:
+            body = self._plain(row, body, flags)
         stored.pop("__CRC32#", None)
         tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
         unique = stored.pop("UNIQ_KEY", "")
         return ReceivedMessage(
             queue.topic,
-            bytes(bodies[span[0] : span[1]]),
+            body,
             tag=tag,
             keys=tuple(keys.split()),
             properties=stored,
@@ -271,14 +338,35 @@ class MessageBatch(Sequence[Message]):
             delivery_attempt=reconsumed + 1 + begun,
         )
 
+    def _unpack(self, row: int) -> bytes | None:
+        """The body of a row that is stored compressed, None of another. Raises Corrupt."""
+        flags = int(self.sys_flags[row])
+        return self._plain(row, self.raw_bodies[row], flags) if flags & SYS_COMPRESSED else None
+
+    def _plain(self, row: int, body: bytes | memoryview, flags: int) -> bytes:
+        try:
+            return plain_body(body, flags)
+        except ValueError as error:
+            queue = self._queues[int(self.board_queues[row])]
+            offset, position = int(self.queue_offsets[row]), int(self.positions[row])
+            raise Corrupt(
+                f"the body of message {offset} of {queue.topic}/{queue.queue_id} at log position"
+                f" {position} cannot be unpacked: {error}. Its checksum holds: so it was sent; the"
+                " other messages are not touched",
+                path="commitlog",
+                position=position,
+                queue=queue,
+                queue_offset=offset,
+            ) from error
+
     def to_arrow(self) -> pa.RecordBatch:
-        """The same as an Arrow batch; bodies are not copied. Needs pyarrow."""
+        """The same as an Arrow batch; bodies are not copied unless some are stored compressed.
+
+        The body of a message that cannot be unpacked is null. Needs pyarrow.
+        """
         import pyarrow as pa
 
-        def content(column: ByteColumn) -> Any:  # noqa: ANN401 - pa.Array
-            buffers = [None, pa.py_buffer(column.offsets), pa.py_buffer(column.buffer)]
-            return pa.Array.from_buffers(pa.large_binary(), self._count, buffers)
-
+        attempts = np.minimum(self.delivery_attempts, np.iinfo(np.int32).max)
         moment = pa.timestamp("ms", "UTC")
         return pa.RecordBatch.from_pydict(
             {
@@ -286,12 +374,28 @@ class MessageBatch(Sequence[Message]):
                 "queue_id": pa.array(self.queue_ids, pa.int32()),
                 "queue_offset": pa.array(self.queue_offsets),
                 "physical_offset": pa.array(self.positions),
-                "body": content(self.bodies),
+                "body": self._arrow_bodies(),
                 "born_timestamp": pa.array(self.born_timestamps).cast(moment),
                 "store_timestamp": pa.array(self.store_timestamps).cast(moment),
-                "delivery_attempt": pa.array(self.delivery_attempts, pa.int32()),
+                "delivery_attempt": pa.array(attempts, pa.int32()),
             }
         )
+
+    def _arrow_bodies(self) -> Any:  # noqa: ANN401 - pa.Array
+        import pyarrow as pa
+
+        if not self._packed:
+            stored = self.raw_bodies
+            buffers = [None, pa.py_buffer(stored.offsets), pa.py_buffer(stored.buffer)]
+            return pa.Array.from_buffers(pa.large_binary(), self._count, buffers)
+        return pa.array(map(self._body_or_none, range(self._count)), pa.large_binary())
+
+    def _body_or_none(self, row: int) -> memoryview | None:
+        try:
+            plain = self._unpack(row)
+        except Corrupt:
+            return None
+        return self.raw_bodies[row] if plain is None else memoryview(plain)
 
 
 def _hosts(hosts: memoryview, row: int, flags: int) -> tuple[bytes, bytes]:

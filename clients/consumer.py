@@ -68,6 +68,7 @@ class PullConsumer:
         self._lost_before = 0
         self._closed = False
         self._selected = False
+        self._chosen: list[MessageQueue] | None = None
         self._attachment: Attachment | None = None
         self._member = self._attach({}).member
 
@@ -87,13 +88,29 @@ class PullConsumer:
         return batch
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages for ever; with `auto_commit` each is passed when the next one is asked for."""
+        """Messages for ever; with `auto_commit` each is passed when the next one is asked for.
+
+        After `break` another loop goes on with the message behind. A body that cannot be unpacked
+        raises Corrupt; another loop goes on behind it, too.
+        """
         while True:
             self._require_open()
-            yield from self._loop_over(self._collect(LOOP_MESSAGES, 0, None))
+            batch = self._collect(LOOP_MESSAGES, 0, None)
+            fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
+            try:
+                yield from self._loop_over(batch, fetched)
+            finally:
+                self._give_back(fetched)
 
-    def _loop_over(self, batch: MessageBatch) -> Iterator[Message]:
-        fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
+    def _give_back(self, fetched: dict[int, tuple[Assigned, int]]) -> None:
+        """What a loop that was left has fetched and not handed out is fetched again."""
+        for assigned, generation in fetched.values():
+            if self._holds(assigned, generation):
+                assigned.position = min(assigned.position, assigned.delivered)
+
+    def _loop_over(
+        self, batch: MessageBatch, fetched: dict[int, tuple[Assigned, int]]
+    ) -> Iterator[Message]:
         numbers, offsets = batch.board_queues.tolist(), batch.queue_offsets.tolist()
         pace = _Pace()
         for row in range(len(batch)):
@@ -146,6 +163,28 @@ class PullConsumer:
     def assignment(self) -> list[MessageQueue]:
         """Queues that this member owns at present."""
         return sorted(assigned.queue for assigned in self._member.assigned.values())
+
+    def assign(self, queues: Iterable[MessageQueue] | None) -> None:
+        """Take these queues of the topics subscribed, and none by balancing; None: balance again.
+
+        Offsets are the group's and kept as always; the other queues are shared by members that
+        have not chosen. A queue has one holder: one that another member has comes once that has
+        finished with it, unless it was chosen there too. Queues left are given back once their
+        messages are passed. Raises GroupIllegal for a queue of no topic subscribed.
+        """
+        self._require_open()
+        attachment = self._attachment or self._attach(self._member.places())
+        chosen = None if queues is None else sorted(set(queues))
+        numbers = attachment.numbers(chosen)
+        if self.auto_commit:
+            self._pass_all()
+        self._chosen = chosen
+        try:
+            self._member.join(self._consume_from, {}, numbers)
+            attachment.attend()
+        except (BrokerGone, Evicted):
+            self._lose()
+            raise
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message to be handed out. Raises GroupIllegal."""
@@ -231,6 +270,7 @@ class PullConsumer:
         """
         self._require_open()
         attachment = self._live()
+        attachment.session.check()
         if not self._selected:
             self._selected = True
             attachment.arm_for_select()
@@ -241,7 +281,7 @@ class PullConsumer:
     def _attach(self, places: dict[MessageQueue, tuple[int, int]]) -> Attachment:
         """Begin a session and join; `places` are those of the session before."""
         attachment = Attachment(self._home, self.group, self._filters)
-        attachment.join(self._consume_from, self._consume_ms, places)
+        attachment.join(self._consume_from, self._consume_ms, places, self._chosen)
         self._attachment = attachment
         self._member, before = attachment.member, getattr(self, "_member", None)
         self._lost_before += before.lost_commits if before else 0

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+import msgspec
+
 from clients.home import connect
 from shm import layout, wire
-from shm.errors import BrokerGone, GantryError, Timeout
+from shm.errors import BrokerGone, Evicted, GantryError, Timeout
 
 ANSWER_S: Final = 30.0
 
@@ -51,6 +53,25 @@ class ControlChannel:
         if isinstance(answer, wire.Refused):
             raise answer.as_error()
         return answer, descriptors
+
+    def hear(self) -> wire.Frame | None:
+        """What has come outside of a request, None if it was an answer that nobody waits for.
+
+        Raises BrokerGone at the end of the connection.
+        """
+        try:
+            received = wire.receive(self.channel)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise gone(self.home) from error
+        if received is None:
+            raise gone(self.home)
+        frame, descriptors = received
+        close_all(descriptors)
+        told = isinstance(frame, wire.Refused) and isinstance(frame.as_error(), Evicted)
+        if self._late and not told:
+            self._late -= 1  # a signal ended the wait for it
+            return None
+        return frame
 
     def request(self, frame: wire.Frame, kind: type[F]) -> F:
         """The answer to a request that brings no descriptors."""

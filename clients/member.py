@@ -121,10 +121,18 @@ class GroupMember:
 
     # ------------------------------------------------------------------------- speaking, hearing
 
-    def join(self, consume_from: groupwire.ConsumeFrom, starts: dict[int, int]) -> None:
-        """Become a member. Raises GroupIllegal, Timeout, or what the session raises."""
+    def join(
+        self,
+        consume_from: groupwire.ConsumeFrom,
+        starts: dict[int, int],
+        chosen: list[int] | None = None,
+    ) -> None:
+        """Become a member, by balancing or with the board's queues `chosen`, or change between.
+
+        Raises GroupIllegal, Timeout, or what the session raises.
+        """
         self._join = groupwire.Join(
-            self._next_serial(), self.group, sorted(self.names), consume_from, starts
+            self._next_serial(), self.group, sorted(self.names), consume_from, starts, chosen
         )
         self._ask(self._join.serial, self._join)
 
@@ -206,6 +214,8 @@ class GroupMember:
             self._lane.disarm()
 
     def _put(self, request: groupwire.Request) -> None:
+        if not self.session.is_open:
+            self.session.check()  # in a forked child the lane is the parent's: touch nothing
         body = groupwire.encode(request)
         if self._lane.put(body):
             return

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,7 +19,30 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 #: Bodies up to here need no look at limits.
 SMALL_BODY_BYTES: Final = 65_536
-NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class _NoProperties(Mapping[str, str]):
+    """An empty mapping that is itself again in another process: a mappingproxy is not pickled."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> str:
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "{}"
+
+    def __reduce__(self) -> str:
+        return "NO_PROPERTIES"
+
+
+NO_PROPERTIES: Final[Mapping[str, str]] = _NoProperties()
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -17,8 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-import msgspec
-
 from clients.control import ControlChannel, close_all, expect, gone
 from clients.home import find_home
 from shm import layout, wire
@@ -236,17 +234,17 @@ class Session:
         try:
             if not _readable(self._control.channel.fileno(), self._control.channel.fileno(), 0):
                 return
-            received = wire.receive(self._control.channel)
-        except (OSError, msgspec.MsgspecError):
-            received = None
+            heard = self._control.hear()
+        except (OSError, BrokerGone) as error:
+            if not self.is_open:
+                raise Closed(_CLOSED) from error
+            raise self._over(gone(self.home)) from error
         finally:
             self._requests.release()
         if not self.is_open:
             raise Closed(_CLOSED)
-        if received is None:
-            raise self._over(gone(self.home))
-        if isinstance(received[0], wire.Refused):
-            raise self._over(received[0].as_error())
+        if isinstance(heard, wire.Refused):
+            raise self._over(heard.as_error())
 
     def _over(self, error: GantryError) -> GantryError:
         if self._why_over is None:

@@ -6,8 +6,8 @@ span, whose every second item is wanted. Nothing here imports numba or Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shm import layout
+from shm.errors import StoreFailed
 from shm.messageid import format_host, offset_message_id
 from shm.record_columns import RecordColumns, gather
 
@@ -31,6 +32,9 @@ _KEY_END: Final = 0x01
 _KEY_SEPARATOR: Final = 0x20
 _HIDDEN_KEY: Final = layout.TRAILER_KEY.decode()
 
+#: Unpacked bodies of one batch: Spark's binary columns have offsets of 31 bits.
+_PLAIN_BYTES_MAX: Final = 1 << 30
+
 Bytes = Any  # pa.BinaryArray; pyarrow ships no types
 
 
@@ -38,7 +42,8 @@ Bytes = Any  # pa.BinaryArray; pyarrow ships no types
 class Rows:
     """Some records of one segment, with what is known of them; each array has one item per record.
 
-    `topics[topic_numbers[i]]` is the topic of record i, "" where damage hides it.
+    `topics[topic_numbers[i]]` is the topic of record i, "" where damage hides it. `plain` has, by
+    row, bodies that are not as they are stored.
     """
 
     view: NDArray[np.uint8]
@@ -47,6 +52,7 @@ class Rows:
     topic_numbers: NDArray[np.uint16]
     topics: list[str]
     crc_ok: NDArray[np.bool_]
+    plain: Mapping[int, bytes | None] = field(default_factory=dict)
 
     @cached_property
     def properties(self) -> Properties:
@@ -256,7 +262,22 @@ def _attempts(rows: Rows) -> Any:  # noqa: ANN401
 
 
 def _body(rows: Rows) -> Bytes:
-    return cut(rows.view, rows.records.body_at, rows.records.body_bytes, ~rows.records.intact)
+    stored = cut(rows.view, rows.records.body_at, rows.records.body_bytes, ~rows.records.intact)
+    if not rows.plain:
+        return stored
+    replaced = np.zeros(len(stored), np.bool_)
+    replaced[list(rows.plain)] = True
+    return pc.replace_with_mask(stored, replaced, _in_order(rows.plain))
+
+
+def _in_order(plain: Mapping[int, bytes | None]) -> Bytes:
+    total = sum(len(body) for body in plain.values() if body)
+    if total > _PLAIN_BYTES_MAX:
+        raise StoreFailed(
+            f"{len(plain)} compressed bodies of one batch unpack to {total} bytes, which no Arrow"
+            " column holds; read without column body, or fewer messages by topic or time"
+        )
+    return pa.array([plain[row] for row in sorted(plain)], pa.binary())
 
 
 def _keys(rows: Rows) -> Any:  # noqa: ANN401

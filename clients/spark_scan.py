@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from clients.spark_bodies import Refuse, split_batches, unpack_bodies
 from clients.spark_columns import Rows
 from clients.spark_options import ReadOptions
 from shm import layout, sidecar
@@ -161,14 +162,15 @@ def read(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]
     """Record batches of the pyarrow schema with the records of one range.
 
     Raises Corrupt at the first damaged record unless the options say that they be reported, and
-    StoreFailed if the segment is gone.
+    StoreFailed if the segment is gone. Bodies are unpacked if they are asked for.
     """
     for rows in read_rows(part, options):
-        yield rows.batch(schema)
+        plain = unpack_bodies(rows, _refusal(part, options)) if "body" in schema.names else rows
+        yield plain.batch(schema)
 
 
 def read_rows(part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:
-    """As `read`, before columns are made."""
+    """As `read`, before columns are made; inner batches are split into their messages."""
     storage = PosixStorage(options.store)
     segment = _open(storage, part)
     known = load_sidecar(storage, segment)
@@ -181,8 +183,19 @@ def read_rows(part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:
         if not options.report_bad_records and not selected.crc_ok.all():
             position = part.base + int(selected.records.at[~selected.crc_ok][0])
             raise _corrupt(part, position, "a checksum or a length of the record is wrong")
-        if len(selected.records):
-            yield selected
+        split = split_batches(selected, _refusal(part, options))
+        if len(split.records):
+            yield split
+
+
+def _refusal(part: SegmentRange, options: ReadOptions) -> Refuse:
+    """Ends the read at what is wrong inside of a whole record, unless it is to be reported."""
+
+    def refuse(position: int, what: str) -> None:
+        if not options.report_bad_records:
+            raise _corrupt(part, position, what)
+
+    return refuse
 
 
 def _open(storage: PosixStorage, part: SegmentRange) -> Segment:

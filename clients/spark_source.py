@@ -5,10 +5,11 @@
     spark.dataSource.register(GantryDataSource)
     spark.read.format("gantrymq").option("store", path).option("topic", "orders").load()
 
-Options and columns: clients/spark_options.py. Bodies are as stored: where `sys_flag` has bit 0x1 a
-client of RocketMQ has compressed them (SF-25). A half message is a row of its system topic. The
-segment that is being written is left out unless `includeActive` is true. It must not import numba,
-which costs every Python worker of Spark a second.
+Options and columns: clients/spark_options.py. Bodies are as they were sent: those that a client of
+RocketMQ has compressed (SF-25) are unpacked, and inner batches (RD-70) are split into their
+messages; `sys_flag` is as stored. A half message is a row of its system topic. The segment that is
+being written is left out unless `includeActive` is true. It must not import numba, which costs
+every Python worker of Spark a second.
 """
 
 from __future__ import annotations

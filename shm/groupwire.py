@@ -32,13 +32,17 @@ class Request(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Join(Request, frozen=True):
-    """Become a member, or change the subscription; `topics` are topic slots of the board."""
+    """Become a member, or change the subscription; `topics` are topic slots of the board.
+
+    With `queues` (board queues) the member takes these by hand and none by balancing.
+    """
 
     serial: int
     group: str
     topics: list[int]
     consume_from: int = ConsumeFrom.LAST_OFFSET
     starts: dict[int, int] = {}
+    queues: list[int] | None = None
 
 
 class Commit(Request, frozen=True):

@@ -25,6 +25,7 @@ class Member:
     session: int
     topics: frozenset[int]
     consume_from: int
+    chosen: frozenset[int] | None = None  # queues taken by hand; None: by balancing
 
 
 @dataclass(slots=True)
@@ -118,6 +119,9 @@ class Membership:
         self.topics.refresh()
         group = self.groups.setdefault(request.group, Group(request.group))
         member = Member(session, frozenset(request.topics), request.consume_from)
+        if request.queues is not None:
+            offered = (queue for slot in member.topics for queue in self.topics.queues(slot))
+            member.chosen = frozenset(offered).intersection(request.queues)
         group.members[session] = member
         group.dirty = True
         self.group_of[session] = request.group
@@ -125,11 +129,16 @@ class Membership:
             self._fix_start(group.name, slot, request)
 
     def restore_member(self, group: str, member: Member) -> None:
-        """Take a holder of leases for a member until it says itself what it wants."""
+        """Take a holder of leases for a member until it says itself what it wants.
+
+        Until then it keeps what it holds and gets nothing: it may have chosen by hand.
+        """
         members = self.groups.setdefault(group, Group(group)).members
         known = members.get(member.session)
         topics = member.topics | (known.topics if known else frozenset())
-        members[member.session] = Member(member.session, topics, member.consume_from)
+        leases = self._leases(group).items()
+        held = frozenset(queue for queue, lease in leases if lease.session == member.session)
+        members[member.session] = Member(member.session, topics, member.consume_from, held)
         self.group_of[member.session] = group
 
     def _fix_start(self, group: str, slot: int, request: Join) -> None:
@@ -273,12 +282,9 @@ class Membership:
 
     def _moves_of(self, group: Group) -> Iterator[Move]:
         progress = self.ledger.group(group.name)
-        subscribed = {session: member.topics for session, member in group.members.items()}
-        slots = sorted(set().union(*subscribed.values())) if subscribed else []
-        queues_of = {slot: self.topics.queues(slot) for slot in slots}
         leases = self._leases(group.name)
         owned = {queue: lease.session for queue, lease in leases.items()}
-        target = assign(queues_of, subscribed, owned)
+        target = self._target(group, owned)
         for queue, lease in leases.items():
             if target.get(queue) != lease.session and not lease.revoking:
                 yield Move(group.name, queue, lease.session, grant=False)
@@ -289,6 +295,25 @@ class Membership:
                 if progress.queue(key).committed == UNSET:  # a queue younger than the subscription
                     self.ledger.commit(group.name, key, self._inside(queue, 0))
                 yield Move(group.name, queue, session, grant=True)
+
+    def _target(self, group: Group, owned: dict[int, int]) -> dict[int, int]:
+        """Queue -> session: what was chosen by hand first, the rest balanced among the others.
+
+        Of two that choose a queue its holder has it, else who attached first.
+        """
+        by_hand: dict[int, int] = {}
+        for session, member in sorted(group.members.items()):
+            for queue in member.chosen or ():
+                if owned.get(queue) == session or queue not in by_hand:
+                    by_hand[queue] = session
+        members = group.members.items()
+        subscribed = {session: m.topics for session, m in members if m.chosen is None}
+        slots = sorted(set().union(*subscribed.values())) if subscribed else []
+        queues_of = {
+            slot: [queue for queue in self.topics.queues(slot) if queue not in by_hand]
+            for slot in slots
+        }
+        return assign(queues_of, subscribed, owned) | by_hand
 
     def _leases(self, group: str) -> dict[int, Lease]:
         found = (

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from brokerd.dump.bodies import SYS_COMPRESSED, plain_body
 from brokerd.dump.index import message_keys
 from brokerd.dump.queues import BatchQueue, ExtFiles, Queue
 from brokerd.dump.recovered import Store, load_index
 from brokerd.dump.timers import timer_lines
+from clients.stored_body import SYS_COMPRESSED, plain_body
 from shm.messageid import format_host
 from shm.record import STRUCTURE, Filler, Invalid, Record
 from shm.storage import read_file
@@ -108,8 +108,8 @@ def _body_fields(record: Record) -> Line:
 def _plain_digest(record: Record) -> str | None:
     try:
         return hashlib.sha256(plain_body(record.body, record.sys_flag)).hexdigest()
-    except (ValueError, ModuleNotFoundError):
-        return None  # no such bytes, or no decoder here
+    except ValueError:
+        return None  # not what sysFlag says
 
 
 # ---------------------------------------------------------------------------------------- queues

@@ -89,3 +89,54 @@ def test_foreign_packages_in_the_current_folder_do_not_hurt_the_script(
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("raise RuntimeError('not ours')\n")
     assert "serve" in run(installed / "gantrymq", "--help", cwd=tmp_path)
+
+
+APPLICATION_TEST = """
+import os, sys
+
+def test_first_nothing_of_it_is_loaded():
+    ours = {"gantrymq", "clients", "shm", "brokerd", "workers"}
+    loaded = {name for name in sys.modules if name.partition(".")[0] in ours}
+    assert loaded <= {"gantrymq", "gantrymq.pytest_plugin"}
+    assert not {"numpy", "numba", "msgspec"} & sys.modules.keys()
+
+HOMES = []
+
+def test_an_order_is_booked(gantrymq_broker):
+    from gantrymq import ConsumeFrom, Producer, PullConsumer
+    with Producer() as producer:  # finds the fixture's broker by itself
+        producer.send("orders", b"42", tag="paid")
+    first = ConsumeFrom.FIRST_OFFSET
+    with PullConsumer("billing", {"orders": "paid"}, consume_from=first) as consumer:
+        assert [bytes(body) for body in consumer.poll(timeout=30).bodies] == [b"42"]
+    HOMES.append(gantrymq_broker.home)
+    assert os.environ["GANTRYMQ_HOME"] == str(HOMES[0])
+
+def test_the_next_one_has_its_own_or_the_same(gantrymq_broker, request):
+    shared = request.config.getini("gantrymq_broker_scope") == "session"
+    assert (gantrymq_broker.home == HOMES[0]) is shared
+    assert HOMES[0].exists() is shared
+    segment = gantrymq_broker.home / "store" / "commitlog" / ("0" * 20)
+    assert segment.stat().st_size == (1 << 20 if shared else 2 << 20)
+
+def test_afterwards_there_is_none():
+    shared_to_the_end = "GANTRYMQ_HOME" in os.environ
+    assert shared_to_the_end is HOMES[0].exists()
+"""
+
+
+@pytest.mark.parametrize(
+    ("scope", "segment_bytes"), [("function", 2 << 20), ("session", 1 << 20)], ids=str
+)
+def test_an_applications_own_test_uses_the_fixture(
+    installed: Path, tmp_path: Path, scope: str, segment_bytes: int
+) -> None:
+    """pytest finds it by the installed package's entry point; unused it costs no import."""
+    (tmp_path / "test_application.py").write_text(APPLICATION_TEST)
+    (tmp_path / "pytest.ini").write_text(
+        f"[pytest]\ngantrymq_broker_scope = {scope}\nfilterwarnings = error\n"
+        f"gantrymq_broker_settings =\n    mapped_file_size_commit_log = {segment_bytes}\n"
+    )
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    said = run(installed / "python", *command, cwd=tmp_path)
+    assert "4 passed" in said

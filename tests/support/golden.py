@@ -69,3 +69,22 @@ def dump_lines(name: str, *kinds: str) -> list[dict[str, Any]]:
     """Objects of the dump, of some kinds or of all."""
     objects = (json.loads(line) for line in dump_text(name))
     return [line for line in objects if not kinds or line["kind"] in kinds]
+
+
+@cache
+def sent_lines(name: str) -> list[dict[str, Any]]:
+    """What the generator sent, and what the broker answered."""
+    with lzma.open(DATA / f"{name}.sent.jsonl.xz", "rt", encoding="ascii") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def is_inner_batch(line: dict[str, Any]) -> bool:
+    """Whether a `record` of the dump holds several messages (RD-70)."""
+    return "INNER_NUM" in line["properties"]
+
+
+def members_sent(name: str, line: dict[str, Any]) -> list[dict[str, Any]]:
+    """Lines of the messages that went into an inner batch, in their order."""
+    sent = [item for item in sent_lines(name) if item.get("offsetMsgId") == line["offsetMsgId"]]
+    assert len(sent) == int(line["properties"]["INNER_NUM"])
+    return sorted(sent, key=lambda item: int(item["inBatch"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shm import groupwire, layout
 from shm.board import Board
@@ -59,7 +59,7 @@ class Hand:
         group: str = "g",
         topics: tuple[int, ...] = (0,),
         consume_from: int = groupwire.ConsumeFrom.FIRST_OFFSET,
-        **more: dict[int, int],
+        **more: Any,  # noqa: ANN401 - starts, queues
     ) -> list[groupwire.AnyNotice]:
         """Become a member."""
         return self.say(groupwire.Join(1, group, list(topics), consume_from, **more))

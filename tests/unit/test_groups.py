@@ -228,3 +228,55 @@ def test_a_stalled_member_is_ended_when_another_could_take_over() -> None:
     other.listen()
     assert [session for session, _ in rig.sessions.cut] == [stalled.number]
     assert other.granted[0].attempts == [(0, 1, 1)]
+
+
+def test_queues_chosen_by_hand_are_held_and_the_rest_is_balanced() -> None:
+    rig = Rig(orders=4)
+    first, second, third = rig.attach(), rig.attach(), rig.attach()
+    first.join()
+    second.join(queues=[3, 0, 99])
+    first.listen()
+    assert first.revoked == {0, 3}
+    assert second.leases == {}, "not before their holder has finished"
+    first.release_revoked()
+    second.listen()
+    third.join()
+    first.listen()
+    first.release_revoked()
+    third.listen()
+    assert set(second.leases) == {0, 3}
+    assert len(first.leases) == len(third.leases) == 1
+    second.join(queues=[])
+    second.listen()
+    assert second.revoked == {0, 3}
+    second.release_revoked()
+    first.listen()
+    third.listen()
+    assert set(first.leases) | set(third.leases) == ALL
+
+
+def test_of_two_that_choose_a_queue_its_holder_keeps_it() -> None:
+    rig = Rig(orders=4)
+    first, second = rig.attach(), rig.attach()
+    second.join(queues=[1, 2])
+    first.join(queues=[0, 1])
+    assert (set(first.leases), set(second.leases)) == ({0}, {1, 2})
+    second.die()
+    first.listen()
+    assert set(first.leases) == {0, 1}
+
+
+def test_what_was_chosen_outlives_the_agent() -> None:
+    """Until a member has said again what it chose it is granted nothing."""
+    rig = Rig(orders=4)
+    hand = rig.attach()
+    hand.join(queues=[2])
+    rig.replace_agent()
+    assert groupwire.Rejoin() in hand.listen()
+    rig.settle()
+    hand.listen()
+    assert set(hand.leases) == {2}
+    hand.join(queues=[2])
+    assert set(hand.leases) == {2}
+    hand.join()
+    assert set(hand.leases) == ALL

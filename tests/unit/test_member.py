@@ -19,6 +19,7 @@ class InMemory:
 
     def __init__(self, rig: Rig, number: int) -> None:
         self.rig = rig
+        self.is_open = True
         made = memory_session(number)
         self.inside = made
         self.arena, self.plan = made.arena, made.plan

@@ -1,0 +1,383 @@
+"""What docs/clients.md says of threads, processes, signals, the interpreter's end and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import pytest
+
+from clients.consumer import ConsumeFrom, PullConsumer
+from clients.message import NO_PROPERTIES, Message, SendReceipt
+from clients.producer import Producer
+from gantrymq.temporary import Broker
+from shm.codes import Role
+from shm.errors import Closed
+from shm.layout import ARENA_WAIT_ARMED
+from tests.support.adversary import Victim
+from tests.support.brokers import ServingBroker
+from tests.support.watchdog import poll_until
+
+FIRST = ConsumeFrom.FIRST_OFFSET
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker.temporary() as running:
+        yield running
+
+
+def bodies_of(home: Path, topic: str, count: int) -> list[bytes]:
+    """All bodies of a topic, once there are so many."""
+    found: list[bytes] = []
+    with PullConsumer("all-" + topic, [topic], home=home, consume_from=FIRST) as consumer:
+        while len(found) < count:
+            batch = consumer.poll(timeout=PATIENCE_S)
+            assert len(batch), f"{len(found)} of {count} came"
+            found += [bytes(body) for body in batch.bodies]
+        found += [bytes(body) for body in consumer.poll(timeout=0).bodies]
+    return found
+
+
+def run(program: str, *arguments: object) -> str:
+    """Run a program as an application would; its output, nothing on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+# ------------------------------------------------------------------------------------------ threads
+
+
+def test_threads_share_a_producer(broker: Broker, unique_name: str) -> None:
+    """Every way of sending at once; each receipt is its own message's."""
+    topic = unique_name
+
+    def send(producer: Producer, thread: int) -> int:
+        for number in range(100):
+            producer.send_oneway(topic, b"o %d %d" % (thread, number))
+            producer.send(topic, b"s %d %d" % (thread, number), queue_id=thread)
+            asked = producer.send_async(topic, b"a %d %d" % (thread, number), queue_id=thread)
+            batch = [Message(topic, b"b %d %d %d" % (thread, number, n)) for n in range(3)]
+            assert len({receipt.message_id for receipt in producer.send_batch(batch)}) == 3
+            assert asked.result(PATIENCE_S).message_queue.queue_id == thread
+        return thread
+
+    with Producer(broker.home) as producer, ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda n: send(producer, n), range(4))) == [0, 1, 2, 3]
+        producer.flush()
+    found = Counter(bodies_of(broker.home, topic, 2400))
+    assert len(found) == 2400
+    assert set(found.values()) == {1}
+
+
+def test_threads_share_futures(broker: Broker, unique_name: str) -> None:
+    with Producer(broker.home) as producer, ThreadPoolExecutor(4) as pool:
+        futures = [producer.send_async(unique_name, b"%d" % n) for n in range(200)]
+        places = [
+            list(pool.map(lambda future: future.result(PATIENCE_S), futures)) for _ in range(2)
+        ]
+        done, waiting = wait(futures, PATIENCE_S)
+    assert places[0] == places[1]
+    assert (len(done), len(waiting)) == (200, 0)
+
+
+def test_a_consumer_is_handed_from_thread_to_thread(broker: Broker, unique_name: str) -> None:
+    """One at a time may use it, whichever made it."""
+    with Producer(broker.home) as producer:
+        for number in range(40):
+            producer.send(unique_name, b"%d" % number)
+    found: list[bytes] = []
+    turn = threading.Lock()
+    with PullConsumer("g-" + unique_name, [unique_name], home=broker.home, consume_from=FIRST) as c:
+
+        def take() -> None:
+            while True:
+                with turn:
+                    if len(found) == 40:
+                        return
+                    found.extend(bytes(body) for body in c.poll(3, timeout=PATIENCE_S).bodies)
+
+        with ThreadPoolExecutor(4) as pool:
+            for task in [pool.submit(take) for _ in range(4)]:
+                task.result(PATIENCE_S)
+    assert Counter(found) == Counter(b"%d" % n for n in range(40))
+
+
+# ---------------------------------------------------------------------------------------- processes
+
+POOL = """
+import multiprocessing, sys
+from gantrymq import Message, Producer
+
+def work(home, topic, message):
+    with Producer(home) as producer:
+        return [producer.send(message) for _ in range(20)]
+
+if __name__ == "__main__":
+    method, home, topic = sys.argv[1:]
+    with Producer(home) as mine:  # open while the children are made
+        mine.send(topic, b"parent")
+        messages = [Message(topic, b"child %d" % n, tag="t") for n in range(3)]
+        with multiprocessing.get_context(method).Pool(3) as pool:
+            made = pool.starmap(work, [(home, topic, message) for message in messages])
+        mine.send(topic, b"parent")
+    print(len({receipt.message_id for one in made for receipt in one}))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_pool_of_processes_sends(
+    broker: Broker, unique_name: str, method: str, tmp_path: Path
+) -> None:
+    """Messages go to the children and receipts come back; each child has its own producer."""
+    program = tmp_path / "pool.py"
+    program.write_text(POOL)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", program, method, broker.home, unique_name],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("60\n", "")
+    expected = Counter({b"parent": 2, b"child 0": 20, b"child 1": 20, b"child 2": 20})
+    assert Counter(bodies_of(broker.home, unique_name, 62)) == expected
+
+
+def test_a_forked_child_cannot_use_its_parents_consumer(broker: Broker, unique_name: str) -> None:
+    """Its use raises Closed, its end commits nothing and gives nothing back."""
+    with Producer(broker.home) as producer:
+        producer.send(unique_name, b"first")
+        with PullConsumer(
+            "g-" + unique_name, [unique_name], home=broker.home, consume_from=FIRST
+        ) as consumer:
+            held = consumer.assignment()
+            assert len(consumer.poll(timeout=PATIENCE_S)) == 1
+
+            def work() -> None:
+                for use in (
+                    consumer.commit,
+                    consumer.fileno,
+                    lambda: consumer.poll(timeout=0),
+                    lambda: consumer.seek(held[0], "begin"),
+                    lambda: consumer.assign(held[:1]),
+                ):
+                    with pytest.raises(Closed):
+                        use()
+                with pytest.raises(Closed):
+                    next(iter(consumer))
+                consumer.close()
+
+            assert Victim(work).end() == 0
+            producer.send(unique_name, b"second")
+            assert [bytes(b) for b in consumer.poll(timeout=PATIENCE_S).bodies] == [b"second"]
+            assert consumer.assignment() == held
+            assert consumer.lost_commits == 0
+
+
+def test_clients_are_not_sent_to_other_processes(broker: Broker, unique_name: str) -> None:
+    """Their memory and descriptors are one process's: pickling says so at once."""
+    with (
+        Producer(broker.home) as producer,
+        PullConsumer("g-" + unique_name, [unique_name], home=broker.home) as consumer,
+    ):
+        for client in (producer, consumer):
+            with pytest.raises(TypeError, match="cannot pickle"):
+                pickle.dumps(client)
+        receipt = producer.send(unique_name, b"x")
+        message = consumer.poll(timeout=PATIENCE_S)[0]
+    for made in (receipt, message, Message("t", b"x"), Message("t", b"x", properties={"a": "b"})):
+        assert pickle.loads(pickle.dumps(made)) == made
+    plain = pickle.loads(pickle.dumps(Message("t", b"x")))
+    assert plain.properties is NO_PROPERTIES, "the native put knows it by that"
+
+
+# -------------------------------------------------------------------------------- the end of Python
+
+
+def test_what_was_sent_before_the_interpreter_ends_arrives(
+    broker: Broker, unique_name: str
+) -> None:
+    """Without `close` or `flush`, with futures that nobody asked and a consumer that is open."""
+    program = """
+import sys
+from gantrymq import ConsumeFrom, Producer, PullConsumer
+home, topic = sys.argv[1:]
+producer = Producer(home)
+consumer = PullConsumer("g-" + topic, [topic], home=home, consume_from=ConsumeFrom.FIRST_OFFSET)
+for number in range(500):
+    producer.send_oneway(topic, b"%d" % number)
+    producer.send_async(topic, b"async %d" % number).add_done_callback(lambda future: None)
+for message in consumer:
+    print(message.topic)
+    break
+"""
+    assert run(program, broker.home, unique_name) == unique_name + "\n"
+    found = Counter(bodies_of(broker.home, unique_name, 1000))
+    assert len(found) == 1000
+    assert set(found.values()) == {1}
+
+
+# ------------------------------------------------------------------------------------------ signals
+
+
+def interrupt_when(condition: object, what: str) -> threading.Thread:
+    """SIGINT to this process as soon as the condition holds."""
+
+    def work() -> None:
+        poll_until(condition, what)  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_ctrl_c_ends_a_poll_that_waits(broker: Broker, unique_name: str) -> None:
+    """The consumer is as good as before."""
+    with (
+        Producer(broker.home) as producer,
+        PullConsumer("g-" + unique_name, [unique_name], home=broker.home) as consumer,
+    ):
+        assert consumer._attachment is not None
+        arena = consumer._attachment.session.arena
+        for number in range(3):
+            thread = interrupt_when(lambda: arena[ARENA_WAIT_ARMED], "the poll sleeps")
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll()
+            thread.join()
+            producer.send(unique_name, b"%d" % number)
+            (message,) = consumer.poll(timeout=PATIENCE_S)
+            assert message.body == b"%d" % number
+
+
+def test_ctrl_c_ends_a_send_that_waits(tmp_path: Path, unique_name: str) -> None:
+    """The message was on its way already: it is stored, once; the producer goes on."""
+    with ServingBroker(tmp_path).wait_until_ready() as broker, Producer(broker.home) as producer:
+        producer.send(unique_name, b"before")
+        writer = broker.pid_of(Role.WRITER)
+        for _ in range(3):
+            os.kill(writer, signal.SIGSTOP)
+            try:
+                thread = interrupt_when(lambda: producer._link._sleepers, "the send sleeps")
+                with pytest.raises(KeyboardInterrupt):
+                    producer.send(unique_name, b"interrupted")
+                thread.join()
+            finally:
+                os.kill(writer, signal.SIGCONT)
+            producer.send(unique_name, b"after")
+        expected = Counter({b"before": 1, b"interrupted": 3, b"after": 3})
+        assert Counter(bodies_of(broker.home, unique_name, 7)) == expected
+        assert broker.stop()[0] == 0
+
+
+STORM = """
+import os, signal, sys, threading
+from gantrymq import ConsumeFrom, Producer, PullConsumer
+home, topic = sys.argv[1:]
+armed, interrupts, number, returned, over = False, 0, 0, [], threading.Event()
+
+def interrupt(_number, _frame):
+    global armed
+    if armed:  # only amid the calls, not amid what counts them
+        armed = False
+        raise KeyboardInterrupt
+
+def storm():
+    while not over.wait(0.002):
+        os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, interrupt)
+with Producer(home) as producer, PullConsumer(
+    "g-" + topic, [topic], home=home, consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False
+) as consumer:
+    thread = threading.Thread(target=storm)
+    thread.start()
+    while interrupts < 100:
+        number += 1
+        try:
+            armed = True
+            if number % 3:
+                producer.send(topic, b"%d" % number)
+            else:
+                producer.send_oneway(topic, b"%d" % number)
+            armed = False
+            returned.append(number)
+            armed = True
+            consumer.poll(5, timeout=0.001)
+            armed = False
+        except KeyboardInterrupt:
+            interrupts += 1
+    over.set()
+    thread.join()
+    producer.send(topic, b"last")
+    producer.flush()
+print(*returned)
+"""
+
+
+def test_ctrl_c_at_any_moment_breaks_nothing(broker: Broker, unique_name: str) -> None:
+    """A hundred interrupts amid sends and polls: what returned is there, nothing is there twice."""
+    returned = run(STORM, broker.home, unique_name).split()
+    found = Counter(bodies_of(broker.home, unique_name, len(returned) + 1))
+    assert set(found.values()) == {1}
+    assert {body.encode() for body in returned} <= found.keys()
+    assert found[b"last"] == 1
+
+
+# ------------------------------------------------------------------------------------------ asyncio
+
+
+def test_receipts_are_awaited(broker: Broker, unique_name: str) -> None:
+    async def main(producer: Producer) -> list[int]:
+        sent = [
+            asyncio.wrap_future(producer.send_async(unique_name, b"%d" % n, queue_id=1))
+            for n in range(200)
+        ]
+        receipts = await asyncio.wait_for(asyncio.gather(*sent), PATIENCE_S)
+        batch = producer.send_batch_async(unique_name, [b"x"] * 3, queue_id=1)
+        waiting: asyncio.Future[Sequence[SendReceipt]] = asyncio.wrap_future(batch)
+        together = await asyncio.wait_for(waiting, PATIENCE_S)
+        return [receipt.queue_offset for receipt in (*receipts, *together)]
+
+    with Producer(broker.home) as producer:
+        assert asyncio.run(main(producer)) == list(range(203))
+
+
+def test_an_event_loop_wakes_up_for_messages(broker: Broker, unique_name: str) -> None:
+    """`loop.add_reader`: polled until empty, it is readable again when something comes."""
+
+    async def main(producer: Producer, consumer: PullConsumer) -> list[bytes]:
+        seen: asyncio.Queue[bytes] = asyncio.Queue()
+
+        def take() -> None:
+            while len(batch := consumer.poll(timeout=0)):
+                for body in batch.bodies:
+                    seen.put_nowait(bytes(body))
+
+        take()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(consumer.fileno(), take)
+        found = []
+        for number in range(50):
+            await asyncio.wrap_future(producer.send_async(unique_name, b"%d" % number))
+            found.append(await asyncio.wait_for(seen.get(), PATIENCE_S))
+        loop.remove_reader(consumer.fileno())
+        return found
+
+    with (
+        Producer(broker.home) as producer,
+        PullConsumer("g-" + unique_name, [unique_name], home=broker.home) as consumer,
+    ):
+        assert asyncio.run(main(producer, consumer)) == [b"%d" % n for n in range(50)]
