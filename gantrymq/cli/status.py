@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,10 +17,11 @@ from shm.board import Board, attach_board
 from shm.codes import BrokerState, ExitCode, Role
 from shm.errors import BrokerGone
 
-HELP = """Show processes, positions and sessions of the broker.
+HELP = """Show processes, positions, lags and sessions of the broker.
 
 \b
 Example: gantrymq status --home ./mq --json
+The JSON's fields: docs/operate.md. Groups' offsets are up to five seconds old.
 Exit codes: 0 the broker is ready; 69 there is none, or it is not ready; 70 its store failed.
 """
 
@@ -55,7 +57,7 @@ def running_board(home: Path) -> Board:
 
 
 def describe(board: Board, home: Path) -> dict[str, Any]:
-    """What the board says, as plain values; positions are bytes of the log."""
+    """What the board says, as plain values (docs/operate.md); positions are bytes of the log."""
     appended = board.word(layout.BOARD_APPENDED)
     durable = board.word(layout.BOARD_DURABLE)
     dispatched = board.word(layout.BOARD_DISPATCHED)
@@ -64,10 +66,14 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
         "state": BrokerState(board.half(layout.BOARD_STATE)).name.lower(),
         "epoch": f"{board.epoch:x}",
         "uptime_s": round(time.time() - board.started_ms / 1000, 1),
+        "failed_errno": board.half(layout.BOARD_FAILED_ERRNO),
         "sessions": board.half(layout.BOARD_SESSION_COUNT),
         "topics": len([topic for topic in board.topics() if topic.perm]),
+        "queues": board.half(layout.BOARD_QUEUE_COUNT),
+        "store": _store(board, home),
         "log": {
             "appended": appended,
+            "settled": board.word(layout.BOARD_SETTLED),
             "durable": durable,
             "dispatched": dispatched,
             "low": board.word(layout.BOARD_LOW),
@@ -75,15 +81,42 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
             "dispatch_lag_bytes": appended - dispatched,
         },
         "processes": [_process(board, role) for role in Role if board.process(role)["started_ms"]],
+        "groups": _groups(board, home),
     }
+
+
+def _store(board: Board, home: Path) -> dict[str, int]:
+    room = os.statvfs(store_of(home))
+    return {
+        "segment_bytes": board.segment_bytes,
+        "segments": board.segments,
+        "log_bytes": board.word(layout.BOARD_APPENDED) - board.word(layout.BOARD_LOW),
+        "disk_free_bytes": room.f_bavail * room.f_frsize,
+    }
+
+
+def _groups(board: Board, home: Path) -> list[dict[str, object]]:
+    """Lags by group and topic, from the file that is exported every few seconds."""
+    from brokerd.lags import lags
+    from shm.storage import PosixStorage
+    from workers.offsetfile import read_offsets
+
+    found: dict[tuple[str, str], int] = {}
+    for row in lags(board, read_offsets(PosixStorage(str(store_of(home))))):
+        key = (row.group, row.topic)
+        found[key] = found.get(key, 0) + row.lag
+    return [{"group": group, "topic": topic, "lag": lag} for (group, topic), lag in found.items()]
 
 
 def _process(board: Board, role: Role) -> dict[str, object]:
     slot = board.process(role)
     return {
         "agent": role.name.lower(),
-        "pid": slot["pid"] or "-",
+        "pid": slot["pid"] or None,
         "restarts": slot["restarts"],
+        "started_ms": slot["started_ms"],
+        "heartbeats": slot["heartbeat"],
+        "busy_cycles": slot["busy"],
         "work": slot["work"],
         "bytes": slot["bytes"],
         "refused": slot["refused"],
@@ -101,4 +134,12 @@ def _print(shown: dict[str, Any]) -> None:
         f"({log['durable_lag_bytes']} behind), dispatched {log['dispatched']} "
         f"({log['dispatch_lag_bytes']} behind), low {log['low']}\n\n"
     )
-    print_rows(shown["processes"], as_json=False)
+    hidden = ("started_ms", "heartbeats", "busy_cycles")
+    processes = [
+        {name: "-" if value is None else value for name, value in row.items() if name not in hidden}
+        for row in shown["processes"]
+    ]
+    print_rows(processes, as_json=False)
+    if shown["groups"]:
+        sys.stdout.write("\n")
+        print_rows(shown["groups"], as_json=False)
