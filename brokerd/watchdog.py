@@ -59,8 +59,10 @@ class Watchdog:
                 seconds = SILENT_NS // 1_000_000_000
                 self._log.warning("agent_silent", agent=role.name.lower(), seconds=seconds)
                 self._status_ns = 0
-        self._pat(now_ns)
-        if now_ns >= self._status_ns:
+        state = self._board.half(layout.BOARD_STATE)
+        if state != BrokerState.STARTING:  # until then the start's own time limit counts
+            self._pat(now_ns)
+        if state == BrokerState.READY and now_ns >= self._status_ns:
             self._status_ns = now_ns + _STATUS_NS
             self._show()
 
@@ -82,8 +84,6 @@ class Watchdog:
 
     def _show(self) -> None:
         board = self._board
-        if board.half(layout.BOARD_STATE) != BrokerState.READY:
-            return
         names = ", ".join(sorted(role.name.lower() for role in self._silent))
         state = f"does not go on: {names}" if names else "ready"
         sessions = board.half(layout.BOARD_SESSION_COUNT)

@@ -94,24 +94,27 @@ def _page(home: Path, shown: dict[str, Any]) -> RenderableType:
     groups = sorted(shown["groups"], key=lambda row: -row["lag"])
     return Group(
         head,
-        _table("topics by rate", topics),
-        _table("groups by lag", groups),
-        _table("agents", shown["agents"]),
+        *_table("topics by rate", topics),
+        *_table("groups by lag", groups),
+        *_table("agents", shown["agents"]),
     )
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> RenderableType:
+def _table(title: str, rows: list[dict[str, Any]]) -> tuple[RenderableType, ...]:
     from rich import box
     from rich.table import Table
 
     more = f" ({len(rows) - _ROWS_MAX} more)" if len(rows) > _ROWS_MAX else ""
-    table = Table(title=title + more, title_justify="left", box=box.SIMPLE, expand=False)
-    for name in rows[0] if rows else ("none",):
-        words = not rows or isinstance(rows[0][name], str)
+    heading = f"\n{title}{more}" if rows else f"\n{title}: none"
+    if not rows:
+        return (heading,)
+    table = Table(box=box.SIMPLE, expand=False)
+    for name in rows[0]:
+        words = isinstance(rows[0][name], str)
         table.add_column(name.replace("_per_s", "/s"), justify="left" if words else "right")
     for row in rows[:_ROWS_MAX]:
         table.add_row(*(_cell(value) for value in row.values()))
-    return table
+    return heading, table
 
 
 def _cell(value: object) -> str:

@@ -165,7 +165,13 @@ def test_top_refreshes_on_a_terminal_and_ends_with_the_broker() -> None:
                 producer.send("rising", b"x")
             poll_until(lambda: "rising" in terminal.read(), "a new topic is shown")
             broker.stop()
-            _out, said = process.communicate(timeout=60)
+
+            def ended() -> bool:
+                terminal.read()  # what nobody reads would hold it up
+                return process.poll() is not None
+
+            poll_until(ended, "it ends with the broker")
+            _out, said = process.communicate()
     assert process.returncode == ExitCode.NO_BROKER
     assert "has ended" in said
 
