@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def topic_names(context: typer.Context, incomplete: str) -> list[str]:
     """Topics that begin so."""
-    from gantrymq.cli.status import running_board
+    from gantrymq.cli.board import running_board
 
     try:
         board = running_board(_home(context))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clients.home import store_of
+from gantrymq.cli.board import running_board
 from gantrymq.cli.completion import group_names
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json, print_rows
-from gantrymq.cli.status import running_board
 from shm.errors import GantryError, Rejected
 
 if TYPE_CHECKING:

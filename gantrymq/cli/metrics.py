@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from clients.home import store_of
+from gantrymq.cli.board import running_board
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
-from gantrymq.cli.status import running_board
 
 HELP = """Print what the board shows as Prometheus metrics. Nothing listens: see metrics_textfile.
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from brokerd.dump.bodies import plain_body
 from shm.messageid import format_host
 
 if TYPE_CHECKING:
     from shm.record import Record
 
 _ROW = 16
+_COMPRESSED = 0x1  # of sysFlag (SF-25)
 
 
 def message_of(record: Record) -> dict[str, Any]:
     """What an application sees of it, with the names of `receive --json`."""
     properties = record.property_map()
-    try:
-        body = plain_body(record.body, record.sys_flag)
-    except (ValueError, ModuleNotFoundError):
-        body = record.body  # as stored: `store inspect` shows sysFlag
     return {
         "topic": record.topic,
         "queue": record.queue_id,
@@ -34,8 +30,17 @@ def message_of(record: Record) -> dict[str, Any]:
         "born_timestamp": record.born_timestamp,
         "store_timestamp": record.store_timestamp,
         "born_host": format_host(record.born_host),
-        "body": body,
+        "body": _body(record) if record.sys_flag & _COMPRESSED else record.body,
     }
+
+
+def _body(record: Record) -> bytes:
+    from brokerd.dump.bodies import plain_body
+
+    try:
+        return plain_body(record.body, record.sys_flag)
+    except (ValueError, ModuleNotFoundError):
+        return record.body  # as stored: `store inspect` shows sysFlag
 
 
 _NOT_THE_USERS = ("UNIQ_KEY", "TAGS", "KEYS", "WAIT", "__CRC32#")

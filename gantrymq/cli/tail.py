@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clients.home import store_of
+from gantrymq.cli.board import running_board
 from gantrymq.cli.completion import topic_names
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
-from gantrymq.cli.status import running_board
 from gantrymq.cli.topic import find_topic
 from shm.errors import BrokerGone, Rejected
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clients.home import store_of
+from gantrymq.cli.board import running_board
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
-from gantrymq.cli.status import running_board
 from shm.errors import BrokerGone
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from gantrymq.cli.board import running_board
 from gantrymq.cli.completion import topic_names
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json, print_rows
-from gantrymq.cli.status import running_board
 from shm.board import Board, TopicSlot
 from shm.codes import Level
 from shm.errors import TopicNotFound
