@@ -199,7 +199,7 @@ def test_it_runs_without_new_privileges_and_finds_what_would_stop_it(tmp_path: P
 
 
 def test_the_broker_lives_with_the_units_system_calls(tmp_path: Path) -> None:
-    """Started, sent to, stopped, under `@system-service`; numba compiles, other calls fail there."""
+    """Started, sent to, stopped, under `@system-service`; numba compiles; other calls fail."""
     assert options()["SystemCallFilter"] == "@system-service"
     compiles = "import numba; assert numba.njit(lambda x: x + 1)(1) == 2"
     subprocess.run([sys.executable, "-c", compiles], preexec_fn=only_system_service, check=True)
