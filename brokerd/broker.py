@@ -13,7 +13,7 @@ from pathlib import Path
 
 from brokerd import agents, batchqueues, epoch, lock
 from brokerd.agents import AgentEnv
-from brokerd.checkpoint import CheckpointFile
+from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.config import Configuration
 from brokerd.epoch import Life
 from brokerd.log import Log
@@ -134,7 +134,11 @@ def _open_locked(
     from brokerd.recovery import recover
 
     old_board = epoch.find_old_board(home)
+    last = read_checkpoint(storage)
+    progress(0, 1, "checking the log")
     found = recover(storage, settings, old_board, progress)
+    if last is not None:
+        log.info("recovered", clean=last.clean, low=found.low, appended=found.appended)
     metadata = Metadata(storage, settings, clock)
     metadata.load()
     board = epoch.create_board(home, life, settings, clock.wall_ms())

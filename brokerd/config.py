@@ -39,6 +39,13 @@ class Rule:
     high: int | None = None
     choices: tuple[str, ...] = ()
 
+    @property
+    def allowed(self) -> str:
+        """The values that it may have, in words; empty: any."""
+        if self.choices:
+            return ", ".join(self.choices)
+        return "" if self.low is None else f"{self.low} to {self.high}"
+
 
 def _setting(  # one row of the table
     default: T,
@@ -127,6 +134,13 @@ class Settings:
     log_level: str = _setting(
         "info", "", "least level of log lines", choices=("debug", "info", "warning", "error")
     )
+    metrics_textfile: str = _setting(
+        "", "", "file that Prometheus's node_exporter collects, replaced atomically; empty: none;"
+        " a relative path starts at the home",
+    )  # fmt: skip
+    metrics_interval: int = _setting(
+        15, "seconds", "how often metrics_textfile is written", (1, 3600)
+    )
 
 
 #: What `profile` changes in the defaults of others; given values still win.
@@ -198,7 +212,7 @@ def parse_assignments(texts: list[str]) -> dict[str, str]:
 
 
 def describe(configuration: Configuration) -> list[dict[str, object]]:
-    """A row per setting: name, value, unit, default, origin, meaning."""
+    """A row per setting: name, value, unit, default, origin, meaning, and what it may be."""
     return [
         {
             "name": name,
@@ -207,6 +221,7 @@ def describe(configuration: Configuration) -> list[dict[str, object]]:
             "default": DEFAULTS[name],
             "origin": configuration.origins[name],
             "meaning": rule.meaning,
+            "allowed": rule.allowed,
         }
         for name, rule in RULES.items()
     ]
@@ -221,6 +236,8 @@ def use_one_thread() -> None:
 def service_manager() -> tuple[str, int]:
     """Socket of sd_notify (empty: none) and the watchdog's period in microseconds (0: none)."""
     period = os.environ.get("WATCHDOG_USEC", "0")
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        period = "0"  # meant for another process
     return os.environ.get("NOTIFY_SOCKET", ""), int(period) if period.isdigit() else 0
 
 

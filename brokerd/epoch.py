@@ -54,14 +54,27 @@ def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configu
     Raises Incompatible for a size that was asked for and is not the store's.
     """
     stored = _stored(storage)
-    for name in SIZES:
-        configuration = _settle(configuration, name, stored.get(name))
+    configuration = _settled(stored, configuration)
     starts = int(stored.get("starts", 0)) + 1
     sizes = {name: getattr(configuration.settings, name) for name in SIZES}
     content = {"version": 1, "starts": starts, **sizes}
     replace_file(storage, STORE_FILE, json.dumps(content).encode())
     epoch = secrets.randbits(47) << 16 | starts & 0xFFFF
     return Life(epoch, boot_id()), configuration
+
+
+def settle_sizes(storage: Storage, configuration: Configuration) -> Configuration:
+    """The settings that a start would take, with what the store was made with; changes nothing.
+
+    Raises Incompatible as a start does.
+    """
+    return _settled(_stored(storage), configuration)
+
+
+def _settled(stored: dict[str, Any], configuration: Configuration) -> Configuration:
+    for name in SIZES:
+        configuration = _settle(configuration, name, stored.get(name))
+    return configuration
 
 
 def _stored(storage: Storage) -> dict[str, Any]:
@@ -116,10 +129,15 @@ def find_old_board(home: Path) -> Board | None:
 
 def forget_old_boards(home: Path, keep: str) -> None:
     """Remove every board of this store but one; the store's lock is held, so nobody uses them."""
+    for name in boards_of(home):
+        if name != keep:
+            unlink_board(name)
+
+
+def boards_of(home: Path) -> list[str]:
+    """Names of the boards of this store, of whatever life. The store is there."""
     prefix = _board_prefix(home)
-    for name in os.listdir("/dev/shm"):
-        if f"/{name}".startswith(prefix) and f"/{name}" != keep:
-            unlink_board(f"/{name}")
+    return [f"/{name}" for name in os.listdir("/dev/shm") if f"/{name}".startswith(prefix)]
 
 
 def create_board(home: Path, life: Life, settings: Settings, started_ms: int) -> Board:

@@ -40,6 +40,10 @@ class Log:
             # Whoever read the log has gone; the broker goes on.
             self._least = len(LEVELS)
 
+    def debug(self, event: str, **fields: object) -> None:
+        """For whoever looks for a fault."""
+        self.write("debug", event, fields)
+
     def info(self, event: str, **fields: object) -> None:
         """Something that an operator may want to know."""
         self.write("info", event, fields)

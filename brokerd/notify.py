@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import socket
+from typing import Final
+
+#: A manager counts from each of these anew until READY: more than a step of a start takes.
+EXTEND_S: Final = 120
 
 
 class ServiceManager:
@@ -11,21 +15,27 @@ class ServiceManager:
     def __init__(self, address: str, watchdog_us: int = 0) -> None:
         # "@" stands for the zero byte of an abstract address.
         self._address = "\0" + address[1:] if address.startswith("@") else address
+        #: Half a watchdog period; 0: none is wanted.
         self.watchdog_ns = watchdog_us * 1000 // 2 if address else 0
-        self._next_ns = 0
+        self._status = ""
 
-    def tell(self, state: str) -> None:
-        """Send a state, READY=1 for example. A manager that does not listen is no error."""
+    def tell(self, *states: str) -> None:
+        """Send states, READY=1 for example. A manager that does not listen is no error."""
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
             try:
-                channel.sendto(state.encode(), self._address)
+                channel.sendto("\n".join(states).encode(), self._address)
             except OSError:
                 return
 
-    def pat_watchdog(self, now_ns: int) -> None:
-        """Say that the broker lives, twice in a watchdog period."""
-        if self.watchdog_ns and now_ns >= self._next_ns:
-            self._next_ns = now_ns + self.watchdog_ns
-            self.tell("WATCHDOG=1")
+    def show(self, status: str) -> None:
+        """The line that `systemctl status` shows; sent when it changes."""
+        if status != self._status:
+            self._status = status
+            self.tell(f"STATUS={status}")
+
+    def extend(self, status: str, seconds: int = EXTEND_S) -> None:
+        """A start, or a stop, gets on: give it that much more time from now."""
+        self._status = status
+        self.tell(f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000}", f"STATUS={status}")

@@ -15,8 +15,9 @@ from brokerd.broker import Broker, Progress, open_broker
 from brokerd.children import Resident
 from brokerd.config import Configuration
 from brokerd.log import Log
-from brokerd.notify import ServiceManager
-from brokerd.supervisor import Signals, Supervisor
+from brokerd.notify import EXTEND_S, ServiceManager
+from brokerd.signals import Signals
+from brokerd.supervisor import Supervisor
 from shm.codes import BrokerState, ExitCode
 from shm.errors import GantryError
 from shm.exitcode import exit_code
@@ -39,19 +40,21 @@ def serve(home: Path, configuration: Configuration, *, lifeline: bool = False) -
     log = Log(configuration.settings.log_level)
     for name in configuration.unknown:
         log.warning("unknown_variable", name=name)
+    manager = ServiceManager(*config.service_manager())
     try:
         _prepare_process(configuration)
-        broker = open_broker(home, configuration, log, _progress(log))
+        manager.extend("starting", configuration.settings.lock_timeout + EXTEND_S)
+        broker = open_broker(home, configuration, log, _progress(log, manager))
     except Interrupted:
         return ExitCode.OK
     except (GantryError, OSError) as error:
         log.error("not_started", error=type(error).__name__, why=str(error))
+        manager.show(f"not started: {error}")
         return exit_code(error)
-    return _serve(broker, Lifeline(home) if lifeline else None)
+    return _serve(broker, manager, Lifeline(home) if lifeline else None)
 
 
-def _serve(broker: Broker, lifeline: Lifeline | None) -> ExitCode:
-    manager = ServiceManager(*config.service_manager())
+def _serve(broker: Broker, manager: ServiceManager, lifeline: Lifeline | None) -> ExitCode:
     supervisor = Supervisor(broker, manager)
     clean = False
     try:
@@ -159,15 +162,23 @@ def _prepare_process(configuration: Configuration) -> None:
         os.sched_setaffinity(0, {cpu})
 
 
-def _progress(log: Log) -> Progress:
-    """Says how a long step of the start is getting on, at most once a second."""
+def _progress(log: Log, manager: ServiceManager) -> Progress:
+    """Says how a long step of the start is getting on, at most once a second.
+
+    A service manager is told each time that the start goes on, so that it waits.
+    """
     spoke = time.monotonic()
+    step = ""
 
     def say(done: int, total: int, what: str) -> None:
-        nonlocal spoke
+        nonlocal spoke, step
         now = time.monotonic()
         if now - spoke >= _PROGRESS_EVERY_S:
             spoke = now
             log.info("starting", done=done, total=total, what=what)
+        elif what.partition(" ")[0] == step:
+            return
+        step = what.partition(" ")[0]
+        manager.extend(f"starting: {what} ({done} of {total})")
 
     return say

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -18,14 +18,15 @@ import msgspec
 from brokerd import agents, children
 from brokerd.broker import Broker
 from brokerd.children import Backoff, Child, Crew, Outbox, Resident
-from brokerd.config import describe
 from brokerd.control import ControlServer
+from brokerd.desk import SessionDesk
 from brokerd.notify import ServiceManager
 from brokerd.reactor import Reactor
+from brokerd.sessions import SessionRecord
+from brokerd.textfile import Textfile
+from brokerd.watchdog import Watchdog
 from shm import layout, wire
-from shm.board import TopicSlot
 from shm.codes import BrokerState, ExitCode, Role
-from shm.errors import BrokerGone, Rejected
 from workers.channel import SocketSessionTable
 
 #: Processes of each profile; the order within and between is that of a clean stop.
@@ -38,6 +39,8 @@ _TICK_NS: Final = 500_000_000
 _RETRY_NS: Final = 1_000_000
 #: After a failure of the store, agents have this long to tell their clients.
 _FAILED_STOP_NS: Final = 5_000_000_000
+#: What a service manager gives the last steps of a stop, behind `stop_timeout`.
+_GRACE_S: Final = 10
 
 
 class Supervisor:
@@ -51,11 +54,13 @@ class Supervisor:
         self.exit_code = ExitCode.OK
         self.clean = False
         self.finished = False
-        self.connections_max = broker.configuration.settings.sessions_max
+        self.desk = SessionDesk(broker, self._tell_all, self.stop, self._pids)
         self._clock = broker.env.clock
         self._log = broker.log
         self._manager = manager
-        self._control = ControlServer(broker.home, self.reactor, self, broker.log)
+        self._watchdog = Watchdog(broker.board, tuple(agents.CONSTRUCTORS), manager, broker.log)
+        self._textfile = Textfile(broker)
+        self._control = ControlServer(broker.home, self.reactor, self.desk, broker.log)
         self._crews: list[Crew] = []
         self._backoffs: dict[Sequence[Role], Backoff] = {}
         self._not_up = set(CREWS[broker.configuration.settings.profile])
@@ -71,8 +76,9 @@ class Supervisor:
         work = self.reactor.poll()
         for crew in self._crews:
             crew.outbox.flush()
-        self._manager.pat_watchdog(now_ns)
+        self._watchdog.look(now_ns)
         self._notice_failure()
+        self._textfile.write_if_due(now_ns)
         if self._stopping:
             return work + self._advance_stop(now_ns)
         return work + self._start_again(now_ns)
@@ -122,7 +128,7 @@ class Supervisor:
             return
         self._control.listen()
         self.broker.set_state(BrokerState.READY)
-        self._manager.tell("READY=1")
+        self._manager.tell("READY=1", "STATUS=ready")
         self._log.info("ready", home=str(self.broker.home), epoch=f"{self.broker.life.epoch:x}")
 
     def stop(self, why: str) -> None:
@@ -131,19 +137,21 @@ class Supervisor:
             return
         for _when, roles in self._restarts:
             self._fork(roles)  # a dead writer's successor finishes what was accepted
-        bound_ns = self.broker.configuration.settings.stop_timeout * 1_000_000_000
-        self._begin_stop(why, bound_ns)
+        bound_s = self.broker.configuration.settings.stop_timeout
+        self._manager.extend(f"stopping: {why}", bound_s + _GRACE_S)
+        self._begin_stop(why, bound_s * 1_000_000_000)
 
     def fail(self, code: ExitCode, why: str) -> None:
         """Begin to end after a failure, with an exit code that says so."""
         if self.exit_code == ExitCode.OK:
             self.exit_code = code
             self._log.error("failed", why=why, exit_code=int(code))
+            self._manager.show(f"failed: {why}")
         if not self._stopping:
             self._begin_stop(why, _FAILED_STOP_NS)
 
     def _begin_stop(self, why: str, bound_ns: int) -> None:
-        self._stopping = True
+        self._stopping = self.desk.closed = True
         self._stop_deadline_ns = self._clock.monotonic_ns() + bound_ns
         self._restarts.clear()
         self.broker.set_state(BrokerState.STOPPING)
@@ -273,10 +281,11 @@ class Supervisor:
         due = [item for item in self._restarts if item[0] <= now_ns]
         for item in due:
             self._restarts.remove(item)
-            self._fork(item[1])
             for role in item[1]:
                 at = self.broker.board.process_at(role) + layout.PROCESS.offset("restarts")
                 self.broker.board.set_half(at, self.broker.board.half(at) + 1)
+            self._fork(item[1])
+            self._log.info("agent_replaced", agent=children.name_of(item[1]))
         return len(due)
 
     def _note_process(self, role: Role, pid: int) -> None:
@@ -284,86 +293,16 @@ class Supervisor:
         board.set_half(at + layout.PROCESS.offset("pid"), pid)
         board.set_word(at + layout.PROCESS.offset("started_ms"), self._clock.wall_ms())
 
-    # ------------------------------------------------------------------------- what clients ask for
-
-    def attach(self, hello: wire.Hello, pid: int) -> tuple[wire.Welcome, tuple[int, ...]]:
-        """Open a session and tell the agents."""
-        if self._stopping:
-            raise BrokerGone("the broker is stopping: try again when it has been started")
-        broker = self.broker
-        store = str(broker.env.storage.root)
-        if hello.kind == "look":
-            look = wire.Welcome(0, broker.life.epoch, broker.board.name, store, 0, (0, 0, 0, 0))
-            return look, ()
-        record = broker.sessions.open(hello, pid)
-        for crew in self._crews:
-            crew.outbox.tell(record.added(), record)
-        self._count_sessions()
-        self._log.write("debug", "attached", {"session": record.session, "pid": pid})
-        bells = broker.env.bells
-        descriptors = (
-            *record.descriptors,
-            agents.bell_of(bells, Role.WRITER).fileno(),
-            agents.bell_of(bells, Role.GROUPS).fileno(),
-        )
-        welcome = wire.Welcome(
-            record.session,
-            broker.life.epoch,
-            broker.board.name,
-            store,
-            record.plan.size,
-            record.ring_bytes,
-        )
-        return welcome, descriptors
-
-    def detach(self, session: int) -> None:
-        """The client is gone: its lanes are nobody's any more."""
-        if self.broker.sessions.close(session) is None:
-            return
-        for crew in self._crews:
-            crew.outbox.tell(wire.SessionRemoved(session))
-        self._count_sessions()
-        self._log.write("debug", "detached", {"session": session})
-
-    def carry_out(self, frame: wire.AnyFrame) -> wire.Frame:
-        """Answer a request. Raises GantryError to refuse."""
-        metadata = self.broker.metadata
-        match frame:
-            case wire.OpenTopic(name, create):
-                return _opened(metadata.open(name, create=create))
-            case wire.CreateTopic(name, queues, level):
-                return _opened(metadata.create(name, queues, level))
-            case wire.DeleteTopic(name):
-                metadata.delete(name)
-                return wire.Done()
-            case wire.ShowSettings():
-                return self._settings()
-            case wire.StopBroker():
-                self.stop("a client asked for it")
-                return wire.Done()
-            case _:
-                raise Rejected(f"a client does not send {type(frame).__name__}")
-
-    def _settings(self) -> wire.Settings:
-        rows = describe(self.broker.configuration)
-        pids = {children.name_of(crew.roles): crew.pid for crew in self._crews}
-        return wire.Settings(
-            {str(row["name"]): row["value"] for row in rows},
-            {str(row["name"]): str(row["origin"]) for row in rows},
-            {"supervisor": os.getpid(), **pids},
-        )
-
     def _evict(self, session: int, why: str) -> None:
-        record = self.broker.sessions.get(session)
-        if record is None:
-            return
-        self._log.warning("evicted", session=session, pid=record.pid, why=why)
-        self.broker.sessions.mark_evicted(record)
-        self._control.evict(session, why)
+        if self.desk.evict(session, why):
+            self._control.evict(session, why)
 
-    def _count_sessions(self) -> None:
-        count = len(self.broker.sessions)
-        self.broker.board.set_half(layout.BOARD_SESSION_COUNT, count)
+    def _tell_all(self, frame: wire.Frame, session: SessionRecord | None = None) -> None:
+        for crew in self._crews:
+            crew.outbox.tell(frame, session)
+
+    def _pids(self) -> dict[str, int]:
+        return {children.name_of(crew.roles): crew.pid for crew in self._crews}
 
 
 _PEEK: Final = 0x2 | 0x40  # MSG_PEEK, MSG_DONTWAIT
@@ -372,29 +311,3 @@ _PEEK: Final = 0x2 | 0x40  # MSG_PEEK, MSG_DONTWAIT
 def _code_of(number: int) -> ExitCode:
     """EIO, ENOSPC and the like are the disk's; damage has no errno, or EBADMSG."""
     return ExitCode.STORE if number in (0, errno.EBADMSG) else ExitCode.IO_ERROR
-
-
-def _opened(topic: TopicSlot) -> wire.TopicOpened:
-    return wire.TopicOpened(
-        topic.slot, topic.name, topic.queue_base, topic.queue_count, topic.write_queues, topic.level
-    )
-
-
-class Signals:
-    """SIGTERM and SIGINT as something to poll: handlers only write to a pipe."""
-
-    def __init__(self, reactor: Reactor, stop: Callable[[str], None]) -> None:
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._stop = stop
-        reactor.watch(self._read, self._hear)
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _noted)
-
-    def _hear(self) -> None:
-        for number in os.read(self._read, 64):
-            self._stop(signal.Signals(number).name)
-
-
-def _noted(_number: int, _frame: object) -> None:
-    """The wake-up descriptor has said it already."""

@@ -83,6 +83,13 @@ class Board:
         """Store a 32-bit word. Only its owner calls this."""
         self._halves[offset // 4] = value
 
+    @property
+    def segments(self) -> int:
+        """How many segments the log has, from the lowest to the active one."""
+        appended, low = self.word(layout.BOARD_APPENDED), self.word(layout.BOARD_LOW)
+        first, end = low // self.segment_bytes, -(-appended // self.segment_bytes)
+        return max(0, end - first)
+
     def queue_at(self, queue: int) -> int:
         """Where a queue's slot starts."""
         return self.queues_at + queue * layout.QUEUE_BYTES

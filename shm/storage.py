@@ -11,9 +11,8 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
@@ -200,6 +199,8 @@ class PosixFile:
 
     def view(self) -> NDArray[np.uint8]:
         """Read-only map; an empty file gives an empty array."""
+        import numpy as np  # commands that only look at small files do without
+
         if self.size() == 0:
             return np.empty(0, np.uint8)
         mapped = mmap.mmap(self.descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)

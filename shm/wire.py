@@ -63,6 +63,16 @@ class ShowSettings(Frame, frozen=True):
     """Asks for the broker's settings and where its files are."""
 
 
+#: So that the answer fits into a frame.
+SESSIONS_ASKED_MAX: Final = 1024
+
+
+class ShowSessions(Frame, frozen=True):
+    """Asks whose these sessions are, at most SESSIONS_ASKED_MAX."""
+
+    sessions: list[int]
+
+
 class StopBroker(Frame, frozen=True):
     """Asks for a clean stop (owner only)."""
 
@@ -101,6 +111,12 @@ class Settings(Frame, frozen=True):
 
     values: dict[str, Any]
     origins: dict[str, str]
+    pids: dict[str, int]
+
+
+class SessionPids(Frame, frozen=True):
+    """Session -> process, of those that are attached."""
+
     pids: dict[str, int]
 
 
@@ -173,9 +189,9 @@ class Note(Frame, frozen=True):
 
 
 AnyFrame = (
-    Hello | OpenTopic | CreateTopic | DeleteTopic | ShowSettings | StopBroker | Welcome
-    | TopicOpened | Done | Settings | Refused | SessionAdded | SessionRemoved | Stop
-    | CutOff | Failed | Note
+    Hello | OpenTopic | CreateTopic | DeleteTopic | ShowSettings | ShowSessions | StopBroker
+    | Welcome | TopicOpened | Done | Settings | SessionPids | Refused | SessionAdded
+    | SessionRemoved | Stop | CutOff | Failed | Note
 )  # fmt: skip
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -59,6 +59,14 @@ class GroupProgress:
         return self.queues.setdefault(key, Progress())
 
 
+@dataclass(slots=True)
+class Names:
+    """Numbers that entries have given to groups and topics."""
+
+    groups: dict[int, str] = field(default_factory=dict)
+    topics: dict[int, str] = field(default_factory=dict)
+
+
 class Ledger:
     """The ledger of one store, open for appending."""
 
@@ -200,33 +208,33 @@ class Ledger:
             replace_file(self.storage, NAME, b"")
             self.storage.sync_directory("")  # gantry/ itself may be new
         data = read_file(self.storage, NAME)
-        self._end = self._replay(data)
+        names = Names()
+        self._end = self.replay(data, names)
+        self._group_numbers = {name: number for number, name in names.groups.items()}
+        self._topic_numbers = {name: number for number, name in names.topics.items()}
         self._file = self.storage.open(NAME, write=True)
         if self._end < len(data):
             self._file.truncate(self._end)
             self._file.sync()
 
-    def _replay(self, data: bytes) -> int:
-        group_names: dict[int, str] = {}
-        topic_names: dict[int, str] = {}
+    def replay(self, data: bytes, names: Names) -> int:
+        """Take over entries up to the first bad one; returns the bytes that they take."""
         end = 0
         for row, name, entry_end in _entries(data):
             end = entry_end
             kind = Kind(row["kind"])
             if kind is Kind.GROUP:
-                group_names[row["group"]] = name
+                names.groups[row["group"]] = name
             elif kind is Kind.TOPIC:
-                topic_names[row["topic"]] = name
+                names.topics[row["topic"]] = name
             elif kind is Kind.EPOCH:
                 self._apply_epoch(row["value"])
                 self.last_lease = max(self.last_lease, row["offset"])
             elif kind is Kind.EXPORTED:
                 self.exports.append(row["value"])
             else:
-                key = (topic_names[row["topic"]], row["queue_id"])
-                self._apply(kind, self.group(group_names[row["group"]]), key, row)
-        self._group_numbers = {name: number for number, name in group_names.items()}
-        self._topic_numbers = {name: number for number, name in topic_names.items()}
+                key = (names.topics[row["topic"]], row["queue_id"])
+                self._apply(kind, self.group(names.groups[row["group"]]), key, row)
         return end
 
     def flush(self) -> bool:

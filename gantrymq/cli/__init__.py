@@ -16,6 +16,11 @@ def main() -> None:
 
             if call := plain(sys.argv[3:]):
                 sys.exit(call())
+        if sys.argv[1:2] == ["status"]:
+            from gantrymq.cli.board import plain as plain_status
+
+            if call := plain_status(sys.argv[2:]):
+                sys.exit(call())
         from gantrymq.cli.app import app
 
         app()

@@ -7,7 +7,22 @@ from typing import Annotated
 
 import typer
 
-from gantrymq.cli import ingest, receive, send, serve, status, store, topic
+from gantrymq.cli import (
+    bench,
+    doctor,
+    get,
+    group,
+    ingest,
+    metrics,
+    receive,
+    send,
+    serve,
+    status,
+    store,
+    tail,
+    top,
+    topic,
+)
 
 _EPILOG = (
     "Exit codes: 0 done; 1 the checked thing does not hold; 2 usage; 69 no broker; 70 store corrupt"
@@ -19,17 +34,23 @@ app = typer.Typer(
     help="GantryMQ: Apache RocketMQ's broker on one host, over shared memory.",
     epilog=_EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 app.command("serve", help=serve.HELP)(serve.serve)
 app.command("status", help=status.HELP)(status.status)
+app.command("top", help=top.HELP)(top.top)
+app.command("doctor", help=doctor.HELP)(doctor.doctor)
+app.command("metrics", help=metrics.HELP)(metrics.metrics)
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 app.command("send", help=send.HELP)(send.send)
 app.command("receive", help=receive.HELP)(receive.receive)
-app.add_typer(topic.app, name="topic")
+app.command("tail", help=tail.HELP)(tail.tail)
+app.command("get", help=get.HELP)(get.get)
 app.add_typer(store.app, name="store")
 app.command("ingest")(ingest.ingest)
+app.command("bench", help=bench.HELP)(bench.bench)
 
 
 @app.callback()

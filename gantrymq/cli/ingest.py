@@ -50,7 +50,9 @@ def ingest(
 
     The segment that is being written is left out. A damaged record ends the run with exit code 70.
 
+    \b
     Example: gantrymq ingest --store ~/.local/state/gantrymq/store --out flights --topic flights
+    Exit codes: 0 done; 2 an option is wrong; 70 a record is damaged; 74 an I/O error.
     """
     summary = ingest_store(store, out, topic or [], overwrite=overwrite, memory=memory)
     if json:

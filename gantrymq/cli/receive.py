@@ -21,6 +21,7 @@ HELP = """Receive messages of a topic, and commit them for the group.
 Example: gantrymq receive orders --group look --max 10
 Example: gantrymq receive orders --group audit --follow --json | jq .body
 Without --follow it ends when nothing has come for a second (--wait).
+Exit codes: 0 done; 2 an option is wrong; 69 no broker; 70 a record is damaged.
 """
 _AT_ONCE = 1000
 

@@ -26,6 +26,8 @@ Example: echo hello | gantrymq send orders --tag paid
 Example: gantrymq send orders --body '{"id": 42}' --key 42 --property region=eu
 Example: gantrymq send orders --lines json < messages.jsonl
          (objects with body, and optionally tag, keys, properties)
+Exit codes: 0 every message is stored; 2 a message or an option is wrong; 69 no broker; 70 the
+store failed; 74 the disk is full.
 """
 #: Receipts that may be outstanding while lines are read.
 _IN_FLIGHT = 1024
@@ -90,6 +92,7 @@ def _show(receipt: SendReceipt, as_json: bool) -> None:
         print_json(
             {
                 "message_id": receipt.message_id,
+                "offset_msg_id": receipt.offset_msg_id,
                 "queue": receipt.message_queue.queue_id,
                 "queue_offset": receipt.queue_offset,
             }

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json, print_rows
+from clients.home import store_of
+from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
+from shm.errors import SettingIllegal
+
+if TYPE_CHECKING:
+    from brokerd.config import Configuration
 
 HELP = """Run the broker in the foreground, until SIGTERM or SIGINT.
 
 \b
 Example: gantrymq serve --home ./mq --set default_durability=durable
+Example: gantrymq serve --home ./mq --check
+Example: gantrymq serve --home ./mq --print-config > gantrymq.toml
 Exit codes: 0 stopped cleanly; 2 a setting is wrong; 70 the store failed or is damaged;
-74 an I/O error; 75 another broker holds the store.
+74 an I/O error; 75 another broker holds the store; 77 not permitted.
 """
+_COMMENT_WIDTH = 100
 
 
 def serve(
@@ -25,9 +36,12 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be given repeatedly."),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only check the settings.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the settings, also against the store.")
+    ] = False,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show all settings and where each comes from.")
+        bool,
+        typer.Option("--print-config", help="Print all settings as a gantrymq.toml, explained."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -36,15 +50,59 @@ def serve(
 
     where = home_of(home)
     configuration = config.load(where, config.parse_assignments(settings or []))
+    if print_config or check:
+        configuration = _with_store(where, configuration)
     if print_config:
-        print_rows(config.describe(configuration), as_json=as_json)
+        _print(config.describe(configuration), as_json=as_json)
     elif check:
+        _require_textfile(where, configuration)
         _report(where, configuration.unknown, as_json)
     else:
         config.use_one_thread()
         from brokerd.serve import serve as run
 
         sys.exit(run(where, configuration))
+
+
+def _with_store(home: Path, configuration: Configuration) -> Configuration:
+    """Sizes of a store that is there already are its own; raises Incompatible as a start does."""
+    if not store_of(home).is_dir():
+        return configuration
+    from brokerd.epoch import settle_sizes
+    from shm.storage import PosixStorage
+
+    return settle_sizes(PosixStorage(str(store_of(home))), configuration)
+
+
+def _require_textfile(home: Path, configuration: Configuration) -> None:
+    name = configuration.settings.metrics_textfile
+    folder = (home / name).parent
+    if name and folder != home and not os.access(folder, os.W_OK | os.X_OK):
+        raise SettingIllegal(
+            f"metrics_textfile = {name!r}: {folder} is no directory that this user may write to",
+            setting="metrics_textfile",
+        )
+
+
+def _print(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Settings as JSON lines, or as TOML in which defaults are comments."""
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    for row in rows:
+        unit = f" [{row['unit']}]" if row["unit"] else ""
+        allowed = f" ({row['allowed']})" if row["allowed"] else ""
+        text = f"{row['meaning']}{unit}{allowed}"
+        for line in textwrap.wrap(text, _COMMENT_WIDTH, break_on_hyphens=False):
+            sys.stdout.write(f"# {line}\n")
+        origin, default = str(row["origin"]), json.dumps(row["default"], ensure_ascii=False)
+        assignment = f"{row['name']} = {json.dumps(row['value'], ensure_ascii=False)}"
+        if origin == "default":
+            sys.stdout.write(f"#{assignment}\n\n")
+        else:
+            own = "#" if origin.startswith("default") else ""
+            sys.stdout.write(f"# from {origin}; default {default}\n{own}{assignment}\n\n")
 
 
 def _report(home: Path, unknown: tuple[str, ...], as_json: bool) -> None:

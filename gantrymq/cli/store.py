@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from gantrymq.cli.options import JsonOption
+from clients.home import store_of
+from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
 from shm.codes import ExitCode
 
 app = typer.Typer(help="Look into a store's files, ours or a RocketMQ's.", no_args_is_help=True)
@@ -70,3 +71,70 @@ def verify(
     code = run(directory, settings, as_json=as_json)
     if code != ExitCode.OK:
         raise typer.Exit(code)
+
+
+@app.command(
+    help="""Show what lies at a log position as its fields and bytes. Changes nothing.
+
+PLACE is a log position, or an offset message id (`offset_msg_id` of receipts and `tail --json`).
+
+\b
+Example: gantrymq store inspect 0 ~/.local/state/gantrymq/store
+Exit codes: 0 a record or a filler; 1 what is there is damaged, or no record; 2 no segment holds it;
+74 unreadable.
+"""
+)
+def inspect(
+    place: Annotated[str, typer.Argument(help="A log position, or an offset message id.")],
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]", help="Root of the store; else that of --home.", exists=True
+        ),
+    ] = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what lies at a log position as its fields and bytes."""
+    from gantrymq.cli.store_inspect import inspect as run
+
+    code = run(place, directory or store_of(home_of(home)), as_json=as_json)
+    if code != ExitCode.OK:
+        raise typer.Exit(code)
+
+
+@app.command(
+    help="""Copy a store so that a broker can start on the copy; the broker may run meanwhile.
+
+DEST becomes a home of its own: the log up to what is durable, configuration, groups' offsets.
+What is derived (queues, sidecars) the first start on it makes again. docs/operate.md tells how to
+restore.
+
+\b
+Example: gantrymq store backup ./mq-copy --home ./mq
+Exit codes: 0 done; 2 DEST exists, or there is nothing to copy; 70 the store failed; 74 an I/O
+error.
+"""
+)
+def backup(
+    destination: Annotated[
+        Path, typer.Argument(metavar="DEST", help="New directory, on the disk for back-ups.")
+    ],
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a store so that a broker can start on the copy."""
+    from dataclasses import asdict
+
+    from brokerd.backup import backup as run
+    from gantrymq.cli.store_verify import show_progress
+
+    progress = show_progress if sys.stderr.isatty() else None
+    copied = run(home_of(home), destination.absolute(), progress)
+    if as_json:
+        print_json(asdict(copied))
+    else:
+        sys.stdout.write(
+            f"{copied.home}: the log from {copied.low} to {copied.durable}, {copied.segments}"
+            f" segments, {copied.bytes} bytes copied\n"
+        )

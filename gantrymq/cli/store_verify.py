@@ -33,7 +33,7 @@ def verify(directory: Path, settings: Path | None, *, as_json: bool) -> int:
 
     from brokerd.verify import verify as run
 
-    report = run(directory, settings, _progress if sys.stderr.isatty() else None)
+    report = run(directory, settings, show_progress if sys.stderr.isatty() else None)
     if as_json:
         content = {"ok": report.ok, **asdict(report)}
         sys.stdout.write(json.dumps(content, default=str, ensure_ascii=False) + "\n")
@@ -46,7 +46,8 @@ def verify(directory: Path, settings: Path | None, *, as_json: bool) -> int:
     return ExitCode.DOES_NOT_HOLD
 
 
-def _progress(done: int, total: int, what: str) -> None:
+def show_progress(done: int, total: int, what: str) -> None:
+    """How far it has got, in one line of a terminal."""
     sys.stderr.write(f"\r{what}: {100 * done // max(total, 1)} %\x1b[K")
     if done >= total:
         sys.stderr.write("\n")

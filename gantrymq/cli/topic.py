@@ -7,14 +7,18 @@ from typing import Annotated
 
 import typer
 
+from gantrymq.cli.board import running_board
+from gantrymq.cli.completion import topic_names
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json, print_rows
-from gantrymq.cli.status import running_board
 from shm.board import Board, TopicSlot
 from shm.codes import Level
 from shm.errors import TopicNotFound
 
 app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
-NameArgument = Annotated[str, typer.Argument(help="Letters, digits, '_', '-', '%' and '|'.")]
+NameArgument = Annotated[
+    str,
+    typer.Argument(help="Letters, digits, '_', '-', '%' and '|'.", autocompletion=topic_names),
+]
 
 
 @app.command(
@@ -22,6 +26,7 @@ NameArgument = Annotated[str, typer.Argument(help="Letters, digits, '_', '-', '%
 
 \b
 Example: gantrymq topic create orders --queues 8 --durability durable
+Exit codes: 0 done; 2 the name, or what exists, does not allow it; 69 no broker.
 """
 )
 def create(
@@ -53,6 +58,7 @@ def create(
 
 \b
 Example: gantrymq topic list --json
+Exit codes: 0 done; 69 no broker.
 """,
 )
 def list_topics(
@@ -72,12 +78,13 @@ def list_topics(
 
 \b
 Example: gantrymq topic describe orders
+Exit codes: 0 done; 2 no such topic; 69 no broker.
 """
 )
 def describe(name: NameArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show a topic's queues and their offsets."""
     board = running_board(home_of(home))
-    topic = _find(board, name)
+    topic = find_topic(board, name)
     queues = []
     for queue_id in range(topic.queue_count):
         slot = board.queue(topic.queue_base + queue_id)
@@ -97,6 +104,7 @@ def describe(name: NameArgument, home: HomeOption = None, as_json: JsonOption = 
 
 \b
 Example: gantrymq topic delete orders
+Exit codes: 0 done; 2 no such topic; 69 no broker.
 """
 )
 def delete(name: NameArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
@@ -112,7 +120,8 @@ def delete(name: NameArgument, home: HomeOption = None, as_json: JsonOption = Fa
         sys.stdout.write(f"topic {name} is deleted\n")
 
 
-def _find(board: Board, name: str) -> TopicSlot:
+def find_topic(board: Board, name: str) -> TopicSlot:
+    """A topic that is there. Raises TopicNotFound."""
     for topic in board.topics():
         if topic.name == name and topic.perm:
             return topic

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +23,7 @@ from shm.arena import LanePlan
 from shm.board import attach_board
 from shm.codes import BrokerState, ExitCode, Role
 from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
-from tests.support.brokers import START_S, ServingBroker, abort_file, descriptors_of, is_alive
+from tests.support.brokers import ServingBroker, abort_file, descriptors_of, is_alive
 from tests.support.watchdog import poll_until
 
 AGENTS = (Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS)
@@ -295,22 +294,6 @@ def test_a_stop_that_hangs_is_cut_short(tmp_path: Path) -> None:
         poll_until(lambda: not any(map(is_alive, pids.values())), "all are gone")
         broker.again().wait_until_ready()
         assert broker.stop()[0] == ExitCode.OK
-
-
-def test_a_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sd_notify protocol: READY, the watchdog, STOPPING."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(START_S)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        monkeypatch.setenv("WATCHDOG_USEC", "200000")
-        with ServingBroker(tmp_path / "home") as broker:
-            told = {manager.recv(100)}
-            while told != {b"READY=1", b"WATCHDOG=1"}:
-                told.add(manager.recv(100))
-            assert broker.wait_until_ready().stop()[0] == ExitCode.OK
-            while manager.recv(100) != b"STOPPING=1":
-                pass
 
 
 def test_one_child_can_host_all_agents(tmp_path: Path) -> None:

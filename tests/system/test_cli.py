@@ -17,11 +17,8 @@ from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support.brokers import command
 
-COMMANDS = (
-    ("serve",), ("status",), ("send",), ("receive",), ("ingest",), ("topic", "create"),
-    ("topic", "list"), ("topic", "describe"), ("topic", "delete"), ("store", "dump"),
-    ("store", "verify"),
-)  # fmt: skip
+#: What is said of a setting.
+SETTING = {"name", "value", "unit", "default", "origin", "meaning", "allowed"}
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +33,6 @@ def rows(*arguments: object, stdin: str = "") -> list[dict[str, Any]]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
-def test_every_help_has_an_example_and_json(name: tuple[str, ...]) -> None:
-    ran = command(*name, "--help")
-    assert ran.returncode == 0
-    assert f"Example: gantrymq {' '.join(name)}" in ran.stdout or name == ("send",)
-    assert f"gantrymq {' '.join(name)}" in ran.stdout
-    assert "--json" in ran.stdout
-
-
 def test_serve_can_check_and_show_its_settings(tmp_path: Path) -> None:
     (tmp_path / "gantrymq.toml").write_text("sessions_max = 7\n")
     shown = {row["name"]: row for row in rows("serve", "--print-config", "--home", tmp_path)}
@@ -52,10 +40,31 @@ def test_serve_can_check_and_show_its_settings(tmp_path: Path) -> None:
     assert shown["sessions_max"]["origin"].endswith("gantrymq.toml")
     assert shown["max_message_size"]["unit"] == "bytes"
     assert command("serve", "--check", "--home", tmp_path).returncode == 0
+    text = command("serve", "--print-config", "--home", tmp_path, "--set", "broker_name=x").stdout
+    (tmp_path / "gantrymq.toml").write_text(text)
+    again = {row["name"]: row for row in rows("serve", "--print-config", "--home", tmp_path)}
+    assert {name: row["value"] for name, row in again.items()} == {
+        name: row["value"] for name, row in shown.items()
+    } | {"broker_name": "x"}, "the text is a gantrymq.toml that says the same"
+    assert all(set(row) == SETTING for row in again.values())
+    assert all(
+        row["meaning"] in " ".join(text.replace("\n# ", " ").split()) for row in again.values()
+    )
     wrong = command("serve", "--check", "--home", tmp_path, "--set", "sesions_max=3")
     assert wrong.returncode == ExitCode.USAGE
     assert "did you mean 'sessions_max'" in wrong.stderr
     assert not (tmp_path / "store").exists()
+
+
+def test_settings_are_checked_against_the_store(home: Path) -> None:
+    """Sizes that a store was made with are its own, and others are refused before a start."""
+    shown = {row["name"]: row for row in rows("serve", "--print-config", "--home", home)}
+    size = shown["mapped_file_size_commit_log"]
+    assert (size["value"], size["origin"]) == (16 << 20, "the store (gantry/store.json)")
+    given = ("--set", "mapped_file_size_commit_log=1048576")
+    wrong = command("serve", "--check", "--home", home, *given)
+    assert wrong.returncode == ExitCode.USAGE
+    assert "16777216 in this store" in wrong.stderr
 
 
 def test_without_a_broker_the_code_is_69_and_the_text_helps(tmp_path: Path) -> None:

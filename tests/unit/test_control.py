@@ -57,7 +57,7 @@ class Door:
             home, configuration, log, -1, life, self.board, metadata, sessions, env
         )
         self.supervisor = Supervisor(self.broker, ServiceManager(""))
-        self.server = ControlServer(home, self.supervisor.reactor, self.supervisor, log)
+        self.server = ControlServer(home, self.supervisor.reactor, self.supervisor.desk, log)
         self.server.listen()
 
     def turn(self) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from shm import layout
 from shm.groupwire import ATTEMPTS_MAX
-from shm.storage import read_file
+from shm.storage import PosixStorage, read_file
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from workers.ledger import NAME, GroupProgress, Ledger, open_ledger
+from workers.ledgerreader import LedgerReader
 from workers.progress import Progress
 
 
@@ -165,3 +167,25 @@ def test_seeking_back_forgets_what_was_started_beyond() -> None:
     queue.commit(2)
     queue.end_lease(failed=True)
     assert queue.attempts == []
+
+
+def test_a_reader_follows_while_it_is_written_and_compacted(tmp_path: Path) -> None:
+    """What `group describe` shows: at any moment what was flushed, a torn tail left out."""
+    storage = PosixStorage(str(tmp_path))
+    reader = LedgerReader(storage)
+    assert reader.refresh() == {}
+    ledger = open_ledger(storage, 1)
+    for offset in range(1, 60):
+        ledger.commit(f"g{offset % 3}", ("orders", offset % 5), offset)
+        if offset % 7 == 0:
+            ledger.grant("g1", ("orders", 1), offset)
+        ledger.flush()
+        if offset % 20 == 0:
+            ledger.compact()
+        if offset % 2:
+            assert reader.refresh() == ledger.groups, offset
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b"\x00\x05torn")
+    assert reader.refresh() == ledger.groups
+    assert LedgerReader(storage).refresh() == ledger.groups
+    ledger.close()

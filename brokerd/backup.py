@@ -1,0 +1,257 @@
+"""A copy of a store that another broker can start on, made while the broker runs.
+
+Only truth is copied: the log up to a durable position D, `config/`, the groups' ledger, and what
+says whose the log is. Derived files (ConsumeQueues, sidecars, producers) are made again by the
+first start. The copy looks like a store whose broker was stopped cleanly at D.
+
+Order: the ledger, then config, then D where it covers all that was visible by then. So no group is
+ahead of the copied log, and each topic that the ledger knows is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from brokerd import config, lock
+from brokerd.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.epoch import STORE_FILE, settle_sizes
+from clients.home import read_board_file, store_of
+from shm import layout
+from shm.board import attach_board
+from shm.codes import BrokerState
+from shm.configfile import BACKUP_SUFFIX, parse_config
+from shm.errors import GantryError, Incompatible, Rejected, StoreFailed, Timeout
+from shm.ranges import EVERYTHING, read_ranges, write_ranges
+from shm.storage import PosixStorage, read_file
+from workers.ledger import NAME as LEDGER
+
+if TYPE_CHECKING:
+    from shm.board import Board
+
+_LOG: Final = "commitlog"
+_CONFIG: Final = "config"
+_PIECE_BYTES: Final = 64 << 20
+#: The flusher makes all durable at its interval, a minute at most; then the disk hangs.
+_DURABLE_S: Final = 90.0
+_PAUSE_S: Final = 0.01
+#: A file of `config/` is written in place: it may take that many looks to find it whole.
+_LOOKS: Final = 50
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a backup holds: the log in [low, durable), and bytes copied."""
+
+    home: str
+    low: int
+    durable: int
+    segments: int
+    bytes: int
+
+
+def backup(home: Path, destination: Path, progress: Progress | None = None) -> Copied:
+    """Copy the store of `home`; `destination` becomes a home of its own.
+
+    It must not exist. Until all is there and synced it is called `<destination>.partial`, which a
+    later call replaces. Raises Rejected, StoreFailed, Timeout, OSError.
+    """
+    source = store_of(home)
+    if destination.exists():
+        raise Rejected(f"{destination} is there already: name a new directory")
+    if not source.is_dir():
+        raise Rejected(f"there is no store at {source}")
+    partial = destination.with_name(destination.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    store_of(partial).mkdir(mode=0o700, parents=True)
+    partial.chmod(0o700)
+    run = _Run(PosixStorage(str(source)), PosixStorage(str(store_of(partial))), progress)
+    if lock.is_held(source):
+        name = read_board_file(home).get("board")
+        if not name:
+            raise Rejected(f"the broker at {home} is starting, or no GantryMQ: try again")
+        copied = run.from_running(attach_board(name))
+    else:
+        descriptor = lock.acquire(source, 0)
+        try:
+            copied = run.from_stopped(home)
+        finally:
+            os.close(descriptor)
+    if (home / config.FILE_NAME).exists():
+        shutil.copyfile(home / config.FILE_NAME, partial / config.FILE_NAME)
+    _sync_tree(partial)
+    partial.rename(destination)
+    _sync_directory(destination.parent)
+    low, durable, segments = copied
+    return Copied(str(destination), low, durable, segments, run.bytes)
+
+
+class _Run:
+    """One backup from a store's files into an empty directory."""
+
+    def __init__(
+        self, source: PosixStorage, target: PosixStorage, progress: Progress | None
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._progress = progress
+        self.bytes = 0
+
+    def from_running(self, board: Board) -> tuple[int, int, int]:
+        """Lowest position, durable position, segments."""
+        self._copy_ledger()
+        self._copy_config()
+        durable = _durable_now(board)
+        self._put_identity(board.segment_bytes, durable, board.word(layout.BOARD_STORE_MS))
+        low, segments = self._copy_log(board.segment_bytes, durable, board)
+        if board.half(layout.BOARD_STATE) == BrokerState.FAILED:
+            raise StoreFailed("the store failed during the backup: it was thrown away")
+        return low, durable, segments
+
+    def from_stopped(self, home: Path) -> tuple[int, int, int]:
+        """The same of a store that was stopped cleanly; its lock is held."""
+        last = read_checkpoint(self._source)
+        if last is None or not last.clean or self._source.exists("abort"):
+            raise Rejected(
+                f"the store of {home} was not stopped cleanly by a GantryMQ: start its broker once,"
+                " or copy the whole directory as it is"
+            )
+        given = config.load(home)
+        size = settle_sizes(self._source, given).settings.mapped_file_size_commit_log
+        self._copy_ledger()
+        self._copy_config()
+        self._put_identity(size, last.durable, last.store_ms)
+        low, segments = self._copy_log(size, last.durable, None)
+        return low, last.durable, segments
+
+    def _copy_config(self) -> None:
+        """Files that parse; of one that is being written its backup counts, or the next look."""
+        self._target.make_directory(_CONFIG)
+        for name in self._source.list(_CONFIG):
+            if not name.endswith(BACKUP_SUFFIX):
+                self._put(f"{_CONFIG}/{name}", self._read_whole(f"{_CONFIG}/{name}"))
+
+    def _read_whole(self, path: str) -> bytes:
+        for _ in range(_LOOKS):
+            for name in (path, path + BACKUP_SUFFIX):
+                try:
+                    data = read_file(self._source, name)
+                    parse_config(data.decode())
+                except (FileNotFoundError, ValueError):
+                    continue
+                return data
+            time.sleep(_PAUSE_S)
+        raise Incompatible(f"{path} is no JSON, and its backup neither: mend it", path=path)
+
+    def _copy_ledger(self) -> None:
+        """Append only, and replaced whole: what an open file shows is a state of it."""
+        if self._source.exists(LEDGER):
+            self._put(LEDGER, read_file(self._source, LEDGER))
+
+    def _put_identity(self, segment_bytes: int, durable: int, store_ms: int) -> None:
+        """Sizes, ranges closed at D, and a checkpoint that says so."""
+        if segment_bytes <= 0:
+            raise GantryError("a board without a segment size")
+        self._put(STORE_FILE, read_file(self._source, STORE_FILE))
+        known = read_ranges(self._source) or EVERYTHING
+        write_ranges(self._target, known.closed(durable))
+        checkpoint = CheckpointFile(self._target, uuid.uuid4().bytes, 0)
+        try:
+            low = self._first_segment()
+            checkpoint.write(durable, store_ms, min(low, durable), clean=True)
+        finally:
+            checkpoint.close()
+
+    def _copy_log(self, segment_bytes: int, durable: int, board: Board | None) -> tuple[int, int]:
+        self._target.make_directory(_LOG)
+        base = low = self._first_segment()
+        while base < durable:
+            count = min(segment_bytes, durable - base)
+            try:
+                self._copy_segment(base, count, segment_bytes, durable - low)
+            except FileNotFoundError:
+                if board is None or board.word(layout.BOARD_LOW) <= base:
+                    raise
+                # It has expired meanwhile: the copy begins behind it.
+                self._target.unlink(f"{_LOG}/{base:020d}")
+                low = base + segment_bytes
+            base += segment_bytes
+        return low, len(self._target.list(_LOG))
+
+    def _first_segment(self) -> int:
+        names = [name for name in self._source.list(_LOG) if name.isdecimal()]
+        return int(names[0]) if names else 0
+
+    def _copy_segment(self, base: int, count: int, size: int, total: int) -> None:
+        """`count` bytes of a segment; the rest of the file is a hole."""
+        name = f"{_LOG}/{base:020d}"
+        target = self._target.create(name)
+        try:
+            source = self._source.open(name)
+            try:
+                done = 0
+                while done < count:
+                    piece = min(_PIECE_BYTES, count - done)
+                    moved = os.copy_file_range(
+                        source.descriptor, target.descriptor, piece, done, done
+                    )
+                    if moved == 0:
+                        raise Incompatible(f"{name} is shorter than {count} bytes", path=name)
+                    done += moved
+                    self.bytes += moved
+                    if self._progress:
+                        self._progress(self.bytes, total, "copying the log")
+            finally:
+                source.close()
+            target.truncate(size)
+            target.sync()
+        finally:
+            target.close()
+
+    def _put(self, name: str, data: bytes) -> None:
+        file = self._target.create(name)
+        try:
+            file.write_at(data, 0)
+        finally:
+            file.close()
+        self.bytes += len(data)
+
+
+def _durable_now(board: Board) -> int:
+    """A durable position at or above all that is appended now. Raises Timeout, StoreFailed."""
+    wanted = board.word(layout.BOARD_APPENDED)
+    deadline = time.monotonic() + _DURABLE_S
+    while (durable := board.word(layout.BOARD_DURABLE)) < wanted:
+        if board.half(layout.BOARD_STATE) == BrokerState.FAILED:
+            raise StoreFailed("the store has failed: restart the broker, then try again")
+        if time.monotonic() > deadline:
+            raise Timeout(f"the log was not durable up to {wanted} after {_DURABLE_S:.0f} s")
+        time.sleep(_PAUSE_S)
+    return durable
+
+
+def _sync_tree(root: Path) -> None:
+    for folder, _folders, files in os.walk(root):
+        for name in files:
+            descriptor = os.open(Path(folder) / name, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        _sync_directory(Path(folder))
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,135 @@
+"""What clients ask the supervisor for: sessions, topics, and a look at the broker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from brokerd import agents
+from brokerd.config import describe
+from shm import layout, wire
+from shm.codes import Role
+from shm.errors import BrokerGone, Rejected
+
+if TYPE_CHECKING:
+    from brokerd.broker import Broker
+    from brokerd.sessions import SessionRecord
+    from shm.board import TopicSlot
+
+
+class TellAll(Protocol):
+    """Says something to every process of agents."""
+
+    def __call__(self, frame: wire.Frame, session: SessionRecord | None = None) -> None: ...
+
+
+class SessionDesk:
+    """Answers the frames of the control socket (`brokerd.control.Desk`)."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        tell_all: TellAll,
+        stop: Callable[[str], None],
+        pids: Callable[[], dict[str, int]],
+    ) -> None:
+        self.connections_max = broker.configuration.settings.sessions_max
+        #: True once nobody may attach any more.
+        self.closed = False
+        self._broker = broker
+        self._log = broker.log
+        self._tell_all = tell_all
+        self._stop = stop
+        self._pids = pids
+
+    def attach(self, hello: wire.Hello, pid: int) -> tuple[wire.Welcome, tuple[int, ...]]:
+        """Open a session and tell the agents."""
+        if self.closed:
+            raise BrokerGone("the broker is stopping: try again when it has been started")
+        broker = self._broker
+        store = str(broker.env.storage.root)
+        if hello.kind == "look":
+            look = wire.Welcome(0, broker.life.epoch, broker.board.name, store, 0, (0, 0, 0, 0))
+            return look, ()
+        record = broker.sessions.open(hello, pid)
+        self._tell_all(record.added(), record)
+        self._count_sessions()
+        self._log.debug("attached", session=record.session, pid=pid)
+        bells = broker.env.bells
+        descriptors = (
+            *record.descriptors,
+            agents.bell_of(bells, Role.WRITER).fileno(),
+            agents.bell_of(bells, Role.GROUPS).fileno(),
+        )
+        welcome = wire.Welcome(
+            record.session,
+            broker.life.epoch,
+            broker.board.name,
+            store,
+            record.plan.size,
+            record.ring_bytes,
+        )
+        return welcome, descriptors
+
+    def detach(self, session: int) -> None:
+        """The client is gone: its lanes are nobody's any more."""
+        if self._broker.sessions.close(session) is None:
+            return
+        self._tell_all(wire.SessionRemoved(session))
+        self._count_sessions()
+        self._log.debug("detached", session=session)
+
+    def evict(self, session: int, why: str) -> bool:
+        """Tell a client in its memory that its session is over; False if there is none."""
+        record = self._broker.sessions.get(session)
+        if record is None:
+            return False
+        self._log.warning("evicted", session=session, pid=record.pid, why=why)
+        self._broker.sessions.mark_evicted(record)
+        return True
+
+    def carry_out(self, frame: wire.AnyFrame) -> wire.Frame:
+        """Answer a request. Raises GantryError to refuse."""
+        metadata = self._broker.metadata
+        match frame:
+            case wire.OpenTopic(name, create):
+                return _opened(metadata.open(name, create=create))
+            case wire.CreateTopic(name, queues, level):
+                return _opened(metadata.create(name, queues, level))
+            case wire.DeleteTopic(name):
+                metadata.delete(name)
+                return wire.Done()
+            case wire.ShowSettings():
+                return self._settings()
+            case wire.ShowSessions(sessions):
+                return self._sessions(sessions)
+            case wire.StopBroker():
+                self._stop("a client asked for it")
+                return wire.Done()
+            case _:
+                raise Rejected(f"a client does not send {type(frame).__name__}")
+
+    def _settings(self) -> wire.Settings:
+        rows = describe(self._broker.configuration)
+        return wire.Settings(
+            {str(row["name"]): row["value"] for row in rows},
+            {str(row["name"]): str(row["origin"]) for row in rows},
+            {"supervisor": os.getpid(), **self._pids()},
+        )
+
+    def _sessions(self, asked: list[int]) -> wire.SessionPids:
+        if len(asked) > wire.SESSIONS_ASKED_MAX:
+            raise Rejected(f"ask for {wire.SESSIONS_ASKED_MAX} sessions at once")
+        found = (self._broker.sessions.get(session) for session in asked)
+        return wire.SessionPids({str(r.session): r.pid for r in found if r is not None})
+
+    def _count_sessions(self) -> None:
+        count = len(self._broker.sessions)
+        self._broker.board.set_half(layout.BOARD_SESSION_COUNT, count)
+
+
+def _opened(topic: TopicSlot) -> wire.TopicOpened:
+    return wire.TopicOpened(
+        topic.slot, topic.name, topic.queue_base, topic.queue_count, topic.write_queues, topic.level
+    )

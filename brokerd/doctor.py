@@ -1,0 +1,392 @@
+"""What a broker needs of the machine: looked at without changing anything, and how to mend it.
+
+Loads neither numpy nor numba. Every check is a function of the `Patient`; a new one is added to
+`CHECKS`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+import pwd
+import re
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+from brokerd import config, epoch
+from brokerd.lock import is_held
+from clients.home import SOCKET_NAME, read_board_file, run_of, store_of
+from shm import layout
+from shm.board import attach_board
+from shm.codes import BrokerState
+from shm.errors import BrokerGone, GantryError
+from shm.identity import require_siblings
+from shm.storage import PosixStorage
+
+#: `note`: nothing needs to be done, but it is good to know.
+Verdict = Literal["ok", "note", "wrong"]
+
+PYTHON_MIN: Final = (3, 11)
+JAVA_MIN: Final = 17  # what Spark 4 asks for
+#: Descriptors of a session in the supervisor: connection, arena, bell. Others have fewer.
+SESSION_DESCRIPTORS: Final = 3
+OTHER_DESCRIPTORS: Final = 256
+_REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"})
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+_PAGE: Final = mmap.PAGESIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found; `mend` says what to do."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """Whose broker is looked at."""
+
+    home: Path
+    environment: Mapping[str, str]
+    settings: config.Settings
+
+    @property
+    def store(self) -> Path:
+        """The store root."""
+        return store_of(self.home)
+
+
+Check = Callable[[Patient], Iterator[Finding]]
+
+
+def examine(home: Path, environment: Mapping[str, str]) -> list[Finding]:
+    """All findings about a broker at `home`, run by the user who calls this."""
+    try:
+        configuration = config.load(home, None, environment)
+        if store_of(home).is_dir():
+            storage = PosixStorage(str(store_of(home)))
+            configuration = epoch.settle_sizes(storage, configuration)
+        settings = configuration.settings
+        findings = [Finding("settings", "ok", f"those of {home} are in order")]
+    except GantryError as error:
+        findings = [Finding("settings", "wrong", str(error), "see `gantrymq serve --print-config`")]
+        settings = config.load(None, None, {}).settings
+    except OSError as error:
+        mend = "run this as the user of the broker"
+        findings = [Finding("settings", "wrong", str(error), mend)]
+        settings = config.load(None, None, {}).settings
+    patient = Patient(home, environment, settings)
+    for check in CHECKS:
+        try:
+            findings += check(patient)
+        except OSError as error:
+            name = check.__name__.removeprefix("_check_")
+            mend = "run this as the user of the broker"
+            findings.append(Finding(name, "wrong", str(error), mend))
+    return findings
+
+
+# ---------------------------------------------------------------------------------- the machine
+
+
+def _check_python(_patient: Patient) -> Iterator[Finding]:
+    found = f"{platform.python_implementation()} {platform.python_version()}, {platform.machine()}"
+    right = sys.version_info >= PYTHON_MIN and platform.python_implementation() == "CPython"
+    if not right:
+        yield Finding("python", "wrong", found, "use CPython 3.11 or newer")
+    elif sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        yield Finding("python", "wrong", f"{found} on {sys.platform}", "run it on Linux")
+    else:
+        yield Finding("python", "ok", found)
+
+
+def _check_packages(_patient: Patient) -> Iterator[Finding]:
+    again = "install gantrymq again into an environment of its own"
+    try:
+        require_siblings()
+        found = ", ".join(f"{name} {version(name)}" for name in ("numba", "llvmlite", "numpy"))
+    except (GantryError, PackageNotFoundError) as error:
+        yield Finding("packages", "wrong", str(error), again)
+        return
+    yield Finding("packages", "ok", found)
+
+
+def _check_executable_memory(_patient: Patient) -> Iterator[Finding]:
+    """The loader of the kernels writes machine code, then makes it executable."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    size = ctypes.c_size_t(_PAGE)
+    at = libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, ctypes.c_long(0))
+    refused = libc.mprotect(ctypes.c_void_p(at), size, mmap.PROT_READ | mmap.PROT_EXEC)
+    libc.munmap(ctypes.c_void_p(at), size)
+    if refused:
+        mend = "leave MemoryDenyWriteExecute= out of the unit (SELinux: allow execmem)"
+        yield Finding("executable memory", "wrong", "memory cannot be made executable", mend)
+    else:
+        yield Finding("executable memory", "ok", "compiled kernels can be loaded")
+
+
+def _check_shared_memory(patient: Patient) -> Iterator[Finding]:
+    """The board lies in /dev/shm; arenas are memfds, which its size does not bound."""
+    folder = Path("/dev/shm")
+    settings = patient.settings
+    needed = layout.board_bytes(settings.topics_max, settings.board_queues_max)
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        mend = "mount a tmpfs there, mode 1777"
+        yield Finding("/dev/shm", "wrong", "it is not there, or not writable", mend)
+        return
+    room = os.statvfs(folder)
+    free = room.f_bavail * room.f_frsize
+    found = f"{_mib(free)} free, a board takes {_mib(needed)}"
+    if free < needed and not _is_running(patient):
+        mend = "make it larger (mount -o remount,size=..., docker run --shm-size=...), or lower"
+        yield Finding("/dev/shm", "wrong", found, f"{mend} topics_max and board_queues_max")
+    else:
+        yield Finding("/dev/shm", "ok", found)
+
+
+def _check_memory(patient: Patient) -> Iterator[Finding]:
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    available = 1024 * int(re.findall(r"MemAvailable: +(\d+)", text)[0])
+    wanted = patient.settings.session_memory_max
+    found = f"{_mib(available)} available, sessions may take {_mib(wanted)}"
+    if available < wanted:
+        yield Finding("memory", "note", found, "lower session_memory_max, or free memory")
+    else:
+        yield Finding("memory", "ok", found)
+
+
+def _check_kernels(_patient: Patient) -> Iterator[Finding]:
+    from shm.jit import cache_directory
+
+    folder = cache_directory()
+    if not folder.exists():
+        parent = next(path for path in folder.parents if path.exists())
+        if os.access(parent, os.W_OK | os.X_OK):
+            found = "not compiled yet for this version and processor"
+            yield Finding("kernel cache", "note", found, "the first start takes about a minute")
+        else:
+            mend = "set XDG_CACHE_HOME to a folder of the broker's user: else every start compiles"
+            yield Finding("kernel cache", "wrong", f"{parent} is not writable", mend)
+        return
+    status = folder.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid != os.geteuid():
+        mend = f"give each user a cache of its own (XDG_CACHE_HOME), or remove {folder}"
+        yield Finding("kernel cache", "wrong", f"{folder} is another user's", mend)
+    elif mode & 0o022:
+        mend = f"chmod 700 {folder}, and remove what is in it: it is machine code that is run"
+        yield Finding("kernel cache", "wrong", f"others may write to {folder}", mend)
+    elif not (folder / "kernels").exists():
+        yield Finding("kernel cache", "note", "not compiled yet", "the first start compiles")
+    else:
+        yield Finding("kernel cache", "ok", str(folder))
+
+
+def _check_java(patient: Patient) -> Iterator[Finding]:
+    if find_spec("pyspark") is None:
+        yield Finding("java", "ok", "not needed: the extra `spark` is not installed")
+        return
+    named = patient.environment.get("JAVA_HOME")
+    program = str(Path(named) / "bin" / "java") if named else shutil.which("java")
+    mend = f"install Java {JAVA_MIN} or newer for Spark, or set JAVA_HOME; the broker needs none"
+    if program is None:
+        yield Finding("java", "wrong", "none, but pyspark is installed", mend)
+        return
+    try:
+        ran = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        yield Finding("java", "wrong", str(error), mend)
+        return
+    number = re.search(r'version "(\d+)', ran.stderr)
+    found = f"{program}: {(ran.stderr.splitlines() or ['says nothing'])[0]}"
+    right = number is not None and int(number[1]) >= JAVA_MIN
+    yield Finding("java", "ok" if right else "wrong", found, "" if right else mend)
+
+
+def _check_limits(patient: Patient) -> Iterator[Finding]:
+    settings = patient.settings
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    needed = SESSION_DESCRIPTORS * settings.sessions_max + OTHER_DESCRIPTORS
+    found = f"RLIMIT_NOFILE {_limit(hard)}, {settings.sessions_max} sessions take {needed}"
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        mend = f"set LimitNOFILE={needed} (ulimit -Hn), or lower sessions_max"
+        yield Finding("descriptors", "wrong", found, mend)
+    else:
+        yield Finding("descriptors", "ok", found)
+    size = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    segment = settings.mapped_file_size_commit_log
+    if size != resource.RLIM_INFINITY and size < segment:
+        found = f"RLIMIT_FSIZE {_limit(size)}, a segment has {segment} bytes"
+        yield Finding("file size", "wrong", found, "set LimitFSIZE=infinity (ulimit -f)")
+
+
+def _check_logout(_patient: Patient) -> Iterator[Finding]:
+    """systemd-logind removes a user's shared memory at the end of the last login (RemoveIPC)."""
+    user = os.geteuid()
+    if user < _first_user() or not Path("/run/systemd/seats").exists():
+        return
+    name = pwd.getpwuid(user).pw_name
+    if not Path(f"/var/lib/systemd/linger/{name}").exists():
+        mend = f"loginctl enable-linger {name}, or run it as a system user"
+        found = "the broker's board may be removed when you log out (RemoveIPC of logind)"
+        yield Finding("logout", "note", found, mend)
+
+
+# ------------------------------------------------------------------------------------- the store
+
+
+def _check_owner(patient: Patient) -> Iterator[Finding]:
+    home, user = patient.home, os.geteuid()
+    if not home.exists():
+        parent = next(path for path in home.parents if path.exists())
+        if os.access(parent, os.W_OK | os.X_OK):
+            yield Finding("home", "ok", f"{home} is not there yet; a start makes it")
+        else:
+            mend = "choose another --home, or make it and give it to the broker's user"
+            yield Finding("home", "wrong", f"{home}: {parent} is not writable", mend)
+        return
+    mend = f"chown -R {pwd.getpwuid(user).pw_name} {home}, with the broker stopped"
+    foreign = [path for path in _own_files(home) if path.lstat().st_uid != user]
+    if foreign:
+        found = f"{len(foreign)} files of other users, {foreign[0]} is the first"
+        yield Finding("owner", "wrong", found, mend)
+        return
+    yield Finding("owner", "ok", f"all of {home} is this user's")
+    for folder in (patient.store, run_of(home)):
+        if folder.exists() and stat.S_IMODE(folder.stat().st_mode) & 0o077:
+            found = f"{folder} is open to other users"
+            yield Finding("rights", "wrong", found, f"chmod 700 {folder}")
+        elif folder.exists() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            yield Finding("rights", "wrong", f"{folder} is not writable", f"chmod 700 {folder}")
+
+
+def _check_disk(patient: Patient) -> Iterator[Finding]:
+    place = next(p for p in (patient.store, *patient.store.parents) if p.exists())
+    room = os.statvfs(place)
+    free = room.f_bavail * room.f_frsize
+    segment = patient.settings.mapped_file_size_commit_log
+    kind = _file_system(place)
+    found = f"{_mib(free)} free on {kind}, a segment takes {_mib(segment)}"
+    if free < segment:
+        mend = "free space: sends are refused once the segment and its spare are full"
+        yield Finding("disk", "wrong", found, mend)
+    elif room.f_files and room.f_favail < 1000:
+        mend = "free some: each queue has files of its own"
+        yield Finding("disk", "wrong", f"{room.f_favail} inodes are left", mend)
+    elif kind in _REMOTE | _IN_MEMORY:
+        mend = "keep the store on a local disk: durable means what the file system makes of fsync"
+        yield Finding("disk", "note", found, mend)
+    else:
+        yield Finding("disk", "ok", found)
+
+
+def _check_runtime(patient: Patient) -> Iterator[Finding]:
+    """What a kill leaves is mended by the next start; what stands in its way is wrong."""
+    name = read_board_file(patient.home).get("board")
+    if _is_running(patient):
+        yield from _check_broker(name)
+        return
+    stray = []
+    if name:
+        stray.append(str(run_of(patient.home) / "board"))
+    if (run_of(patient.home) / SOCKET_NAME).exists():
+        stray.append(str(run_of(patient.home) / SOCKET_NAME))
+    if patient.store.exists():
+        stray += [f"/dev/shm{board}" for board in epoch.boards_of(patient.home)]
+    if stray:
+        mend = "nothing to do: the next start recovers from them, and removes them"
+        yield Finding("runtime files", "note", f"left by a kill: {', '.join(stray)}", mend)
+    else:
+        yield Finding("runtime files", "ok", "none is stale; no broker runs")
+
+
+def _check_broker(board_name: str | None) -> Iterator[Finding]:
+    try:
+        board = attach_board(board_name or "/gantrymq-none")
+    except (BrokerGone, GantryError) as error:
+        mend = "wait if it is just starting; a RocketMQ takes the same lock; else stop it"
+        yield Finding("broker", "wrong", f"the store is locked, but: {error}", mend)
+        return
+    state = BrokerState(board.half(layout.BOARD_STATE))
+    if state == BrokerState.FAILED:
+        number = board.half(layout.BOARD_FAILED_ERRNO)
+        mend = "docs/operate.md, `A failed store`: mend the disk, then start it again"
+        yield Finding("broker", "wrong", f"the store failed: {os.strerror(number)}", mend)
+    else:
+        yield Finding("broker", "ok", f"it runs and is {state.name.lower()}")
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    _check_python,
+    _check_packages,
+    _check_executable_memory,
+    _check_shared_memory,
+    _check_memory,
+    _check_kernels,
+    _check_java,
+    _check_limits,
+    _check_logout,
+    _check_owner,
+    _check_disk,
+    _check_runtime,
+)
+
+
+def _is_running(patient: Patient) -> bool:
+    return patient.store.is_dir() and is_held(patient.store)
+
+
+def _own_files(home: Path) -> Iterator[Path]:
+    yield home
+    for name in (config.FILE_NAME, "store", "run"):
+        path = home / name
+        if path.exists():
+            yield path
+        for folder, folders, files in os.walk(path):
+            yield from (Path(folder) / name for name in (*folders, *files))
+
+
+def _file_system(place: Path) -> str:
+    """Type of the file system around a path: the longest mount point that is above it."""
+    found, longest = "an unknown file system", -1
+    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+        point, kind = line.split(" ")[1:3]
+        above = place.resolve().is_relative_to(point.replace("\\040", " "))
+        if above and len(point) > longest:
+            found, longest = kind, len(point)
+    return found
+
+
+def _first_user() -> int:
+    """The first uid that is no system user's."""
+    try:
+        text = Path("/etc/login.defs").read_text(encoding="utf-8")
+    except OSError:
+        return 1000
+    found = re.search(r"^UID_MIN\s+(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else 1000
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.0f} MiB"

@@ -1,0 +1,159 @@
+"""The board as Prometheus metrics, by one collector that reads memory and asks nobody.
+
+Groups' offsets come from `config/consumerOffset.json`, which is at most five seconds old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from brokerd.lags import lags
+from shm import layout
+from shm.codes import BrokerState, Role
+from workers.offsetfile import read_offsets
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+
+POSITIONS: Final = {
+    "low": layout.BOARD_LOW,
+    "appended": layout.BOARD_APPENDED,
+    "settled": layout.BOARD_SETTLED,
+    "durable": layout.BOARD_DURABLE,
+    "dispatched": layout.BOARD_DISPATCHED,
+}
+_AGENT_COUNTERS: Final = {
+    "heartbeat": ("heartbeats", "Duty cycles; one that stands still is an agent that hangs."),
+    "busy": ("busy_cycles", "Duty cycles that found work."),
+    "work": ("work", "Units of work done: records, syncs, requests."),
+    "refused": ("refused", "Entries or requests refused."),
+    "bytes": ("handled_bytes", "Bytes of records handled."),
+    "faults": ("cut_off_sessions", "Sessions cut off because they broke a ring's rules."),
+    "restarts": ("restarts", "Times that it was replaced since the broker started."),
+}
+
+
+class BoardCollector(Collector):
+    """Everything that a board shows; `storage` is the store behind it."""
+
+    def __init__(self, board: Board, storage: Storage) -> None:
+        self._board = board
+        self._storage = storage
+
+    def describe(self) -> Iterator[Metric]:
+        """No names beforehand: to register would read the board once more for them."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, read now."""
+        yield from self._broker()
+        yield from self._log()
+        yield from self._agents()
+        yield from self._queues()
+        yield from self._groups()
+
+    def _broker(self) -> Iterator[Metric]:
+        board = self._board
+        state = GaugeMetricFamily("gantrymq_state", "1 for the broker's state.", labels=["state"])
+        now = board.half(layout.BOARD_STATE)
+        for each in BrokerState:
+            state.add_metric([each.name.lower()], float(each == now))
+        yield state
+        numbers = {
+            "failed_errno": ("errno behind the state failed.", layout.BOARD_FAILED_ERRNO),
+            "sessions": ("Attached sessions.", layout.BOARD_SESSION_COUNT),
+            "topic_slots": ("Topic slots in use, of topics_max.", layout.BOARD_TOPIC_COUNT),
+            "queue_slots": ("Queue slots in use, of board_queues_max.", layout.BOARD_QUEUE_COUNT),
+        }
+        for name, (text, offset) in numbers.items():
+            yield GaugeMetricFamily(f"gantrymq_{name}", text, value=board.half(offset))
+        yield GaugeMetricFamily(
+            "gantrymq_start_time_seconds", "Unix time of the start.", value=board.started_ms / 1000
+        )
+
+    def _log(self) -> Iterator[Metric]:
+        board = self._board
+        place = GaugeMetricFamily(
+            "gantrymq_log_position_bytes", "Positions in the log.", labels=["position"]
+        )
+        for name, offset in POSITIONS.items():
+            place.add_metric([name], board.word(offset))
+        yield place
+        yield GaugeMetricFamily(
+            "gantrymq_log_segments", "Segments of the log.", value=board.segments
+        )
+        yield GaugeMetricFamily(
+            "gantrymq_index_files", "Index files.", value=len(self._storage.list("index"))
+        )
+        yield GaugeMetricFamily(
+            "gantrymq_disk_free_bytes",
+            "Space left for the broker on the store's disk.",
+            value=self._storage.free_bytes(),
+        )
+
+    def _agents(self) -> Iterator[Metric]:
+        slots = {role.name.lower(): self._board.process(role) for role in Role}
+        slots = {name: slot for name, slot in slots.items() if slot["started_ms"]}
+        up = GaugeMetricFamily("gantrymq_agent_up", "1 while it has a process.", labels=["agent"])
+        started = GaugeMetricFamily(
+            "gantrymq_agent_start_time_seconds", "Unix time of its start.", labels=["agent"]
+        )
+        for agent, slot in slots.items():
+            up.add_metric([agent], float(slot["pid"] > 0))
+            started.add_metric([agent], slot["started_ms"] / 1000)
+        yield up
+        yield started
+        for field, (name, text) in _AGENT_COUNTERS.items():
+            counter = CounterMetricFamily(f"gantrymq_agent_{name}", text, labels=["agent"])
+            for agent, slot in slots.items():
+                counter.add_metric([agent], slot[field])
+            yield counter
+
+    def _queues(self) -> Iterator[Metric]:
+        fields = {
+            "min_offset": "First message that consumers may read.",
+            "max_offset": "Consumers may read messages below.",
+            "next_offset": "Offset of the next record.",
+        }
+        labels = ["topic", "queue"]
+        families = {
+            name: GaugeMetricFamily(f"gantrymq_queue_{name}", text, labels=labels)
+            for name, text in fields.items()
+        }
+        for topic in self._board.topics():
+            if not topic.perm:
+                continue
+            for queue_id in range(topic.queue_count):
+                slot = self._board.queue(topic.queue_base + queue_id)
+                for name, family in families.items():
+                    family.add_metric([topic.name, str(queue_id)], slot[name])
+        yield from families.values()
+
+    def _groups(self) -> Iterator[Metric]:
+        labels = ["group", "topic", "queue"]
+        offset = GaugeMetricFamily(
+            "gantrymq_group_offset", "Next offset to consume, as committed.", labels=labels
+        )
+        lag = GaugeMetricFamily(
+            "gantrymq_group_lag_messages", "Messages not yet committed.", labels=labels
+        )
+        for row in lags(self._board, read_offsets(self._storage)):
+            names = [row.group, row.topic, str(row.queue)]
+            offset.add_metric(names, row.offset)
+            lag.add_metric(names, row.lag)
+        yield offset
+        yield lag
+
+
+def render(board: Board, storage: Storage) -> bytes:
+    """The text format of Prometheus (UTF-8)."""
+    registry = CollectorRegistry()
+    registry.register(BoardCollector(board, storage))
+    return bytes(generate_latest(registry))

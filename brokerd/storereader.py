@@ -1,0 +1,152 @@
+"""Single records of a store for those who look: by position, id, or queue offset.
+
+Small reads by pread, of a live store or a stopped one, ours or a RocketMQ's; nothing is changed,
+no broker is asked, numpy is not loaded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from shm import layout
+from shm.errors import Corrupt, Rejected
+from shm.messageid import parse_offset_message_id
+from shm.ranges import EVERYTHING, read_ranges
+from shm.record import OWN, RECOVERY, Filler, Invalid, Record, parse_record
+
+if TYPE_CHECKING:
+    from shm.storage import PosixStorage
+
+_DIRECTORY: Final = "commitlog"
+_QUEUES: Final = "consumequeue"
+_HEAD: Final = layout.FILLER.size
+_MAGICS: Final = (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What lies at a position: `data` are its bytes, `ours` whether GantryMQ wrote them."""
+
+    position: int
+    item: Record | Filler | Invalid
+    data: bytes
+    file: str
+    ours: bool
+
+
+class StoreReader:
+    """Reads the store below `storage`."""
+
+    def __init__(self, storage: PosixStorage) -> None:
+        self._storage = storage
+        self._ranges = read_ranges(storage) or EVERYTHING
+
+    def place(self, position: int) -> Place:
+        """What starts at a log position. Raises Rejected if no segment holds it."""
+        base, size = self._segment(position)
+        name = f"{_DIRECTORY}/{base:020d}"
+        left = base + size - position
+        head = self._read(name, position - base, min(left, _HEAD))
+        total = int.from_bytes(head[:4], "big", signed=True)
+        known = int.from_bytes(head[4:8], "big") in _MAGICS
+        data = self._read(name, position - base, min(left, max(total, _HEAD) if known else _HEAD))
+        ours = self._ranges.contains(position)
+        check = OWN if ours else RECOVERY
+        item = parse_record(data, 0, left, check, position)
+        return Place(position, item, data, name, ours)
+
+    def record(self, position: int) -> Record:
+        """The record at a position. Raises Corrupt, or Rejected where none starts."""
+        found = self.place(position)
+        if isinstance(found.item, Record):
+            return found.item
+        if isinstance(found.item, Filler):
+            raise Rejected(f"at {position} the segment's filler begins, no record")
+        around = self.around(position)
+        if around is None:
+            raise Rejected(f"no record begins at {position}: {found.item.detail}")
+        if around < position:
+            raise Rejected(f"no record begins at {position}: it lies in the one at {around}")
+        raise Corrupt(
+            f"the record at {position} is damaged: {found.item.fault}, {found.item.detail};"
+            " `gantrymq store verify` lists all damage",
+            path=found.file,
+            position=position,
+        )
+
+    def around(self, position: int) -> int | None:
+        """Where the record begins that a position lies in, by the sizes of those before it."""
+        base, size = self._segment(position)
+        at = base
+        file = self._storage.open(f"{_DIRECTORY}/{base:020d}")
+        head = bytearray(_HEAD)
+        try:
+            while at <= position < base + size:
+                file.read_into(head, at - base)
+                total = int.from_bytes(head[:4], "big", signed=True)
+                known = int.from_bytes(head[4:], "big") in _MAGICS
+                if not known or total < layout.RECORD_BYTES_MIN:
+                    return None
+                if position < at + total:
+                    return at
+                at += total
+        finally:
+            file.close()
+        return None
+
+    def units(self, topic: str, queue_id: int, start: int, end: int, cq_bytes: int) -> list[int]:
+        """Positions of the records at queue offsets [start, end), as far as there are files."""
+        found: list[int] = []
+        per_file = cq_bytes // layout.CQ_UNIT_BYTES
+        while start < end:
+            first = start // per_file * per_file
+            count = min(end, first + per_file) - start
+            name = f"{_QUEUES}/{topic}/{queue_id}/{first * layout.CQ_UNIT_BYTES:020d}"
+            try:
+                at = (start - first) * layout.CQ_UNIT_BYTES
+                data = self._read(name, at, count * layout.CQ_UNIT_BYTES)
+            except FileNotFoundError:
+                data = b""  # expired
+            for unit_at in range(0, len(data), layout.CQ_UNIT_BYTES):
+                unit = layout.CQ_UNIT.unpack(data, unit_at)
+                if 0 < unit["size"] < layout.CQ_FILLER_SIZE:
+                    found.append(unit["physical_offset"])
+            start += count
+        return found
+
+    def _segment(self, position: int) -> tuple[int, int]:
+        """Base and length of the segment that holds a position."""
+        names = [name for name in self._storage.list(_DIRECTORY) if name.isdecimal()]
+        bases = [int(name) for name in names]
+        index = bisect_right(bases, position) - 1
+        if index >= 0:
+            size = self._storage.size_of(f"{_DIRECTORY}/{names[index]}")
+            if position < bases[index] + size:
+                return bases[index], size
+        held = f"they hold {bases[0]} and more" if bases else "there are none"
+        raise Rejected(f"no segment holds log position {position}: {held}")
+
+    def _read(self, name: str, at: int, count: int) -> bytes:
+        file = self._storage.open(name)
+        try:
+            buffer = bytearray(count)
+            return bytes(buffer[: file.read_into(buffer, at)])
+        finally:
+            file.close()
+
+
+def position_of(text: str) -> int:
+    """A log position: a number, or an offset message id (SF-31, SF-33).
+
+    Raises Rejected. A number has fewer digits than an id.
+    """
+    if text.isdecimal() and len(text) <= len(str(1 << 63)):
+        return int(text)
+    try:
+        return parse_offset_message_id(text)[1]
+    except ValueError:
+        raise Rejected(
+            f"{text!r} is neither a log position nor an offset message id (32 or 56 hex digits)"
+        ) from None

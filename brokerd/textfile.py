@@ -1,0 +1,45 @@
+"""`metrics_textfile`: the metrics in a file for node_exporter, written by the supervisor."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from shm.storage import PosixStorage
+
+if TYPE_CHECKING:
+    from brokerd.broker import Broker
+
+
+class Textfile:
+    """Replaces the file on a timer; does nothing without the setting."""
+
+    def __init__(self, broker: Broker) -> None:
+        settings = broker.configuration.settings
+        self._broker = broker
+        self._path = broker.home / settings.metrics_textfile if settings.metrics_textfile else None
+        self._interval_ns = settings.metrics_interval * 1_000_000_000
+        self._next_ns = 0
+        self._failed = False
+
+    def write_if_due(self, now_ns: int) -> None:
+        """Write it; a failure is told once, and mends itself."""
+        if self._path is None or now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + self._interval_ns
+        from brokerd.metrics import render
+
+        text = render(self._broker.board, PosixStorage(str(self._broker.env.storage.root)))
+        # node_exporter reads *.prom only: a name with another ending is never half a file to it.
+        temporary = self._path.with_name(f".{self._path.name}.new")
+        try:
+            temporary.write_bytes(text)
+            temporary.chmod(0o644)  # the collector is another user; nothing in it is secret
+            os.replace(temporary, self._path)
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                self._broker.log.warning(
+                    "metrics_not_written", path=str(self._path), error=str(error)
+                )

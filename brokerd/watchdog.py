@@ -1,0 +1,92 @@
+"""Whether every agent's heartbeat goes on: told to the service manager and to the log.
+
+An agent that hangs is not replaced (only a death hands work over): a service manager that misses
+the pats ends the broker, and starts it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from shm import layout
+from shm.codes import BrokerState
+
+if TYPE_CHECKING:
+    from brokerd.log import Log
+    from brokerd.notify import ServiceManager
+    from shm.board import Board
+    from shm.codes import Role
+
+#: An idle agent beats about once a second; a sync of a disk that hangs may take many.
+SILENT_NS: Final = 10_000_000_000
+_STATUS_NS: Final = 5_000_000_000
+_PID: Final = layout.PROCESS.offset("pid")
+
+
+class Watchdog:
+    """Looks at the board's heartbeats; pats only when all have advanced since the last pat."""
+
+    def __init__(
+        self, board: Board, roles: Sequence[Role], manager: ServiceManager, log: Log
+    ) -> None:
+        self._board = board
+        self._manager = manager
+        self._log = log
+        self._last = dict.fromkeys(roles, -1)
+        self._since_ns = dict.fromkeys(roles, -1)
+        self._waited_for = set(roles)
+        self._silent: set[Role] = set()
+        self._next_ns = 0
+        self._status_ns = 0
+
+    @property
+    def silent(self) -> set[Role]:
+        """Agents whose heartbeat stands still for longer than SILENT_NS."""
+        return self._silent
+
+    def look(self, now_ns: int) -> None:
+        """See who has advanced; pat, and renew the status, when it is due."""
+        for role, before in self._last.items():
+            at = self._board.process_at(role)
+            beat = self._board.word(at + layout.PROCESS_HEARTBEAT)
+            dead = self._board.half(at + _PID) == 0  # its successor is on its way
+            if beat != before or dead or self._since_ns[role] < 0:
+                self._last[role] = beat
+                self._note_beat(role, now_ns)
+            elif now_ns - self._since_ns[role] > SILENT_NS and role not in self._silent:
+                self._silent.add(role)
+                seconds = SILENT_NS // 1_000_000_000
+                self._log.warning("agent_silent", agent=role.name.lower(), seconds=seconds)
+                self._status_ns = 0
+        state = self._board.half(layout.BOARD_STATE)
+        if state != BrokerState.STARTING:  # until then the start's own time limit counts
+            self._pat(now_ns)
+        if state == BrokerState.READY and now_ns >= self._status_ns:
+            self._status_ns = now_ns + _STATUS_NS
+            self._show()
+
+    def _note_beat(self, role: Role, now_ns: int) -> None:
+        if role in self._silent:
+            self._silent.discard(role)
+            silent_ms = (now_ns - self._since_ns[role]) // 1_000_000
+            self._log.info("agent_beats_again", agent=role.name.lower(), silent_ms=silent_ms)
+            self._status_ns = 0
+        self._since_ns[role] = now_ns
+        self._waited_for.discard(role)
+
+    def _pat(self, now_ns: int) -> None:
+        wanted = self._manager.watchdog_ns
+        if wanted and now_ns >= self._next_ns and not self._waited_for:
+            self._next_ns = now_ns + wanted
+            self._waited_for = set(self._last)
+            self._manager.tell("WATCHDOG=1")
+
+    def _show(self) -> None:
+        board = self._board
+        names = ", ".join(sorted(role.name.lower() for role in self._silent))
+        state = f"does not go on: {names}" if names else "ready"
+        sessions = board.half(layout.BOARD_SESSION_COUNT)
+        topics = board.half(layout.BOARD_TOPIC_COUNT)
+        appended = board.word(layout.BOARD_APPENDED)
+        self._manager.show(f"{state}; {sessions} sessions, {topics} topics, log {appended} bytes")

@@ -1,0 +1,55 @@
+"""`gantrymq bench`: the figures of the README on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gantrymq.cli.options import JsonOption, print_json
+from shm.errors import Rejected
+
+HELP = """Measure the figures of the README on this machine. Needs a checkout of the project.
+
+\b
+Example: gantrymq bench --quick sync paced
+Exit codes: 0 done; 1 a measurement failed; 2 no checkout, or no such row.
+"""
+
+
+def bench(
+    rows: Annotated[
+        list[str] | None, typer.Argument(help="Rows to measure; all without any.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes: smaller data.")] = False,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Seconds: only shows that it runs.")
+    ] = False,
+    list_rows: Annotated[bool, typer.Option("--list", help="Name the rows, and end.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the benchmarks of the checkout that this package lies in."""
+    root = Path(__file__).resolve().parent.parent.parent
+    if not (root / "bench" / "__main__.py").is_file():
+        raise Rejected(
+            "the benchmarks are not part of the installed package: clone the project and run"
+            " `make bench`, or this command there"
+        )
+    command = [sys.executable, "-m", "bench"]
+    command += [name for name, on in {"--quick": quick, "--smoke": smoke}.items() if on]
+    if list_rows:
+        command.append("--list")
+    with tempfile.TemporaryDirectory(prefix="gantrymq-") as folder:
+        figures = Path(folder) / "figures.json"
+        command += ["--json", str(figures)] if as_json else []
+        command += ["--only", *rows] if rows else []
+        # With --json the table is for the eye only.
+        done = subprocess.run(command, cwd=root, check=False, stdout=2 if as_json else None)
+        if figures.exists():
+            print_json(json.loads(figures.read_text(encoding="utf-8")))
+    raise typer.Exit(done.returncode)

@@ -1,0 +1,146 @@
+"""The board of the running broker, as values and as text. Needs no parser of options."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from clients.home import read_board_file, store_of
+from gantrymq.cli.output import home_of, print_json, print_rows
+from shm import layout
+from shm.board import Board, attach_board
+from shm.codes import BrokerState, ExitCode, Role
+from shm.errors import BrokerGone
+
+
+def show(home: Path | None, *, as_json: bool) -> int:
+    """Print what `status` shows; returns the exit code."""
+    where = home_of(home)
+    board = running_board(where)
+    shown = describe(board, where)
+    if as_json:
+        print_json(shown)
+    else:
+        _print(shown)
+    sys.stdout.flush()
+    state = board.half(layout.BOARD_STATE)
+    if state == BrokerState.FAILED:
+        return ExitCode.STORE
+    return ExitCode.OK if state == BrokerState.READY else ExitCode.NO_BROKER
+
+
+def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
+    """What `status` with these arguments does; None if the parser of options has to look."""
+    left = [item for item in arguments if item != "--json"]
+    named = left[:1] == ["--home"] and len(left) == 2 and not left[1].startswith("-")
+    if (left and not named) or len(arguments) > len(left) + 1:
+        return None
+    return partial(show, Path(left[1]) if left else None, as_json=len(arguments) > len(left))
+
+
+def running_board(home: Path) -> Board:
+    """The board of a broker that runs; a killed one's is left over, but nobody holds the lock."""
+    from brokerd.lock import is_held
+
+    name = read_board_file(home).get("board")
+    if not name or not is_held(store_of(home)):
+        raise BrokerGone(
+            f"no broker runs at {home}: start one with `gantrymq serve --home {home}`, or name"
+            " another home with --home or GANTRYMQ_HOME",
+            home=str(home),
+        )
+    return attach_board(name)
+
+
+def describe(board: Board, home: Path) -> dict[str, Any]:
+    """What the board says, as plain values (docs/operate.md); positions are bytes of the log."""
+    appended = board.word(layout.BOARD_APPENDED)
+    durable = board.word(layout.BOARD_DURABLE)
+    dispatched = board.word(layout.BOARD_DISPATCHED)
+    return {
+        "home": str(home),
+        "state": BrokerState(board.half(layout.BOARD_STATE)).name.lower(),
+        "epoch": f"{board.epoch:x}",
+        "uptime_s": round(time.time() - board.started_ms / 1000, 1),
+        "failed_errno": board.half(layout.BOARD_FAILED_ERRNO),
+        "sessions": board.half(layout.BOARD_SESSION_COUNT),
+        "topics": len([topic for topic in board.topics() if topic.perm]),
+        "queues": board.half(layout.BOARD_QUEUE_COUNT),
+        "store": _store(board, home),
+        "log": {
+            "appended": appended,
+            "settled": board.word(layout.BOARD_SETTLED),
+            "durable": durable,
+            "dispatched": dispatched,
+            "low": board.word(layout.BOARD_LOW),
+            "durable_lag_bytes": appended - durable,
+            "dispatch_lag_bytes": appended - dispatched,
+        },
+        "processes": [_process(board, role) for role in Role if board.process(role)["started_ms"]],
+        "groups": _groups(board, home),
+    }
+
+
+def _store(board: Board, home: Path) -> dict[str, int]:
+    room = os.statvfs(store_of(home))
+    return {
+        "segment_bytes": board.segment_bytes,
+        "segments": board.segments,
+        "log_bytes": board.word(layout.BOARD_APPENDED) - board.word(layout.BOARD_LOW),
+        "disk_free_bytes": room.f_bavail * room.f_frsize,
+    }
+
+
+def _groups(board: Board, home: Path) -> list[dict[str, object]]:
+    """Lags by group and topic, from the file that is exported every few seconds."""
+    from brokerd.lags import lags
+    from shm.storage import PosixStorage
+    from workers.offsetfile import read_offsets
+
+    found: dict[tuple[str, str], int] = {}
+    for row in lags(board, read_offsets(PosixStorage(str(store_of(home))))):
+        key = (row.group, row.topic)
+        found[key] = found.get(key, 0) + row.lag
+    return [{"group": group, "topic": topic, "lag": lag} for (group, topic), lag in found.items()]
+
+
+def _process(board: Board, role: Role) -> dict[str, object]:
+    slot = board.process(role)
+    return {
+        "agent": role.name.lower(),
+        "pid": slot["pid"] or None,
+        "restarts": slot["restarts"],
+        "started_ms": slot["started_ms"],
+        "heartbeats": slot["heartbeat"],
+        "busy_cycles": slot["busy"],
+        "work": slot["work"],
+        "bytes": slot["bytes"],
+        "refused": slot["refused"],
+        "cut_off": slot["faults"],
+    }
+
+
+def _print(shown: dict[str, Any]) -> None:
+    log = shown["log"]
+    sys.stdout.write(
+        f"broker at {shown['home']}: {shown['state']}, up {shown['uptime_s']} s,"
+        f" epoch {shown['epoch']}\n"
+        f"{shown['sessions']} sessions, {shown['topics']} topics\n"
+        f"log: appended {log['appended']}, durable {log['durable']} "
+        f"({log['durable_lag_bytes']} behind), dispatched {log['dispatched']} "
+        f"({log['dispatch_lag_bytes']} behind), low {log['low']}\n\n"
+    )
+    hidden = ("started_ms", "heartbeats", "busy_cycles")
+    processes = [
+        {name: "-" if value is None else value for name, value in row.items() if name not in hidden}
+        for row in shown["processes"]
+    ]
+    print_rows(processes, as_json=False)
+    if shown["groups"]:
+        sys.stdout.write("\n")
+        print_rows(shown["groups"], as_json=False)

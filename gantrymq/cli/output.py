@@ -1,0 +1,44 @@
+"""What commands print. Without the parser of options, which takes longer than a look does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clients.home import find_home
+
+
+def home_of(given: Path | None) -> Path:
+    """The home directory that a command means."""
+    return find_home(given)
+
+
+def print_json(value: object) -> None:
+    """One line of JSON on standard output."""
+    sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value)
+
+
+def print_rows(rows: Sequence[Mapping[str, object]], *, as_json: bool) -> None:
+    """A table with the keys as its head, or a line of JSON per row."""
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    if not rows:
+        return
+    heads = list(rows[0])
+    lines = [heads, *([str(row[head]) for head in heads] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")

@@ -1,0 +1,98 @@
+"""`gantrymq tail`: the last messages of a topic, and those that come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clients.home import store_of
+from gantrymq.cli.board import running_board
+from gantrymq.cli.completion import topic_names
+from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
+from gantrymq.cli.topic import find_topic
+from shm.errors import BrokerGone, Rejected
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shm.board import Board, TopicSlot
+    from shm.record import Record
+
+HELP = """Print the last messages of a topic, as no member of any group: nothing is committed.
+
+\b
+Example: gantrymq tail orders --home ./mq -n 5
+Example: gantrymq tail orders -f --json | jq .body
+Exit codes: 0 done; 2 no such topic; 69 no broker, or it has ended.
+"""
+_LOOK_S = 0.05
+_AT_ONCE = 1000
+
+
+def tail(
+    topic: Annotated[str, typer.Argument(help="The topic.", autocompletion=topic_names)],
+    count: Annotated[int, typer.Option("-n", min=0, help="How many of each queue at first.")] = 10,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on with those that come, for ever.")
+    ] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print messages as they are in the log."""
+    where = home_of(home)
+    board = running_board(where)
+    try:
+        for record in _records(where, board, find_topic(board, topic), (count, follow)):
+            _show(record, as_json)
+    except KeyboardInterrupt:
+        return
+
+
+def _records(
+    home: Path, board: Board, topic: TopicSlot, wanted: tuple[int, bool]
+) -> Iterator[Record]:
+    """In the order of storing, as far as one look shows several."""
+    from brokerd.lock import is_held
+    from brokerd.storereader import StoreReader
+    from shm.storage import PosixStorage
+
+    reader = StoreReader(PosixStorage(str(store_of(home))))
+    count, follow = wanted
+    slots = range(topic.queue_base, topic.queue_base + topic.queue_count)
+    at = {slot: max(board.queue(slot)["max_offset"] - count, 0) for slot in slots}
+    while True:
+        positions = []
+        for slot in slots:
+            words = board.queue(slot)
+            start = max(at[slot], words["min_offset"])
+            end = min(words["max_offset"], start + _AT_ONCE)
+            queue_id = slot - topic.queue_base
+            positions += reader.units(topic.name, queue_id, start, end, board.cq_bytes)
+            at[slot] = max(end, start)
+        for position in sorted(positions):
+            try:
+                yield reader.record(position)
+            except Rejected:
+                continue  # its segment has just expired
+        if positions:
+            continue
+        if not follow:
+            return
+        if not is_held(store_of(home)):
+            raise BrokerGone(f"the broker at {home} has ended", home=str(home))
+        time.sleep(_LOOK_S)
+
+
+def _show(record: Record, as_json: bool) -> None:
+    from gantrymq.cli.records import message_of
+
+    message = message_of(record)
+    if as_json:
+        print_json(message)
+        return
+    sys.stdout.buffer.write(message["body"] + b"\n")
+    sys.stdout.buffer.flush()

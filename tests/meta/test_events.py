@@ -1,0 +1,67 @@
+"""The list of log events in docs/operate.md is the code's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from brokerd.children import AGENT_UP
+from brokerd.log import LEVELS
+from shm.wire import GROUP_JOINED
+from tests.support.tree import ROOT, parsed, python_files
+
+#: Notes between processes that are no lines of the log.
+_SILENT = {AGENT_UP, GROUP_JOINED}
+_CALL = re.compile(r"(^|\.)_?log$")
+
+
+def events(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Level and event of each line that a module writes, by itself or by a note."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+        texts = [name for name in names if isinstance(name, str)]
+        owner = ast.unparse(node.func.value)
+        if node.func.attr in LEVELS and _CALL.search(owner) and texts:
+            yield node.func.attr, texts[0]
+        elif node.func.attr == "note" and len(texts) == 2:
+            yield texts[0], texts[1]
+
+
+def in_code() -> set[tuple[str, str]]:
+    files = python_files("brokerd", "workers")
+    found = {item for path in files for item in events(parsed(path))}
+    return {item for item in found if item[1] not in _SILENT}
+
+
+def in_docs() -> set[tuple[str, str]]:
+    """Rows `| level | event | ...` of the table below the heading "Events"."""
+    text = (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+    section = text.split("\n## Events\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (\w+) \| `(\w+)` \| \S.* \| \S.* \|$", section, re.MULTILINE)
+    return {(level, event) for level, event in rows}
+
+
+def test_every_event_is_listed_and_every_listed_event_is_there() -> None:
+    assert in_docs() - in_code() == set(), "listed, but no code writes them"
+    assert in_code() - in_docs() == set(), "written, but docs/operate.md does not list them"
+
+
+def test_every_call_names_its_event_in_the_open() -> None:
+    """A name that is computed could not be listed; only the supervisor passes on notes."""
+    hidden = []
+    for path in python_files("brokerd", "workers"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = ast.unparse(node.func.value)
+                named = node.args and isinstance(node.args[0], ast.Constant)
+                if node.func.attr in LEVELS and _CALL.search(owner) and not named:
+                    hidden.append(f"{path.name}:{node.lineno}")
+    assert hidden == []
+
+
+def test_an_event_would_be_found() -> None:
+    program = "self._log.warning('a_b', x=1)\nt.note('error', 'c', y=2)\nmath.log.x('no')\n"
+    assert set(events(ast.parse(program))) == {("warning", "a_b"), ("error", "c")}
