@@ -33,6 +33,7 @@ from shm.properties import parse_delay_levels
 from shm.storage import is_disk_full, replace_file
 from workers.agent import is_busy
 from workers.failure import declare_failed
+from workers.indexfiles import safe_time
 from workers.queues import QueueFiles, save_progress
 from workers.sealing import Collector
 from workers.session import Session, follow
@@ -354,6 +355,7 @@ class Reader:
         data = layout.CHECKPOINT.pack(
             physic_msg_timestamp=last_ms,
             logics_msg_timestamp=last_ms,
+            index_msg_timestamp=safe_time(self._storage),
             master_flushed_offset=durable,
         )
         padded = data + bytes(layout.CHECKPOINT_FILE_BYTES - len(data))

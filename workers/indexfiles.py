@@ -1,0 +1,301 @@
+"""IndexFiles as the indexer keeps them: which are there, what of them is sure, and the writing.
+
+What is sure stands in `gantry/index.json`, written after everything it names was synced. What lies
+behind is made again from the log. Layout: shm/layout.py INDEX_HEADER, INDEX_ENTRY.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import astuple, dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.errors import StoreFailed
+from shm.kernels import index as kernels
+from shm.storage import File, Storage, read_file, replace_file
+
+DIRECTORY: Final = "index"
+NOTE_FILE: Final = "gantry/index.json"
+PAGE_BYTES: Final = 1 << kernels.PAGE_SHIFT
+#: Room for entries that are not in the file yet.
+PENDING_MAX: Final = 1 << 18
+WRITE_BYTES: Final = 128 * 1024
+WRITES_MAX: Final = 24
+COMPARED_BYTES: Final = 1 << 20
+_NAME_FORM: Final = "%Y%m%d%H%M%S"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A file's header as numbers, in the order of the kernel's words."""
+
+    begin_ms: int = 0
+    end_ms: int = 0
+    begin_position: int = 0
+    end_position: int = 0
+    used_slots: int = 0
+    count: int = 1
+
+    def encode(self) -> bytes:
+        """The bytes in the file; a count of 1 is written as 0 (SF-79)."""
+        return layout.INDEX_HEADER.pack(
+            begin_timestamp=self.begin_ms,
+            end_timestamp=self.end_ms,
+            begin_phy_offset=self.begin_position,
+            end_phy_offset=self.end_position,
+            hash_slot_count=self.used_slots,
+            index_count=self.count if self.count > 1 else 0,
+        )
+
+    def following(self) -> Header:
+        """Of the file that comes next (SF-80)."""
+        return Header(self.end_ms, self.end_ms, self.end_position, self.end_position)
+
+
+def parse_header(data: bytes | bytearray) -> Header:
+    """What a file's first bytes say."""
+    row = layout.INDEX_HEADER.unpack(data)
+    return Header(
+        row["begin_timestamp"], row["end_timestamp"], row["begin_phy_offset"],
+        row["end_phy_offset"], row["hash_slot_count"], max(row["index_count"], 1),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What files look like: RocketMQ's maxHashSlotNum and maxIndexNum give their length."""
+
+    slots: int
+    entries: int
+    tags: bool = True  # entries for tags too (SF-122)
+
+    @property
+    def front_bytes(self) -> int:
+        """Header and slots."""
+        return layout.INDEX_HEADER_BYTES + layout.INDEX_SLOT_BYTES * self.slots
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of a file."""
+        return self.front_bytes + layout.INDEX_ENTRY_BYTES * self.entries
+
+    def entry_at(self, number: int) -> int:
+        """Place of an entry in its file."""
+        return self.front_bytes + layout.INDEX_ENTRY_BYTES * number
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is sure: all keys of records below `position`, and `key` keys of the record there."""
+
+    position: int
+    key: int = 0
+    files: tuple[tuple[str, Header], ...] = ()
+    #: storeTimestamp of the last message in the last full file, for RocketMQ (SF-84).
+    full_ms: int = 0
+
+
+def save_note(storage: Storage, shape: Shape, note: Note) -> None:
+    """Write `gantry/index.json`. Raises OSError."""
+    content = {
+        "version": 1,
+        "slots": shape.slots,
+        "entries": shape.entries,
+        "tags": shape.tags,
+        "position": note.position,
+        "full_ms": note.full_ms,
+        "files": {name: astuple(header) for name, header in note.files},
+    }
+    replace_file(storage, NOTE_FILE, json.dumps(content).encode())
+
+
+def read_note(storage: Storage) -> tuple[Shape, Note] | None:
+    """What was noted last; None if it is gone or damaged, for it is derived."""
+    try:
+        content: dict[str, Any] = json.loads(read_file(storage, NOTE_FILE))
+        files = tuple((str(n), Header(*map(int, row))) for n, row in content["files"].items())
+        note = Note(int(content["position"]), 0, files, int(content["full_ms"]))
+        sizes = int(content["slots"]), int(content["entries"])
+        return Shape(*sizes, bool(content["tags"])), note
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def safe_time(storage: Storage) -> int:
+    """IndexMsgTimestamp of RocketMQ's checkpoint: files up to it are complete and synced (SF-84)."""
+    found = read_note(storage)
+    return found[1].full_ms if found else 0
+
+
+def choose(storage: Storage, shape: Shape, low: int, end: int) -> Note:
+    """Which files of a store may be kept: a start of what was noted. `low` and `end` are the log's.
+
+    What comes behind is to be made again from the position given, and all of it in a store that
+    another broker has made: it may have lost entries (LW-7).
+    """
+    known = read_note(storage)
+    if known is None or known[0] != shape or known[1].position > end:
+        return Note(low)
+    note = known[1]
+    kept: list[tuple[str, Header]] = []
+    for name, header in note.files:
+        found = _header_on_disk(storage, shape, name)
+        last = name == note.files[-1][0]
+        if found is None and header.end_position < low and not kept:
+            continue  # gone with its records
+        if found is None or (found != header and not last):
+            return _behind(storage, shape, kept, low)
+        kept.append((name, header))
+    return Note(max(note.position, low), 0, tuple(kept), note.full_ms)
+
+
+def without_last(storage: Storage, shape: Shape, note: Note, low: int) -> Note:
+    """The same without the newest file, which does not hold."""
+    return _behind(storage, shape, list(note.files[:-1]), low)
+
+
+def _header_on_disk(storage: Storage, shape: Shape, name: str) -> Header | None:
+    path = f"{DIRECTORY}/{name}"
+    if not storage.exists(path) or storage.size_of(path) != shape.file_bytes:
+        return None
+    data = bytearray(layout.INDEX_HEADER_BYTES)
+    file = storage.open(path)
+    file.read_into(data, 0)
+    file.close()
+    return parse_header(data)
+
+
+def _behind(storage: Storage, shape: Shape, kept: list[tuple[str, Header]], low: int) -> Note:
+    """Go on behind full files: keys of the record at their end may be in the last of them."""
+    if not kept or kept[-1][1].end_position < low:
+        return Note(low, 0, tuple(kept), kept[-1][1].end_ms if kept else 0)
+    name, header = kept[-1]
+    file = storage.open(f"{DIRECTORY}/{name}")
+    entries = file.view()[shape.entry_at(1) : shape.entry_at(header.count)]
+    file.close()
+    at = layout.INDEX_POSITION
+    positions = entries.reshape(-1, layout.INDEX_ENTRY_BYTES)[::-1, at : at + 8]
+    wanted = np.frombuffer(header.end_position.to_bytes(8, "big"), np.uint8)
+    key = 0
+    while key < len(positions) and (positions[key] == wanted).all():
+        key += 1
+    return Note(header.end_position, key, tuple(kept), header.end_ms)
+
+
+def next_name(last: str, now_ms: int) -> str:
+    """The local time with milliseconds (SF-8's exception), behind the last file's in any case."""
+    seconds, ms = divmod(now_ms, 1000)
+    name = time.strftime(_NAME_FORM, time.localtime(seconds)) + f"{ms:03d}"
+    if name > last:
+        return name
+    try:
+        before = (
+            datetime.strptime(last[:-3], _NAME_FORM)
+            + timedelta(  # noqa: DTZ007 - a name
+                milliseconds=int(last[-3:]) + 1
+            )
+        )
+        return before.strftime(_NAME_FORM) + f"{before.microsecond // 1000:03d}"
+    except ValueError:
+        return f"{int(last) + 1:017d}"
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """The newest file: its front in memory, entries that wait, and how far both are on the disk."""
+
+    storage: Storage
+    shape: Shape
+    name: str
+    front: NDArray[np.uint8]
+    dirty: NDArray[np.uint8]
+    pending: NDArray[np.uint8]
+    file: File
+    written: int = 1  # entries with a lower number are in the file
+    _page: int = field(default=0)
+
+    def write_entries(self, made: int, done: int) -> int:
+        """Write some of `made` waiting entries, of which `done` are written; how many are now."""
+        size = layout.INDEX_ENTRY_BYTES
+        stop = min(made, done + WRITE_BYTES // size)
+        data = self.pending[done * size : stop * size].data
+        self.file.write_at(data, self.shape.entry_at(self.written))
+        self.written += stop - done
+        return stop
+
+    def write_header(self, header: Header) -> None:
+        """Before the slots: a slot may not name an entry that the header does not count."""
+        self.front[: layout.INDEX_HEADER_BYTES] = np.frombuffer(header.encode(), np.uint8)
+        self.file.write_at(self.front[: layout.INDEX_HEADER_BYTES].data, 0)
+        self._page = 0
+
+    def write_slots(self) -> bool:
+        """Write some of the changed pages; True if none is left."""
+        pages = self._page + np.flatnonzero(self.dirty[self._page :])
+        if not pages.size:
+            return True
+        left = pages[: WRITE_BYTES // PAGE_BYTES]
+        cuts = [0, *(np.flatnonzero(np.diff(left) > 1) + 1).tolist(), len(left)][: WRITES_MAX + 1]
+        for first, last in zip(cuts, cuts[1:], strict=False):
+            start, stop = int(left[first]), int(left[last - 1]) + 1
+            data = self.front[start * PAGE_BYTES : stop * PAGE_BYTES].data
+            self.file.write_at(data, start * PAGE_BYTES)
+            self.dirty[start:stop] = 0
+            self._page = stop
+        return not self.dirty[self._page :].any()
+
+    @property
+    def tables(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Front and marks of changed pages, for the kernel."""
+        return self.front, self.dirty
+
+    def compare(self, page: int) -> int:
+        """Mark pages that differ from the file's, a MiB from `page` on; the next page, 0 = done."""
+        start, size = page * PAGE_BYTES, self.front.size
+        stop = min(size, start + COMPARED_BYTES)
+        there = np.zeros(stop - start, np.uint8)
+        self.file.read_into(there.data, start)
+        places = np.flatnonzero(self.front[start:stop] != there)
+        self.dirty[page + np.unique(places >> kernels.PAGE_SHIFT)] = 1
+        return stop // PAGE_BYTES if stop < size else 0
+
+    def sync(self) -> None:
+        """Make the file durable. Raises StoreFailed: a failed sync is final."""
+        try:
+            self.file.sync()
+            self.storage.sync_directory(DIRECTORY)
+        except OSError as error:
+            raise StoreFailed(f"sync of {self.name}: {error}", errno=error.errno) from error
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self.file.close()
+
+
+def open_file(
+    storage: Storage, shape: Shape, name: str, header: Header, pending: NDArray[np.uint8]
+) -> OpenFile:
+    """A file to go on with, or a new one; what lies behind its entries becomes a hole.
+
+    The slots are still to be set (`relink`). Raises OSError.
+    """
+    path = f"{DIRECTORY}/{name}"
+    file = storage.open(path, write=True) if storage.exists(path) else storage.create(path)
+    try:
+        file.truncate(shape.entry_at(header.count) if header.count > 1 else 0)
+        file.truncate(shape.file_bytes)
+        file.write_at(header.encode(), 0)
+    except OSError:
+        file.close()
+        if header.count <= 1:
+            storage.unlink(path)  # another try has another name
+        raise
+    front = np.zeros(shape.front_bytes, np.uint8)
+    dirty = np.zeros((shape.front_bytes >> kernels.PAGE_SHIFT) + 1, np.uint8)
+    return OpenFile(storage, shape, name, front, dirty, pending, file, header.count)
