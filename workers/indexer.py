@@ -22,19 +22,8 @@ from shm.kernels.index import index_log, relink
 from shm.marks import mark
 from shm.storage import is_disk_full
 from workers.failure import declare_failed
-from workers.indexfiles import (
-    DIRECTORY,
-    PENDING_MAX,
-    Header,
-    Note,
-    OpenFile,
-    Shape,
-    choose,
-    next_name,
-    open_file,
-    save_note,
-    without_last,
-)
+from workers.indexfiles import PENDING_MAX, OpenFile, choose, next_name, open_file, without_last
+from workers.indexnote import DIRECTORY, Header, Note, Shape, save_note
 
 if TYPE_CHECKING:
     from shm.board import Board

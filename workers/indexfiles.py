@@ -1,16 +1,15 @@
-"""IndexFiles as the indexer keeps them: which are there, what of them is sure, and the writing.
+"""IndexFiles as the indexer keeps them: which may be kept, their names, and the writing.
 
-What is sure stands in `gantry/index.json`, written after everything it names was synced. What lies
-behind is made again from the log. Layout: shm/layout.py INDEX_HEADER, INDEX_ENTRY.
+Layout: shm/layout.py INDEX_HEADER, INDEX_ENTRY. What of them is sure: workers/indexnote.py.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,9 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.errors import StoreFailed
 from shm.kernels import index as kernels
-from shm.storage import File, Storage, read_file, replace_file
+from shm.storage import File, Storage
+from workers.indexnote import DIRECTORY, Header, Note, Shape, parse_header, read_note
 
-DIRECTORY: Final = "index"
-NOTE_FILE: Final = "gantry/index.json"
 PAGE_BYTES: Final = 1 << kernels.PAGE_SHIFT
 #: Room for entries that are not in the file yet.
 PENDING_MAX: Final = 1 << 18
@@ -29,108 +27,6 @@ WRITE_BYTES: Final = 128 * 1024
 WRITES_MAX: Final = 24
 COMPARED_BYTES: Final = 1 << 20
 _NAME_FORM: Final = "%Y%m%d%H%M%S"
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """A file's header as numbers, in the order of the kernel's words."""
-
-    begin_ms: int = 0
-    end_ms: int = 0
-    begin_position: int = 0
-    end_position: int = 0
-    used_slots: int = 0
-    count: int = 1
-
-    def encode(self) -> bytes:
-        """The bytes in the file; a count of 1 is written as 0 (SF-79)."""
-        return layout.INDEX_HEADER.pack(
-            begin_timestamp=self.begin_ms,
-            end_timestamp=self.end_ms,
-            begin_phy_offset=self.begin_position,
-            end_phy_offset=self.end_position,
-            hash_slot_count=self.used_slots,
-            index_count=self.count if self.count > 1 else 0,
-        )
-
-    def following(self) -> Header:
-        """Of the file that comes next (SF-80)."""
-        return Header(self.end_ms, self.end_ms, self.end_position, self.end_position)
-
-
-def parse_header(data: bytes | bytearray) -> Header:
-    """What a file's first bytes say."""
-    row = layout.INDEX_HEADER.unpack(data)
-    return Header(
-        row["begin_timestamp"], row["end_timestamp"], row["begin_phy_offset"],
-        row["end_phy_offset"], row["hash_slot_count"], max(row["index_count"], 1),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What files look like: RocketMQ's maxHashSlotNum and maxIndexNum give their length."""
-
-    slots: int
-    entries: int
-    tags: bool = True  # entries for tags too (SF-122)
-
-    @property
-    def front_bytes(self) -> int:
-        """Header and slots."""
-        return layout.INDEX_HEADER_BYTES + layout.INDEX_SLOT_BYTES * self.slots
-
-    @property
-    def file_bytes(self) -> int:
-        """Length of a file."""
-        return self.front_bytes + layout.INDEX_ENTRY_BYTES * self.entries
-
-    def entry_at(self, number: int) -> int:
-        """Place of an entry in its file."""
-        return self.front_bytes + layout.INDEX_ENTRY_BYTES * number
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What is sure: all keys of records below `position`, and `key` keys of the record there."""
-
-    position: int
-    key: int = 0
-    files: tuple[tuple[str, Header], ...] = ()
-    #: storeTimestamp of the last message in the last full file, for RocketMQ (SF-84).
-    full_ms: int = 0
-
-
-def save_note(storage: Storage, shape: Shape, note: Note) -> None:
-    """Write `gantry/index.json`. Raises OSError."""
-    content = {
-        "version": 1,
-        "slots": shape.slots,
-        "entries": shape.entries,
-        "tags": shape.tags,
-        "position": note.position,
-        "full_ms": note.full_ms,
-        "files": {name: astuple(header) for name, header in note.files},
-    }
-    replace_file(storage, NOTE_FILE, json.dumps(content).encode())
-
-
-def read_note(storage: Storage) -> tuple[Shape, Note] | None:
-    """What was noted last; None if it is gone or damaged, for it is derived."""
-    try:
-        content: dict[str, Any] = json.loads(read_file(storage, NOTE_FILE))
-        files = tuple((str(n), Header(*map(int, row))) for n, row in content["files"].items())
-        note = Note(int(content["position"]), 0, files, int(content["full_ms"]))
-        sizes = int(content["slots"]), int(content["entries"])
-        return Shape(*sizes, bool(content["tags"])), note
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def safe_time(storage: Storage) -> int:
-    """IndexMsgTimestamp of RocketMQ's checkpoint: files up to it are complete and synced (SF-84)."""
-    found = read_note(storage)
-    return found[1].full_ms if found else 0
 
 
 def choose(storage: Storage, shape: Shape, low: int, end: int) -> Note:
@@ -195,13 +91,9 @@ def next_name(last: str, now_ms: int) -> str:
     if name > last:
         return name
     try:
-        before = (
-            datetime.strptime(last[:-3], _NAME_FORM)
-            + timedelta(  # noqa: DTZ007 - a name
-                milliseconds=int(last[-3:]) + 1
-            )
-        )
-        return before.strftime(_NAME_FORM) + f"{before.microsecond // 1000:03d}"
+        before = datetime.strptime(last[:-3], _NAME_FORM)
+        after = before + timedelta(milliseconds=int(last[-3:]) + 1)
+        return after.strftime(_NAME_FORM) + f"{after.microsecond // 1000:03d}"
     except ValueError:
         return f"{int(last) + 1:017d}"
 
@@ -242,7 +134,7 @@ class OpenFile:
             return True
         left = pages[: WRITE_BYTES // PAGE_BYTES]
         cuts = [0, *(np.flatnonzero(np.diff(left) > 1) + 1).tolist(), len(left)][: WRITES_MAX + 1]
-        for first, last in zip(cuts, cuts[1:], strict=False):
+        for first, last in pairwise(cuts):
             start, stop = int(left[first]), int(left[last - 1]) + 1
             data = self.front[start * PAGE_BYTES : stop * PAGE_BYTES].data
             self.file.write_at(data, start * PAGE_BYTES)

@@ -33,7 +33,7 @@ from shm.properties import parse_delay_levels
 from shm.storage import is_disk_full, replace_file
 from workers.agent import is_busy
 from workers.failure import declare_failed
-from workers.indexfiles import safe_time
+from workers.indexnote import safe_time
 from workers.queues import QueueFiles, save_progress
 from workers.sealing import Collector
 from workers.session import Session, follow

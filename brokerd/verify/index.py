@@ -19,7 +19,7 @@ from shm import layout
 from shm.kernels import index as kernels
 from shm.kernels import scan
 from shm.segment import columns
-from workers.indexfiles import DIRECTORY, NOTE_FILE, Header, Note, Shape, parse_header, read_note
+from workers.indexnote import DIRECTORY, NOTE_FILE, Header, Note, Shape, parse_header, read_note
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -58,6 +58,9 @@ WITHIN = {
     "visible_before_durable": (20, "all"),
     "told_before_written": (30, "kill_at_a_mark,kill_at_a_call,kill_everything"),
     "batch_in_pieces": (250, "die_together_at_a_mark"),
+    "noted_before_synced": (100, "cut_power"),
+    "noted_before_written": (100, "kill_everything,die_together_at_a_mark"),
+    "keys_lost_at_a_full_file": (20, "none"),
 }
 
 
