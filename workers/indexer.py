@@ -96,7 +96,8 @@ class Indexer:
 
     def do_work(self, now_ns: int) -> int:
         """One small step; 0 if there is nothing to do now."""
-        if self._failed or self._stopped or now_ns < self._space_ns:
+        stopping = self._table.stopping()
+        if self._failed or self._stopped or (now_ns < self._space_ns and not stopping):
             return 0
         try:
             return self._step(now_ns)
@@ -104,6 +105,7 @@ class Indexer:
             if is_disk_full(error):
                 self._space_ns = now_ns + SPACE_RETRY_NS
                 self._table.note("warning", "no_space_for_index", position=self._position)
+                self._stopped = stopping  # the next life goes on from what is noted
             else:
                 self._fail(error.errno or 0, f"index at {self._position}: {error}")
         except StoreFailed as error:
