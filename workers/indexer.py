@@ -78,6 +78,7 @@ class Indexer:
         self._writing = False
         self._header_written = False
         self._gathered_ns = 0
+        self._sync_ns = 0  # when a sync that has begun is waited for; 0: none has
         self._space_ns = 0
         self._failed = self._stopped = False
         self._compared = 0
@@ -123,7 +124,7 @@ class Indexer:
         behind = self._position < self._board.word(layout.BOARD_DISPATCHED)
         if self._form[kernels.MADE] and not (behind and due and self._has_room()):
             return self._begin_writing()
-        if not self._form[kernels.MADE] and self._settle(behind):
+        if not self._form[kernels.MADE] and self._settle(now_ns, behind):
             return 1
         return self._gather(now_ns) if behind and due else self._finish(behind)
 
@@ -300,7 +301,7 @@ class Indexer:
 
     # --------------------------------------------------------------------------- sure and stop
 
-    def _settle(self, behind: bool) -> bool:
+    def _settle(self, now_ns: int, behind: bool) -> bool:
         """What is done when all that was gathered is written; whether something was."""
         if self._is_full() and self._file is not None:
             return bool(self._close_full())
@@ -313,7 +314,20 @@ class Indexer:
         newer = self._sure.position > self._note.position or self._sure.files != self._note.files
         if not (wanted and newer) or self._sure.position > self._board.word(layout.BOARD_DURABLE):
             return False
+        return self._begin_sync(now_ns) if self._sync_ns == 0 else self._end_sync(now_ns)
+
+    def _begin_sync(self, now_ns: int) -> bool:
+        """The disk gets a second for what the sync would have to wait for."""
+        if self._file is not None:
+            self._file.start_sync()
+        self._sync_ns = now_ns + 2 * interval_ns
+        return True
+
+    def _end_sync(self, now_ns: int) -> bool:
+        if now_ns < self._sync_ns and not self._table.stopping():
+            return False
         self._save_note()
+        self._sync_ns = 0
         return True
 
     def _finish(self, behind: bool) -> int:

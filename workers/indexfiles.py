@@ -26,6 +26,8 @@ PENDING_MAX: Final = 1 << 18
 WRITE_BYTES: Final = 128 * 1024
 WRITES_MAX: Final = 24
 COMPARED_BYTES: Final = 1 << 20
+#: Entries go to the disk in such pieces while more are made: a sync then has little left to do.
+STARTED_BYTES: Final = 1 << 20
 _NAME_FORM: Final = "%Y%m%d%H%M%S"
 
 
@@ -117,8 +119,12 @@ class OpenFile:
         size = layout.INDEX_ENTRY_BYTES
         stop = min(made, done + WRITE_BYTES // size)
         data = self.pending[done * size : stop * size].data
-        self.file.write_at(data, self.shape.entry_at(self.written))
+        start = self.shape.entry_at(self.written)
+        self.file.write_at(data, start)
         self.written += stop - done
+        before, now = start // STARTED_BYTES, (start + len(data)) // STARTED_BYTES
+        if now > before:
+            self.file.start_sync(before * STARTED_BYTES, (now - before) * STARTED_BYTES)
         return stop
 
     def write_header(self, header: Header) -> None:
@@ -156,6 +162,10 @@ class OpenFile:
         places = np.flatnonzero(self.front[start:stop] != there)
         self.dirty[page + np.unique(places >> kernels.PAGE_SHIFT)] = 1
         return stop // PAGE_BYTES if stop < size else 0
+
+    def start_sync(self) -> None:
+        """Begin to write out what was changed, slots above all."""
+        self.file.start_sync(0, self.shape.file_bytes)
 
     def sync(self) -> None:
         """Make the file durable. Raises StoreFailed: a failed sync is final."""

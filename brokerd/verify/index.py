@@ -54,7 +54,8 @@ class _File:
         begin = np.full(len(times), self.header.begin_ms, np.int64)
         if first == 1 and len(times):
             begin[0] = self.before.end_ms or times[0]
-        return np.clip((times - begin) // 1000, 0, kernels.HASH_MAX)
+        seconds: NDArray[np.int64] = np.clip((times - begin) // 1000, 0, kernels.HASH_MAX)
+        return seconds
 
 
 class IndexCheck:
@@ -85,7 +86,8 @@ class IndexCheck:
         self._view_base = -1
         self._view: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._out = np.empty(2 * 4 * 16_384, np.int64)
-        self._skipped = False
+        #: Entries of records below are not there to be compared with.
+        self._gone = -1
 
     # ------------------------------------------------------------------------------------ files
 
@@ -217,7 +219,7 @@ class IndexCheck:
         if not self._files or not len(records.rows):
             return
         self._map(records.base)
-        count, hashes, places = self._keys(records.rows)
+        hashes, places = self._keys(records.rows)
         positions = records.base + records.rows[places, scan.AT]
         times = records.rows[places, scan.STORE_MS]
         if self._strict:
@@ -227,9 +229,8 @@ class IndexCheck:
             last = records.rows[-1]
             end = records.base + int(last[scan.AT] + last[scan.SIZE])
             self._look_up(set(zip(positions.tolist(), hashes.tolist(), strict=True)), end)
-        del count
 
-    def _keys(self, rows: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+    def _keys(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Hash and row of every key, in the order of the entries."""
         padded = np.zeros((len(rows) + 1, scan.ROW_WORDS), np.int64)
         padded[:-1] = rows
@@ -237,7 +238,7 @@ class IndexCheck:
             made = kernels.hash_keys(self._view, padded.reshape(-1), self._tags, self._out)
             room = len(self._out) // 2
             if made <= room:
-                return made, self._out[:made].copy(), self._out[room : room + made].copy()
+                return self._out[:made].copy(), self._out[room : room + made].copy()
             self._out = np.empty(2 * made, np.int64)
 
     def _map(self, base: int) -> None:
@@ -257,23 +258,26 @@ class IndexCheck:
             self._at = (self._at[0] + 1, 1)
         return None
 
-    def _skip_gone(self, first: int) -> None:
-        """Entries of records that are not in the log any more."""
+    def _skip_below(self, first: int) -> None:
+        """Entries of records that are not in the log any more, or can't be read."""
         while (part := self._next(_LINKED)) is not None:
-            file, number, rows = part
+            _file, number, rows = part
             gone = int(np.searchsorted(rows["physical_offset"], first))
             self._at = (self._at[0], number + gone)
             if gone < len(rows):
                 return
-        del file
 
     def _compare(
         self, hashes: NDArray[np.int64], positions: NDArray[np.int64], times: NDArray[np.int64]
     ) -> None:
         """Entry by entry, through as many files as it takes."""
-        if not self._skipped and len(positions):
-            self._skip_gone(self._report.log_start)
-            self._skipped = True
+        if not len(positions):
+            return
+        first = int(positions[0])
+        gone = max([end for _, end in self._log.lost if end <= first] + [self._report.log_start])
+        if gone > self._gone:
+            self._gone = gone
+            self._skip_below(gone)
         done = 0
         while done < len(hashes):
             part = self._next(len(hashes) - done)
