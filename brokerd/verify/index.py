@@ -71,7 +71,8 @@ class IndexCheck:
         self._log = log
         known = read_note(storage) if scope.ours else None
         #: A RocketMQ that has gone on may have dropped files of ours and begun others.
-        self._strict = known is not None and not scope.passed_on
+        gone_on = scope.passed_on and _goes_on(storage, log.segment_bytes, scope.written.end)
+        self._strict = known is not None and not gone_on
         shape = Shape(settings.number("maxHashSlotNum"), settings.number("maxIndexNum"))
         self._shape, self._note = known or (shape, Note(0))
         self._given = not settings.given.keys().isdisjoint(_SIZES)
@@ -319,12 +320,17 @@ class IndexCheck:
                 strict=True,
             )  # fmt: skip
             for number, pair in enumerate(pairs, first):
-                if pair not in keys and pair[0] >= self._report.log_start:
+                if pair not in keys and not self._is_lost(pair[0]):
                     told = f"hash {pair[1]} of the record at {pair[0]}"
                     self._report.add(file.path, file.place(number), "entry of no key", found=told)
             self._at = (self._at[0], first + count)
             if count < len(rows):
                 return
+
+    def _is_lost(self, position: int) -> bool:
+        """Whether the log has no record there that could be asked for its keys."""
+        lost = any(start <= position < end for start, end in self._log.lost)
+        return lost or position < self._report.log_start
 
     def finish(self) -> None:
         """Nothing may be left of what was noted."""
@@ -339,3 +345,15 @@ class IndexCheck:
         if part is not None and not bounded:
             file, first, _rows = part
             self._report.add(file.path, file.place(first), "entry without a record")
+
+
+def _goes_on(storage: Storage, segment_bytes: int, end: int) -> bool:
+    """Whether something stands in the log at a position behind what we wrote."""
+    base = end // segment_bytes * segment_bytes
+    if not storage.exists(segment_name(base)):
+        return False
+    head = bytearray(layout.FILLER.size)
+    file = storage.open(segment_name(base))
+    file.read_into(head, end - base)
+    file.close()
+    return any(head)

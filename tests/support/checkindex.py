@@ -36,6 +36,7 @@ def check_index(storage: Storage, end: int, settled: int, tally: Counter[str]) -
         wanted.pop()  # made for a record without keys, behind the note
     require(len(wanted) == len(note["files"]), "P14", f"index files {note['files']}")
     for number, (name, header) in enumerate(note["files"].items()):
+        require(storage.exists(f"index/{name}"), "P14", f"{name} is called sure and is not there")
         data, file = read_file(storage, f"index/{name}"), wanted[number]
         rule = [
             file.begin_ms, file.end_ms, file.begin_position, file.end_position, file.used_slots,
