@@ -23,7 +23,7 @@ from shm.marks import mark
 from shm.storage import is_disk_full
 from workers.failure import declare_failed
 from workers.indexfiles import PENDING_MAX, OpenFile, choose, next_name, open_file, without_last
-from workers.indexnote import DIRECTORY, Header, Note, Shape, save_note
+from workers.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 IDLE_NS: Final = 1_000_000_000
 SPACE_RETRY_NS: Final = 1_000_000_000
-CHECKPOINT_FILE: Final = "checkpoint"
 #: Entries that are linked again, and records that are indexed, at one time.
 LINKED: Final = 8_192
 #: How long entries gather before they are written; simulated machines are in more of a hurry.
@@ -78,6 +77,8 @@ class Indexer:
         self._writing = False
         self._header_written = False
         self._gathered_ns = 0
+        self._patience_ns = settings.stop_timeout * 1_000_000_000 // 2
+        self._stop_ns = 0
         self._sync_ns = 0  # when a sync that has begun is waited for; 0: none has
         self._space_ns = 0
         self._failed = self._stopped = False
@@ -120,8 +121,13 @@ class Indexer:
             return self._link()
         if self._writing:
             return self._write()
-        due = now_ns >= self._gathered_ns or self._table.stopping()
+        stopping = self._table.stopping()
+        if stopping and not self._stop_ns:
+            self._stop_ns = now_ns + self._patience_ns
+        due = now_ns >= self._gathered_ns or stopping
         behind = self._position < self._board.word(layout.BOARD_DISPATCHED)
+        if stopping and now_ns >= self._stop_ns:
+            behind = False  # the next life goes on from what is noted
         if self._form[kernels.MADE] and not (behind and due and self._has_room()):
             return self._begin_writing()
         if not self._form[kernels.MADE] and self._settle(now_ns, behind):
@@ -240,6 +246,9 @@ class Indexer:
     def _gather(self, now_ns: int) -> int:
         """Entries of some records, in memory."""
         form, size = self._form, self._board.segment_bytes
+        if self._position < self._board.word(layout.BOARD_LOW):  # expired before it was indexed
+            self._position, form[kernels.KEY] = self._board.word(layout.BOARD_LOW), 0
+            return 1
         dispatched = self._board.word(layout.BOARD_DISPATCHED)
         base = self._position // size * size
         self._map(base)
@@ -345,32 +354,19 @@ class Indexer:
         save_note(self._storage, self._shape, note)
         self._note, self._note_wanted = note, False
         mark("indexer.after_note")
-        if not self._storage.exists(CHECKPOINT_FILE):
-            return
-        file = self._storage.open(CHECKPOINT_FILE, write=True)
-        try:
-            if file.size() == layout.CHECKPOINT_FILE_BYTES:
-                at = layout.CHECKPOINT.offset("index_msg_timestamp")
-                file.write_at(full_ms.to_bytes(8, "big"), at)
-        finally:
-            file.close()
+        tell_rocketmq(self._storage, full_ms)
 
     def drop_below(self, position: int) -> int:
         """Remove files whose records all lie below a log position, never the newest (SF-83)."""
         count = 0
-        newest = self._file is None
-        candidates = self._full[: len(self._full) - newest]
-        for name, header in candidates:
-            if header.end_position >= position:
-                break
+        while len(self._full) > (self._file is None) and self._full[0][1].end_position < position:
+            name = self._full[0][0]
             self._storage.unlink(f"{DIRECTORY}/{name}")
-            count += 1
-        if count:
-            gone = {name for name, _ in self._full[:count]}
-            self._full = self._full[count:]
-            kept = tuple(row for row in self._sure.files if row[0] not in gone)
+            del self._full[0]
+            kept = tuple(row for row in self._sure.files if row[0] != name)
             self._sure = replace(self._sure, files=kept)
             self._note_wanted = True
+            count += 1
         return count
 
     @property

@@ -14,6 +14,7 @@ from shm.storage import Storage, read_file, replace_file
 
 DIRECTORY: Final = "index"
 NOTE_FILE: Final = "gantry/index.json"
+CHECKPOINT_FILE: Final = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,19 @@ def read_note(storage: Storage) -> tuple[Shape, Note] | None:
         return Shape(*sizes, bool(content["tags"])), note
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def tell_rocketmq(storage: Storage, full_ms: int) -> None:
+    """Write indexMsgTimestamp into its checkpoint, if there is one. Raises OSError."""
+    if not storage.exists(CHECKPOINT_FILE):
+        return
+    file = storage.open(CHECKPOINT_FILE, write=True)
+    try:
+        if file.size() == layout.CHECKPOINT_FILE_BYTES:
+            at = layout.CHECKPOINT.offset("index_msg_timestamp")
+            file.write_at(full_ms.to_bytes(8, "big"), at)
+    finally:
+        file.close()
 
 
 def safe_time(storage: Storage) -> int:

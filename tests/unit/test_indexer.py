@@ -141,6 +141,41 @@ def test_files_of_expired_records_go(tmp_path: Path, seed: int) -> None:
     assert index_bytes(tmp_path) == before[-1:]
 
 
+def test_records_that_expire_before_they_are_indexed(tmp_path: Path, seed: int) -> None:
+    """It goes on with the log's first record."""
+    end = write_keyed_log(tmp_path, random.Random(seed), 5)
+    indexing = Indexing(PosixStorage(str(tmp_path)), settings(), SEGMENT_BYTES)
+    indexing.run()
+    for base in range(0, 3 * SEGMENT_BYTES, SEGMENT_BYTES):
+        (tmp_path / "commitlog" / f"{base:020d}").unlink()
+    indexing.board.set_word(layout.BOARD_LOW, 3 * SEGMENT_BYTES)
+    indexing.follow(end)
+    indexing.stop()
+    assert not indexing.table.failures
+    known = read_note(indexing.storage)
+    assert known is not None
+    assert known[1].position == end
+    first = min(starts_of(tmp_path, end))
+    assert first == 3 * SEGMENT_BYTES
+    newest = index_bytes(tmp_path)[-1]
+    assert int.from_bytes(newest[24:32], "big") > first
+
+
+def test_a_stop_does_not_wait_for_ever(tmp_path: Path, seed: int) -> None:
+    """What is left of a long log is for the next life."""
+    end = write_keyed_log(tmp_path, random.Random(seed), 12)
+    indexing = Indexing(PosixStorage(str(tmp_path)), settings(stop_timeout=1), end)
+    indexing.table.stop = True
+    while indexing.indexer.do_work(indexing.clock.monotonic_ns()):
+        indexing.clock.advance(20_000_000)
+    indexing.indexer.close()
+    known = read_note(indexing.storage)
+    assert known is not None
+    assert 0 < known[1].position < end
+    indexed(tmp_path, end)
+    assert index_bytes(tmp_path) == expected(tmp_path, end)
+
+
 def test_a_step_is_short(tmp_path: Path, seed: int) -> None:
     """The reader waits for one step at most: so many records, so many bytes."""
     end = write_keyed_log(tmp_path, random.Random(seed), 4)

@@ -137,3 +137,15 @@ def test_a_killed_store_is_judged_by_its_note(store: Path) -> None:
     assert not [f for f in findings(store) if f.path.startswith("index")]
     flip(path, SHAPE.entry_at(count - 1) + 19)
     assert named(findings(store), path, SHAPE.entry_at(count - 1) + 19)
+
+
+def test_it_can_be_switched_off() -> None:
+    with small_broker(message_index_enable=False) as broker:
+        send_small(broker, 50)
+        broker.stop()
+        store = store_of(broker.home)
+        assert not (store / "index").exists()
+        assert not (store / NOTE_FILE).exists()
+        report = verify(store)
+    assert report.ok, str(report)
+    assert report.index_files == 0
