@@ -16,7 +16,9 @@ from shm.storage import Storage
 from workers.agent import Agent, Bells
 from workers.channel import Descriptor, EpollWaiter, SocketSessionTable
 from workers.host import Host, Seat
+from workers.indexer import Indexer
 from workers.session import SessionTable
+from workers.sparetime import InSpareTime
 
 #: Where each agent's constructor is. The order is that of a clean stop.
 CONSTRUCTORS: Final = {
@@ -63,7 +65,11 @@ def build(role: Role, env: AgentEnv) -> Agent:
     constructor = cast(_Constructor, getattr(import_module(module), name))
     if env.sessions is None:
         raise ValueError("an agent needs a session table")
-    return constructor(env.storage, env.clock, env.board, env.sessions, env.bells, env.settings)
+    agent = constructor(env.storage, env.clock, env.board, env.sessions, env.bells, env.settings)
+    if role is Role.READER and env.settings.message_index_enable:
+        indexer = Indexer(env.storage, env.clock, env.board, env.sessions, env.settings)
+        return InSpareTime(agent, indexer)
+    return agent
 
 
 def build_host(

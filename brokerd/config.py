@@ -107,6 +107,19 @@ class Settings:
         4000, "rounds", "how long the writer looks out for the next send of a lone waiting client"
         " before it sleeps; a round is a pause of some 25 ns", (0, 1 << 20),
     )  # fmt: skip
+    message_index_enable: bool = _setting(
+        True, "", "keep RocketMQ's IndexFiles, by which messages are found by key"
+    )
+    max_hash_slot_num: int = _setting(
+        5_000_000, "slots", "hash slots of an IndexFile, 4 bytes each", (1, 1 << 27)
+    )
+    max_index_num: int = _setting(
+        20_000_000, "entries", "an IndexFile is full with one less, 20 bytes each", (2, 1 << 26)
+    )
+    target_version: str = _setting(
+        "5.4.0", "", "the RocketMQ whose files are made where versions differ: 5.4.0 finds messages"
+        " by tag as well", choices=("5.3.3", "5.4.0"),
+    )  # fmt: skip
     file_reserved_time: int = _setting(
         72, "hours", "age at which a sealed segment may go (no version deletes segments yet)",
         (1, 24 * 3650),
@@ -150,6 +163,8 @@ PROFILES: Final[Mapping[str, Mapping[str, int | str | bool]]] = {
     "temporary": {
         "mapped_file_size_commit_log": 16 * MIB,
         "mapped_file_size_consume_queue": 30_000 * CQ_UNIT_BYTES,
+        "max_hash_slot_num": 50_000,
+        "max_index_num": 200_000,
         "session_memory_max": 256 * MIB,
         "topics_max": 256,
         "board_queues_max": 4096,

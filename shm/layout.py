@@ -644,6 +644,7 @@ INDEX_HEADER: Final = Struct(
     order=">",
     note="Then maxHashSlotNum slots (i4, newest entry number or 0) and maxIndexNum entries.",
 )
+INDEX_HEADER_BYTES: Final = INDEX_HEADER.size
 INDEX_SLOT_BYTES: Final = 4
 
 INDEX_ENTRY: Final = Struct(
@@ -657,6 +658,10 @@ INDEX_ENTRY: Final = Struct(
     ),
     order=">",
 )
+INDEX_ENTRY_BYTES: Final = INDEX_ENTRY.size
+INDEX_POSITION: Final = INDEX_ENTRY.offset("physical_offset")
+INDEX_TIME: Final = INDEX_ENTRY.offset("time_diff")
+INDEX_PREV: Final = INDEX_ENTRY.offset("prev")
 
 TIMER_CHECKPOINT: Final = Struct(
     "timer_checkpoint",

@@ -34,6 +34,10 @@ DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
 DISPATCH_RECORDS: Final = 65_536
 DISPATCH_RECORDS_PER_QUEUE: Final = 256
 DISPATCH_RECORDS_MAX: Final = 262_144
+#: The indexer takes so many records at one time, some 100 us, and writes what it has gathered after
+#: so long: the later, the more entries share a page of slots.
+INDEX_RECORDS: Final = 256
+INDEX_INTERVAL_NS: Final = 500_000_000
 NAP_NS: Final = 200_000
 #: An agent naps after so many records in a cycle, or after cycles with work so close together.
 NAP_RECORDS: Final = 8

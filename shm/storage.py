@@ -6,6 +6,7 @@ write. Errors are `OSError`s, never SIGBUS: everything is written with pwrite.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _ZEROES = bytes(1 << 20)
+_LIBC = ctypes.CDLL(None)
+_SYNC_FILE_RANGE_WRITE = 2
 
 
 class File(Protocol):
@@ -34,6 +37,10 @@ class File(Protocol):
 
     def sync(self) -> None:
         """Make contents durable (fdatasync). An error is final: never call it again."""
+        ...
+
+    def start_sync(self, start: int, count: int) -> None:
+        """Begin to write a range out, so that a later `sync` waits less; promises nothing."""
         ...
 
     def allocate(self, size: int) -> None:
@@ -156,6 +163,12 @@ class PosixFile:
     def sync(self) -> None:
         """Fdatasync."""
         os.fdatasync(self.descriptor)
+
+    def start_sync(self, start: int, count: int) -> None:
+        """sync_file_range without waiting: an error is left for `sync` to meet."""
+        _LIBC.sync_file_range(
+            self.descriptor, ctypes.c_int64(start), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE
+        )
 
     def allocate(self, size: int) -> None:
         """posix_fallocate."""

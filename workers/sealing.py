@@ -13,6 +13,7 @@ from shm.kernels import dispatch
 from shm.kernels.blocks import crc_blocks
 from shm.marks import mark
 from shm.storage import replace_file
+from workers.indexnote import safe_time
 from workers.queues import QueueFiles, save_progress
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class Sealer:
         data = layout.CHECKPOINT.pack(
             physic_msg_timestamp=last_ms,
             logics_msg_timestamp=last_ms,
+            index_msg_timestamp=safe_time(self._storage),
             master_flushed_offset=durable,
         )
         padded = data + bytes(layout.CHECKPOINT_FILE_BYTES - len(data))

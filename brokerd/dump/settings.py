@@ -15,6 +15,7 @@ from shm.errors import SettingIllegal
 from shm.properties import parse_delay_levels
 from shm.record import Check
 from shm.storage import read_file
+from workers.indexnote import read_note
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +99,7 @@ def load_settings(storage: Storage, file: Path | None = None) -> StoreSettings:
         given = _parse_lines(file.read_text(encoding="utf-8"))
     elif storage.exists(STORE_JSON):
         given = _kept(storage)
-    return StoreSettings(given, _from_lengths(storage))
+    return StoreSettings(given, _from_lengths(storage) | _of_our_index(storage))
 
 
 def _parse_lines(text: str) -> dict[str, str]:
@@ -138,6 +139,14 @@ def _from_lengths(storage: Storage) -> dict[str, str]:
         "mappedFileSizeTimerLog": _first_length(storage, "timerlog", 0),
     }
     return {name: str(length) for name, length in lengths.items() if length}
+
+
+def _of_our_index(storage: Storage) -> dict[str, str]:
+    """Slots and entries of index files that we made; a length does not tell them."""
+    known = read_note(storage)
+    if known is None:
+        return {}
+    return {"maxHashSlotNum": str(known[0].slots), "maxIndexNum": str(known[0].entries)}
 
 
 def _first_length(storage: Storage, directory: str, depth: int) -> int:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.dump.settings import load_settings
 from brokerd.verify.files import FileCheck, Found
-from brokerd.verify.log import LogCheck, Progress
+from brokerd.verify.index import IndexCheck
+from brokerd.verify.log import LogCheck, Progress, Records
 from brokerd.verify.queues import QueueCheck
 from brokerd.verify.report import Finding, Report
 from brokerd.verify.scope import Scope, find_scope, with_ranges
@@ -51,8 +52,15 @@ def verify(
     batch_topics = _batch_topics(storage)
     queues = QueueCheck(storage, sizes, scope, report, log, batch_topics)
     sidecars = SidecarCheck(storage, report, log.names)
-    log.run(queues.take, sidecars.take)
+    index = IndexCheck(storage, sizes, scope, report, log)
+
+    def take(records: Records) -> None:
+        queues.take(records)
+        index.take(records)
+
+    log.run(take, sidecars.take)
     queues.finish()
+    index.finish()
     sidecars.finish(whole=scope.whole)
     found = Found(
         report.log_end,

@@ -32,7 +32,7 @@ _KNOWN: Final = frozenset(
 _KNOWN_GANTRY: Final = frozenset(
     {
         *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
-        *("deleted_topics.json", "ranges.json"),
+        *("deleted_topics.json", "ranges.json", "index.json"),
     }
 )
 #: What a broker that runs or was killed may have under way.

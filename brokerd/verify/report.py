@@ -45,6 +45,8 @@ class Report:
     queues: int = 0
     units: int = 0
     sidecars: int = 0
+    index_files: int = 0
+    index_entries: int = 0
     findings: list[Finding] = field(default_factory=list)
     more: int = 0
 
@@ -70,7 +72,8 @@ class Report:
         lines.append(
             f"{self.store} ({self.state}{owner}): {self.records} records in"
             f" {self.segments} segments from {self.log_start} to {self.log_end},"
-            f" {self.units} units in {self.queues} queues, {self.sidecars} sidecars:"
+            f" {self.units} units in {self.queues} queues, {self.index_entries} entries in"
+            f" {self.index_files} index files, {self.sidecars} sidecars:"
             f" {len(self.findings) + self.more} findings"
         )
         return "\n".join(lines)

@@ -66,9 +66,11 @@ UNIQ_BYTES = 32
 
 
 @kernel()
-def java_hash(memory: Bytes, at: int, count: int) -> int:
-    """Java's String.hashCode of UTF-8 bytes, as a signed number (SF-4: over UTF-16 units)."""
-    value = 0
+def hash_on(value: int, memory: Bytes, at: int, count: int) -> int:
+    """What Java's String.hashCode is, unsigned, after `value` and these bytes of UTF-8.
+
+    SF-4: over UTF-16 units.
+    """
     end = at + count
     while at < end:
         lead = machine.load8(memory, at)
@@ -88,6 +90,13 @@ def java_hash(memory: Bytes, at: int, count: int) -> int:
             value = (31 * value + high) & 0xFFFFFFFF
             point = 0xDC00 + ((point - 0x10000) & 0x3FF)
         value = (31 * value + point) & 0xFFFFFFFF
+    return value
+
+
+@kernel()
+def java_hash(memory: Bytes, at: int, count: int) -> int:
+    """Java's String.hashCode of UTF-8 bytes, as a signed number (SF-4)."""
+    value = hash_on(0, memory, at, count)
     return value - 0x100000000 if value > 0x7FFFFFFF else value
 
 
@@ -104,7 +113,7 @@ def _number(memory: Bytes, at: int, count: int) -> int:
 
 
 @kernel()
-def _has_separator(memory: Bytes, at: int) -> int:
+def has_separator(memory: Bytes, at: int) -> int:
     """1 if one of 32 bytes is 2 or less."""
     found = np.int64(0)
     for step in range(4):
@@ -123,7 +132,7 @@ def read_properties(memory: Bytes, row: Words) -> None:
     row[DELAY] = 0
     while at < end:
         if end - at >= 42 and machine.load64(memory, at) == _UNIQ_KEY and memory[at + 8] == 1:
-            if memory[at + 41] == 2 and not _has_separator(memory, at + 9):
+            if memory[at + 41] == 2 and not has_separator(memory, at + 9):
                 row[UNIQ_AT] = at + 9
                 at += 42
                 continue

@@ -14,6 +14,8 @@ SMALL = {
     "profile": "standard",
     "mapped_file_size_commit_log": 1 << 16,
     "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 500,
+    "max_index_num": 1000,
     "topics_max": 64,
     "board_queues_max": 1024,
     "flush_interval_commit_log": 10,

@@ -15,8 +15,10 @@ from brokerd.flusher import Flusher
 from brokerd.producers import Producers
 from shm import layout, limits
 from shm.kernels import frames
+from shm.kernels import index as kernels
 from shm.kernels.words import store_word
 from workers.groups import Groups
+from workers.indexnote import Note
 from workers.membership import Membership
 
 
@@ -145,6 +147,49 @@ def batch_in_pieces() -> None:
     put_over(Appender, "_append", one_by_one)
 
 
+def noted_before_synced() -> None:
+    """The indexer notes as sure what is not on the disk yet."""
+    from workers.indexfiles import OpenFile
+
+    put_over(OpenFile, "sync", lambda *_: None)
+
+
+def noted_before_written() -> None:
+    """The indexer notes as sure what it has gathered, before it is in the file."""
+    from workers.indexer import Indexer
+
+    def gathered(indexer: Indexer) -> int:
+        indexer._note_wanted = True
+        indexer._sure = Note(indexer._position, 0, indexer._files())
+        return begin(indexer)
+
+    begin = Indexer._begin_writing
+    put_over(Indexer, "_begin_writing", gathered)
+    write = Indexer._write
+
+    def eager(indexer: Indexer) -> int:
+        durable = indexer._board.word(layout.BOARD_DURABLE)
+        if indexer._sure.position > indexer._note.position and indexer._sure.position <= durable:
+            indexer._save_note()
+            return 1
+        return write(indexer)
+
+    put_over(Indexer, "_write", eager)
+
+
+def keys_lost_at_a_full_file() -> None:
+    """Keys of a record whose file is full are forgotten instead of going to the next file."""
+    from workers.indexer import Indexer
+
+    close_full = Indexer._close_full
+
+    def forgetful(indexer: Indexer) -> int:
+        indexer._form[kernels.KEY] = indexer._form[kernels.KEY] + 1
+        return close_full(indexer)
+
+    put_over(Indexer, "_close_full", forgetful)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -158,5 +203,8 @@ PLANTS: dict[str, Callable[[], None]] = {
         told_before_written,
         batch_in_pieces,
         words_of_the_dead_unread,
+        noted_before_synced,
+        noted_before_written,
+        keys_lost_at_a_full_file,
     )
 }

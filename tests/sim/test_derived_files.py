@@ -64,6 +64,24 @@ def test_what_was_deleted_is_made_again(lost: tuple[str, ...]) -> None:
     assert _producers(after) == _producers(before)
 
 
+@pytest.mark.parametrize("lost", ["index", "gantry/index.json", "oldest", "newest"])
+def test_the_index_is_made_again(lost: str) -> None:
+    """P14: names apart. The oracle compares index and log after each clean stop as well."""
+    world = stopped_world()
+    storage = SimStorage(world.machine.disk)
+    before = files_under(storage, "index")
+    assert len(before) > 2
+    one = {"oldest": min(before), "newest": max(before)}.get(lost, lost)
+    for name in files_under(storage, one):
+        storage.unlink(name)
+    world.machine.index_holds = False
+    start_and_stop(world)
+    world.machine.index_holds = True
+    after = files_under(storage, "index")
+    assert [after[name] for name in sorted(after)] == [before[name] for name in sorted(before)]
+    start_and_stop(world)
+
+
 @pytest.mark.parametrize("name", ["gantry/producers", "gantry/queues.json"])
 @pytest.mark.parametrize("damage", ["empty", "cut", "changed", "noise"])
 def test_what_was_damaged_is_made_again(name: str, damage: str) -> None:

@@ -59,6 +59,9 @@ WITHIN = {
     "told_before_written": (30, "kill_at_a_mark,kill_at_a_call,kill_everything"),
     "words_of_the_dead_unread": (120, "change_members"),
     "batch_in_pieces": (250, "die_together_at_a_mark"),
+    "noted_before_synced": (100, "cut_power"),
+    "noted_before_written": (100, "kill_everything,die_together_at_a_mark"),
+    "keys_lost_at_a_full_file": (20, "none"),
 }
 
 

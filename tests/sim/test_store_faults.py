@@ -66,8 +66,28 @@ def test_no_room_for_the_table_of_producers_is_only_noted(kind: str) -> None:
     stop_and_check(world)
 
 
+@pytest.mark.parametrize("kind", ["create", "write", "truncate", "sync", "rename"])
+def test_no_room_for_the_index_is_only_noted(kind: str) -> None:
+    """It goes on once there is room; a sync that fails is final, whatever it says."""
+    under = {"sync": "gantry/index", "rename": "gantry/index"}.get(kind, "index/")
+    at = 1 if kind in ("sync", "rename") else 2
+    fault = Fault(at, Moment.BEFORE, errno.ENOSPC, (kind,), persistent=True, under=under)
+    world = busy_world(fault, role=Role.READER)
+    notes = world.machine.tables[Role.READER].notes
+    world.simulation.run_until(
+        lambda: any(event == "no_space_for_index" for _, event, _ in notes), STEPS_MAX
+    )
+    run(world)
+    board = world.machine.board
+    assert board is not None
+    assert world.machine.lives == 1
+    assert board.half(layout.BOARD_STATE) == BrokerState.READY
+    stop_and_check(world)
+
+
 @pytest.mark.parametrize(("role", "file"), [
     (Role.WRITER, "gantry/producers"), (Role.FLUSHER, "gantry/checkpoint"),
+    (Role.READER, "index/"),
 ])  # fmt: skip
 def test_a_write_error_of_a_derived_file_is_final(role: Role, file: str) -> None:
     """The board says FAILED, the store is told of, and a restart recovers."""

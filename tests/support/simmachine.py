@@ -23,6 +23,7 @@ from shm import layout
 from shm.arena import plan_arena
 from shm.board import Board, format_board
 from shm.codes import BrokerState, Role
+from tests.support.checkindex import check_index
 from tests.support.faults import Fault, FaultPlan, KilledError
 from tests.support.memory_sessions import MemorySessions, memory_session
 from tests.support.model import End, Model, check_units
@@ -30,6 +31,7 @@ from tests.support.simbell import SimBell
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
+from workers import indexer
 from workers.agent import Bells
 from workers.session import Session
 
@@ -37,6 +39,8 @@ SETTINGS = {
     "mapped_file_size_commit_log": 16 * 1024,
     "mapped_file_size_consume_queue": 20 * 64,
     "max_message_size": 4096,
+    "max_hash_slot_num": 40,
+    "max_index_num": 100,
     "topics_max": 16,
     "board_queues_max": 64,
 }
@@ -44,6 +48,8 @@ SETTINGS = {
 FILE_BYTES_MAX = 64 * 1024
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
+#: The indexer waits for less here, so that a run of a second or two sees many of its writes.
+indexer.interval_ns = 5_000_000
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,
     Role.FLUSHER: layout.BOARD_DURABLE,
@@ -94,6 +100,7 @@ class SimMachine:
         self.sessions: dict[int, tuple[Session, Client]] = {}
         self.lives = 0
         self.ended_by = End.STOP
+        self.index_holds = True  # nobody has damaged it on purpose
         self.expect_cut_off: set[str] = set()  # clients that break the rules on purpose
         self.then: Callable[[], None] | None = None  # what the next agent's death brings along
         self._old_board: Board | None = None
@@ -176,6 +183,9 @@ class SimMachine:
         self.model.check_store(self._storage("oracle"), found.appended, self.ended_by)
         self.board, self.metadata = board, metadata
         self._check_queues()
+        settled = found.appended if self.ended_by is End.STOP and self.lives > 1 else -1
+        if self.index_holds:
+            check_index(self._storage("oracle"), found.appended, settled, self.model.tally)
         self._old_board = board
         self._bells = self._new_bells()
         for role in ROLES:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 UNANSWERED_MAX = 12
 BATCH_MAX = 4
-_EXTRA = np.zeros(0, np.uint8)
+_EXTRA = np.frombuffer(b"KEYS\x01one two  three\x02", np.uint8)
 _BLOCK = b"TAGS\x01a\x02"
 
 

@@ -61,6 +61,10 @@ class SimFile:
             self._inode.sync_failed(self._storage.faults.dice)
             raise
 
+    def start_sync(self, start: int, count: int) -> None:
+        """Nothing: what was not synced may be lost."""
+        self._require(write=True)
+
     def allocate(self, size: int) -> None:
         """Give the file `size` bytes with blocks behind them."""
         self._require(write=True)

@@ -21,10 +21,12 @@ def send(broker: Broker, count: int = RECORDS) -> None:
         producer.flush()
 
 
-def small_broker() -> Broker:
+def small_broker(**more: int) -> Broker:
     """A temporary broker with many files."""
     return Broker.temporary(
-        mapped_file_size_commit_log=SEGMENT_BYTES, mapped_file_size_consume_queue=QUEUE_FILE_BYTES
+        mapped_file_size_commit_log=SEGMENT_BYTES,
+        mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
+        **more,
     )
 
 

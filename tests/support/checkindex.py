@@ -1,0 +1,82 @@
+"""The simulator's oracle of IndexFiles: each key of each record, no entry besides (P14).
+
+From the rules alone (tests/support/index_oracle.py), over the records that the log holds.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Iterator
+
+from shm.storage import Storage, read_file
+from tests.support import cq_oracle, index_oracle
+from tests.support.index_oracle import ENTRY, HEADER
+from tests.support.model import require
+
+_MAGICS = cq_oracle.RECORD_MAGICS
+
+
+def check_index(storage: Storage, end: int, settled: int, tally: Counter[str]) -> None:
+    """What `gantry/index.json` calls sure is there. `settled` >= 0: all below it is indexed.
+
+    `end` is the log's, as recovery left it.
+    """
+    if not storage.exists("gantry/index.json"):
+        require(settled <= 0, "P14", "a clean stop left no note of the index")
+        return
+    note = json.loads(read_file(storage, "gantry/index.json"))
+    require(note["position"] <= end, "P14", f"the index goes to {note['position']} of {end}")
+    require(settled in (-1, note["position"]), "P14", f"indexed {note['position']} of {settled}")
+    slots, entries = note["slots"], note["entries"]
+    records = list(_records(storage, note["position"]))
+    wanted = index_oracle.index_files(records, slots, entries, tags=note["tags"])
+    while len(wanted) > len(note["files"]) and wanted[-1].count == 1:
+        wanted.pop()  # made for a record without keys, behind the note
+    require(len(wanted) == len(note["files"]), "P14", f"index files {note['files']}")
+    for number, (name, header) in enumerate(note["files"].items()):
+        require(storage.exists(f"index/{name}"), "P14", f"{name} is called sure and is not there")
+        data, file = read_file(storage, f"index/{name}"), wanted[number]
+        rule = [
+            file.begin_ms, file.end_ms, file.begin_position, file.end_position, file.used_slots,
+            file.count,
+        ]  # fmt: skip
+        require(header == rule, "P14", f"{name} is noted as {header}, not {rule}")
+        last = number == len(wanted) - 1
+        if settled >= 0 or (file.full and not last):
+            require(data == file.encode(), "P14", f"index file {name} is not what the log says")
+        start = HEADER + 4 * slots + ENTRY.size
+        there = data[start : start + ENTRY.size * len(file.entries)]
+        require(there == b"".join(file.entries), "P14", f"sure entries of {name} are not there")
+        tally["index files"] += 1
+    if settled >= 0:
+        require(storage.list("index") == list(note["files"]), "P14", "stray index files")
+        _look_up(storage, note, records, tally)
+
+
+def _look_up(storage: Storage, note: dict[str, object], records: object, tally: object) -> None:
+    """SF-82: by its chain each key leads to its record."""
+    assert isinstance(records, list)
+    assert isinstance(tally, Counter)
+    slots, names = note["slots"], note["files"]
+    assert isinstance(slots, int)
+    assert isinstance(names, dict)
+    files = [read_file(storage, f"index/{name}") for name in names]
+    for record in records[-20:]:
+        for key in index_oracle.keys_of(record, tags=bool(note["tags"])):
+            found = [at for data in files for at in index_oracle.find(data, key, slots)]
+            require(record.position in found, "P14", f"{key} is not found by the index")
+            tally["keys looked up"] += 1
+
+
+def _records(storage: Storage, end: int) -> Iterator[cq_oracle.Stored]:
+    """Records below a position, oldest first."""
+    for name in storage.list("commitlog"):
+        data, base, at = read_file(storage, f"commitlog/{name}"), int(name), 0
+        while base + at < end and at + 8 <= len(data):
+            size, magic = struct.unpack_from(">iI", data, at)
+            if magic not in _MAGICS:
+                break
+            yield cq_oracle.parse(data[at : at + size], magic, base + at)
+            at += size

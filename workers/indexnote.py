@@ -1,0 +1,132 @@
+"""What of the IndexFiles is sure: `gantry/index.json`, written after all that it names was synced.
+
+Loads no kernels, for `store dump`. What lies behind a note is made again from the log.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple, dataclass
+from typing import Any, Final
+
+from shm import layout
+from shm.storage import Storage, read_file, replace_file
+
+DIRECTORY: Final = "index"
+NOTE_FILE: Final = "gantry/index.json"
+CHECKPOINT_FILE: Final = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A file's header as numbers, in the order of the kernel's words."""
+
+    begin_ms: int = 0
+    end_ms: int = 0
+    begin_position: int = 0
+    end_position: int = 0
+    used_slots: int = 0
+    count: int = 1
+
+    def encode(self) -> bytes:
+        """The bytes in the file; a count of 1 is written as 0 (SF-79)."""
+        return layout.INDEX_HEADER.pack(
+            begin_timestamp=self.begin_ms,
+            end_timestamp=self.end_ms,
+            begin_phy_offset=self.begin_position,
+            end_phy_offset=self.end_position,
+            hash_slot_count=self.used_slots,
+            index_count=self.count if self.count > 1 else 0,
+        )
+
+    def following(self) -> Header:
+        """Of the file that comes next (SF-80)."""
+        return Header(self.end_ms, self.end_ms, self.end_position, self.end_position)
+
+
+def parse_header(data: bytes | bytearray) -> Header:
+    """What a file's first bytes say."""
+    row = layout.INDEX_HEADER.unpack(data)
+    return Header(
+        row["begin_timestamp"], row["end_timestamp"], row["begin_phy_offset"],
+        row["end_phy_offset"], row["hash_slot_count"], max(row["index_count"], 1),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What files look like: RocketMQ's maxHashSlotNum and maxIndexNum give their length."""
+
+    slots: int
+    entries: int
+    tags: bool = True  # entries for tags too (SF-122)
+
+    @property
+    def front_bytes(self) -> int:
+        """Header and slots."""
+        return layout.INDEX_HEADER_BYTES + layout.INDEX_SLOT_BYTES * self.slots
+
+    @property
+    def file_bytes(self) -> int:
+        """Length of a file."""
+        return self.front_bytes + layout.INDEX_ENTRY_BYTES * self.entries
+
+    def entry_at(self, number: int) -> int:
+        """Place of an entry in its file."""
+        return self.front_bytes + layout.INDEX_ENTRY_BYTES * number
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is sure: all keys of records below `position`, and `key` keys of the record there."""
+
+    position: int
+    key: int = 0
+    files: tuple[tuple[str, Header], ...] = ()
+    #: storeTimestamp of the last message in the last full file, for RocketMQ (SF-84).
+    full_ms: int = 0
+
+
+def save_note(storage: Storage, shape: Shape, note: Note) -> None:
+    """Write `gantry/index.json`. Raises OSError."""
+    content = {
+        "version": 1,
+        "slots": shape.slots,
+        "entries": shape.entries,
+        "tags": shape.tags,
+        "position": note.position,
+        "full_ms": note.full_ms,
+        "files": {name: astuple(header) for name, header in note.files},
+    }
+    replace_file(storage, NOTE_FILE, json.dumps(content).encode())
+
+
+def read_note(storage: Storage) -> tuple[Shape, Note] | None:
+    """What was noted last; None if it is gone or damaged, for it is derived."""
+    try:
+        content: dict[str, Any] = json.loads(read_file(storage, NOTE_FILE))
+        files = tuple((str(n), Header(*map(int, row))) for n, row in content["files"].items())
+        note = Note(int(content["position"]), 0, files, int(content["full_ms"]))
+        sizes = int(content["slots"]), int(content["entries"])
+        return Shape(*sizes, bool(content["tags"])), note
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def tell_rocketmq(storage: Storage, full_ms: int) -> None:
+    """Write indexMsgTimestamp into its checkpoint, if there is one. Raises OSError."""
+    if not storage.exists(CHECKPOINT_FILE):
+        return
+    file = storage.open(CHECKPOINT_FILE, write=True)
+    try:
+        if file.size() == layout.CHECKPOINT_FILE_BYTES:
+            at = layout.CHECKPOINT.offset("index_msg_timestamp")
+            file.write_at(full_ms.to_bytes(8, "big"), at)
+    finally:
+        file.close()
+
+
+def safe_time(storage: Storage) -> int:
+    """RocketMQ's indexMsgTimestamp: files up to it are full and synced (SF-84)."""
+    found = read_note(storage)
+    return found[1].full_ms if found else 0
