@@ -45,6 +45,7 @@ class Kind(IntEnum):
     ATTEMPTS = 9  # offset: first; value: behind the last; attempt: deliveries begun
     CLAMP = 11  # offset: lowest, value: highest offset that the queue holds
     EXPORTED = 10  # value: CRC-32 of the offsets about to be written to consumerOffset.json
+    CLOSED = 12  # value: the life of the broker that was stopped cleanly: nothing is missing
 
 
 @dataclass(slots=True)
@@ -125,6 +126,14 @@ class Ledger:
         self._apply_epoch(epoch)
         self._append(Kind.EPOCH, value=epoch, offset=self.last_lease)
 
+    def end(self) -> None:
+        """Note a clean stop as the last entry: a file that lacks its end shows. Raises OSError."""
+        self.sync()
+        self._append(Kind.CLOSED, value=self._epoch)
+        if self.flush_if_room() and self._file:
+            self._file.sync()
+            self.unsynced = False
+
     def _change(self, kind: Kind, group: str, key: QueueKey, **values: int) -> None:
         progress = self.group(group)
         moves_on = kind is Kind.START or (
@@ -200,13 +209,14 @@ class Ledger:
             replace_file(self.storage, NAME, b"")
             self.storage.sync_directory("")  # gantry/ itself may be new
         data = read_file(self.storage, NAME)
-        self._end = self._replay(data)
+        self._end = self.replay(data)
         self._file = self.storage.open(NAME, write=True)
         if self._end < len(data):
             self._file.truncate(self._end)
             self._file.sync()
 
-    def _replay(self, data: bytes) -> int:
+    def replay(self, data: bytes) -> int:
+        """Take in a file's entries; returns where the sound ones end."""
         group_names: dict[int, str] = {}
         topic_names: dict[int, str] = {}
         end = 0
@@ -222,7 +232,7 @@ class Ledger:
                 self.last_lease = max(self.last_lease, row["offset"])
             elif kind is Kind.EXPORTED:
                 self.exports.append(row["value"])
-            else:
+            elif kind is not Kind.CLOSED:
                 key = (topic_names[row["topic"]], row["queue_id"])
                 self._apply(kind, self.group(group_names[row["group"]]), key, row)
         self._group_numbers = {name: number for number, name in group_names.items()}

@@ -9,12 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brokerd.dump.settings import load_settings
+from brokerd.dump.settings import load_settings, measured_settings
+from brokerd.verify.config import store_file_is_sound
 from brokerd.verify.files import FileCheck, Found
 from brokerd.verify.log import LogCheck, Progress
 from brokerd.verify.queues import QueueCheck
 from brokerd.verify.report import Finding, Report
-from brokerd.verify.scope import Scope, find_scope, with_ranges
+from brokerd.verify.scope import STORE_FILE, Scope, find_scope, with_ranges
 from brokerd.verify.sidecars import SidecarCheck
 from shm import jit
 from shm.configfile import read_config
@@ -23,6 +24,7 @@ from shm.storage import PosixStorage
 if TYPE_CHECKING:
     from os import PathLike
 
+    from brokerd.dump.settings import StoreSettings
     from shm.storage import Storage
 
 __all__ = ["Finding", "Progress", "Report", "Scope", "verify"]
@@ -44,25 +46,38 @@ def verify(
     scope = find_scope(storage, root)
     jit.warm()
     report = Report(str(root), scope.state, scope.ours)
-    sizes = load_settings(storage, settings)
+    sizes = _sizes(storage, settings, scope, report)
     segment_bytes = sizes.number("mappedFileSizeCommitLog")
     scope = with_ranges(scope, storage, segment_bytes, report)
     log = LogCheck(storage, segment_bytes, scope, report, progress)
     batch_topics = _batch_topics(storage)
     queues = QueueCheck(storage, sizes, scope, report, log, batch_topics)
-    sidecars = SidecarCheck(storage, report, log.names)
+    sidecars = SidecarCheck(storage, scope, report, log.names)
     log.run(queues.take, sidecars.take)
     queues.finish()
-    sidecars.finish(whole=scope.whole)
+    sidecars.finish(whole=scope.whole, lost=log.lost)
     found = Found(
         report.log_end,
         log.last_ms,
         frozenset(log.names),
         tuple(queues.queues.values()),
         bool(log.lost),
+        _is_all_ours(scope, report),
     )
     FileCheck(storage, scope, report, found).run()
     return report
+
+
+def _sizes(storage: Storage, settings: Path | None, scope: Scope, report: Report) -> StoreSettings:
+    """The sizes that a store was made with; from its files if `store.json` can't be believed."""
+    if settings is None and scope.ours and not store_file_is_sound(storage, STORE_FILE, report):
+        return measured_settings(storage)
+    return load_settings(storage, settings)
+
+
+def _is_all_ours(scope: Scope, report: Report) -> bool:
+    stretch = scope.written.stretch(report.log_start)
+    return stretch.ours and report.log_end <= stretch.end
 
 
 def _batch_topics(storage: Storage) -> frozenset[str]:
