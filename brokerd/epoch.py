@@ -57,14 +57,24 @@ def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configu
     Raises Incompatible for a size that was asked for and is not the store's.
     """
     stored = _stored(storage)
-    for name in SIZES:
-        configuration = _settle(configuration, name, stored.get(name))
+    configuration = settled(storage, configuration)
     starts = int(stored.get("starts", 0)) + 1
     sizes = {name: getattr(configuration.settings, name) for name in SIZES}
     content = {"version": VERSION, "starts": starts, **sizes}
     replace_file(storage, STORE_FILE, with_sum(json.dumps(content)).encode())
     epoch = secrets.randbits(47) << 16 | starts & 0xFFFF
     return Life(epoch, boot_id()), configuration
+
+
+def settled(storage: Storage, configuration: Configuration) -> Configuration:
+    """The configuration with the sizes that a store was made with.
+
+    Raises Incompatible for a size that was asked for and is not the store's, Corrupt.
+    """
+    stored = _stored(storage)
+    for name in SIZES:
+        configuration = _settle(configuration, name, stored.get(name))
+    return configuration
 
 
 def _stored(storage: Storage) -> dict[str, Any]:

@@ -70,3 +70,27 @@ def verify(
     code = run(directory, settings, as_json=as_json)
     if code != ExitCode.OK:
         raise typer.Exit(code)
+
+
+@app.command(
+    help="""Delete what is derived and make it again of the log. The broker must be stopped.
+
+ConsumeQueues, sidecars, and the tables of queues and producers go; log, ledger and config/ stay as
+they are. Killed at any point, it can be run again, or the broker be started.
+
+\b
+Example: gantrymq store rebuild --dry-run ~/.local/state/gantrymq/store
+Exit codes: 0 done; 70 the log is damaged; 74 unreadable or no space; 75 a broker holds the store.
+"""
+)
+def rebuild(
+    directory: DirectoryArgument,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the files that would go.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what is derived and make it again of the log."""
+    from gantrymq.cli.store_rebuild import rebuild as run
+
+    run(directory, dry_run=dry_run, as_json=as_json)
