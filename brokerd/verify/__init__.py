@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from brokerd.dump.settings import StoreSettings
     from shm.storage import Storage
 
-__all__ = ["Finding", "Progress", "Report", "Scope", "verify"]
+__all__ = [
+    "Finding",
+    "Progress",
+    "Report",
+    "Scope",
+    "batch_topics_of",
+    "find_scope",
+    "sizes_of",
+    "verify",
+    "with_ranges",
+]
 
 
 def verify(
@@ -46,11 +56,11 @@ def verify(
     scope = find_scope(storage, root)
     jit.warm()
     report = Report(str(root), scope.state, scope.ours)
-    sizes = _sizes(storage, settings, scope, report)
+    sizes = sizes_of(storage, settings, scope, report)
     segment_bytes = sizes.number("mappedFileSizeCommitLog")
     scope = with_ranges(scope, storage, segment_bytes, report)
     log = LogCheck(storage, segment_bytes, scope, report, progress)
-    batch_topics = _batch_topics(storage)
+    batch_topics = batch_topics_of(storage)
     queues = QueueCheck(storage, sizes, scope, report, log, batch_topics)
     sidecars = SidecarCheck(storage, scope, report, log.names)
     log.run(queues.take, sidecars.take)
@@ -68,7 +78,9 @@ def verify(
     return report
 
 
-def _sizes(storage: Storage, settings: Path | None, scope: Scope, report: Report) -> StoreSettings:
+def sizes_of(
+    storage: Storage, settings: Path | None, scope: Scope, report: Report
+) -> StoreSettings:
     """The sizes that a store was made with; from its files if `store.json` can't be believed."""
     if settings is None and scope.ours and not store_file_is_sound(storage, STORE_FILE, report):
         return measured_settings(storage)
@@ -80,7 +92,7 @@ def _is_all_ours(scope: Scope, report: Report) -> bool:
     return stretch.ours and report.log_end <= stretch.end
 
 
-def _batch_topics(storage: Storage) -> frozenset[str]:
+def batch_topics_of(storage: Storage) -> frozenset[str]:
     """Topics with RocketMQ's other kind of queue, whose files are not checked (SF-75)."""
     content: Any = read_config(storage, "topics.json") or {}
     table: dict[str, Any] = content.get("topicConfigTable") or {}

@@ -73,9 +73,10 @@ class LogCheck:
 
     def __init__(
         self, storage: Storage, segment_bytes: int, scope: Scope, report: Report,
-        progress: Progress | None,
+        progress: Progress | None, *, any_length: bool = False,
     ) -> None:  # fmt: skip
         self._storage = storage
+        self._any_length = any_length
         self.segment_bytes = segment_bytes
         self._scope = scope
         self._report = report
@@ -147,19 +148,24 @@ class LogCheck:
             size = self._storage.size_of(path)
             if size == 0 and name == names[-1] and int(name) >= self._scope.sure:
                 continue  # what a kill leaves of RocketMQ's preallocation (SF-11)
-            if size != self.segment_bytes:
-                self._report.add(
-                    path, None, "wrong length", f"{self.segment_bytes}", f"{size} bytes"
-                )
-                self.lost.append((int(name), int(name) + self.segment_bytes))
-                continue
-            found.append(int(name))
+            if self._is_readable(path, size):
+                found.append(int(name))
         for before, after in pairwise(found):
             for base in range(before + self.segment_bytes, after, self.segment_bytes):
                 if not self._storage.exists(segment_name(base)):
                     self._report.add(segment_name(base), None, "missing segment")
                     self.lost.append((base, base + self.segment_bytes))
         return found
+
+    def _is_readable(self, path: str, size: int) -> bool:
+        if size == self.segment_bytes:
+            return True
+        self._report.add(path, None, "wrong length", f"{self.segment_bytes}", f"{size} bytes")
+        if self._any_length and size:
+            return True
+        base = int(path.rpartition("/")[2])
+        self.lost.append((base, base + self.segment_bytes))
+        return False
 
     # ---------------------------------------------------------------------------------- records
 

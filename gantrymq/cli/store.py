@@ -48,11 +48,15 @@ def dump(
 @app.command(
     help="""Check every record's CRC and every derived file. Changes nothing.
 
+With --salvage a new store is made of all that is sound: records keep their positions and queue
+offsets, what was lost is named. Point a broker at its home, or move it into the old one's place.
+
 A stopped store is checked whole. The broker may run: then what is dispatched is checked. After a
 kill it is what was durable; the next start makes good what lies behind.
 
 \b
 Example: gantrymq store verify ~/.local/state/gantrymq/store
+Example: gantrymq store verify --salvage /srv/new/store ~/.local/state/gantrymq/store
 Exit codes: 0 all is well; 1 something is damaged or does not agree; 2 the settings do not fit;
 74 unreadable; 75 held by another program's broker.
 """
@@ -62,12 +66,19 @@ def verify(
     settings: Annotated[
         Path | None, typer.Option(help="key=value lines with RocketMQ's names.")
     ] = None,
+    salvage: Annotated[
+        Path | None,
+        typer.Option(metavar="DEST", help="Copy what is sound into this new store root."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every record's CRC and every derived file."""
-    from gantrymq.cli.store_verify import verify as run
+    from gantrymq.cli import store_verify
 
-    code = run(directory, settings, as_json=as_json)
+    if salvage is None:
+        code = store_verify.verify(directory, settings, as_json=as_json)
+    else:
+        code = store_verify.salvage(directory, salvage, settings, as_json=as_json)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 
