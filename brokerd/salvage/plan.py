@@ -95,8 +95,13 @@ def blank_bytes() -> int:
 
 def _sized(record: Record, size: int, store_ms: int) -> bytes:
     """A record of `size` bytes (0: without a body). Raises ValueError if it does not fit."""
-    hosts = {"born_host": BORN_HOST, "store_host": BORN_HOST}
-    stored = replace(record, born_timestamp=store_ms, store_timestamp=store_ms, **hosts)
+    stored = replace(
+        record,
+        born_timestamp=store_ms,
+        born_host=BORN_HOST,
+        store_timestamp=store_ms,
+        store_host=BORN_HOST,
+    )
     bare = encode_record(stored, trailer=True)
     if not size or len(bare) == size:
         return bare
