@@ -37,7 +37,8 @@ def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
             if name == names[-1]:
                 break
             raise Corrupt(
-                f"{path} has {storage.size_of(path)} bytes, segments have {segment_bytes}",
+                f"{path} has {storage.size_of(path)} bytes, segments have {segment_bytes}: bring it"
+                " back, or save the rest by `gantrymq store verify --salvage DEST`",
                 path=path,
                 position=int(name),
             )

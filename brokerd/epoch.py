@@ -23,11 +23,14 @@ from shm.board import (
     unlink_board,
 )
 from shm.errors import BrokerGone, Corrupt, Incompatible
+from shm.jsonsum import sum_holds, with_sum
 from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from shm.storage import Storage, read_file, replace_file
 
 ABORT_NAME: Final = "abort"
 STORE_FILE: Final = "gantry/store.json"
+#: 2: a clean stop ends the ledger with a closing entry, and JSON files have checksums.
+VERSION: Final = 2
 #: A store keeps the sizes that it was made with: file names are positions.
 SIZES: Final = {
     "mapped_file_size_commit_log": "commitlog",
@@ -57,8 +60,8 @@ def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configu
     configuration = _settled(stored, configuration)
     starts = int(stored.get("starts", 0)) + 1
     sizes = {name: getattr(configuration.settings, name) for name in SIZES}
-    content = {"version": 1, "starts": starts, **sizes}
-    replace_file(storage, STORE_FILE, json.dumps(content).encode())
+    content = {"version": VERSION, "starts": starts, **sizes}
+    replace_file(storage, STORE_FILE, with_sum(json.dumps(content)).encode())
     epoch = secrets.randbits(47) << 16 | starts & 0xFFFF
     return Life(epoch, boot_id()), configuration
 
@@ -79,16 +82,28 @@ def _settled(stored: dict[str, Any], configuration: Configuration) -> Configurat
 
 def _stored(storage: Storage) -> dict[str, Any]:
     if storage.exists(STORE_FILE):
+        data = read_file(storage, STORE_FILE)
         try:
-            content: dict[str, Any] = json.loads(read_file(storage, STORE_FILE))
+            content: dict[str, Any] = json.loads(data)
         except ValueError as error:
-            raise Corrupt(
-                f"{STORE_FILE} is not JSON: delete it, sizes are then taken from the files",
+            raise _damaged("is not JSON") from error
+        if sum_holds(data) is False:
+            raise _damaged("is not what its checksum was made of")
+        if int(content.get("version", VERSION)) > VERSION:
+            raise Incompatible(
+                f"{STORE_FILE} is of version {content['version']}, this program knows {VERSION}:"
+                " a newer GantryMQ has written this store; use that one",
                 path=STORE_FILE,
-            ) from error
+            )
         return content
     found = {name: _length_below(storage, folder) for name, folder in SIZES.items()}
     return {name: length for name, length in found.items() if length}
+
+
+def _damaged(why: str) -> Corrupt:
+    return Corrupt(
+        f"{STORE_FILE} {why}: delete it, sizes are then taken from the files", path=STORE_FILE
+    )
 
 
 def _length_below(storage: Storage, folder: str) -> int:

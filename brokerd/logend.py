@@ -66,7 +66,8 @@ def damaged(position: int, segment_bytes: int, why: str) -> Corrupt:
     base = position // segment_bytes * segment_bytes
     return Corrupt(
         f"{segment_name(base)} is damaged at byte {position - base} (log position {position}):"
-        f" {why}; `gantrymq store verify` lists all damage, nothing has been changed",
+        f" {why}; `gantrymq store verify` lists all damage, with --salvage DEST it makes a new"
+        " store of the rest; nothing has been changed",
         path=segment_name(base),
         position=position,
     )

@@ -18,8 +18,9 @@ from shm import layout
 from shm.board import Board, TopicSlot
 from shm.clock import Clock
 from shm.codes import Level
-from shm.configfile import read_config, write_config
+from shm.configfile import read_config, restore_config, write_config
 from shm.errors import Rejected, StoreFailed, TopicNotFound
+from shm.jsonsum import with_sum, without_sum
 from shm.storage import Storage, read_file, replace_file
 
 TOPICS_FILE: Final = "topics.json"
@@ -66,11 +67,13 @@ class Metadata:
         """Read the files; a store without them has no topics yet."""
         self.groups.load()
         content: Any = read_config(self._storage, TOPICS_FILE) or {}
+        restore_config(self._storage, TOPICS_FILE, content)
         self._counter = int((content.get("dataVersion") or {}).get("counter", 0))
         for name, entry in (content.get("topicConfigTable") or {}).items():
             self._topics[name] = TopicConfig.from_json(name, entry)
         if self._storage.exists(DELETED_FILE):
-            deleted: dict[str, int] = json.loads(read_file(self._storage, DELETED_FILE))
+            found = json.loads(read_file(self._storage, DELETED_FILE))
+            deleted: dict[str, int] = without_sum(found)
             # A crash may have come between the two files; `topics.json` has the say.
             self._deleted = {n: q for n, q in deleted.items() if n not in self._topics}
 
@@ -162,7 +165,7 @@ class Metadata:
             config.attributes[topics.BEGINS_ATTRIBUTE] = ",".join(map(str, begins))
         self._keep(config)
         del self._deleted[config.name]
-        replace_file(self._storage, DELETED_FILE, json.dumps(self._deleted).encode())
+        replace_file(self._storage, DELETED_FILE, with_sum(json.dumps(self._deleted)).encode())
         for at, begin in zip(places, begins, strict=True):
             board.set_word(at + layout.QUEUE_MIN_OFFSET, begin)
         self._add_queues(old.slot, range(old.queue_count, config.write_queues))
@@ -200,7 +203,7 @@ class Metadata:
             raise Rejected(f"topic {name} is a system topic and stays", topic=name)
         slot = self._slot(name)
         self._deleted[name] = slot.queue_count
-        replace_file(self._storage, DELETED_FILE, json.dumps(self._deleted).encode())
+        replace_file(self._storage, DELETED_FILE, with_sum(json.dumps(self._deleted)).encode())
         del self._topics[name]
         self._save()
         at = self._on_board.topic_at(slot.slot)

@@ -29,6 +29,7 @@ from brokerd.commitlog import DIRECTORY, SPARE, segment_bases, segment_name
 from brokerd.foreign import keep_ranges, settle_ranges
 from brokerd.logend import damaged, judge_behind
 from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
+from brokerd.queuefiles import has_all_files, unit_of
 from shm import layout, limits
 from shm.codes import BrokerState
 from shm.errors import Corrupt
@@ -296,31 +297,20 @@ def _from_board(board: Board) -> tuple[int, dict[QueueKey, int]]:
 
 
 def _fits(storage: Storage, cq_bytes: int, key: QueueKey, units: int, found: Recovered) -> bool:
-    """Whether a queue's last unit is there and lies below the log's end."""
+    """Whether a queue's files are all there, and its last unit lies below the log's end."""
     if units == 0:
         return True
-    row = _unit(storage, cq_bytes, key, units - 1)
+    if not has_all_files(storage, cq_bytes, key, units, found.low):
+        return False
+    row = unit_of(storage, cq_bytes, key, units - 1)
     return row is not None and 0 < row["size"] <= found.appended - row["physical_offset"]
-
-
-def _unit(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict[str, Any] | None:
-    """A unit of a queue; None if its file is not there whole."""
-    at = offset * layout.CQ_UNIT_BYTES
-    name = f"{QUEUES}/{key[0]}/{key[1]}/{at // cq_bytes * cq_bytes:020d}"
-    if not storage.exists(name) or storage.size_of(name) != cq_bytes:
-        return None
-    file = storage.open(name)
-    unit = bytearray(layout.CQ_UNIT_BYTES)
-    file.read_into(unit, at % cq_bytes)
-    file.close()
-    return layout.CQ_UNIT.unpack(unit)
 
 
 def _first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: int, low: int) -> int:
     """First queue offset whose record is still in the log; filler units (SF-65) have none."""
 
     def position(offset: int) -> int:
-        row = _unit(storage, cq_bytes, key, offset)
+        row = unit_of(storage, cq_bytes, key, offset)
         return row["physical_offset"] if row else 0
 
     return bisect_left(range(units), low, key=position) if low else 0

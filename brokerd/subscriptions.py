@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from brokerd.log import Log
 from shm.clock import Clock
-from shm.configfile import read_config, write_config
+from shm.configfile import read_config, restore_config, write_config
 from shm.storage import Storage, is_disk_full
 
 GROUPS_FILE: Final = "subscriptionGroup.json"
@@ -50,6 +50,7 @@ class Subscriptions:
         """Read the file, or its backup; a store without has no groups yet."""
         content = read_config(self._storage, GROUPS_FILE)
         self._content = content if isinstance(content, dict) else {}
+        restore_config(self._storage, GROUPS_FILE, self._content)
 
     def add(self, name: str, log: Log) -> int:
         """Put a group into the file unless it is there.

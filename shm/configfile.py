@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from shm.storage import read_file
+from shm.jsonsum import with_sum, without_sum
+from shm.storage import is_disk_full, read_file
 
 if TYPE_CHECKING:
     from shm.storage import Storage
@@ -86,16 +87,30 @@ def _read_whole(storage: Storage, path: str) -> Any:  # noqa: ANN401 - JSON
     except (FileNotFoundError, UnicodeDecodeError):
         return None
     try:
-        return parse_config(text)
+        return without_sum(parse_config(text))
     except ValueError:  # half written, or empty
         return None
+
+
+def restore_config(storage: Storage, name: str, value: Any) -> None:  # noqa: ANN401 - JSON
+    """Write a value that was read from the backup because the file itself was gone.
+
+    A full disk is no reason not to start: the backup is still there.
+    """
+    if value and not storage.exists(f"config/{name}"):
+        try:
+            write_config(storage, name, value)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
 
 
 def write_config(storage: Storage, name: str, value: Any) -> None:  # noqa: ANN401 - JSON
     """Save a value as `config/<name>` in RocketMQ's steps (SF-103).
 
     Rename to the backup, sync the directory, write in place, sync file and directory. A file that
-    does not parse is removed instead of renamed, so it never replaces a good backup.
+    does not parse is removed instead of renamed, so it never replaces a good backup. The last field
+    is the text's checksum (shm.jsonsum).
     """
     path = f"config/{name}"
     if not storage.exists("config"):
@@ -109,7 +124,7 @@ def write_config(storage: Storage, name: str, value: Any) -> None:  # noqa: ANN4
         storage.sync_directory("config")
     file = storage.create(path)
     try:
-        file.write_at(format_config(value).encode(), 0)
+        file.write_at(with_sum(format_config(without_sum(value))).encode(), 0)
         file.sync()
     finally:
         file.close()

@@ -161,6 +161,9 @@ def build_from_segment(view: NDArray[np.uint8], base: int) -> Sidecar:
         shared = np.array([known.setdefault(name, len(known)) for name in names], np.uint16)
         numbers.append(shared[local])
         times += [int(columns.store_timestamp[0]), int(columns.store_timestamp[-1])]
+    topic_numbers, sorted_names = by_name(
+        np.concatenate(numbers) if numbers else np.empty(0, np.uint16), list(known)
+    )
     return Sidecar(
         base=base,
         segment_bytes=len(view),
@@ -168,10 +171,20 @@ def build_from_segment(view: NDArray[np.uint8], base: int) -> Sidecar:
         first_ms=times[0] if times else 0,
         last_ms=times[-1] if times else 0,
         positions=bounds[:-1].astype(np.uint32),
-        topic_numbers=np.concatenate(numbers) if numbers else np.empty(0, np.uint16),
-        names=tuple(known),
+        topic_numbers=topic_numbers,
+        names=sorted_names,
         block_crcs=block_crcs(view.data),
     )
+
+
+def by_name(
+    numbers: NDArray[np.uint16], names: list[str]
+) -> tuple[NDArray[np.uint16], tuple[str, ...]]:
+    """Topic numbers for names in order: a sidecar is the same whoever built it."""
+    order = sorted(range(len(names)), key=names.__getitem__)
+    ranks = np.empty(len(order), np.uint16)
+    ranks[order] = np.arange(len(order))
+    return ranks[numbers], tuple(names[number] for number in order)
 
 
 def block_crcs(view: Buffer, first: int = 0, count: int | None = None) -> NDArray[np.uint32]:

@@ -319,6 +319,8 @@ class Groups:
             self._exported_ns = now_ns
             if not self._exports.write():
                 self._sessions.note("warning", "no_space_for_consumer_offsets")
+        if last:
+            self.ledger.end()
 
     def arm(self, now_ns: int) -> int:
         """Go to sleep unless a session has asked something since."""
@@ -353,11 +355,8 @@ def open_groups(
     bells: Sequence[Bell],
     settings: GroupsSettings,
 ) -> Groups:
-    """Read ledger and consumerOffset.json and make the agent. Raises OSError.
-
-    `bells` are those of the other agents; `groups` has nothing to tell them.
-    """
-    del bells
+    """Read ledger and consumerOffset.json and make the agent. Raises OSError."""
+    del bells  # those of the other agents: `groups` has nothing to tell them
     ledger = open_ledger(storage, board.epoch)
     import_offsets(ledger)
     groups = Groups(ledger, clock, board, sessions, settings.consume_timeout)

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     ATTEMPTS = 9  # offset: first; value: behind the last; attempt: deliveries begun
     CLAMP = 11  # offset: lowest, value: highest offset that the queue holds
     EXPORTED = 10  # value: CRC-32 of the offsets about to be written to consumerOffset.json
+    CLOSED = 12  # value: the life of the broker that was stopped cleanly: nothing is missing
 
 
 @dataclass(slots=True)
@@ -132,6 +133,14 @@ class Ledger:
         """Note a life of the broker. In a new one no session of the last is alive."""
         self._apply_epoch(epoch)
         self._append(Kind.EPOCH, value=epoch, offset=self.last_lease)
+
+    def end(self) -> None:
+        """Note a clean stop as the last entry: a file that lacks its end shows. Raises OSError."""
+        self.sync()
+        self._append(Kind.CLOSED, value=self._epoch)
+        if self.flush_if_room() and self._file:
+            self._file.sync()
+            self.unsynced = False
 
     def _change(self, kind: Kind, group: str, key: QueueKey, **values: int) -> None:
         progress = self.group(group)
@@ -232,7 +241,7 @@ class Ledger:
                 self.last_lease = max(self.last_lease, row["offset"])
             elif kind is Kind.EXPORTED:
                 self.exports.append(row["value"])
-            else:
+            elif kind is not Kind.CLOSED:
                 key = (names.topics[row["topic"]], row["queue_id"])
                 self._apply(kind, self.group(names.groups[row["group"]]), key, row)
         return end

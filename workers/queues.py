@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from shm import layout
 from shm.board import Board
 from shm.errors import StoreFailed
+from shm.jsonsum import sum_holds, with_sum
 from shm.storage import File, Storage, read_file, replace_file
 
 DIRECTORY = "consumequeue"
@@ -25,13 +26,16 @@ def save_progress(storage: Storage, position: int, written: Mapping[tuple[str, i
     """Note that these units, of all records below `position`, are durable. Raises OSError."""
     queues = {f"{topic}@{queue_id}": units for (topic, queue_id), units in written.items()}
     content = {"position": position, "queues": queues}
-    replace_file(storage, PROGRESS_FILE, json.dumps(content).encode())
+    replace_file(storage, PROGRESS_FILE, with_sum(json.dumps(content)).encode())
 
 
 def read_progress(storage: Storage) -> tuple[int, dict[tuple[str, int], int]] | None:
     """What was saved last; None if it is gone or damaged, for it is derived from the log."""
     try:
-        content = json.loads(read_file(storage, PROGRESS_FILE))
+        data = read_file(storage, PROGRESS_FILE)
+        content = json.loads(data)
+        if sum_holds(data) is False:
+            return None
         written = {
             (name, int(queue_id)): int(units)
             for (name, _, queue_id), units in (

@@ -68,6 +68,9 @@ class Collector:
         passed = np.concatenate(pieces)
         offsets = passed >> 16
         used, numbers = np.unique(passed & 0xFFFF, return_inverse=True)
+        topic_numbers, topics = sidecar.by_name(
+            numbers.astype(np.uint16), [names[slot] for slot in used.tolist()]
+        )
         last = int(offsets[-1])
         end = last + _be(view, last + layout.RECORD.offset("total_size"), 4)
         return sidecar.Sidecar(
@@ -77,8 +80,8 @@ class Collector:
             first_ms=_store_ms(view, int(offsets[0])),
             last_ms=_store_ms(view, last),
             positions=offsets.astype(np.uint32),
-            topic_numbers=numbers.astype(np.uint16),
-            names=tuple(names[slot] for slot in used.tolist()),
+            topic_numbers=topic_numbers,
+            names=topics,
             block_crcs=_block_crcs(view),
         ).encode()
 

@@ -285,8 +285,15 @@ def recovered_summary(store: Store, records: int) -> Line:
 
 
 def disk_summary(store: Store, records: int, end: int) -> Line:
-    """Last line of stage `disk`; `queueEnds` counts units, with the oldest file's place."""
-    ends = {f"{topic}-{number}": queue.end for (topic, number), queue in store.queues.items()}
+    """Last line of stage `disk`; `queueEnds` counts units, with the oldest file's place.
+
+    Plain queues only: in a batch queue a unit's place says nothing (SF-75).
+    """
+    ends = {
+        f"{topic}-{number}": queue.end
+        for (topic, number), queue in store.queues.items()
+        if not isinstance(queue, BatchQueue)
+    }
     return {
         "kind": "summary",
         "minPhyOffset": store.log.min_position,

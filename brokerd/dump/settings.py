@@ -102,6 +102,11 @@ def load_settings(storage: Storage, file: Path | None = None) -> StoreSettings:
     return StoreSettings(given, _from_lengths(storage) | _of_our_index(storage))
 
 
+def measured_settings(storage: Storage) -> StoreSettings:
+    """What the lengths of a store's files tell, where nothing else can be believed."""
+    return StoreSettings({}, _from_lengths(storage))
+
+
 def _parse_lines(text: str) -> dict[str, str]:
     found = {}
     for line in text.splitlines():

@@ -9,13 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brokerd.dump.settings import load_settings
+from brokerd.dump.settings import load_settings, measured_settings
+from brokerd.verify.config import store_file_is_sound
 from brokerd.verify.files import FileCheck, Found
 from brokerd.verify.index import IndexCheck
 from brokerd.verify.log import LogCheck, Progress, Records
 from brokerd.verify.queues import QueueCheck
 from brokerd.verify.report import Finding, Report
-from brokerd.verify.scope import Scope, find_scope, with_ranges
+from brokerd.verify.scope import STORE_FILE, Scope, find_scope, with_ranges
 from brokerd.verify.sidecars import SidecarCheck
 from shm import jit
 from shm.configfile import read_config
@@ -24,9 +25,20 @@ from shm.storage import PosixStorage
 if TYPE_CHECKING:
     from os import PathLike
 
+    from brokerd.dump.settings import StoreSettings
     from shm.storage import Storage
 
-__all__ = ["Finding", "Progress", "Report", "Scope", "verify"]
+__all__ = [
+    "Finding",
+    "Progress",
+    "Report",
+    "Scope",
+    "batch_topics_of",
+    "find_scope",
+    "sizes_of",
+    "verify",
+    "with_ranges",
+]
 
 
 def verify(
@@ -45,13 +57,13 @@ def verify(
     scope = find_scope(storage, root)
     jit.warm()
     report = Report(str(root), scope.state, scope.ours)
-    sizes = load_settings(storage, settings)
+    sizes = sizes_of(storage, settings, scope, report)
     segment_bytes = sizes.number("mappedFileSizeCommitLog")
     scope = with_ranges(scope, storage, segment_bytes, report)
     log = LogCheck(storage, segment_bytes, scope, report, progress)
-    batch_topics = _batch_topics(storage)
+    batch_topics = batch_topics_of(storage)
     queues = QueueCheck(storage, sizes, scope, report, log, batch_topics)
-    sidecars = SidecarCheck(storage, report, log.names)
+    sidecars = SidecarCheck(storage, scope, report, log.names)
     index = IndexCheck(storage, sizes, scope, report, log)
 
     def take(records: Records) -> None:
@@ -61,19 +73,34 @@ def verify(
     log.run(take, sidecars.take)
     queues.finish()
     index.finish()
-    sidecars.finish(whole=scope.whole)
+    sidecars.finish(whole=scope.whole, lost=log.lost)
     found = Found(
         report.log_end,
         log.last_ms,
         frozenset(log.names),
         tuple(queues.queues.values()),
         bool(log.lost),
+        _is_all_ours(scope, report),
     )
     FileCheck(storage, scope, report, found).run()
     return report
 
 
-def _batch_topics(storage: Storage) -> frozenset[str]:
+def sizes_of(
+    storage: Storage, settings: Path | None, scope: Scope, report: Report
+) -> StoreSettings:
+    """The sizes that a store was made with; from its files if `store.json` can't be believed."""
+    if settings is None and scope.ours and not store_file_is_sound(storage, STORE_FILE, report):
+        return measured_settings(storage)
+    return load_settings(storage, settings)
+
+
+def _is_all_ours(scope: Scope, report: Report) -> bool:
+    stretch = scope.written.stretch(report.log_start)
+    return stretch.ours and report.log_end <= stretch.end
+
+
+def batch_topics_of(storage: Storage) -> frozenset[str]:
     """Topics with RocketMQ's other kind of queue, whose files are not checked (SF-75)."""
     content: Any = read_config(storage, "topics.json") or {}
     table: dict[str, Any] = content.get("topicConfigTable") or {}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from brokerd import checkpoint as gantry_checkpoint
 from brokerd import producers
+from brokerd.verify.config import ConfigCheck, read_object
+from brokerd.verify.ledger import LedgerCheck
+from brokerd.verify.scope import STORE_FILE
 from shm import layout
-from shm.configfile import parse_config, read_config
+from shm.configfile import parse_config
 from shm.storage import read_file
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from shm.storage import Storage
 
 CHECKPOINT: Final = "checkpoint"
-LEDGER: Final = "gantry/ledger"
 QUEUES: Final = "gantry/queues.json"
 _KNOWN: Final = frozenset(
     {
@@ -48,6 +49,7 @@ class Found:
     topics: frozenset[str]
     queues: tuple[Queue, ...]
     lossy: bool
+    all_ours: bool
 
 
 class FileCheck:
@@ -62,13 +64,16 @@ class FileCheck:
     def run(self) -> None:
         """Check them all."""
         self._check_strays()
-        self._check_config()
+        config = ConfigCheck(self._storage, self._scope, self._report)
+        config.run(self._found.topics, exact=self._is_exact())
         self._check_checkpoint()
         if self._scope.ours:
             self._check_gantry_checkpoint()
             self._check_progress()
             self._check_producers()
-            self._check_ledger()
+            version = _version(self._storage)
+            ledger = LedgerCheck(self._storage, self._scope, self._report)
+            ledger.run(exact=self._is_exact(), version=version)
 
     # ---------------------------------------------------------------------------------- strays
 
@@ -84,61 +89,53 @@ class FileCheck:
             if name not in known and not under_way:
                 self._report.add(f"gantry/{name}", None, "stray file")
 
-    # ---------------------------------------------------------------------------------- config
-
-    def _check_config(self) -> None:
-        for name in self._storage.list("config"):
-            if not name.removesuffix(".bak").endswith(".json"):
-                continue
-            path = f"config/{name}"
-            try:
-                parse_config(read_file(self._storage, path).decode())
-            except FileNotFoundError:
-                continue  # a running broker has just replaced it
-            except ValueError as error:
-                if self._scope.whole:
-                    self._report.add(path, getattr(error, "pos", None), "no JSON", found=str(error))
-        if self._scope.ours:
-            self._check_topics()
-
-    def _check_topics(self) -> None:
-        """SF-113: what topics.json does not name can't be read."""
-        content: Any = read_config(self._storage, "topics.json") or {}
-        named = set(content.get("topicConfigTable") or {})
-        deleted = self._json("gantry/deleted_topics.json")
-        for topic in sorted(self._found.topics - named - set(deleted or {})):
-            self._report.add("config/topics.json", None, "a topic of the log is missing", topic)
-
-    def _json(self, path: str) -> Any:  # noqa: ANN401 - JSON
-        """A file's value; None without the file, or, told, if it is damaged."""
-        try:
-            return json.loads(read_file(self._storage, path))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            self._report.add(path, getattr(error, "pos", None), "no JSON", found=str(error))
-            return None
-
     # ----------------------------------------------------------------------------- checkpoints
 
     def _check_checkpoint(self) -> None:
         """SF-84: length, and times that the log has reached."""
-        if not self._storage.exists(CHECKPOINT):
+        if self._lacks(CHECKPOINT):
             return
         data = read_file(self._storage, CHECKPOINT)
         if len(data) != layout.CHECKPOINT_FILE_BYTES:
             expected = str(layout.CHECKPOINT_FILE_BYTES)
             self._report.add(CHECKPOINT, None, "wrong length", expected, f"{len(data)} bytes")
             return
-        row = layout.CHECKPOINT.unpack(data)
         if not self._scope.whole or not self._scope.ours or self._found.lossy:
             return
-        for name in ("physic_msg_timestamp", "logics_msg_timestamp"):
+        row = layout.CHECKPOINT.unpack(data)
+        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp"):
             if row[name] > self._found.last_ms:
                 self._report.add(
                     CHECKPOINT, layout.CHECKPOINT.offset(name), f"{name} is behind the log",
                     f"at most {self._found.last_ms}", str(row[name]),
                 )  # fmt: skip
+        if self._is_exact() and self._found.all_ours:
+            self._check_own_checkpoint(row, data)
+
+    def _check_own_checkpoint(self, row: dict[str, int], data: bytes) -> None:
+        """As the reader writes it at a clean stop: the log's last time and its end."""
+        wanted = {
+            "physic_msg_timestamp": self._found.last_ms,
+            "logics_msg_timestamp": self._found.last_ms,
+            "master_flushed_offset": self._found.log_end,
+            "confirm_phy_offset": 0,
+        }
+        for name, value in wanted.items():
+            if row[name] < value or (row[name] > value and not name.endswith("timestamp")):
+                at = layout.CHECKPOINT.offset(name)
+                self._report.add(CHECKPOINT, at, f"wrong {name}", str(value), str(row[name]))
+        rest = data[layout.CHECKPOINT.size :]
+        if any(rest):
+            at = len(data) - len(rest.lstrip(b"\0"))
+            self._report.add(CHECKPOINT, at, "bytes behind the last field", "zeroes")
+
+    def _lacks(self, path: str) -> bool:
+        """Whether a file is not there. One that every clean stop leaves is a finding then."""
+        if self._storage.exists(path):
+            return False
+        if self._is_exact() and self._scope.ours:
+            self._report.add(path, None, "missing file", "one that a start makes again")
+        return True
 
     def _check_gantry_checkpoint(self) -> None:
         path, step = gantry_checkpoint.FILE, layout.GANTRY_CHECKPOINT_SLOT_BYTES
@@ -146,10 +143,9 @@ class FileCheck:
             self._report.add(path, None, "missing file")
             return
         data = read_file(self._storage, path)
-        for at in (0, step):
-            slot = data[at : at + layout.GANTRY_CHECKPOINT.size]
-            if self._scope.whole and any(slot) and not _is_slot(slot):
-                self._report.add(path, at, "damaged slot", "its CRC")
+        if len(data) != 2 * step:
+            self._report.add(path, None, "wrong length", f"{2 * step}", f"{len(data)} bytes")
+        self._check_slots(path, data, step)
         newest = gantry_checkpoint.read_checkpoint(self._storage)
         if newest is None:
             self._report.add(path, 0, "no valid slot")
@@ -162,10 +158,20 @@ class FileCheck:
                 place = at + layout.GANTRY_CHECKPOINT.offset(name)
                 self._report.add(path, place, f"wrong {name} position", str(end), str(value))
 
+    def _check_slots(self, path: str, data: bytes, step: int) -> None:
+        for at in (0, step):
+            padding = data[at + layout.GANTRY_CHECKPOINT.size : at + step]
+            if any(padding):
+                place = at + step - len(padding.lstrip(b"\0"))
+                self._report.add(path, place, "bytes behind a slot", "zeroes")
+            slot = data[at : at + layout.GANTRY_CHECKPOINT.size]
+            if self._scope.whole and any(slot) and not _is_slot(slot):
+                self._report.add(path, at, "damaged slot", "its CRC")
+
     def _is_exact(self) -> bool:
         """Whether our files must say the log's very end: nobody has gone on behind ours."""
         gone_on = self._scope.passed_on and self._found.log_end > self._scope.written.end
-        return self._scope.whole and not gone_on
+        return self._scope.whole and not gone_on and not self._scope.visited
 
     def _is_bounded(self) -> bool:
         """Whether the log was walked to a bound only, so that files may say more."""
@@ -175,7 +181,9 @@ class FileCheck:
 
     def _check_progress(self) -> None:
         """`gantry/queues.json`: the log's end and each queue's units, at a clean stop."""
-        content = self._json(QUEUES)
+        if self._lacks(QUEUES):
+            return
+        content = read_object(self._storage, QUEUES, self._report)
         if content is None:
             return
         try:
@@ -198,7 +206,7 @@ class FileCheck:
 
     def _check_producers(self) -> None:
         path = producers.FILE
-        if not self._storage.exists(path):
+        if self._lacks(path):
             return
         data = read_file(self._storage, path)
         size = layout.PRODUCERS_HEAD.size
@@ -217,24 +225,13 @@ class FileCheck:
             end = f"at most {self._found.log_end}"
             self._report.add(path, at, "position behind the log", end, str(head["position"]))
 
-    def _check_ledger(self) -> None:
-        """Entries up to the end; a kill may leave a torn one, which the next start cuts."""
-        if not self._storage.exists(LEDGER):
-            return
-        data = read_file(self._storage, LEDGER)
-        size, crc_at = layout.LEDGER.size, layout.LEDGER.offset("crc")
-        at = 0
-        while at + size <= len(data):
-            row = layout.LEDGER.unpack(data, at)
-            end = at + size + (row["name_bytes"] + 7) // 8 * 8
-            entry = bytearray(data[at:end])
-            entry[crc_at : crc_at + 4] = bytes(4)
-            if end > len(data) or zlib.crc32(entry) != row["crc"]:
-                break
-            at = end
-        if at < len(data) and self._scope.whole:
-            found = f"{len(data) - at} bytes left"
-            self._report.add(LEDGER, at, "damaged entry", "an entry with its CRC", found)
+
+def _version(storage: Storage) -> int:
+    """`version` of store.json; 0 if it does not say, which is told elsewhere."""
+    try:
+        return int(parse_config(read_file(storage, STORE_FILE).decode())["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def _is_slot(slot: bytes) -> bool:

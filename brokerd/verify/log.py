@@ -73,9 +73,10 @@ class LogCheck:
 
     def __init__(
         self, storage: Storage, segment_bytes: int, scope: Scope, report: Report,
-        progress: Progress | None,
+        progress: Progress | None, *, any_length: bool = False,
     ) -> None:  # fmt: skip
         self._storage = storage
+        self._any_length = any_length
         self.segment_bytes = segment_bytes
         self._scope = scope
         self._report = report
@@ -106,9 +107,23 @@ class LogCheck:
             if self._progress:
                 done = (number + 1) * self.segment_bytes
                 self._progress(done, len(bases) * self.segment_bytes, "checking the log")
-        report.judged_to = report.log_end if bound is None else bound
+        report.judged_to = max(report.log_end, self._scope.sure) if bound is None else bound
         if report.log_end < report.judged_to and not self.lost:
-            self._add(report.log_end, "the log ends here", f"records up to {report.judged_to}")
+            self._tell_early_end(report.log_end, report.judged_to)
+
+    def _tell_early_end(self, end: int, wanted: int) -> None:
+        """The log ends before `wanted`: records were cut off, or whole segments are gone."""
+        first = end // self.segment_bytes * self.segment_bytes
+        gone = [
+            base
+            for base in range(first, wanted, self.segment_bytes)
+            if not self._storage.exists(segment_name(base))
+        ]
+        for base in gone:
+            self._report.add(segment_name(base), None, "missing segment")
+        self.lost.append((end, -(-wanted // self.segment_bytes) * self.segment_bytes))
+        if first not in gone:
+            self._add(end, "the log ends here", f"records up to {wanted}")
 
     def _without_empty(self, bases: list[int]) -> list[int]:
         """Without segments at the end that were made ahead of need: the log ends before them."""
@@ -131,21 +146,26 @@ class LogCheck:
                 )
                 continue
             size = self._storage.size_of(path)
-            if size == 0 and name == names[-1]:
+            if size == 0 and name == names[-1] and int(name) >= self._scope.sure:
                 continue  # what a kill leaves of RocketMQ's preallocation (SF-11)
-            if size != self.segment_bytes:
-                self._report.add(
-                    path, None, "wrong length", f"{self.segment_bytes}", f"{size} bytes"
-                )
-                self.lost.append((int(name), int(name) + self.segment_bytes))
-                continue
-            found.append(int(name))
+            if self._is_readable(path, size):
+                found.append(int(name))
         for before, after in pairwise(found):
             for base in range(before + self.segment_bytes, after, self.segment_bytes):
                 if not self._storage.exists(segment_name(base)):
                     self._report.add(segment_name(base), None, "missing segment")
                     self.lost.append((base, base + self.segment_bytes))
         return found
+
+    def _is_readable(self, path: str, size: int) -> bool:
+        if size == self.segment_bytes:
+            return True
+        self._report.add(path, None, "wrong length", f"{self.segment_bytes}", f"{size} bytes")
+        if self._any_length and size:
+            return True
+        base = int(path.rpartition("/")[2])
+        self.lost.append((base, base + self.segment_bytes))
+        return False
 
     # ---------------------------------------------------------------------------------- records
 

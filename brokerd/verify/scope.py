@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from brokerd.checkpoint import FILE as CHECKPOINT_FILE
 from brokerd.checkpoint import read_checkpoint
 from brokerd.lock import is_held
 from clients.home import read_board_file, store_of
 from shm import layout
 from shm.board import attach_board
 from shm.errors import BrokerGone, Corrupt, Incompatible, StoreBusy
+from shm.jsonsum import sum_holds
 from shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
 from shm.storage import Storage, read_file
+from workers.offsetfile import FILE as OFFSETS_FILE
 
 if TYPE_CHECKING:
     from brokerd.verify.report import Report
@@ -30,6 +33,8 @@ class Scope:
     Records below `log_end` must be sound, records below `units_end` must have their units. With
     `whole` nothing else may be there: neither bytes behind the log's end nor further units.
     `written`: where trailers are binding. `passed_on`: another broker may have gone on behind it.
+    `visited`: one has written its files, if not records, since our clean stop. `sure`: where the
+    log ended when we were stopped; it may go on, and not end before.
     """
 
     state: str
@@ -38,6 +43,8 @@ class Scope:
     units_end: int | None = None
     written: Ranges = EVERYTHING
     passed_on: bool = False
+    visited: bool = False
+    sure: int = 0
 
     @property
     def whole(self) -> bool:
@@ -51,7 +58,7 @@ def find_scope(storage: Storage, root: Path) -> Scope:
     A running broker's store is judged below what its board calls dispatched; nothing there changes
     any more. Raises StoreBusy if the board of whoever holds the lock is not to be found.
     """
-    ours = storage.exists(STORE_FILE)
+    ours = any(storage.exists(path) for path in (STORE_FILE, FILE, CHECKPOINT_FILE))
     if is_held(root):
         dispatched = _dispatched(root)
         return Scope("running", ours, dispatched, dispatched)
@@ -89,9 +96,16 @@ def _settled(scope: Scope, storage: Storage, segment_bytes: int) -> Scope:
     if written.is_open or (not scope.whole and abort_is_ours(storage, written.boot_id)):
         return replace(scope, written=written)
     if scope.whole:
-        return replace(scope, written=written, passed_on=True)
+        visited = _is_visited(storage)
+        return replace(scope, written=written, passed_on=True, visited=visited, sure=written.end)
     # Another broker was killed: how much of its own was synced is not known.
     return replace(scope, written=written, passed_on=True, log_end=None, units_end=0)
+
+
+def _is_visited(storage: Storage) -> bool:
+    """A RocketMQ writes this file anew when it stops, without our checksum."""
+    path = f"config/{OFFSETS_FILE}"
+    return storage.exists(path) and sum_holds(read_file(storage, path)) is None
 
 
 def _dispatched(root: Path) -> int:

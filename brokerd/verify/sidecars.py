@@ -1,4 +1,4 @@
-"""Sidecars against the segments that they describe. A missing one is no fault: it is derived."""
+"""Sidecars against the segments that they describe. A start makes a missing one again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from brokerd.commitlog import segment_name
 from shm import layout
 from shm.errors import Corrupt
 from shm.sidecar import DIRECTORY, Sidecar, block_crcs, parse
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from brokerd.verify.log import SegmentRecords
     from brokerd.verify.report import Report
+    from brokerd.verify.scope import Scope
     from shm.storage import Storage
 
 _HEAD: Final = ("base", "segment_bytes", "end", "first_ms", "last_ms")
@@ -26,8 +28,11 @@ _HEAD: Final = ("base", "segment_bytes", "end", "first_ms", "last_ms")
 class SidecarCheck:
     """Compares each sidecar with what the walk found."""
 
-    def __init__(self, storage: Storage, report: Report, names: Sequence[str]) -> None:
+    def __init__(
+        self, storage: Storage, scope: Scope, report: Report, names: Sequence[str]
+    ) -> None:
         self._storage = storage
+        self._scope = scope
         self._report = report
         self._names = names
         self._left = {f"{DIRECTORY}/{name}" for name in storage.list(DIRECTORY)}
@@ -36,6 +41,8 @@ class SidecarCheck:
         """Check the sidecar of a whole segment, if there is one."""
         path = f"{DIRECTORY}/{segment.base:020d}"
         if path not in self._left:
+            if self._must_be_there(segment):
+                self._report.add(path, None, "missing file", "one that a start makes again")
             return
         self._left.discard(path)
         self._report.sidecars += 1
@@ -48,11 +55,24 @@ class SidecarCheck:
             self._compare(path, sidecar, segment)
         self._compare_blocks(path, sidecar, segment)
 
-    def finish(self, *, whole: bool) -> None:
+    def finish(self, *, whole: bool, lost: Sequence[tuple[int, int]]) -> None:
         """What is left describes no segment; an unfinished one may be there unless `whole`."""
         for path in sorted(self._left):
-            if whole or not path.endswith(".new"):
+            name = path.rpartition("/")[2]
+            base = int(name) if name.isdecimal() else -1
+            if any(start <= base < end for start, end in lost):
+                continue  # its segment is missing or damaged: that is told already
+            if 0 <= base < self._report.log_start:
+                self._report.add(
+                    segment_name(base), None, "missing segment", f"the one that {path} is of"
+                )
+            elif whole or not path.endswith(".new"):
                 self._report.add(path, None, "stray file", "a sealed segment of that name")
+
+    def _must_be_there(self, segment: SegmentRecords) -> bool:
+        """Whether our broker has sealed a segment before it was stopped."""
+        scope = self._scope
+        return scope.ours and scope.whole and segment.end <= scope.sure
 
     def _compare(self, path: str, sidecar: Sidecar, segment: SegmentRecords) -> None:
         head = {

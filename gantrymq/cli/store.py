@@ -49,11 +49,15 @@ def dump(
 @app.command(
     help="""Check every record's CRC and every derived file. Changes nothing.
 
+With --salvage a new store is made of all that is sound: records keep their positions and queue
+offsets, what was lost is named. Point a broker at its home, or move it into the old one's place.
+
 A stopped store is checked whole. The broker may run: then what is dispatched is checked. After a
 kill it is what was durable; the next start makes good what lies behind.
 
 \b
 Example: gantrymq store verify ~/.local/state/gantrymq/store
+Example: gantrymq store verify --salvage /srv/new/store ~/.local/state/gantrymq/store
 Exit codes: 0 all is well; 1 something is damaged or does not agree; 2 the settings do not fit;
 74 unreadable; 75 held by another program's broker.
 """
@@ -63,12 +67,19 @@ def verify(
     settings: Annotated[
         Path | None, typer.Option(help="key=value lines with RocketMQ's names.")
     ] = None,
+    salvage: Annotated[
+        Path | None,
+        typer.Option(metavar="DEST", help="Copy what is sound into this new store root."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every record's CRC and every derived file."""
-    from gantrymq.cli.store_verify import verify as run
+    from gantrymq.cli import store_verify
 
-    code = run(directory, settings, as_json=as_json)
+    if salvage is None:
+        code = store_verify.verify(directory, settings, as_json=as_json)
+    else:
+        code = store_verify.salvage(directory, salvage, settings, as_json=as_json)
     if code != ExitCode.OK:
         raise typer.Exit(code)
 
@@ -138,3 +149,27 @@ def backup(
             f"{copied.home}: the log from {copied.low} to {copied.durable}, {copied.segments}"
             f" segments, {copied.bytes} bytes copied\n"
         )
+
+
+@app.command(
+    help="""Delete what is derived and make it again of the log. The broker must be stopped.
+
+ConsumeQueues, sidecars, and the tables of queues and producers go; log, ledger and config/ stay as
+they are. Killed at any point, it can be run again, or the broker be started.
+
+\b
+Example: gantrymq store rebuild --dry-run ~/.local/state/gantrymq/store
+Exit codes: 0 done; 70 the log is damaged; 74 unreadable or no space; 75 a broker holds the store.
+"""
+)
+def rebuild(
+    directory: DirectoryArgument,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the files that would go.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what is derived and make it again of the log."""
+    from gantrymq.cli.store_rebuild import rebuild as run
+
+    run(directory, dry_run=dry_run, as_json=as_json)

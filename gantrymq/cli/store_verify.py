@@ -46,6 +46,27 @@ def verify(directory: Path, settings: Path | None, *, as_json: bool) -> int:
     return ExitCode.DOES_NOT_HOLD
 
 
+def salvage(directory: Path, target: Path, settings: Path | None, *, as_json: bool) -> int:
+    """Make a new store of what is sound, print what was lost, verify it; returns the exit code."""
+    from dataclasses import asdict
+
+    from brokerd.salvage import salvage as run
+    from brokerd.verify import verify as check
+
+    done = run(directory, target, settings, show_progress if sys.stderr.isatty() else None)
+    report = check(target, settings)
+    if as_json:
+        content = {"ok": report.ok, **asdict(done), "findings": list(map(str, report.findings))}
+        sys.stdout.write(json.dumps(content, default=str, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(f"{done}\n{report}\n")
+    sys.stdout.flush()
+    if report.ok:
+        return ExitCode.OK
+    complain("the new store does not hold what it should; see above")
+    return ExitCode.DOES_NOT_HOLD
+
+
 def show_progress(done: int, total: int, what: str) -> None:
     """How far it has got, in one line of a terminal."""
     sys.stderr.write(f"\r{what}: {100 * done // max(total, 1)} %\x1b[K")

@@ -74,6 +74,18 @@ def test_stage_disk_of_a_clean_store_has_the_same_log(golden: Golden, name: str)
     assert not of_kinds(disk, "queue", "cq", "bcq", "indexQuery")
 
 
+@pytest.mark.parametrize("name", ["batch", "batch-533"])
+def test_stage_disk_counts_units_of_plain_queues_only(golden: Golden, name: str) -> None:
+    """As RocketMQ does: it walks `consumequeue/`, and batch queues lie elsewhere (SF-75)."""
+    (summary,) = of_kinds(lines_of(golden(name), stage="disk"), "summary")
+    queues = of_kinds(golden_lines(name), "queue")
+    plain = [line for line in queues if line["type"] == "SimpleCQ"]
+    assert 0 < len(plain) < len(queues)
+    assert summary["queueEnds"] == {
+        f"{line['topic']}-{line['queueId']}": line["maxOffset"] for line in plain
+    }
+
+
 @pytest.mark.parametrize("stage", ["recovered", "disk"])
 def test_a_dump_changes_nothing(own_copy: Golden, stage: Stage) -> None:
     golden = own_copy("crash")

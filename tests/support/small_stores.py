@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from gantrymq import Broker, Message, Producer
+from clients.control import look_at
+from gantrymq import Broker, ConsumeFrom, Message, Producer, PullConsumer
+from shm import wire
 
 SEGMENT_BYTES = 64 * 1024
 QUEUE_FILE_BYTES = 1000
@@ -35,3 +38,28 @@ def flip(path: Path, position: int, bits: int = 0x10) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= bits
     path.write_bytes(data)
+
+
+def varied_store(target: Path) -> Path:
+    """A stopped store with every kind of file that a broker of ours makes; two lives of it."""
+    with small_broker() as broker:
+        send(broker)
+        with look_at(broker.home) as control:
+            control.request(wire.CreateTopic("gone", 2, "durable"), wire.Frame)
+            control.request(wire.CreateTopic("unused", 3, "durable"), wire.Frame)
+        with Producer(broker.home) as producer:
+            for number in range(10):
+                producer.send("gone", b"%d" % number)
+        with look_at(broker.home) as control:
+            control.request(wire.DeleteTopic("gone"), wire.Frame)
+        for group in ("early", "late"):
+            with PullConsumer(
+                group, ["orders", "audit"], home=broker.home, consume_from=ConsumeFrom.FIRST_OFFSET
+            ) as consumer:
+                consumer.poll(100, timeout=30.0)
+                consumer.commit()
+        broker.stop()
+        broker.start()
+        send(broker, 30)
+        broker.stop()
+        return Path(shutil.copytree(broker.home / "store", target))

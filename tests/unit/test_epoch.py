@@ -12,6 +12,7 @@ from brokerd.broker import make_directories
 from clients.home import read_board_file, store_of
 from shm.board import unlink_board
 from shm.errors import Corrupt, Incompatible
+from shm.jsonsum import with_sum, without_sum
 from shm.ranges import OPEN, Ranges, read_ranges
 from shm.storage import PosixStorage
 
@@ -90,3 +91,24 @@ def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None
     epoch.announce(home, later, new)
     assert epoch.find_old_board(home) is not None
     unlink_board(new.name)
+
+
+def test_a_store_of_a_newer_version_is_refused(store_dir: Path) -> None:
+    """F22: by name, and nothing is written."""
+    begin(store_dir)
+    path = store_dir / "gantry" / "store.json"
+    content = without_sum(json.loads(path.read_text()))
+    path.write_text(with_sum(json.dumps({**content, "version": epoch.VERSION + 1})))
+    before = path.read_bytes()
+    with pytest.raises(Incompatible, match="newer GantryMQ"):
+        begin(store_dir)
+    assert path.read_bytes() == before
+
+
+def test_a_changed_digit_of_store_json_is_refused(store_dir: Path) -> None:
+    """P13: sizes that are not what was written would make all file names wrong."""
+    begin(store_dir)
+    path = store_dir / "gantry" / "store.json"
+    path.write_bytes(path.read_bytes().replace(b'"starts": 1', b'"starts": 3'))
+    with pytest.raises(Corrupt, match="checksum"):
+        begin(store_dir)

@@ -319,10 +319,11 @@ def test_a_sidecar_that_lies(store: Path, change: Callable[[Sidecar], Sidecar], 
     assert only(verify(store).findings, SIDECAR).what == what
 
 
-def test_a_missing_sidecar_is_no_fault(store: Path) -> None:
-    """It is derived: who needs it builds it."""
+def test_a_missing_sidecar_is_named(store: Path) -> None:
+    """It is derived, and the next start makes it again."""
     (store / SIDECAR).unlink()
-    assert verify(store).ok
+    (found,) = verify(store).findings
+    assert (found.path, found.what) == (SIDECAR, "missing file")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,44 @@
+"""What a start asks of ConsumeQueue files: are they all there, and what is in a unit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shm import layout
+from workers.queues import DIRECTORY
+
+if TYPE_CHECKING:
+    from shm.storage import Storage
+
+QueueKey = tuple[str, int]
+
+
+def has_all_files(storage: Storage, cq_bytes: int, key: QueueKey, units: int, low: int) -> bool:
+    """Whether no file is missing from the first one on.
+
+    While the log still begins at 0 that is the queue's very first, or one that begins with filler
+    units (SF-65).
+    """
+    folder = f"{DIRECTORY}/{key[0]}/{key[1]}"
+    bases = {int(name) for name in storage.list(folder) if name.isdigit()}
+    first = min(bases, default=0)
+    wanted = range(first, units * layout.CQ_UNIT_BYTES, cq_bytes)
+    if not wanted or not bases.issuperset(wanted):
+        return False
+    if any(storage.size_of(f"{folder}/{base:020d}") != cq_bytes for base in wanted):
+        return False
+    row = unit_of(storage, cq_bytes, key, first // layout.CQ_UNIT_BYTES)
+    return first == 0 or low > 0 or (row is not None and row["size"] == layout.CQ_FILLER_SIZE)
+
+
+def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict[str, Any] | None:
+    """A unit of a queue; None if its file is not there whole."""
+    at = offset * layout.CQ_UNIT_BYTES
+    name = f"{DIRECTORY}/{key[0]}/{key[1]}/{at // cq_bytes * cq_bytes:020d}"
+    if not storage.exists(name) or storage.size_of(name) != cq_bytes:
+        return None
+    file = storage.open(name)
+    unit = bytearray(layout.CQ_UNIT_BYTES)
+    file.read_into(unit, at % cq_bytes)
+    file.close()
+    return layout.CQ_UNIT.unpack(unit)

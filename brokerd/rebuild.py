@@ -1,0 +1,221 @@
+"""`store rebuild`: delete what is derived and make it again, by the code that a start uses (P14).
+
+For a store that was stopped cleanly; log, ledger and `config/` stay as they are. The first file
+that goes is `gantry/queues.json`: without it a start makes all queues from the log, so a kill at
+any step leaves a store that the next start, or the next rebuild, brings to the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from brokerd import config, epoch, lock
+from brokerd.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.metadata import Metadata
+from brokerd.producers import FILE as PRODUCERS_FILE
+from shm import jit, layout
+from shm.board import Board, format_board
+from shm.clock import SystemClock
+from shm.errors import Incompatible, StoreFailed
+from shm.sidecar import DIRECTORY as SIDECARS
+from shm.storage import PosixStorage
+from workers.queues import DIRECTORY as QUEUES
+from workers.queues import PROGRESS_FILE
+
+if TYPE_CHECKING:
+    from brokerd.config import Settings
+    from brokerd.recovery import Progress, Recovered
+    from shm.storage import Storage
+    from workers.session import Attached, Detached
+
+#: In the order in which they go. Directories: all files below.
+DERIVED: Final = (PROGRESS_FILE, PRODUCERS_FILE, SIDECARS, QUEUES)
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What was done. `deleted` are files, by path from the store's root."""
+
+    store: str
+    dry_run: bool = False
+    deleted: list[str] = field(default_factory=list)
+    records_to: int = 0
+    queues: int = 0
+    sidecars: int = 0
+
+    def __str__(self) -> str:
+        if self.dry_run:
+            lines = [*self.deleted, f"{self.store}: {len(self.deleted)} files would be made again"]
+            return "\n".join(lines)
+        return (
+            f"{self.store}: {len(self.deleted)} files deleted; {self.queues} queues and"
+            f" {self.sidecars} sidecars made of the log up to {self.records_to}"
+        )
+
+
+class _Nobody:
+    """The sessions of a store that has none, and is to stop when all is done."""
+
+    def __init__(self) -> None:
+        self.failure: tuple[int, str] | None = None
+
+    def poll(self) -> Sequence[Attached | Detached]:
+        return ()
+
+    def stopping(self) -> bool:
+        return True
+
+    def cut_off(self, session: int, why: str) -> None:
+        raise AssertionError(f"session {session} does not exist: {why}")
+
+    def failed(self, errno: int, what: str) -> None:
+        self.failure = (errno, what)
+
+    def note(self, level: str, event: str, **fields: object) -> None:
+        if event == "no_space_for_queues":
+            self.failure = (errno.ENOSPC, "no space for queues: make room, then rebuild again")
+
+
+def rebuild(root: Path, *, dry_run: bool = False, progress: Progress | None = None) -> Rebuilt:
+    """Make everything derived below a store's root again; `dry_run` only lists it.
+
+    Raises StoreBusy, Incompatible (another broker's store, or one that was not stopped cleanly),
+    Corrupt, StoreFailed, OSError.
+    """
+    descriptor = lock.acquire(root, 0.0)
+    try:
+        storage = PosixStorage(str(root))
+        _require_stopped(storage, root)
+        done = Rebuilt(str(root), dry_run, list(derived_files(storage)))
+        if not dry_run:
+            make_again(storage, _settings(storage, root), done, progress)
+        return done
+    finally:
+        os.close(descriptor)
+
+
+def make_again(
+    storage: Storage, settings: Settings, done: Rebuilt, progress: Progress | None = None
+) -> None:
+    """Delete what `done` lists and build it of the log. The store's lock is held."""
+    jit.warm()
+    _delete(storage, done.deleted)
+    found, board = _recovered(storage, settings, progress)
+    last = read_checkpoint(storage)
+    _dispatch(storage, settings, board)
+    _save_producers(storage, board, found)
+    file = CheckpointFile(storage, last.boot_id if last else bytes(16), last.epoch if last else 0)
+    try:
+        file.write(found.appended, found.store_ms, found.appended, clean=True)
+    finally:
+        file.close()
+    done.records_to = found.appended
+    done.queues = sum(1 for _ in _folders(storage))
+    done.sidecars = len(storage.list(SIDECARS))
+
+
+def _require_stopped(storage: Storage, root: Path) -> None:
+    if not storage.exists(epoch.STORE_FILE):
+        raise Incompatible(
+            f"{root} is another broker's store: delete its consumequeue/ and index/ instead, and"
+            " it makes them again (SF-120)",
+            store=str(root),
+        )
+    if storage.exists(epoch.ABORT_NAME):
+        raise Incompatible(
+            f"{root} was not stopped cleanly: start its broker and stop it, then rebuild",
+            store=str(root),
+        )
+
+
+def _settings(storage: Storage, root: Path) -> Settings:
+    """The settings that the store's broker would start with: its sizes, its delay levels."""
+    return epoch.settle_sizes(storage, config.load(root.resolve().parent)).settings
+
+
+def derived_files(storage: Storage) -> Sequence[str]:
+    """All files that can be made of the log, in the order in which they go."""
+    return _files(storage, DERIVED)
+
+
+def _files(storage: Storage, names: Sequence[str]) -> Sequence[str]:
+    """Files among these names and below them."""
+    found: list[str] = []
+    for name in names:
+        if storage.is_directory(name):
+            found += _files(storage, [f"{name}/{inner}" for inner in storage.list(name)])
+        elif storage.exists(name):
+            found.append(name)
+    return found
+
+
+def _folders(storage: Storage) -> Sequence[str]:
+    return [
+        f"{QUEUES}/{topic}/{queue}"
+        for topic in storage.list(QUEUES)
+        for queue in storage.list(f"{QUEUES}/{topic}")
+    ]
+
+
+def _delete(storage: Storage, names: Sequence[str]) -> None:
+    """Remove files; the first one durably, for it tells a start what the others hold."""
+    for name in names:
+        storage.unlink(name)
+        if name in (PROGRESS_FILE, PRODUCERS_FILE):
+            storage.sync_directory("gantry")
+
+
+def _recovered(
+    storage: Storage, settings: Settings, progress: Progress | None
+) -> tuple[Recovered, Board]:
+    """What a start finds, on a board that nobody else sees."""
+    from brokerd.recovery import recover
+
+    found = recover(storage, settings, None, progress)
+    clock = SystemClock()
+    size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
+    memory = memoryview(mmap.mmap(-1, size))
+    format_board(
+        memory,
+        epoch=0,
+        boot_id=bytes(16),
+        topics_max=settings.topics_max,
+        queues_max=settings.board_queues_max,
+        segment_bytes=settings.mapped_file_size_commit_log,
+        cq_bytes=settings.mapped_file_size_consume_queue,
+        started_ms=clock.wall_ms(),
+    )
+    board = Board(memory, "rebuild")
+    metadata = Metadata(storage, settings, clock)
+    metadata.load()
+    metadata.publish(board, found)
+    return found, board
+
+
+def _dispatch(storage: Storage, settings: Settings, board: Board) -> None:
+    """Let the reader do all that is left, and stop."""
+    from workers.reader import open_reader
+
+    nobody, clock = _Nobody(), SystemClock()
+    reader = open_reader(storage, clock, board, nobody, None, settings)
+    try:
+        while reader.do_work(clock.monotonic_ns()):
+            pass  # the last call has stopped it, or failed
+    finally:
+        reader.close()
+    if nobody.failure:
+        number, what = nobody.failure
+        raise StoreFailed(what, errno=number)
+
+
+def _save_producers(storage: Storage, board: Board, found: Recovered) -> None:
+    from brokerd.resume import learn_from_log
+
+    table = learn_from_log(storage, board, found.appended)
+    table.save(storage, found.appended, found.store_ms)

@@ -1,0 +1,147 @@
+"""Copies what is sound of a store: ranges of segments, config/, and the truth in gantry/."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerd.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.commitlog import segment_name
+from brokerd.epoch import SIZES, STORE_FILE, VERSION
+from brokerd.verify.config import DELETED, read_object
+from brokerd.verify.report import Report
+from shm.configfile import BACKUP_SUFFIX, parse_config, write_config
+from shm.errors import Corrupt
+from shm.jsonsum import with_sum
+from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
+from shm.storage import read_file, replace_file
+from workers.ledger import NAME as LEDGER
+from workers.ledger import Ledger
+from workers.offsetfile import Exports, import_offsets
+
+if TYPE_CHECKING:
+    from brokerd.salvage import Salvaged
+    from shm.storage import Storage
+
+_BLOCK: Final = 1 << 20
+#: Files of RocketMQ's timer: they name records by positions, which are kept (SF-114).
+_TIMER: Final = ("timerlog", "timerwheel")
+
+
+def copy_range(source: Storage, target: Storage, base: int, start: int, end: int) -> None:
+    """Copy log positions [start, end) of a segment; both files are there."""
+    with (
+        closing(source.open(segment_name(base))) as old,
+        closing(target.open(segment_name(base), write=True)) as new,
+    ):
+        for begin, stop in old.extents(start - base, end - base):
+            for at in range(begin, stop, _BLOCK):
+                block = bytearray(min(_BLOCK, stop - at))
+                count = old.read_into(block, at)
+                new.write_at(memoryview(block)[:count], at)
+
+
+def copy_config(source: Storage, target: Storage, done: Salvaged) -> None:
+    """Copy `config/`; of a damaged file its backup, or what can be read of it."""
+    for name in source.list("config"):
+        path = f"config/{name}"
+        if source.is_directory(path) or name.endswith(BACKUP_SUFFIX):
+            continue
+        if not name.endswith(".json") or _is_sound(source, path):
+            _copy_file(source, target, path)
+            continue
+        content = _readable(source, path + BACKUP_SUFFIX) or _readable(source, path)
+        took = "its backup" if _is_sound(source, path + BACKUP_SUFFIX) else "what can be read"
+        done.files[path] = f"damaged: {took} was taken" if content else "damaged: left out"
+        if content:
+            write_config(target, name, content)
+    for name in source.list("config"):  # files of which only the backup is left
+        plain = name.removesuffix(BACKUP_SUFFIX)
+        content = _readable(source, f"config/{name}") if plain != name else None
+        if content and not source.exists(f"config/{plain}"):
+            write_config(target, plain, content)
+
+
+def _is_sound(source: Storage, path: str) -> bool:
+    return source.exists(path) and read_object(source, path, Report("")) is not None
+
+
+def _readable(source: Storage, path: str) -> Any:  # noqa: ANN401 - JSON
+    if not source.exists(path):
+        return None
+    try:
+        return parse_config(read_file(source, path).decode())
+    except ValueError:
+        return None
+
+
+def copy_timer(source: Storage, target: Storage) -> None:
+    """Copy the files of RocketMQ's timer, if there are any."""
+    for name in _TIMER:
+        for inner in source.list(name) if source.is_directory(name) else ():
+            _copy_file(source, target, f"{name}/{inner}")
+        if source.exists(name) and not source.is_directory(name):
+            _copy_file(source, target, name)
+
+
+def _copy_file(source: Storage, target: Storage, path: str) -> None:
+    with closing(source.open(path)) as old, closing(target.create(path)) as new:
+        size = old.size()
+        new.truncate(size)
+        for begin, stop in old.extents(0, size):
+            for at in range(begin, stop, _BLOCK):
+                block = bytearray(min(_BLOCK, stop - at))
+                old.read_into(block, at)
+                new.write_at(block, at)
+        new.sync()
+
+
+def write_own_files(
+    source: Storage, target: Storage, sizes: tuple[int, int], end: tuple[int, int], done: Salvaged
+) -> None:
+    """The truth of `gantry/` for a log that ends at position `end[0]`, last stored at `end[1]` ms.
+
+    `sizes`: of a segment and of a ConsumeQueue file.
+    """
+    content = {"version": VERSION, "starts": 1, **dict(zip(SIZES, sizes, strict=True))}
+    replace_file(target, STORE_FILE, with_sum(json.dumps(content)).encode())
+    write_ranges(target, _ranges(source, done).closed(end[0]))
+    if _is_sound(source, DELETED):
+        _copy_file(source, target, DELETED)
+    elif source.exists(DELETED):
+        done.files[DELETED] = "damaged: left out; its topics are there again"
+    epoch = _write_ledger(source, target, done)
+    file = CheckpointFile(target, bytes(16), epoch)
+    with closing(file):
+        file.write(end[0], end[1], end[0], clean=True)
+
+
+def _ranges(source: Storage, done: Salvaged) -> Ranges:
+    try:
+        return read_ranges(source) or EVERYTHING
+    except Corrupt as error:
+        done.files[str(error.fields.get("path"))] = "damaged: the whole log counts as ours"
+        return EVERYTHING
+
+
+def _write_ledger(source: Storage, target: Storage, done: Salvaged) -> int:
+    """The ledger as far as it is sound, with the offsets of consumerOffset.json; its epoch."""
+    data = read_file(source, LEDGER) if source.exists(LEDGER) else b""
+    replace_file(target, LEDGER, data)
+    ledger = Ledger(target)
+    ledger.load()  # cuts behind the last sound entry
+    try:
+        kept = target.size_of(LEDGER)
+        if kept < len(data):
+            done.files[LEDGER] = f"damaged at byte {kept}: {len(data) - kept} bytes left out"
+        import_offsets(ledger)
+        ledger.flush()
+        Exports(ledger).write()
+        checkpoint = read_checkpoint(source)
+        epoch = checkpoint.epoch if checkpoint else 1
+        ledger.begin_epoch(epoch)
+        ledger.end()
+    finally:
+        ledger.close()
+    return epoch

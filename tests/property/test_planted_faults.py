@@ -1,0 +1,52 @@
+"""`store verify` finds every planted fault, and names its file and place (P13)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.verify import Report, verify
+from tests.support.planting import KINDS, Fault, Planter
+from tests.support.small_stores import varied_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stopped store with all kinds of files; each test leaves it as it was."""
+    return varied_store(tmp_path_factory.mktemp("planted") / "store")
+
+
+def is_named(fault: Fault, report: Report) -> bool:
+    """Whether a finding tells the planted file, and the place in it."""
+    places = [finding.position for finding in report.findings if finding.path in fault.paths]
+    return bool(places) and (
+        fault.positions is None or not fault.positions.isdisjoint(set(places) - {None})
+    )
+
+
+def test_nothing_is_found_where_nothing_is_wrong(store: Path) -> None:
+    report = verify(store)
+    assert report.ok, str(report)
+    assert report.segments >= 4
+    assert report.sidecars == report.segments - 1
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_planted_faults_are_found_and_named(store: Path, kind: str, seed: int) -> None:
+    """A thousand in all, one at a time."""
+    count, plant = KINDS[kind]
+    planter = Planter(store, seed)
+    missed = []
+    for _ in range(count):
+        fault = plant(planter)
+        report = verify(store)
+        if not is_named(fault, report):
+            missed.append(f"{fault.what}: {report}")
+        planter.take_back()
+    assert not missed, f"{len(missed)} of {count}:\n" + "\n\n".join(missed[:5])
+    assert verify(store).ok, "the planter has put everything back"
+
+
+def test_there_are_a_thousand() -> None:
+    assert sum(count for count, _ in KINDS.values()) == 1000

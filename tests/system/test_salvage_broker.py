@@ -1,0 +1,83 @@
+"""A store refused at start as damaged: salvaged, it starts, and all that is whole is read."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from brokerd.salvage.plan import TAG
+from clients.home import store_of
+from gantrymq import Broker, ConsumeFrom, Producer, PullConsumer
+from shm.codes import ExitCode
+from shm.errors import StoreFailed
+from tests.support.planting import Planter
+from tests.support.small_stores import RECORDS, send, small_broker
+
+PATIENCE_S = 30.0
+TOPICS = ["orders", "audit", "other"]
+
+
+def read(broker: Broker, group: str, count: int) -> list[tuple[str | None, bytes]]:
+    """Tags and bodies that a group gets, until there are so many."""
+    found: list[tuple[str | None, bytes]] = []
+    with PullConsumer(
+        group, TOPICS, home=broker.home, consume_from=ConsumeFrom.FIRST_OFFSET
+    ) as consumer:
+        while len(found) < count:
+            batch = consumer.poll(timeout=PATIENCE_S)
+            assert len(batch), f"{len(found)} of {count} came"
+            found += [(message.tag, bytes(message.body)) for message in batch]
+            consumer.commit()
+    return found
+
+
+def test_a_damaged_store_is_salvaged_and_goes_on() -> None:
+    """Offsets of groups stay true; new messages go behind what there was."""
+    with small_broker() as broker:
+        send(broker)
+        done = read(broker, "early", 300)
+        broker.stop()
+        store = store_of(broker.home)
+        planter = Planter(store, 5)
+        for name in (planter.segments[1], planter.segments[-1]):
+            for place, _size in planter.records[name][3:8]:
+                planter.flip(name, place + 100)
+        with pytest.raises(StoreFailed, match=r"store verify.*--salvage"):
+            broker.start()
+
+        saved = broker.home / "saved"
+        command = [sys.executable, "-P", "-m", "gantrymq", "store", "verify", str(store)]
+        told = subprocess.run(
+            [*command, "--salvage", str(saved)], capture_output=True, text=True, check=False
+        )
+        assert told.returncode == ExitCode.OK, told.stderr
+        assert f"{RECORDS - 10} records" in told.stdout
+        assert "10 known to be lost" in told.stdout
+        shutil.rmtree(store)
+        saved.rename(store)
+
+        broker.start()
+        rest = read(broker, "early", RECORDS - len(done))
+        assert len({body for tag, body in done + rest if tag != TAG}) >= RECORDS - 10
+        everything = read(broker, "late", RECORDS)
+        assert sorted(body for tag, body in everything if tag != TAG) == sorted(
+            {b"%06d" % number * 40 for number in range(RECORDS)} - lost_bodies(planter)
+        )
+        assert [set(body) for tag, body in everything if tag == TAG] == [{0}] * 10
+        with Producer(broker.home) as producer:
+            assert producer.send("orders", b"new", queue_id=0).queue_offset == RECORDS // 3
+        assert read(broker, "late", 1) == [(None, b"new")]
+
+
+def lost_bodies(planter: Planter) -> set[bytes]:
+    """Bodies of the records that were damaged."""
+    found = set()
+    for name in (planter.segments[1], planter.segments[-1]):
+        for place, size in planter.records[name][3:8]:
+            data = planter.kept[name][place : place + size]
+            count = int.from_bytes(data[84:88], "big")
+            found.add(data[88 : 88 + count])
+    return found

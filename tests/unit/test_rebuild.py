@@ -1,0 +1,147 @@
+"""`store rebuild`: what is derived, made again of the log (P14)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from brokerd import rebuild as rebuilding
+from brokerd.config import load
+from brokerd.epoch import settled
+from brokerd.lock import acquire
+from brokerd.rebuild import DERIVED, Rebuilt, make_again, rebuild
+from brokerd.verify import verify
+from shm import layout
+from shm.errors import Incompatible, StoreBusy
+from shm.storage import read_file
+from tests.sim import scenario
+from tests.support.faults import FaultPlan, KilledError, kill_at
+from tests.support.simstorage import SimStorage
+from tests.support.small_stores import varied_store
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stopped store; not to be changed."""
+    return varied_store(tmp_path_factory.mktemp("rebuild") / "store")
+
+
+@pytest.fixture
+def store(kept: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(kept, tmp_path / "store"))
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """All files but two: the table of producers has no order, the checkpoint counts writes."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name not in ("producers", "checkpoint")
+    }
+
+
+def producers(data: bytes) -> dict[bytes, int]:
+    """Last seq of each producer in `gantry/producers`."""
+    places = range(layout.PRODUCERS_HEAD.size, len(data), layout.PRODUCER.size)
+    rows = (layout.PRODUCER.unpack(data, at) for at in places)
+    return {row["producer"]: row["last_seq"] for row in rows}
+
+
+def test_everything_comes_back_as_it_was(store: Path) -> None:
+    """Also what was damaged; twice gives the same; log, ledger and config/ are not touched."""
+    before, known = contents(store), producers((store / "gantry/producers").read_bytes())
+    truth = ("commitlog/", "config/", "gantry/ledger", "gantry/ranges.json", "gantry/store.json")
+    times = {n: (store / n).stat().st_mtime_ns for n in before if n.startswith(truth[1:])}
+    (store / "consumequeue/orders/0" / f"{0:020d}").write_bytes(bytes(1000))
+    (store / "consumequeue/orders/0" / f"{1000:020d}").unlink()
+    (store / "gantry/segments" / f"{0:020d}").write_bytes(b"noise")
+    (store / "gantry/producers").write_bytes(b"noise")
+    for _ in range(2):
+        done = rebuild(store)
+        assert contents(store) == before
+        assert producers((store / "gantry/producers").read_bytes()) == known
+        assert verify(store).ok, str(verify(store))
+    assert {n: (store / n).stat().st_mtime_ns for n in times} == times
+    assert len(done.deleted) == sum(
+        name.startswith(("consumequeue/", "gantry/segments/", "gantry/queues")) for name in before
+    ) + len(["gantry/producers"])
+
+
+def test_a_dry_run_only_tells(store: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    done = rebuild(store, dry_run=True)
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    assert done.deleted[0] == "gantry/queues.json"
+    assert f"{len(done.deleted)} files would be made again" in str(done)
+
+
+def test_a_held_store_is_refused(store: Path) -> None:
+    descriptor = acquire(store, 0.0)
+    before = contents(store)
+    with pytest.raises(StoreBusy):
+        rebuild(store)
+    os.close(descriptor)
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize(
+    ("lost", "why"), [(None, "not stopped cleanly"), ("gantry/store.json", "another broker's")]
+)
+def test_other_stores_are_refused(store: Path, lost: str | None, why: str) -> None:
+    if lost:
+        (store / lost).unlink()
+    else:
+        (store / "abort").write_text("boot")
+    before = contents(store)
+    with pytest.raises(Incompatible, match=why):
+        rebuild(store)
+    assert contents(store) == before
+
+
+def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try() -> None:
+    """P11, P14: the next rebuild comes to the same files."""
+    world = scenario.new_world(13)
+    for producer in world.producers:
+        producer.send_more(20)
+    world.simulation.run_until(world.settled, scenario.STEPS_MAX)
+    scenario.stop_cleanly(world)
+    disk = world.machine.disk
+    wanted = _rebuilt(SimStorage(deepcopy(disk)))
+    assert wanted
+    for at in itertools.count(1):
+        tried = SimStorage(deepcopy(disk), "rebuild", FaultPlan([kill_at(at)]))
+        with contextlib.suppress(KilledError):
+            _rebuilt(tried)
+        assert _rebuilt(SimStorage(tried.disk)) == wanted, at
+        if not tried.faults.met:
+            break
+    assert at > 20
+
+
+def _rebuilt(storage: SimStorage) -> dict[str, bytes]:
+    settings = settled(storage, load(environment={})).settings
+    done = Rebuilt("sim", deleted=list(rebuilding.derived_files(storage)))
+    make_again(storage, settings, done)
+    names = [name for name, inode in storage.disk.names.entries.items() if inode is not None]
+    return {
+        name: read_file(storage, name)
+        for name in names
+        if name.startswith((*DERIVED, "commitlog/", "config/"))
+    }
+
+
+def test_json_names_what_was_done(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gantrymq.cli.store_rebuild import rebuild as command
+
+    command(store, dry_run=False, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert said["queues"] == 5
+    assert said["sidecars"] == len(list((store / "gantry/segments").iterdir()))
