@@ -35,7 +35,7 @@ def message_of(record: Record) -> dict[str, Any]:
 
 
 def _body(record: Record) -> bytes:
-    from brokerd.dump.bodies import plain_body
+    from clients.stored_body import plain_body
 
     try:
         return plain_body(record.body, record.sys_flag)

@@ -14,7 +14,7 @@ import pytest
 
 from brokerd import rebuild as rebuilding
 from brokerd.config import load
-from brokerd.epoch import settled
+from brokerd.epoch import settle_sizes
 from brokerd.lock import acquire
 from brokerd.rebuild import DERIVED, Rebuilt, make_again, rebuild
 from brokerd.verify import verify
@@ -127,7 +127,7 @@ def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try() -> None:
 
 
 def _rebuilt(storage: SimStorage) -> dict[str, bytes]:
-    settings = settled(storage, load(environment={})).settings
+    settings = settle_sizes(storage, load(environment={})).settings
     done = Rebuilt("sim", deleted=list(rebuilding.derived_files(storage)))
     make_again(storage, settings, done)
     names = [name for name, inode in storage.disk.names.entries.items() if inode is not None]
