@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from workers.agent import IDLE_NS
-from workers.sparetime import InSpareTime
+from workers.sparetime import PATIENCE_NS, InSpareTime
 
 NAP_NS = 200_000
 
@@ -83,3 +83,12 @@ def test_the_shorter_sleep_counts_and_both_are_closed() -> None:
     both.close()
     assert first.closed
     assert second.closed
+
+
+def test_a_first_that_never_rests_leaves_the_second_a_step_now_and_then() -> None:
+    both, first, second, story = pair()
+    first.work, second.work = [1] * 6, [1] * 6
+    for cycle in range(6):
+        both.do_work(cycle * PATIENCE_NS // 2 + 1)
+    assert story.count("first") == 6
+    assert 1 <= story.count("second") <= 3
