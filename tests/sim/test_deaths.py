@@ -16,7 +16,8 @@ from tests.support.simulation import AgentActor
 WITHIN_REACH = sorted(
     name
     for name in MARKS
-    if not name.startswith("recovery.") and not name.endswith(("_roll", "_sidecar", "_checkpoint"))
+    if not name.startswith("recovery.")
+    and not name.endswith(("_roll", "_sidecar", "_checkpoint", "_note"))
 )
 #: Before a sleep runs out; later than that a flusher's timer would wake the reader anyway.
 SHORTLY_NS = 3_000_000
