@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokerd.access import DESCRIPTORS_KEPT, Peer, is_reserved
-
 from shm import layout, limits, wire
 from shm.arena import ArenaPlan, create_arena, map_arena, plan_arena
 from shm.bell import EventBell

@@ -166,8 +166,8 @@ def create_region(name: str, size: int) -> memoryview:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM):
             raise OSError(
                 error.errno,
-                f"no room for the board: it takes {size} bytes of /dev/shm. Free some there, make it"
-                " larger (mount -o remount,size=...), or lower topics_max and board_queues_max",
+                f"no room for the board: it takes {size} bytes of /dev/shm. Free some there, make"
+                " it larger (mount -o remount,size=...), or lower topics_max and board_queues_max",
             ) from error
         raise
     finally:
