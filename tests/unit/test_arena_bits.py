@@ -71,7 +71,8 @@ class Worker:
         rows = np.zeros(16 * frames.COMPLETION_WORDS, np.int64)
         count = ring.take_completions(self.session.arena, self.words, rows)
         assert count >= 0
-        return rows.reshape(-1, frames.COMPLETION_WORDS)[:count, frames.OUT_STATUS].tolist()
+        found = rows.reshape(-1, frames.COMPLETION_WORDS)[:count, frames.OUT_STATUS]
+        return [int(status) for status in found]
 
 
 class Machine:

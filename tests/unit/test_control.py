@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from clients.home import run_of
 from shm import layout, wire
@@ -205,49 +203,3 @@ def test_a_client_that_does_not_read_loses_its_connection(door: Door) -> None:
             door.turn()
         assert door.sessions() == 1
         assert isinstance(door.ask(good, wire.ShowSettings())[0], wire.Settings)  # type: ignore[index]
-
-
-@pytest.fixture(scope="module")
-def lasting_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with opened(tmp_path_factory.mktemp("door") / "home") as door:
-        yield door
-
-
-frames = st.one_of(
-    st.binary(max_size=200),
-    st.builds(lambda name: wire.encode(wire.OpenTopic(name)), st.text(max_size=300)),
-    st.builds(
-        lambda name, queues, level: wire.encode(wire.CreateTopic(name, queues, level)),
-        st.text(max_size=300),
-        st.integers(-(2**62), 2**62),
-        st.text(max_size=9),
-    ),
-    st.builds(lambda name: wire.encode(wire.DeleteTopic(name)), st.text(max_size=300)),
-    st.builds(
-        lambda producer, up: wire.encode(
-            wire.Hello(1, layout.FINGERPRINT, "client", producer, up_bytes=up)
-        ),
-        st.binary(max_size=20),
-        st.integers(-(2**62), 2**62),
-    ),
-)
-
-
-@given(sent=st.lists(frames, max_size=5), greeted=st.booleans())
-def test_whatever_a_client_sends_the_broker_goes_on(
-    lasting_door: Door, sent: list[bytes], greeted: bool
-) -> None:
-    with lasting_door.connect() as channel:
-        if greeted:
-            lasting_door.attach(channel)
-        for data in sent:
-            if data:
-                try:
-                    channel.send(data)
-                except BrokenPipeError:
-                    break
-            lasting_door.turn()
-    with lasting_door.connect() as other:
-        lasting_door.attach(other)
-        assert lasting_door.sessions() == 1
-    assert lasting_door.sessions() == 0
