@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import os
 import signal
@@ -35,6 +36,9 @@ _PR_SET_PDEATHSIG: Final = 1
 WAKE_OTHERS: Final = frozenset({Role.WRITER, Role.FLUSHER})
 #: The note by which the supervisor knows that a process's agents are open.
 AGENT_UP: Final = "agent_up"
+#: Errors of a send that say nothing of the child. This user's processes, clients too, may have so
+#: many descriptors on their way together.
+_TRY_AGAIN: Final = (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
 #: Deaths after less than this count as quick.
 QUICK_NS: Final = 10_000_000_000
 QUICK_DEATHS_MAX: Final = 6
@@ -70,7 +74,9 @@ class Outbox:
                     wire.send(self.channel, frame, descriptors)
                 except BlockingIOError:
                     return
-                except OSError:
+                except OSError as error:
+                    if error.errno in _TRY_AGAIN:
+                        return
                     self._waiting.clear()
                     return
             self._waiting.popleft()

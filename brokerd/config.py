@@ -128,9 +128,9 @@ class Settings:
         15, "minutes", "a started message older than this ends its consumer's lease", (1, 7 * 1440)
     )
     session_memory_max: int = _setting(
-        512 * MIB, "bytes", "shared memory of all sessions together", (MIB, 1 << 40)
+        512 * MIB, "bytes", "shared memory of all sessions of a uid together", (MIB, 1 << 40)
     )
-    sessions_max: int = _setting(1024, "sessions", "attached at one time", (1, 65_536))
+    sessions_max: int = _setting(1024, "sessions", "attached at one time by a uid", (1, 65_536))
     topics_max: int = _setting(
         limits.TOPICS_MAX, "topics", "slots of the board's topic table", (16, 65_536)
     )

@@ -1,39 +1,40 @@
 """The control socket: who may talk to the broker, and the frames of each connection.
 
 A connection that breaks the rules is ended, and nobody else's notices. Nothing here blocks: a
-client that does not read its answers loses its connection.
+client that does not read its answers loses its connection, and so does one that never says who it
+is. What is promised against whom: docs/security.md.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import struct
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
+from brokerd.access import Access, Peer, is_reserved, own_access, peer_of
 from brokerd.log import Log
 from brokerd.reactor import Reactor
 from clients.home import SOCKET_NAME, run_of, socket_address
 from shm import layout, wire
-from shm.errors import GantryError, Incompatible, NotPermitted, Rejected
+from shm.errors import GantryError, Incompatible, NotPermitted, Rejected, Unavailable
 
-_UCRED: Final = struct.Struct("3i")
 _BACKLOG: Final = 128
-#: Connections beyond the sessions that are allowed: command lines, and those that say nothing yet.
-_SPARE_CONNECTIONS: Final = 64
+#: Connections without a session, of command lines.
+LOOKS_MAX: Final = 64
+#: Connections that have said nothing yet; one more ends the oldest of them.
+SILENT_MAX: Final = 128
+#: How long a connection may say nothing. A client says Hello at once.
+SILENT_NS: Final = 10_000_000_000
 _FRAMES_AT_ONCE: Final = 32
 
 
 class Desk(Protocol):
     """What the supervisor does for connections. Methods raise GantryError to refuse."""
 
-    connections_max: int
-
-    def attach(self, hello: wire.Hello, pid: int) -> tuple[wire.Welcome, tuple[int, ...]]:
+    def attach(self, hello: wire.Hello, peer: Peer) -> tuple[wire.Welcome, tuple[int, ...]]:
         """Open a session (none for `look`); the descriptors stay the desk's."""
         ...
 
@@ -49,12 +50,16 @@ class Desk(Protocol):
 class ControlServer:
     """Listens at HOME/run/control.sock."""
 
-    def __init__(self, home: Path, reactor: Reactor, desk: Desk, log: Log) -> None:
+    def __init__(
+        self, home: Path, reactor: Reactor, desk: Desk, log: Log, access: Access | None = None
+    ) -> None:
         self.reactor = reactor
         self.desk = desk
         self.log = log
+        self.access = access or own_access()
         self._home = home
         self._connections: dict[int, Connection] = {}  # by descriptor
+        self._silent: dict[int, Connection] = {}  # of them those without a Hello, oldest first
         self._listener: socket.socket | None = None
 
     def listen(self) -> None:
@@ -93,9 +98,27 @@ class ControlServer:
                 connection.reply(wire.Refused("Evicted", why))
                 connection.end()
 
+    def look(self, now_ns: int) -> None:
+        """End connections that have said nothing for too long. Called now and then."""
+        for connection in list(self._silent.values()):
+            connection.silent_until_ns = connection.silent_until_ns or now_ns + SILENT_NS
+            if now_ns >= connection.silent_until_ns:
+                connection.end()
+
+    def heard_of(self, connection: Connection) -> None:
+        """Called by a connection that has said Hello."""
+        self._silent.pop(connection.descriptor, None)
+
+    def require_room_for_look(self) -> None:
+        """Raise Unavailable where so many connections have no session already."""
+        looks = sum(1 for c in self._connections.values() if c.greeted and not c.session)
+        if looks >= LOOKS_MAX:
+            raise Unavailable(f"{LOOKS_MAX} command lines are connected: end some")
+
     def forget(self, connection: Connection) -> None:
         """Called by a connection that ends."""
         self._connections.pop(connection.descriptor, None)
+        self._silent.pop(connection.descriptor, None)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -104,29 +127,41 @@ class ControlServer:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
-            # No descriptors are left: those who are attached go on.
+            # The system has none left; those who are attached go on.
             self.log.warning("accept_failed", error=str(error))
             return
-        channel.setblocking(False)
-        connection = Connection(self, channel)
-        self._connections[connection.descriptor] = connection
-        if len(self._connections) > self.desk.connections_max + _SPARE_CONNECTIONS:
-            connection.refuse(GantryError("too many connections: end some"))
-        elif connection.uid != os.geteuid():
+        try:
+            self._admit(Connection(self, channel))
+        except OSError as error:
+            self.log.warning("accept_failed", error=str(error))
+            channel.close()
+
+    def _admit(self, connection: Connection) -> None:
+        if not self.access.may_connect(connection.peer.uid):
             connection.refuse(NotPermitted("this broker serves the user who started it only"))
+            return
+        if is_reserved(connection.descriptor):
+            self.log.warning("accept_failed", error="no descriptors are left")
+            connection.refuse(Unavailable("the broker has no descriptors left: end some clients"))
+            return
+        self._connections[connection.descriptor] = connection
+        self._silent[connection.descriptor] = connection
+        if len(self._silent) > SILENT_MAX:
+            next(iter(self._silent.values())).end()
 
 
 class Connection:
     """One client, or command line, and its session."""
 
     def __init__(self, server: ControlServer, channel: socket.socket) -> None:
+        channel.setblocking(False)
         self._server = server
         self._channel = channel
         self.descriptor = channel.fileno()
-        credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        self.pid, self.uid, _gid = _UCRED.unpack(credentials)
+        self.peer = peer_of(channel)
         self.session = 0
-        self._greeted = False
+        self.greeted = False
+        self.silent_until_ns = 0  # 0: not looked at yet
         server.reactor.watch(self.descriptor, self._hear)
 
     def reply(self, frame: wire.Frame, descriptors: tuple[int, ...] = ()) -> None:
@@ -159,22 +194,18 @@ class Connection:
 
     def _hear_one(self) -> bool:
         try:
-            received = wire.receive(self._channel)
+            frame = wire.receive_alone(self._channel)
         except BlockingIOError:
             return False
         except msgspec.MsgspecError as error:
-            self._server.log.warning("bad_frame", pid=self.pid, session=self.session)
+            self._server.log.warning("bad_frame", pid=self.peer.pid, session=self.session)
             self.refuse(Rejected(f"that frame is none of ours: {error}"))
             return False
         except OSError:
-            received = None
-        if received is None:
+            frame = None
+        if frame is None:
             self.end()
             return False
-        frame, descriptors = received
-        for descriptor in descriptors:  # nobody is asked for any
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
         self._answer(frame)
         return True
 
@@ -182,18 +213,25 @@ class Connection:
         try:
             if isinstance(frame, wire.Hello):
                 self._greet(frame)
-            elif not self._greeted:
+            elif not self.greeted:
                 self.refuse(Rejected("the first frame must be Hello"))
+            elif isinstance(frame, wire.OWNERS_ONLY) and not self._is_owner:
+                what = type(frame).__name__
+                raise NotPermitted(f"{what} is for the user who started this broker, and root")
             else:
                 self.reply(self._server.desk.carry_out(frame))
         except GantryError as error:
-            if self._greeted:
+            if self.greeted:
                 self.reply(_refusal(error))
             else:
                 self.refuse(error)
 
+    @property
+    def _is_owner(self) -> bool:
+        return self._server.access.is_owner(self.peer.uid)
+
     def _greet(self, hello: wire.Hello) -> None:
-        if self._greeted:
+        if self.greeted:
             self.refuse(Rejected("a connection has one session"))
             return
         if hello.fingerprint != layout.FINGERPRINT:
@@ -201,9 +239,12 @@ class Connection:
                 "the broker runs another version of gantrymq: restart it and the application with"
                 " the same one"
             )
-        welcome, descriptors = self._server.desk.attach(hello, self.pid)
-        self._greeted = True
+        if hello.kind == "look":
+            self._server.require_room_for_look()
+        welcome, descriptors = self._server.desk.attach(hello, self.peer)
+        self.greeted = True
         self.session = welcome.session
+        self._server.heard_of(self)
         self.reply(welcome, descriptors)
 
 

@@ -13,6 +13,7 @@ from shm.codes import Role
 from shm.errors import BrokerGone, Rejected
 
 if TYPE_CHECKING:
+    from brokerd.access import Peer
     from brokerd.broker import Broker
     from brokerd.sessions import SessionRecord
     from shm.board import TopicSlot
@@ -34,7 +35,6 @@ class SessionDesk:
         stop: Callable[[str], None],
         pids: Callable[[], dict[str, int]],
     ) -> None:
-        self.connections_max = broker.configuration.settings.sessions_max
         #: True once nobody may attach any more.
         self.closed = False
         self._broker = broker
@@ -43,7 +43,7 @@ class SessionDesk:
         self._stop = stop
         self._pids = pids
 
-    def attach(self, hello: wire.Hello, pid: int) -> tuple[wire.Welcome, tuple[int, ...]]:
+    def attach(self, hello: wire.Hello, peer: Peer) -> tuple[wire.Welcome, tuple[int, ...]]:
         """Open a session and tell the agents."""
         if self.closed:
             raise BrokerGone("the broker is stopping: try again when it has been started")
@@ -52,10 +52,10 @@ class SessionDesk:
         if hello.kind == "look":
             look = wire.Welcome(0, broker.life.epoch, broker.board.name, store, 0, (0, 0, 0, 0))
             return look, ()
-        record = broker.sessions.open(hello, pid)
+        record = broker.sessions.open(hello, peer)
         self._tell_all(record.added(), record)
         self._count_sessions()
-        self._log.debug("attached", session=record.session, pid=pid)
+        self._log.debug("attached", session=record.session, pid=peer.pid)
         bells = broker.env.bells
         descriptors = (
             *record.descriptors,

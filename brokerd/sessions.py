@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from brokerd.access import DESCRIPTORS_KEPT, Peer, is_reserved
 from shm import layout, limits, wire
 from shm.arena import ArenaPlan, create_arena, map_arena, plan_arena
 from shm.bell import EventBell
@@ -23,12 +24,17 @@ class SessionRecord:
     """A session as the supervisor keeps it; it owns the descriptors."""
 
     session: int
-    pid: int
+    peer: Peer
     plan: ArenaPlan
     arena_descriptor: int
     bell: EventBell
     producer: bytes
     groups: bool
+
+    @property
+    def pid(self) -> int:
+        """The process that attached."""
+        return self.peer.pid
 
     @property
     def is_open(self) -> bool:
@@ -54,13 +60,15 @@ class SessionRecord:
 
 
 class Sessions:
-    """All sessions of this life of the broker."""
+    """All sessions of this life of the broker.
+
+    `memory_max` and `count_max` hold for each uid: what one takes is not missing to another.
+    """
 
     def __init__(self, epoch: int, memory_max: int, count_max: int) -> None:
         self._epoch = epoch
         self._memory_max = memory_max
         self._count_max = count_max
-        self._memory = 0
         self._next = 1
         self._open: dict[int, SessionRecord] = {}
 
@@ -74,42 +82,42 @@ class Sessions:
         """A session that is attached."""
         return self._open.get(session)
 
-    def open(self, hello: wire.Hello, pid: int) -> SessionRecord:
+    def open(self, hello: wire.Hello, peer: Peer) -> SessionRecord:
         """Make a session's memory. Raises Rejected, or Unavailable where a limit is reached."""
         plan = _plan(hello)
-        if len(self._open) >= self._count_max:
+        self._require_room(plan, peer.uid)
+        if hello.producer and self._is_taken(hello.producer, peer):
+            raise Rejected("another process has a session under this producer's number")
+        session = self._next
+        arena, bell = _make(plan, self._epoch, session)
+        self._next += 1
+        record = SessionRecord(session, peer, plan, arena, bell, hello.producer, hello.groups)
+        self._open[session] = record
+        return record
+
+    def _require_room(self, plan: ArenaPlan, uid: int) -> None:
+        sizes = [record.plan.size for record in self._open.values() if record.peer.uid == uid]
+        if len(sizes) >= self._count_max:
             raise Unavailable(
                 f"{self._count_max} sessions are attached: end some, or raise sessions_max"
             )
-        if self._memory + plan.size > self._memory_max:
+        if sum(sizes) + plan.size > self._memory_max:
             raise Unavailable(
-                f"the sessions' memory is used up ({self._memory} of {self._memory_max} bytes, "
+                f"the sessions' memory is used up ({sum(sizes)} of {self._memory_max} bytes, "
                 f"{plan.size} more were asked for): end some, or raise session_memory_max"
             )
-        if hello.producer and self._is_taken(hello.producer, pid):
-            raise Rejected("another process has a session under this producer's number")
-        session = self._next
-        self._next += 1
-        arena = create_arena(plan, self._epoch, session)
-        try:
-            bell = EventBell()
-        except BaseException:
-            os.close(arena)
-            raise
-        record = SessionRecord(session, pid, plan, arena, bell, hello.producer, hello.groups)
-        self._open[session] = record
-        self._memory += plan.size
-        return record
 
-    def _is_taken(self, producer: bytes, pid: int) -> bool:
+    def _is_taken(self, producer: bytes, peer: Peer) -> bool:
         """One process may replace its session; nobody else may send in its name."""
-        return any(r.producer == producer and r.pid != pid for r in self._open.values())
+        return any(
+            record.producer == producer and not record.peer.is_same_process(peer)
+            for record in self._open.values()
+        )
 
     def close(self, session: int) -> SessionRecord | None:
         """Forget a session; whoever has mapped its memory may go on writing where nobody reads."""
         record = self._open.pop(session, None)
         if record is not None:
-            self._memory -= record.plan.size
             os.close(record.arena_descriptor)
             record.arena_descriptor = -1
             record.bell.close()
@@ -120,6 +128,26 @@ class Sessions:
         arena = map_arena(record.arena_descriptor, record.plan.size)
         arena[layout.ARENA_EVICTED] = 1
         record.bell.ring()
+
+
+def _make(plan: ArenaPlan, epoch: int, session: int) -> tuple[int, EventBell]:
+    """Memory and bell of a session. Raises Unavailable where the system gives none."""
+    why = f"only {DESCRIPTORS_KEPT} descriptors are left"
+    bell = None
+    try:
+        bell = EventBell()
+        arena = create_arena(plan, epoch, session)
+        if not is_reserved(arena):
+            return arena, bell
+        os.close(arena)
+    except OSError as error:
+        why = error.strerror or str(error)
+    if bell is not None:
+        bell.close()
+    raise Unavailable(
+        f"no room for another session ({why}): end some, or raise the broker's limits (LimitNOFILE,"
+        " memory)"
+    )
 
 
 def _plan(hello: wire.Hello) -> ArenaPlan:

@@ -78,6 +78,7 @@ class Supervisor:
             crew.outbox.flush()
         self._watchdog.look(now_ns)
         self._notice_failure()
+        self._control.look(now_ns)
         self._textfile.write_if_due(now_ns)
         if self._stopping:
             return work + self._advance_stop(now_ns)

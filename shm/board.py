@@ -6,6 +6,7 @@ hangs. Loads neither numpy nor numba: agents take `board.array()` for their kern
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from dataclasses import dataclass
@@ -152,13 +153,22 @@ def format_board(memory: memoryview, **constants: Unpack[BoardConstants]) -> Non
 
 
 def create_region(name: str, size: int) -> memoryview:
-    """Make and map a named region with memory behind it: a full /dev/shm is an error here."""
+    """Make and map a named region with memory behind it, so that no use of it can fail later.
+
+    Raises OSError if /dev/shm is too small or full.
+    """
     region = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=size)
     try:
         os.posix_fallocate(region.fd, 0, size)
         return memoryview(mmap.mmap(region.fd, size))
-    except BaseException:
+    except BaseException as error:
         region.unlink()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.ENOMEM):
+            raise OSError(
+                error.errno,
+                f"no room for the board: it takes {size} bytes of /dev/shm. Free some there, make"
+                " it larger (mount -o remount,size=...), or lower topics_max and board_queues_max",
+            ) from error
         raise
     finally:
         region.close_fd()

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from shm.packed import decode_packed
+
 
 class ConsumeFrom(IntEnum):
     """Where a group begins in a queue that it has no offset for."""
@@ -137,9 +139,9 @@ def encode(body: Request | Notice) -> bytes:
 
 def decode_request(data: bytes) -> AnyRequest:
     """A request. Raises msgspec.DecodeError or its ValidationError if it is none."""
-    return _REQUESTS.decode(data)
+    return decode_packed(_REQUESTS, data)
 
 
 def decode_notice(data: bytes) -> AnyNotice:
     """A notice. Raises msgspec.DecodeError or its ValidationError if it is none."""
-    return _NOTICES.decode(data)
+    return decode_packed(_NOTICES, data)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from shm import errors
+from shm.packed import decode_packed
 
 FRAME_BYTES_MAX: Final = 64 * 1024
 DESCRIPTORS_MAX: Final = 8
@@ -75,6 +76,10 @@ class ShowSessions(Frame, frozen=True):
 
 class StopBroker(Frame, frozen=True):
     """Asks for a clean stop (owner only)."""
+
+
+#: Only the broker's owner may send these: they end it, change what all see, or tell of others.
+OWNERS_ONLY: Final = (CreateTopic, DeleteTopic, ShowSettings, ShowSessions, StopBroker)
 
 
 # supervisor -> client -------------------------------------------------------------------------
@@ -205,7 +210,7 @@ def encode(frame: Frame) -> bytes:
 
 def decode(data: bytes) -> AnyFrame:
     """A frame. Raises msgspec.DecodeError or ValidationError if it is none."""
-    return _DECODER.decode(data)
+    return decode_packed(_DECODER, data)
 
 
 def send(channel: socket.socket, frame: Frame, descriptors: tuple[int, ...] = ()) -> None:
@@ -220,20 +225,35 @@ def send(channel: socket.socket, frame: Frame, descriptors: tuple[int, ...] = ()
 
 
 def receive(channel: socket.socket) -> tuple[AnyFrame, list[int]] | None:
-    """The next frame and its descriptors, which the caller owns; None at the end of the stream."""
+    """The next frame and its descriptors, which the caller owns; None at the end of the stream.
+
+    Raises msgspec.DecodeError for what is no frame, or too long for one.
+    """
     # Not socket.recv_fds, which drops its flags: the descriptors would be inherited by programs.
-    data, ancillary, _flags, _address = channel.recvmsg(
+    data, ancillary, flags, _address = channel.recvmsg(
         FRAME_BYTES_MAX, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
     )
     descriptors = _descriptors_in(ancillary)
-    if not data:
-        return None
     try:
-        return decode(data), descriptors
+        # A packet of no bytes looks as the end does, but for what came beside it.
+        return (_whole(data, flags), descriptors) if data or ancillary else None
     except BaseException:
         for descriptor in descriptors:
             os.close(descriptor)
         raise
+
+
+def receive_alone(channel: socket.socket) -> AnyFrame | None:
+    """`receive` from somebody who has no descriptors to give: none comes into this process."""
+    # Without room for them the kernel drops them.
+    data, _ancillary, flags, _address = channel.recvmsg(FRAME_BYTES_MAX)
+    return _whole(data, flags) if data else None
+
+
+def _whole(data: bytes, flags: int) -> AnyFrame:
+    if flags & socket.MSG_TRUNC:
+        raise msgspec.DecodeError(f"more than {FRAME_BYTES_MAX} bytes")
+    return decode(data)
 
 
 def _descriptors_in(ancillary: list[tuple[int, int, bytes]]) -> list[int]:

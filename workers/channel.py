@@ -193,6 +193,7 @@ class EpollWaiter:
         for bell in bells:
             # Edge-triggered: each ring wakes once, and nothing has to be read to clear it.
             self._epoll.register(bell.fileno(), select.EPOLLIN | select.EPOLLET)
+        self._bells = bells
         self._channels = {channel.fileno() for channel in channels}
         for descriptor in self._channels:
             self._epoll.register(descriptor, select.EPOLLIN)
@@ -209,6 +210,10 @@ class EpollWaiter:
         else:
             events = self._epoll.poll(timeout_ns / 1e9, EVENTS_MAX)
         self.heard = False
+        if not events:
+            # A bell whose counter a client has filled rings no more until it is cleared.
+            for bell in self._bells:
+                bell.clear()
         for descriptor, _mask in events:
             if descriptor in self._channels:
                 self.heard = True

@@ -18,6 +18,7 @@ from shm.board import Board
 from shm.clock import Clock
 from shm.codes import AgentState, Role
 from shm.controllane import BrokenLane
+from shm.errors import Incompatible
 from shm.storage import Storage
 from workers.agent import IDLE_NS
 from workers.failure import declare_failed
@@ -31,6 +32,8 @@ from workers.session import Attached, Session, SessionTable
 REQUESTS_PER_CYCLE: Final = 256
 #: Requests between two looks for others that wait for the processor.
 POLITE: Final = 8
+#: How much of a fault a session is told.
+FAULT_CHARACTERS: Final = 300
 SYNC_NS: Final = 1_000_000_000
 EXPORT_NS: Final = 5_000_000_000  # CQ-30
 DISK_RETRY_NS: Final = 100_000_000
@@ -232,7 +235,8 @@ class Groups:
         fault = self._fault_of(session, request)
         if fault:
             self.reports.refuse(1)
-            peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", fault))
+            text = fault[:FAULT_CHARACTERS]  # it may quote all that the request has room for
+            peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", text))
             return
         self.membership.join(session, request)
         self._sessions.note("debug", wire.GROUP_JOINED, group=request.group)
@@ -305,7 +309,7 @@ class Groups:
                 if peer.lane.wants_bell:
                     peer.session.bell.ring()
                 told += 1
-        except BrokenLane as error:
+        except (BrokenLane, Incompatible) as error:
             self._cut_off(peer, f"groups lane: {error}")
         return told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from shm import jit
 from tests.support.tree import ROOT
 
 #: Uses a number of shm/layout.py in a kernel of shm/kernels/, and says how many were compiled.
@@ -72,6 +74,20 @@ def test_a_second_process_loads_what_the_first_compiled(copy: Path) -> None:
     assert first[:2] == second[:2]
     assert (first[2], second[2]) == (1, 0)
     assert os.stat(first[1]).st_mode & 0o777 == 0o700
+
+
+def test_machine_code_of_another_user_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who can put a file there could run anything in every process."""
+    code = b"code of whoever made the file"
+    path = tmp_path / "kernels"
+    path.write_bytes(hashlib.sha256(code).digest() + code)
+    monkeypatch.setattr(jit, "cache_directory", lambda: tmp_path)
+    assert jit._read_code() == code
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert jit._read_code() is None
 
 
 def test_a_moved_field_is_seen_by_kernels_that_did_not_change(copy: Path) -> None:

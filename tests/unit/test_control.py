@@ -3,124 +3,24 @@
 from __future__ import annotations
 
 import fcntl
-import gc
-import io
 import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from brokerd import config, epoch
-from brokerd.agents import CONSTRUCTORS, AgentEnv
-from brokerd.broker import Broker, make_directories
-from brokerd.control import ControlServer
-from brokerd.log import Log
-from brokerd.metadata import Metadata
-from brokerd.notify import ServiceManager
-from brokerd.sessions import Sessions
-from brokerd.supervisor import Supervisor
-from clients.home import connect, run_of, store_of
+from clients.home import run_of
 from shm import layout, wire
 from shm.arena import check_header, map_arena, plan_arena
-from shm.bell import EventBell
-from shm.board import unlink_board
-from shm.clock import SystemClock
-from shm.storage import PosixStorage
-from tests.unit.test_metadata import Found
-from workers.agent import Bells
-
-
-class Door:
-    """A broker without agents behind its control socket, driven by hand."""
-
-    def __init__(self, home: Path, **given: object) -> None:
-        make_directories(home)
-        configuration = config.load(None, {"profile": "temporary", **given}, {})
-        storage, clock = PosixStorage(str(store_of(home))), SystemClock()
-        life, configuration = epoch.begin(storage, configuration)
-        settings = configuration.settings
-        self.home = home
-        self.board = epoch.create_board(home, life, settings, clock.wall_ms())
-        metadata = Metadata(storage, settings, clock)
-        metadata.publish(self.board, Found())
-        bells = Bells(*(EventBell() for _ in CONSTRUCTORS))
-        env = AgentEnv(storage, clock, self.board, bells, settings)
-        sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
-        log = Log("error", io.StringIO())
-        self.broker = Broker(
-            home, configuration, log, -1, life, self.board, metadata, sessions, env
-        )
-        self.supervisor = Supervisor(self.broker, ServiceManager(""))
-        self.server = ControlServer(home, self.supervisor.reactor, self.supervisor.desk, log)
-        self.server.listen()
-
-    def turn(self) -> None:
-        """Let the broker do all that is ready."""
-        while self.supervisor.reactor.poll():
-            pass
-
-    def connect(self) -> socket.socket:
-        return connect(self.home, 5.0)
-
-    def ask(
-        self, channel: socket.socket, frame: wire.Frame
-    ) -> tuple[wire.AnyFrame, list[int]] | None:
-        wire.send(channel, frame)
-        self.turn()
-        return wire.receive(channel)
-
-    def attach(self, channel: socket.socket, **fields: object) -> wire.Welcome:
-        hello = wire.Hello(os.getpid(), layout.FINGERPRINT, **fields)  # type: ignore[arg-type]
-        answer = self.ask(channel, hello)
-        assert answer is not None
-        for descriptor in answer[1]:
-            os.close(descriptor)
-        assert isinstance(answer[0], wire.Welcome), answer
-        return answer[0]
-
-    def sessions(self) -> int:
-        self.turn()
-        return self.board.half(layout.BOARD_SESSION_COUNT)
-
-    def close(self) -> None:
-        self.server.close()
-        self.supervisor.close()
-        for bell in self.broker.bells:
-            bell.close()
-        unlink_board(self.board.name)
-
-
-@contextmanager
-def opened(home: Path, **given: object) -> Iterator[Door]:
-    door = Door(home, **given)
-    try:
-        yield door
-    finally:
-        door.close()
+from tests.support.door import Door, descriptors, error_of, opened
 
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
     with opened(tmp_path / "home") as door:
         yield door
-
-
-def error_of(answer: tuple[wire.AnyFrame, list[int]] | None) -> str:
-    assert answer is not None
-    assert isinstance(answer[0], wire.Refused), answer
-    return answer[0].error
-
-
-def descriptors() -> int:
-    """How many are open, without those that only a cycle of an earlier test still holds."""
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_attaching_gives_memory_of_ones_own(door: Door) -> None:
@@ -303,49 +203,3 @@ def test_a_client_that_does_not_read_loses_its_connection(door: Door) -> None:
             door.turn()
         assert door.sessions() == 1
         assert isinstance(door.ask(good, wire.ShowSettings())[0], wire.Settings)  # type: ignore[index]
-
-
-@pytest.fixture(scope="module")
-def lasting_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    with opened(tmp_path_factory.mktemp("door") / "home") as door:
-        yield door
-
-
-frames = st.one_of(
-    st.binary(max_size=200),
-    st.builds(lambda name: wire.encode(wire.OpenTopic(name)), st.text(max_size=300)),
-    st.builds(
-        lambda name, queues, level: wire.encode(wire.CreateTopic(name, queues, level)),
-        st.text(max_size=300),
-        st.integers(-(2**62), 2**62),
-        st.text(max_size=9),
-    ),
-    st.builds(lambda name: wire.encode(wire.DeleteTopic(name)), st.text(max_size=300)),
-    st.builds(
-        lambda producer, up: wire.encode(
-            wire.Hello(1, layout.FINGERPRINT, "client", producer, up_bytes=up)
-        ),
-        st.binary(max_size=20),
-        st.integers(-(2**62), 2**62),
-    ),
-)
-
-
-@given(sent=st.lists(frames, max_size=5), greeted=st.booleans())
-def test_whatever_a_client_sends_the_broker_goes_on(
-    lasting_door: Door, sent: list[bytes], greeted: bool
-) -> None:
-    with lasting_door.connect() as channel:
-        if greeted:
-            lasting_door.attach(channel)
-        for data in sent:
-            if data:
-                try:
-                    channel.send(data)
-                except BrokenPipeError:
-                    break
-            lasting_door.turn()
-    with lasting_door.connect() as other:
-        lasting_door.attach(other)
-        assert lasting_door.sessions() == 1
-    assert lasting_door.sessions() == 0

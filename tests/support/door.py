@@ -1,0 +1,120 @@
+"""A broker without agents behind its control socket, driven by hand."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from brokerd import config, epoch
+from brokerd.access import Access
+from brokerd.agents import CONSTRUCTORS, AgentEnv
+from brokerd.broker import Broker, make_directories
+from brokerd.control import ControlServer
+from brokerd.log import Log
+from brokerd.metadata import Metadata
+from brokerd.notify import ServiceManager
+from brokerd.sessions import Sessions
+from brokerd.supervisor import Supervisor
+from clients.home import connect, store_of
+from shm import layout, wire
+from shm.bell import EventBell
+from shm.board import unlink_board
+from shm.clock import SystemClock
+from shm.storage import PosixStorage
+from tests.unit.test_metadata import Found
+from workers.agent import Bells
+
+
+class Door:
+    """A broker without agents behind its control socket, driven by hand."""
+
+    def __init__(self, home: Path, access: Access | None = None, **given: object) -> None:
+        make_directories(home)
+        configuration = config.load(None, {"profile": "temporary", **given}, {})
+        storage, clock = PosixStorage(str(store_of(home))), SystemClock()
+        life, configuration = epoch.begin(storage, configuration)
+        settings = configuration.settings
+        self.home = home
+        self.board = epoch.create_board(home, life, settings, clock.wall_ms())
+        metadata = Metadata(storage, settings, clock)
+        metadata.publish(self.board, Found())
+        bells = Bells(*(EventBell() for _ in CONSTRUCTORS))
+        env = AgentEnv(storage, clock, self.board, bells, settings)
+        sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
+        self.log = io.StringIO()
+        log = Log("warning", self.log)
+        self.broker = Broker(
+            home, configuration, log, -1, life, self.board, metadata, sessions, env
+        )
+        self.supervisor = Supervisor(self.broker, ServiceManager(""))
+        reactor, desk = self.supervisor.reactor, self.supervisor.desk
+        self.server = ControlServer(home, reactor, desk, log, access)
+        self.server.listen()
+
+    def turn(self) -> None:
+        """Let the broker do all that is ready."""
+        while self.supervisor.reactor.poll():
+            pass
+
+    def connect(self) -> socket.socket:
+        """A client's end, which has said nothing yet."""
+        return connect(self.home, 5.0)
+
+    def ask(
+        self, channel: socket.socket, frame: wire.Frame
+    ) -> tuple[wire.AnyFrame, list[int]] | None:
+        """Send a frame and return the answer; None if the connection was ended instead."""
+        wire.send(channel, frame)
+        self.turn()
+        return wire.receive(channel)
+
+    def attach(self, channel: socket.socket, **fields: object) -> wire.Welcome:
+        """Say Hello; the descriptors that come with the answer are closed."""
+        hello = wire.Hello(os.getpid(), layout.FINGERPRINT, **fields)  # type: ignore[arg-type]
+        answer = self.ask(channel, hello)
+        assert answer is not None
+        for descriptor in answer[1]:
+            os.close(descriptor)
+        assert isinstance(answer[0], wire.Welcome), answer
+        return answer[0]
+
+    def sessions(self) -> int:
+        """How many are attached, once all that is ready is done."""
+        self.turn()
+        return self.board.half(layout.BOARD_SESSION_COUNT)
+
+    def close(self) -> None:
+        """End everything."""
+        self.server.close()
+        self.supervisor.close()
+        for bell in self.broker.bells:
+            bell.close()
+        unlink_board(self.board.name)
+
+
+@contextmanager
+def opened(home: Path, access: Access | None = None, **given: object) -> Iterator[Door]:
+    """One that leaves nothing behind."""
+    door = Door(home, access, **given)
+    try:
+        yield door
+    finally:
+        door.close()
+
+
+def error_of(answer: tuple[wire.AnyFrame, list[int]] | None) -> str:
+    """Name of the error of a refusal."""
+    assert answer is not None
+    assert isinstance(answer[0], wire.Refused), answer
+    return answer[0].error
+
+
+def descriptors() -> int:
+    """How many are open, without those that only a cycle of an earlier test still holds."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,106 @@
+"""What other users may do with a broker's files and memory, and what clients with its bells."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clients.home import read_board_file, run_of, store_of
+from clients.producer import Producer
+from gantrymq.temporary import Broker
+from shm.codes import ExitCode
+from tests.support import otherselves
+from tests.support.adversary import Hand, Victim
+from tests.support.otherselves import become_nobody, is_root
+from tests.support.watchdog import PATIENCE_S
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    before = os.umask(0)  # the most careless one to start a broker with
+    try:
+        started = Broker.temporary(profile="standard", flush_interval_commit_log=10)
+    finally:
+        os.umask(before)
+    with started, Producer(started.home, timeout=PATIENCE_S) as producer:
+        producer.send("orders", b"x", keys=["k"], durability="durable")
+        yield started
+
+
+def belongings(broker: Broker) -> list[Path]:
+    """All of store and run directory, and the board."""
+    inside = [path for root in (store_of(broker.home), run_of(broker.home)) for path in walk(root)]
+    return [*inside, Path("/dev/shm") / read_board_file(broker.home)["board"][1:]]
+
+
+def walk(root: Path) -> list[Path]:
+    return [root, *sorted(root.rglob("*"))]
+
+
+def test_everything_belongs_to_the_owner_alone(broker: Broker) -> None:
+    found = belongings(broker)
+    names = {path.name for path in found}
+    assert {"commitlog", "topics.json", "ledger", "control.sock", "board", "lock"} <= names
+    wanted = {True: 0o700, False: 0o600}
+    modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in found}
+    assert {p: oct(m) for p, m in modes.items() if m != wanted[p.is_dir()]} == {}
+    assert {path.lstat().st_uid for path in found} == {os.geteuid()}
+
+
+def test_another_user_opens_none_of_it(broker: Broker) -> None:
+    """Tried with a second uid by root; nobody else can be somebody else, and looks at rights."""
+    found = belongings(broker)
+    pids = [broker.process.pid]
+    if not is_root():
+        roots = [store_of(broker.home), run_of(broker.home)]
+        assert [root for root in roots if root.stat().st_mode & 0o077] == []
+        return
+
+    def work() -> None:
+        become_nobody()
+        for path in [*found, *(Path(f"/proc/{pid}/mem") for pid in pids)]:
+            with pytest.raises(PermissionError):
+                os.open(path, os.O_RDONLY)
+            with pytest.raises((PermissionError, IsADirectoryError)):
+                os.open(path, os.O_WRONLY)
+        for pid in pids:
+            with pytest.raises(PermissionError):
+                os.listdir(f"/proc/{pid}/fd")
+
+    broker.home.chmod(0o755)
+    assert Victim(work).end() == 0
+
+
+def test_a_client_that_fills_the_bells_delays_others_and_no_more(broker: Broker) -> None:
+    """Bells only wake: agents look by themselves, and clear a bell that rings no more."""
+    with Producer(broker.home, timeout=PATIENCE_S) as producer:
+        producer.send("orders", b"before")
+        hand = Hand(broker.home)
+        for bell in (hand.session.writer_bell, hand.session.groups_bell):
+            bell.clear()
+            os.eventfd_write(bell.fileno(), 2**64 - 2)
+        receipts = [producer.send("orders", b"after %d" % number) for number in range(3)]
+        hand.close()
+    assert len({(r.message_queue, r.queue_offset) for r in receipts}) == 3
+
+
+def test_serve_without_room_for_the_board_says_so(tmp_path: Path) -> None:
+    """F8: exit code 74, what to do on standard error, nothing left; with less it starts."""
+
+    def small_shared_memory() -> None:
+        otherselves.enter_namespaces()
+        otherselves.mount("tmpfs", "/dev/shm", "size=64k")
+
+    command = [sys.executable, "-P", "-m", "gantrymq", "serve", "--home", str(tmp_path / "home")]
+    done = subprocess.run(
+        command, preexec_fn=small_shared_memory, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == ExitCode.IO_ERROR, done.stderr
+    assert "lower topics_max" in done.stderr
+    assert not (run_of(tmp_path / "home") / "board").exists()
