@@ -64,7 +64,7 @@ class Interop:
 
     def run(self) -> int:
         """Run what is chosen and not accepted yet; how many were refused."""
-        before = len(self._todo())
+        before = len(self.todo())
         refused = 0
         for version in self.versions:
             checker = Checker(self.runner, version, self.folder / version)
@@ -72,13 +72,14 @@ class Interop:
             for trial in TRIALS:
                 refused += self._run_trial(trial, checker, before)
             for leg in interop_goes_on.LEGS:
-                if (leg.row, version) in self._todo():
+                if (leg.row, version) in self.todo():
                     with self._told(leg.row, version, before) as told:
                         told.said = interop_goes_on.run(leg, checker, self._log(checker))
                     refused += not told.accepted
         return refused
 
-    def _todo(self) -> list[tuple[Row, str]]:
+    def todo(self) -> list[tuple[Row, str]]:
+        """Rows that are chosen and not accepted yet, each with its version."""
         accepted = {(o.row, o.version) for o in self.outcomes if o.accepted}
         return [
             (row, version)
@@ -89,7 +90,7 @@ class Interop:
         ]
 
     def _run_trial(self, trial: Trial, checker: Checker, count: int) -> int:
-        todo = self._todo()
+        todo = self.todo()
         steps = [
             (step, row)
             for step, row in zip(trial.steps, trial.rows, strict=True)

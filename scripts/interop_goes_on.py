@@ -86,6 +86,8 @@ def run(leg: Leg, checker: Checker, log: Path) -> str:
         else:
             broker.stop()
         kept = _config_of(store)
+        if not leg.we_are_killed and kept.keys() != _CONFIG.keys():
+            raise Refused(f"config/ of ours holds {sorted(kept)} only")
         checker.go_on(store, (THEIRS, TOPIC), log, killed=leg.it_is_killed)
         _require_kept(kept, _config_of(store), rewritten=not leg.it_is_killed)
         lines = checker.compare_dumps(store, log.with_suffix(".dump.log"))
