@@ -22,7 +22,7 @@ bench: setup  ## the table of the README, peers and floors in the same run
 	@$(RUN) -m bench
 
 interop: setup  ## a real RocketMQ takes over a store of ours and goes on
-	@$(RUN) scripts/interop.py
+	@$(RUN) -m scripts.interop
 
 soak: setup  ## the crash and simulator tests again and again with fresh seeds; ROUNDS=n
 	@$(RUN) scripts/soak.py

@@ -1,9 +1,10 @@
-"""Stores of ours, opened by a real RocketMQ: it must accept, consume and extend them.
+"""Stores of ours, opened by a real RocketMQ of two versions: accepted, consumed, extended.
 
-`make interop` makes each store with a broker of ours and hands it to the checker that the
-environment variable GANTRYMQ_ROCKETMQ names: a directory with a `run.sh` that starts RocketMQ's
-own classes on a copy (`check`: load, recover, compare every record and queue; `serve`: name server,
-broker, consumers and sends). Exit 0: all accepted; 1: something was refused; 77: no checker.
+`make interop` makes each store with brokers of ours and hands it to the checker that the
+environment variable GANTRYMQ_ROCKETMQ names: a directory with a `run.sh` that starts the classes of
+the RocketMQ that ROCKETMQ_VERSION names on a copy (`check`: load, recover, compare every record and
+queue; `serve`: name server, broker, consumers and sends; `dump`). Exit 0: all accepted; 1:
+something was refused; 77: no checker.
 """
 
 from __future__ import annotations
@@ -11,195 +12,160 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gantrymq import Broker, GantryError, Message, Producer
-from scripts import interop_goes_on
+from gantrymq import GantryError
+from scripts import interop_goes_on, interop_table
+from scripts.interop_checker import Checker, Refused
+from scripts.interop_stores import TRIALS, Trial
+from scripts.interop_table import VERSIONS, Outcome, Row
 
 VARIABLE: Final = "GANTRYMQ_ROCKETMQ"
 SKIPPED: Final = 77
-SEGMENT_BYTES: Final = 256 * 1024
-QUEUE_FILE_BYTES: Final = 50 * 20
-SIZES: Final = (
-    *("--commitlog-size", str(SEGMENT_BYTES), "--cq-size", str(QUEUE_FILE_BYTES)),
-    *("--index-slots", "500", "--index-num", "1000"),
-)
-#: The same of a broker of ours.
-SETTINGS: Final = {
-    "mapped_file_size_commit_log": SEGMENT_BYTES,
-    "mapped_file_size_consume_queue": QUEUE_FILE_BYTES,
-    "max_hash_slot_num": 500,
-    "max_index_num": 1000,
-}
-#: RocketMQ then takes a record for valid only with a true checksum trailer (SF-24).
-BINDING: Final = ("-D", "enabledAppendPropCRC=true", "-D", "forceVerifyPropCRC=true")
-#: Every key of every record has to be found.
-INDEX: Final = ("--index", "strict")
-#: SF-123: without this 5.4.0 rebuilds queues from the last ten segments only.
-WHOLE_LOG: Final = ("-D", "commitLogRecoverMaxNum=100000")
+README: Final = Path(__file__).resolve().parent.parent / "README.md"
+_CLEAR_LINE: Final = "\r\x1b[K"
+#: What says that a store is refused, by RocketMQ or by us.
+_REFUSALS: Final = (Refused, GantryError, OSError, subprocess.SubprocessError)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One store and what RocketMQ has to do with it."""
-
-    name: str
-    make: Callable[[Broker], None]
-    checks: tuple[tuple[str, ...], ...]
-    #: Changes the store's files before RocketMQ sees them.
-    alter: Callable[[Path], None] | None = None
+def all_rows() -> list[Row]:
+    """Rows of the table, in order."""
+    return [row for trial in TRIALS for row in trial.rows] + [
+        leg.row for leg in interop_goes_on.LEGS
+    ]
 
 
-# ----------------------------------------------------------------------------------------- stores
+def _names(name: str, row: Row) -> bool:
+    """Whether a word of the command line chooses a row: the store's name, or a part of some."""
+    exact = any(name == other.store for other in all_rows())
+    return name == row.store if exact else name in row.store
 
 
-def send_mixed(broker: Broker) -> None:
-    """Three topics, tags and keys not only ASCII, bodies of 1 B to 100 KiB; many files."""
-    with Producer(broker.home) as producer:
-        for number in range(900):
-            topic = ("orders", "audit-2026", "a%b|c")[number % 3]
-            size = 100 * 1024 if number % 300 == 7 else 1 + number * 37 % 3000
-            producer.send_async(
-                Message(
-                    topic,
-                    bytes([number % 251]) * size,
-                    tag=(None, "paid", "refunded", "übergabe")[number % 4],
-                    keys=(f"k{number}", f"group{number % 10}") if number % 2 else (),
-                    properties={"region": "eu", "größe": str(size)} if number % 5 == 0 else {},
-                )
-            )
-        producer.flush()
+@dataclass
+class Interop:
+    """One run: what was chosen, what came of it, and of runs before it."""
+
+    runner: Path
+    names: list[str]
+    versions: list[str]
+    folder: Path
+    outcomes: list[Outcome] = field(default_factory=list)
+    keep: Path | None = None
+    done: int = 0
+
+    def run(self) -> int:
+        """Run what is chosen and not accepted yet; how many were refused."""
+        before = len(self.todo())
+        refused = 0
+        for version in self.versions:
+            checker = Checker(self.runner, version, self.folder / version)
+            checker.folder.mkdir()
+            for trial in TRIALS:
+                refused += self._run_trial(trial, checker, before)
+            for leg in interop_goes_on.LEGS:
+                if (leg.row, version) in self.todo():
+                    with self._told(leg.row, version, before) as told:
+                        told.said = interop_goes_on.run(leg, checker, self._log(checker))
+                    refused += not told.accepted
+        return refused
+
+    def todo(self) -> list[tuple[Row, str]]:
+        """Rows that are chosen and not accepted yet, each with its version."""
+        accepted = {(o.row, o.version) for o in self.outcomes if o.accepted}
+        return [
+            (row, version)
+            for version in self.versions
+            for row in all_rows()
+            if not self.names or any(_names(name, row) for name in self.names)
+            if (row, version) not in accepted
+        ]
+
+    def _run_trial(self, trial: Trial, checker: Checker, count: int) -> int:
+        todo = self.todo()
+        steps = [
+            (step, row)
+            for step, row in zip(trial.steps, trial.rows, strict=True)
+            if (row, checker.version) in todo
+        ]
+        if not steps:
+            return 0
+        refused = 0
+        try:
+            with trial.made(checker) as store:
+                for step, row in steps:
+                    with self._told(row, checker.version, count) as told:
+                        told.said = step.run(checker, store, self._log(checker))
+                    refused += not told.accepted
+        except _REFUSALS as error:  # the store could not be made
+            _, row = steps[0]
+            with self._told(row, checker.version, count):
+                raise Refused(str(error)) from error
+            refused += 1
+        return refused
+
+    def _log(self, checker: Checker) -> Path:
+        return checker.folder / f"{self.done:02d}.log"
+
+    @contextmanager
+    def _told(self, row: Row, version: str, count: int) -> Iterator[_Told]:
+        told = _Told()
+        started = time.monotonic()
+        with ticking(f"interop: {self.done + 1}/{count} {version} {row.store}: {row.did}"):
+            try:
+                yield told
+            except _REFUSALS as error:
+                told.accepted, told.said = False, f"{error}"
+        seconds = round(time.monotonic() - started, 1)
+        outcome = Outcome(row.store, row.did, version, told.accepted, seconds, told.said)
+        same = (row, version)
+        self.outcomes = [o for o in self.outcomes if (o.row, o.version) != same] + [outcome]
+        self.done += 1
+        if self.keep:
+            interop_table.save(self.keep, self.outcomes)
+        verdict = "accepted" if told.accepted else "REFUSED"
+        print(f"{version} {row.store}: {row.did}: {verdict} after {seconds} s: {told.said}",
+              file=sys.stderr, flush=True)  # fmt: skip
 
 
-def send_durable(broker: Broker) -> None:
-    """Durable sends and batches, two sessions side by side."""
-    with Producer(broker.home, durability="durable") as first, Producer(broker.home) as second:
-        for number in range(60):
-            first.send("orders", b"durable %d" % number, tag="paid", keys=(f"d{number}",))
-            members = [
-                Message("batches", b"%d/%d " % (number, i) * 200, tag=f"t{i % 3}")
-                for i in range(1 + number % 15)
-            ]
-            second.send_batch(members)
-            second.send_oneway("orders", b"written %d" % number)
-        second.flush()
+@dataclass
+class _Told:
+    """What came of a step."""
 
-
-def send_fitting(broker: Broker) -> None:
-    """Records that would leave 7 bytes of their segment (so they roll), 8, 9 and more (SF-20)."""
-    with Producer(broker.home) as producer:
-        for left_over in (*range(7, 17), 28, 99):
-            start = producer.send("edges", b"x", queue_id=0)
-            first = int(start.offset_msg_id[16:], 16)
-            probe = producer.send("edges", b"y", queue_id=0)
-            record = int(probe.offset_msg_id[16:], 16) - first
-            position = int(probe.offset_msg_id[16:], 16) + record
-            left = SEGMENT_BYTES - position % SEGMENT_BYTES
-            bare = record - len(b"y")
-            producer.send("edges", b"z" * (left - left_over - bare), queue_id=0)
-            producer.send("edges", b"behind", queue_id=0)
-
-
-def send_through_restarts(broker: Broker) -> None:
-    """A clean stop, then a kill, with messages before, between and after."""
-    send_mixed(broker)
-    broker.stop()
-    broker.start()
-    send_durable(broker)
-    broker.process.send_signal(signal.SIGKILL)
-    broker.process.wait()
-    broker.start()
-    send_fitting(broker)
-
-
-def send_and_kill(broker: Broker) -> None:
-    """Killed with everything still in memory; RocketMQ recovers it, not we."""
-    send_mixed(broker)
-    broker.process.send_signal(signal.SIGKILL)
-    broker.process.wait()
-
-
-def without_queues(store: Path) -> None:
-    """What is derived may go: RocketMQ builds queues and index from our log alone (SF-111)."""
-    shutil.rmtree(store / "consumequeue")
-    shutil.rmtree(store / "index")  # or the last message is indexed twice (SF-120)
-
-
-TRIALS: Final = (
-    Trial("mixed", send_mixed, (("check", *INDEX), ("check", *INDEX, *BINDING), ("serve",))),
-    Trial("durable, batches", send_durable, (("check", *INDEX, *BINDING), ("serve",))),
-    Trial("filler edges", send_fitting, (("check", *INDEX, *BINDING),)),
-    Trial("stopped, killed", send_through_restarts, (("check", *INDEX, *BINDING), ("serve",))),
-    Trial("killed", send_and_kill, (("check", "--abort", "keep"), ("serve",))),
-    Trial(
-        "log alone", send_mixed,
-        (("check", *INDEX, *WHOLE_LOG), ("serve", *WHOLE_LOG)), without_queues,
-    ),
-)  # fmt: skip
-
-
-# ---------------------------------------------------------------------------------------- running
+    accepted: bool = True
+    said: str = ""
 
 
 @contextmanager
-def made(trial: Trial) -> Iterator[Path]:
-    """The store of a trial, its broker stopped (or killed)."""
-    with Broker.temporary(**SETTINGS) as broker:
-        trial.make(broker)
-        broker.stop()
-        store = broker.home / "store"
-        if trial.alter:
-            trial.alter(store)
-        yield store
-
-
-def run_checker(runner: Path, store: Path, check: tuple[str, ...], log: Path) -> tuple[bool, str]:
-    """Run one command of the checker; whether it said OK, and its last word."""
-    command = [str(runner), check[0], str(store), *SIZES, *check[1:]]
-    with log.open("w", encoding="utf-8") as out:
-        done = subprocess.run(
-            command, stdout=out, stderr=subprocess.STDOUT, env=_environment(), check=False
-        )
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    failures = [line for line in lines if line.startswith("FAIL")]
-    said = failures[0] if failures else (lines[-1] if lines else "said nothing")
-    return done.returncode == 0 and not failures, said
-
-
-def run_leg(leg: interop_goes_on.Leg, runner: Path, logs: Path) -> bool:
-    """RocketMQ goes on with a store, then we do, then it checks the outcome."""
-    log = logs / f"{leg.name.replace(' ', '-').replace(',', '').replace(':', '')}.log"
+def ticking(text: str) -> Iterator[None]:
+    """Show on a terminal what is being done, and for how long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
     started = time.monotonic()
-    checker = interop_goes_on.Checker(runner, SIZES, _environment())
+
+    def tick() -> None:
+        while not over.wait(0.5):
+            print(f"{_CLEAR_LINE}{text} ({time.monotonic() - started:.0f} s)",
+                  end="", file=sys.stderr, flush=True)  # fmt: skip
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
     try:
-        store, said = interop_goes_on.run(leg, checker, SETTINGS, log)
-        accepted, word = run_checker(
-            runner, store, ("check", *INDEX), log.with_suffix(".check.log")
-        )
-        said = f"{said}; {word}"
-    except (AssertionError, GantryError) as error:
-        accepted, said = False, str(error)
-    outcome = f"accepted: {said}" if accepted else f"REFUSED: {said} ({log})"
-    did = f"serve --send {interop_goes_on.THEIRS}, then ours again, check"
-    print(f"{leg.name:<18} {did:<75}{time.monotonic() - started:>6.1f}  {outcome}", flush=True)
-    return accepted
-
-
-def _environment() -> dict[str, str]:
-    environment = dict(os.environ)
-    java = environment.get("JAVA_HOME")
-    if java:
-        environment["PATH"] = f"{java}/bin{os.pathsep}{environment.get('PATH', '')}"
-    return environment
+        yield
+    finally:
+        over.set()
+        thread.join()
+        print(_CLEAR_LINE, end="", file=sys.stderr, flush=True)
 
 
 def find_runner() -> Path | None:
@@ -215,35 +181,63 @@ def find_runner() -> Path | None:
     return None
 
 
-def main() -> None:
-    """Run all trials, or those whose names contain an argument, and print a table."""
+def write_readme(outcomes: list[Outcome]) -> None:
+    """Put the table into README.md. Raises ValueError if an outcome of a row is missing."""
+    found = {(outcome.row, outcome.version) for outcome in outcomes}
+    missing = [
+        f"{row.store} ({v})" for v in VERSIONS for row in all_rows() if (row, v) not in found
+    ]
+    if missing:
+        raise ValueError(f"not run yet: {', '.join(missing)}")
+    text = README.read_text(encoding="utf-8")
+    new = interop_table.put_between_markers(text, interop_table.table(all_rows(), outcomes))
+    README.write_text(new, encoding="utf-8")
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("names", nargs="*", help="run only trials whose name contains one of these")
-    names: list[str] = parser.parse_args().names
+    parser.add_argument(
+        "names", nargs="*", help="only stores of these names, or whose names contain them"
+    )
+    parser.add_argument(
+        "--version", action="append", choices=VERSIONS, dest="versions",
+        help="only this RocketMQ; may be repeated (default: all)",
+    )  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="print the rows and run nothing")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE",
+        help="write outcomes there; rows that it holds as accepted are not run again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--write-readme", action="store_true", help="put the table into README.md; needs all rows"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run what is chosen and print the table."""
+    arguments = _arguments()
+    if arguments.list:
+        print("\n".join(f"{row.store}: {row.did}" for row in all_rows()))
+        return
     runner = find_runner()
     if runner is None:
         sys.exit(SKIPPED)
-    chosen = [t for t in TRIALS if not names or any(name in t.name for name in names)]
-    logs = Path(tempfile.mkdtemp(prefix="gantrymq-interop-"))
-    refused = 0
-    print(f"{'store':<18}{'RocketMQ does':<76}{'s':>6}  outcome", flush=True)
-    for trial in chosen:
-        with made(trial) as store:
-            for number, check in enumerate(trial.checks):
-                log = logs / f"{trial.name.replace(' ', '-').replace(',', '')}-{number}.log"
-                started = time.monotonic()
-                accepted, said = run_checker(runner, store, check, log)
-                refused += not accepted
-                seconds = time.monotonic() - started
-                outcome = f"accepted: {said}" if accepted else f"REFUSED: {said} ({log})"
-                did = " ".join(word for word in check if word != "-D")
-                print(f"{trial.name:<18}{did:<76}{seconds:>6.1f}  {outcome}", flush=True)
-    for leg in interop_goes_on.LEGS:
-        if not names or any(name in leg.name for name in names):
-            refused += not run_leg(leg, runner, logs)
-    print(f"interop: {refused} refused")
+    folder = Path(tempfile.mkdtemp(prefix="gantrymq-interop-"))
+    known = interop_table.load(arguments.json) if arguments.json else []
+    run = Interop(
+        runner, arguments.names, arguments.versions or list(VERSIONS), folder, known, arguments.json
+    )
+    refused = run.run()
+    print(interop_table.table(all_rows(), run.outcomes))
+    if arguments.write_readme:
+        try:
+            write_readme(run.outcomes)
+        except ValueError as error:
+            sys.exit(f"interop: README.md stays as it is: {error}")
+    print(f"interop: {refused} refused{f', logs in {folder}' if refused else ''}")
     if not refused:
-        shutil.rmtree(logs)
+        shutil.rmtree(folder)
     sys.exit(1 if refused else 0)
 
 
