@@ -18,8 +18,8 @@ test: setup check  ## static checks, then the whole suite
 check: .venv/ready  ## ruff, import contracts, mypy --strict
 	@$(VENV)/python scripts/check.py
 
-bench: setup  ## the table of the README, peers and floors in the same run
-	@$(RUN) -m bench
+bench: setup  ## the table of the README, peers and floors in the same run; figures and a page with plots in bench/out/
+	@$(RUN) -m bench --json bench/out/bench.json --html bench/out/bench.html
 
 interop: setup  ## a real RocketMQ takes over a store of ours and goes on
 	@$(RUN) -m scripts.interop

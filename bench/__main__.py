@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, print the table, keep the figures as JSON."""
+"""`python -m bench`: measure, print the table, keep the figures as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench import machine, report, rows
+from bench import machine, page, report, rows
 from bench.harness import Bench, Results, judge, needed, run_rounds
 from bench.sizes import FULL, QUICK, SMOKE, Sizes
 
@@ -34,8 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_heading(sizes, directory, about)
     print(report.table(verdicts))
     _print_notes(results)
+    found = report.document(about, verdicts, results)
     if options.json:
-        report.write_json(options.json, about, verdicts, results)
+        report.write_json(options.json, found)
+    if options.html:
+        page.write(options.html, found)
     return 1 if results.failed else 0
 
 
@@ -48,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=names, metavar="ROW", help=", ".join(names))
     parser.add_argument("--rounds", type=int, help="instead of the set's own number")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with plots there")
     parser.add_argument("--list", action="store_true", help="name the rows and end")
     parser.add_argument(
         "--dir", type=Path, default=_cache(), help="for stores; on a disk (default: %(default)s)"

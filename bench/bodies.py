@@ -22,10 +22,10 @@ _DUE: Final = struct.Struct("<q")
 _FILLER: Final = bytes(BODY_BYTES - _DUE.size)
 
 
-def make_bodies() -> list[bytes]:
+def make_bodies(size: int = BODY_BYTES) -> list[bytes]:
     """Return the bodies that one cycle sends; always the same ones."""
     source = random.Random(_SEED)
-    return [source.randbytes(BODY_BYTES) for _ in range(BODIES)]
+    return [source.randbytes(size) for _ in range(BODIES)]
 
 
 def checksum_of(count: int) -> int:

@@ -34,10 +34,14 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Phase:
-    """One run of a job: how many messages, and at how many per second if it is paced (else 0)."""
+    """One run of a job: how many messages, and at how many per second if it is paced (else 0).
+
+    A job that runs for a time has `seconds` instead of a count.
+    """
 
     count: int
     per_second: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,24 @@ class Outcome:
     checksum: int = 0
     latencies_ns: array[int] = field(default_factory=lambda: array("q"))
     cpu_s: float = 0.0
+    marks: array[int] = field(default_factory=lambda: array("q"))
+    """Times and counts in turn: so many messages had come by then (see `Progress`)."""
+
+
+class Progress:
+    """Marks of a phase: how many messages had come when, at most one in MARK_NS."""
+
+    MARK_NS: Final = 10_000_000
+
+    def __init__(self) -> None:
+        self.marks = array("q")
+        self._next_ns = 0
+
+    def mark(self, now_ns: int, count: int) -> None:
+        """Keep that `count` messages had come by `now_ns`."""
+        if now_ns >= self._next_ns:
+            self.marks.extend((now_ns, count))
+            self._next_ns = now_ns + self.MARK_NS
 
 
 class Job(Protocol):

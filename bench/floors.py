@@ -13,12 +13,14 @@ from pathlib import Path
 
 from bench.crew import Crew, Outcome, Phase, SharedFd, Unavailable
 from bench.harness import Bench
-from bench.measure import Measurement, latency, percentiles
+from bench.measure import Measurement, curve, histogram, latency, percentiles
 
 SYNC_BYTES = 256
 """About one record of a 100 byte body with a tag."""
 _MIN_CPUS = 2
 _FILE_BYTES = 16 << 20
+_BLOCK_BYTES = 256 << 10
+_SEGMENT_BYTES = 1 << 30
 
 
 class Ping:
@@ -92,7 +94,9 @@ def _pwrite_fdatasync(directory: Path, count: int, *, zeroed: bool) -> Measureme
             os.fdatasync(file.fileno())
             latencies.append(time.monotonic_ns() - before)
         seconds = (time.monotonic_ns() - started) / 1e9
-    return Measurement(values=percentiles(latencies) | {"rate": count / seconds}, count=count)
+    found = histogram(latencies)
+    values = percentiles(found) | {"rate": count / seconds}
+    return Measurement(values=values, count=count, curve=curve(found))
 
 
 def fdatasync_zeroed(bench: Bench) -> Measurement:
@@ -103,3 +107,21 @@ def fdatasync_zeroed(bench: Bench) -> Measurement:
 def fdatasync_allocated(bench: Bench) -> Measurement:
     """The file is only allocated: each first write of a block also changes its extent."""
     return _pwrite_fdatasync(bench.directory, bench.sizes.floor_syncs, zeroed=False)
+
+
+def plain_pwrite(bench: Bench) -> Measurement:
+    """Write as many bytes in one call as the broker's writer at most, into new files, unsynced."""
+    block = os.urandom(_BLOCK_BYTES)
+    written = 0
+    with tempfile.TemporaryDirectory(dir=bench.directory, prefix="floor-") as directory:
+        started = now = time.monotonic()
+        while now < started + bench.sizes.sustained_s:
+            path = Path(directory) / str(written)
+            with path.open("wb") as file:
+                at = 0
+                while at < _SEGMENT_BYTES and now < started + bench.sizes.sustained_s:
+                    at += os.pwrite(file.fileno(), block, at)
+                    now = time.monotonic()
+            written += at
+        seconds = now - started
+    return Measurement(values={"mb_s": written / 1e6 / seconds}, count=written // _BLOCK_BYTES)

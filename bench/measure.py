@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +19,8 @@ from bench.crew import BenchError, Outcome, Phase
 NS_PER_S: Final = 1_000_000_000
 _LATENCY_MAX_NS: Final = 600 * NS_PER_S
 _DIGITS: Final = 3
+_CURVE_STEPS: Final = 4
+_BINS: Final = 60
 _SPIN_NS: Final = 150_000
 _PR_SET_TIMERSLACK: Final = 29
 
@@ -36,18 +39,50 @@ class Measurement:
     count: int = 0
     checksum: int = 0
     note: str = ""
+    curve: Sequence[tuple[float, float]] = ()
+    """Latency by percentile: (percent, microseconds), up to the slowest."""
+    timeline: Sequence[tuple[float, float]] = ()
+    """Throughput: (seconds since the producer's first send, messages per second)."""
 
 
-def percentiles(latencies_ns: array[int]) -> dict[str, float]:
-    """Return `p50_us`, `p99_us` and `max_us` of raw latencies."""
-    histogram = HdrHistogram(1, _LATENCY_MAX_NS, _DIGITS)
+def histogram(latencies_ns: array[int]) -> HdrHistogram:
+    """Return the HDR histogram of raw latencies."""
+    found = HdrHistogram(1, _LATENCY_MAX_NS, _DIGITS)
     for latency in latencies_ns:
-        histogram.record_value(max(latency, 1))
+        found.record_value(max(latency, 1))
+    return found
+
+
+def percentiles(found: HdrHistogram) -> dict[str, float]:
+    """Return `p50_us`, `p99_us` and `max_us`."""
     return {
-        "p50_us": histogram.get_value_at_percentile(50) / 1000,
-        "p99_us": histogram.get_value_at_percentile(99) / 1000,
-        "max_us": histogram.get_max_value() / 1000,
+        "p50_us": found.get_value_at_percentile(50) / 1000,
+        "p99_us": found.get_value_at_percentile(99) / 1000,
+        "max_us": found.get_max_value() / 1000,
     }
+
+
+def curve(found: HdrHistogram) -> list[tuple[float, float]]:
+    """Return (percent, microseconds): four points each time the share of slower ones halves."""
+    steps = math.floor(_CURVE_STEPS * math.log2(max(found.get_total_count(), 1)))
+    percents = [100 * (1 - 0.5 ** (step / _CURVE_STEPS)) for step in range(steps + 1)]
+    if not found.get_total_count():
+        return []
+    values = found.get_percentile_to_value_dict(percents)
+    return [(percent, values[percent] / 1000) for percent in percents]
+
+
+def timeline(started_ns: int, ended_ns: int, marks: array[int]) -> list[tuple[float, float]]:
+    """Return throughput over time from the consumer's marks, in at most _BINS steps."""
+    width_ns = max((ended_ns - started_ns) // _BINS, 1)
+    points = []
+    since_ns, before = started_ns, 0
+    for now_ns, count in zip(marks[::2], marks[1::2], strict=True):
+        if now_ns - since_ns >= width_ns:
+            middle_s = ((since_ns + now_ns) / 2 - started_ns) / NS_PER_S
+            points.append((middle_s, (count - before) * NS_PER_S / (now_ns - since_ns)))
+            since_ns, before = now_ns, count
+    return points
 
 
 def per_million(cpu_s: Mapping[str, float], count: int) -> dict[str, float]:
@@ -66,6 +101,7 @@ def flow(outcomes: Mapping[str, Outcome], servers_cpu_s: Mapping[str, float]) ->
         cpu_s_per_million=per_million(cpu_s, producer.count),
         count=consumer.count,
         checksum=consumer.checksum,
+        timeline=timeline(producer.started_ns, consumer.ended_ns, consumer.marks),
     )
 
 
@@ -81,11 +117,13 @@ def latency(
         raise BenchError(f"{len(outcome.latencies_ns)} latencies for {outcome.count} messages")
     cpu_s = {role: each.cpu_s for role, each in outcomes.items()} | dict(servers_cpu_s)
     seconds = (outcome.ended_ns - outcome.started_ns) / NS_PER_S
+    found = histogram(outcome.latencies_ns)
     return Measurement(
-        values=percentiles(outcome.latencies_ns) | {"rate": outcome.count / seconds},
+        values=percentiles(found) | {"rate": outcome.count / seconds},
         cpu_s_per_million=per_million(cpu_s, outcome.count),
         count=outcome.count,
         checksum=outcome.checksum,
+        curve=curve(found),
     )
 
 
@@ -117,11 +155,17 @@ def paced(phase: Phase) -> Iterator[int]:
 
 
 class CpuMeter:
-    """Processor seconds of servers (a process and its descendants) between start and `spent`."""
+    """Processor seconds of servers (a process and its descendants) between start and `spent`.
 
-    def __init__(self, root_pid: int, name: str) -> None:
+    `roles` tells what a process of theirs is called; the others go by the name of their program.
+    """
+
+    def __init__(
+        self, root_pid: int, name: str, roles: Callable[[], Mapping[int, str]] = dict
+    ) -> None:
         self._root = psutil.Process(root_pid)
         self._name = name
+        self._roles = roles
         self._before = self._read()
 
     def spent(self) -> dict[str, float]:
@@ -130,12 +174,12 @@ class CpuMeter:
         return {name: seconds - self._before.get(name, 0.0) for name, seconds in after.items()}
 
     def _read(self) -> dict[str, float]:
+        roles = self._roles()
         found: dict[str, float] = {}
         for process in [self._root, *self._root.children(recursive=True)]:
             times = process.cpu_times()
             child = process.pid != self._root.pid
-            label = f"{self._name}/{process.name()}" if child else self._name
-            if label in found:
-                label = f"{label}-{process.pid}"
-            found[label] = times.user + times.system
+            role = roles.get(process.pid, process.name() if child else "")
+            label = f"{self._name}/{role}" if role else self._name
+            found[label] = found.get(label, 0.0) + times.user + times.system
         return found

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bench.bodies import due_of, make_bodies, timed_body, touch_columns
-from bench.crew import BenchError, Outcome, Phase
+from bench.crew import BenchError, Outcome, Phase, Progress
 from bench.measure import paced
 from bench.ours import TOPIC
 from bench.sizes import BATCH_MESSAGES, BODIES, IN_FLIGHT
@@ -178,6 +178,7 @@ class ColumnPolls:
 
     def run(self, phase: Phase) -> Outcome:
         count = checksum = 0
+        progress = Progress()
         started = heard = time.monotonic_ns()
         while count < phase.count:
             wanted = min(_POLL_MESSAGES, phase.count - count)
@@ -186,10 +187,11 @@ class ColumnPolls:
                 checksum += touch_columns(batch.bodies.buffer, batch.bodies.offsets)
                 count += len(batch)
                 heard = time.monotonic_ns()
+                progress.mark(heard, count)
             elif time.monotonic_ns() - heard > _SILENT_S * 1e9:
                 raise BenchError(f"nothing came for {_SILENT_S:.0f} s, {count} before")
         self._consumer.commit()
-        return Outcome(started, time.monotonic_ns(), count, checksum)
+        return Outcome(started, time.monotonic_ns(), count, checksum, marks=progress.marks)
 
     def close(self) -> None:
         self._consumer.close()

@@ -15,13 +15,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
 from bench.crew import BenchError, Unavailable
 from bench.harness import Bench
 from bench.measure import CpuMeter
+
+if TYPE_CHECKING:
+    from shm.board import Board
 
 TOPIC: Final = "t"
 _STOP_S: Final = 30.0
@@ -37,7 +40,25 @@ class Serving:
 
     def meter(self) -> CpuMeter:
         """Return a meter of the processor time of all processes of the broker, running."""
-        return CpuMeter(self.pid, "broker")
+        return CpuMeter(self.pid, "broker", self.roles)
+
+    def board(self) -> Board:
+        """Return the broker's board, mapped read-only."""
+        from clients.home import read_board_file
+        from shm.board import attach_board
+
+        return attach_board(read_board_file(self.home)["board"])
+
+    def roles(self) -> dict[int, str]:
+        """Return what each process of the broker is, as its board says: agents, or several."""
+        from shm.codes import Role
+
+        board = self.board()
+        found: dict[int, list[str]] = {}
+        for role in Role:
+            if pid := board.process(role)["pid"]:
+                found.setdefault(pid, []).append(role.name.lower())
+        return {pid: "+".join(names) for pid, names in found.items()}
 
 
 @contextmanager
@@ -98,6 +119,15 @@ def stop_hard(server: Serving) -> None:
     for process in processes:
         process.send_signal(signal.SIGKILL)
     psutil.wait_procs(processes, _STOP_S)
+
+
+def make_topic(server: Serving, queues: int) -> None:
+    """Make the topic with so many queues."""
+    from clients.control import look_at
+    from shm import wire
+
+    with look_at(server.home) as control:
+        control.request(wire.CreateTopic(TOPIC, queues, "written"), wire.TopicOpened)
 
 
 @contextmanager

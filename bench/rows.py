@@ -5,16 +5,26 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from bench import e2e_latency, e2e_startup, e2e_throughput, floors, store_speed
+from bench import (
+    e2e_idle,
+    e2e_latency,
+    e2e_scale,
+    e2e_startup,
+    e2e_throughput,
+    floors,
+    store_speed,
+)
 from bench.harness import Bound, Contestant, Line, Round, Value, value
-from bench.peers import redis_streams, zmq_push_pull
-from bench.sizes import BATCH_MESSAGES, QUEUE_COUNTS, Sizes
+from bench.measure import Measurement
+from bench.peers import process_queue, redis_streams, zmq_push_pull
+from bench.sizes import BATCH_MESSAGES, BUSY_SESSIONS, QUEUE_COUNTS, Sizes
 
 CONTESTANTS: Final[dict[str, Contestant]] = {
     "eventfd": floors.eventfd_round_trip,
     "fdatasync-zeroed": floors.fdatasync_zeroed,
     "fdatasync-allocated": floors.fdatasync_allocated,
     "zmq": zmq_push_pull.single_sends,
+    "process-queue": process_queue.single_puts,
     "redis-pipelined": redis_streams.pipelined,
     "redis-xadd": redis_streams.xadd_one_by_one,
     "redis-paced": redis_streams.paced_end_to_end,
@@ -33,7 +43,26 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "recovery": store_speed.recovery,
     "serve-cold": e2e_startup.cold,
     "serve-warm": e2e_startup.warm,
+    "queues-1": partial(e2e_scale.queues, count=1),
+    "queues-1000": partial(e2e_scale.queues, count=1000),
+    "sessions-1": partial(e2e_scale.sessions, busy=1),
+    "sessions-10": e2e_scale.sessions,
+    "sessions-all": partial(e2e_scale.sessions, bystanders=True),
+    "log-length": e2e_scale.log_length,
+    "sustained": e2e_scale.sustained,
+    "pwrite": floors.plain_pwrite,
+    "idle": e2e_idle.idle,
+    "import": e2e_idle.importing,
+    "status": e2e_idle.status,
+    "first-send": e2e_idle.first_send,
+    "takeover": e2e_idle.takeover,
+    "temporary": e2e_idle.temporary,
 }
+NOT_RUN: Final = {
+    "confluent-kafka's send loop": "there is no Kafka broker on the machine, and none is installed"
+}
+"""Peers that were thought of and have no contestant, with the reason."""
+
 _WAKE_UPS: Final = 0.5
 """Of a round trip: it is two wake-ups."""
 _PACED_EXTRA_US: Final = 20.0
@@ -56,6 +85,9 @@ def lines(sizes: Sizes) -> list[Line]:
         *_durable(),
         *_store(sizes),
         *_startup(),
+        *_scale(sizes),
+        *_idle(sizes),
+        *_beginnings(),
         *_peers(),
         *_floors(),
     ]
@@ -65,6 +97,7 @@ def _throughput() -> list[Line]:
     oneway = value("send_oneway", "/s", "oneway", "rate")
     zmq = value("pyzmq PUSH/PULL ipc, single sends", "/s", "zmq", "rate")
     redis = value("Redis Streams, no AOF, pipelines of 1000", "/s", "redis-pipelined", "rate")
+    queue = value("multiprocessing.Queue", "/s", "process-queue", "rate")
     receipts = value("send_async", "/s", "async", "rate")
     waiting = value("send_batch", "/s", "batch", "rate")
     batches = {
@@ -86,6 +119,7 @@ def _throughput() -> list[Line]:
     return [
         Line("oneway", what, oneway, zmq, _ratio_at_least(0.8), _ratio_at_least(2)),
         Line("oneway", what, oneway, redis, _ratio_at_least(8)),
+        Line("oneway", what, oneway, queue),
         Line(
             "async",
             "send_async with lazy receipts, end to end",
@@ -230,10 +264,102 @@ def _startup() -> list[Line]:
     ]
 
 
+def _scale(sizes: Sizes) -> list[Line]:
+    """What a message costs, in processor seconds of all processes for a million of them."""
+
+    def cost(label: str, contestant: str, metric: str = "cost") -> Value:
+        return value(label, "s", contestant, metric)
+
+    short, long = (f"{size / 2**30:,.3g} GiB" for size in sizes.log_bytes)
+    one = cost("1 busy session", "sessions-1")
+    compared = [
+        ("1000 queues", cost("1000 queues", "queues-1000"), cost("1 queue", "queues-1")),
+        (f"{BUSY_SESSIONS} busy sessions", cost("10 busy", "sessions-10"), one),
+        (
+            f"{sizes.sessions} sessions, {BUSY_SESSIONS} busy",
+            cost("all", "sessions-all"),
+            one,
+        ),
+        (
+            f"{long} of log, or 60 % of the free disk",
+            cost("long", "log-length", "cost_long"),
+            cost(f"{short} of log", "log-length", "cost_short"),
+        ),
+    ]
+    bounds = _ratio_at_most(2), _ratio_at_most(1.3)
+    return [
+        *(
+            Line("scale", f"processor time for a million messages, {what}", ours, other, *bounds)
+            for what, ours, other in compared
+        ),
+        Line(
+            "sustained",
+            f"1 KiB end to end, {sizes.sustained_s:g} s, bytes of log",
+            value("sustained", "MB/s", "sustained", "mb_s"),
+            value("plain pwrite", "MB/s", "pwrite", "mb_s"),
+            _ratio_at_least(0.7),
+            _ratio_at_least(0.9),
+        ),
+    ]
+
+
+def _at_most(must: float, goal: float) -> tuple[Bound, Bound]:
+    return Bound("ours", "<=", must), Bound("ours", "<=", goal)
+
+
+def _idle(sizes: Sizes) -> list[Line]:
+    return [
+        Line(
+            "idle",
+            f"broker and 4 idle clients, {sizes.idle_s:g} s, processor use",
+            value("idle", "%", "idle", "percent"),
+            None,
+            *_at_most(4, 2),
+        ),
+        Line(
+            "idle",
+            "proportional memory of the broker's processes",
+            value("idle", "MB", "idle", "memory_mb"),
+            None,
+            *_at_most(300, 200),
+        ),
+    ]
+
+
+def _beginnings() -> list[Line]:
+    """How long until something works, in a new process or after a death."""
+    limits = {
+        ("import", "import gantrymq"): (60, 40),
+        ("status", "gantrymq status"): (200, 120),
+        ("first-send", "first send of a new process, warm"): (800, 400),
+        ("temporary", "Broker.temporary() to first message, new process, warm"): (2000, 700),
+    }
+    return [
+        *(
+            Line("starts", what, value(name, "ms", name, "ms"), None, *_at_most(must, goal))
+            for (name, what), (must, goal) in limits.items()
+        ),
+        Line(
+            "takeover",
+            "member killed, all its queues read by another, p99",
+            Value("takeover", "ms", ("takeover",), lambda found: _p99_ms(found["takeover"])),
+            None,
+            *_at_most(1000, 100),
+        ),
+    ]
+
+
+def _p99_ms(found: Measurement) -> float:
+    return found.values["p99_us"] / 1000
+
+
 def _peers() -> list[Line]:
     """Peers by themselves: what `oneway`, `sync` and `paced` are compared with."""
     return [
-        Line("peers", "100 B, end to end", None, value("pyzmq", "/s", "zmq", "rate")),
+        *(
+            Line("peers", "100 B, end to end", None, value(name, "/s", contestant, "rate"))
+            for name, contestant in (("pyzmq", "zmq"), ("multiprocessing.Queue", "process-queue"))
+        ),
         Line(
             "peers",
             "100 B, end to end, acknowledged",

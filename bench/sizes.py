@@ -14,6 +14,8 @@ PIPELINE_COMMANDS: Final = 1000
 PACED_PER_SECOND: Final = 1000
 IN_FLIGHT: Final = 64
 QUEUE_COUNTS: Final = (1, 100, 1000)
+BUSY_SESSIONS: Final = 10
+KIB_BODY_BYTES: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,21 @@ class Sizes:
     round_trips: int
     floor_syncs: int
     store_bytes: int
+    scale_messages: int
+    """For each figure of what a message costs."""
+    sessions: int
+    log_bytes: tuple[int, int]
+    """A short log and a long one; a disk with less room gets a shorter one."""
+    sustained_s: float
+    idle_s: float
+    starts: int
+    """Commands and first sends that are timed; their median counts."""
+    kills: int
     timeout_s: float
     """Watchdog of one phase of one measurement: nothing hangs, and nothing is judged by it."""
 
     def __post_init__(self) -> None:
-        for count in (self.messages, self.redis_messages, self.poll_messages):
+        for count in (self.messages, self.redis_messages, self.poll_messages, self.scale_messages):
             if count <= 0 or count % PIPELINE_COMMANDS:
                 raise ValueError(f"{count}: counts are multiples of {PIPELINE_COMMANDS}")
 
@@ -59,6 +71,13 @@ SMOKE: Final = Sizes(
     round_trips=100,
     floor_syncs=20,
     store_bytes=1 << 20,
+    scale_messages=2_000,
+    sessions=20,
+    log_bytes=(1 << 20, 4 << 20),
+    sustained_s=0.2,
+    idle_s=0.5,
+    starts=1,
+    kills=2,
     timeout_s=60.0,
 )
 QUICK: Final = Sizes(
@@ -74,6 +93,13 @@ QUICK: Final = Sizes(
     round_trips=5_000,
     floor_syncs=500,
     store_bytes=256 << 20,
+    scale_messages=500_000,
+    sessions=500,
+    log_bytes=(1 << 30, 8 << 30),
+    sustained_s=10.0,
+    idle_s=20.0,
+    starts=7,
+    kills=10,
     timeout_s=120.0,
 )
 FULL: Final = Sizes(
@@ -89,5 +115,12 @@ FULL: Final = Sizes(
     round_trips=20_000,
     floor_syncs=2_000,
     store_bytes=1 << 30,
+    scale_messages=1_000_000,
+    sessions=500,
+    log_bytes=(1 << 30, 50 << 30),
+    sustained_s=20.0,
+    idle_s=60.0,
+    starts=11,
+    kills=20,
     timeout_s=300.0,
 )

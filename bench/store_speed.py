@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bench.crew import BenchError, Crew, Phase
 from bench.harness import Bench
 from bench.measure import Measurement
-from bench.ours import TOPIC, Serving, scratch, serving, stop_hard
+from bench.ours import Serving, make_topic, scratch, serving, stop_hard
 from bench.sizes import PIPELINE_COMMANDS
 
 if TYPE_CHECKING:
@@ -80,13 +80,9 @@ def _recover(home: Path) -> tuple[float, int]:
 
 def dispatch(bench: Bench, queues: int) -> Measurement:
     """The reader alone, in this process, on a log that nobody has dispatched."""
-    from clients.control import look_at
-    from shm import wire
-
     with scratch(bench) as directory:
         with serving(directory, {}, bench.sizes.timeout_s) as server:
-            with look_at(server.home) as control:
-                control.request(wire.CreateTopic(TOPIC, queues, "written"), wire.TopicOpened)
+            make_topic(server, queues)
             fill(bench, server)
         records, seconds = _dispatch(server.home, time.monotonic() + bench.sizes.timeout_s)
     return Measurement(values={"rate": records / seconds}, count=records)

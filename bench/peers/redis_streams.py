@@ -7,7 +7,7 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.bodies import due_of, make_bodies, timed_body
-from bench.crew import BenchError, Crew, Outcome, Phase
+from bench.crew import BenchError, Crew, Outcome, Phase, Progress
 from bench.harness import Bench
 from bench.measure import Measurement, flow, latency, paced
 from bench.peers.redis_server import Server, running
@@ -89,6 +89,7 @@ class GroupReader(_Client):
     def run(self, phase: Phase) -> Outcome:
         latencies = array("q")
         count = checksum = 0
+        progress = Progress()
         started = time.monotonic_ns()
         while count < phase.count:
             entries = self._read()
@@ -96,7 +97,9 @@ class GroupReader(_Client):
                 checksum += self._look(fields[b"body"], latencies)
             self._client.xack(_STREAM, _GROUP, *[entry[0] for entry in entries])
             count += len(entries)
-        return Outcome(started, time.monotonic_ns(), count, checksum, latencies)
+            progress.mark(time.monotonic_ns(), count)
+        ended = time.monotonic_ns()
+        return Outcome(started, ended, count, checksum, latencies, marks=progress.marks)
 
     def _look(self, body: bytes, latencies: array[int]) -> int:
         """Return what one body adds to the checksum."""

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from bench.bodies import make_bodies
-from bench.crew import Crew, Outcome, Phase, Unavailable
+from bench.crew import Crew, Outcome, Phase, Progress, Unavailable
 from bench.harness import Bench
 from bench.measure import Measurement, flow
 from bench.sizes import BODIES, warm_up
@@ -49,11 +49,15 @@ class Pull:
     def run(self, phase: Phase) -> Outcome:
         receive = self._socket.recv
         checksum = 0
+        progress = Progress()
         started = time.monotonic_ns()
-        for _ in range(phase.count):
-            body = receive()
-            checksum += body[0] + body[-1]
-        return Outcome(started, time.monotonic_ns(), phase.count, checksum)
+        for count in range(BODIES, phase.count + 1, BODIES):
+            for _ in range(BODIES):
+                body = receive()
+                checksum += body[0] + body[-1]
+            progress.mark(time.monotonic_ns(), count)
+        ended = time.monotonic_ns()
+        return Outcome(started, ended, phase.count, checksum, marks=progress.marks)
 
     def close(self) -> None:
         self._context.destroy()

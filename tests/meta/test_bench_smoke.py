@@ -10,8 +10,9 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +28,26 @@ from bench.measure import Measurement
 from bench.sizes import BODIES, FULL, QUICK, SMOKE
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Rows whose contestants all run in the suite; peers may lack their server, floors nothing.
-SMOKED = ("peers", "floors")
+#: Runs of rows in the suite, at least one of each kind of measurement; peers may lack their server.
+SMOKED = (("peers",), ("floors",), ("sustained", "poll", "idle", "takeover"))
 MAY_BE_SKIPPED = {"zmq", "redis-pipelined", "redis-xadd", "redis-paced", "eventfd"}
 
 
-def smoke(tmp_path: Path, row: str) -> dict[str, Any]:
-    """Run one row in a process of its own and return its JSON."""
+def smoke(tmp_path: Path, chosen: Sequence[str]) -> dict[str, Any]:
+    """Run these rows in a process of their own and return their JSON."""
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "bench", "--smoke", "--only", row]
+    command = [sys.executable, "-m", "bench", "--smoke", "--only", *chosen]
     command += ["--dir", str(tmp_path / "store"), "--json", str(figures)]
+    command += ["--html", str(tmp_path / "page.html")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| what" in done.stdout
     assert list((tmp_path / "store").iterdir()) == []
     found = json.loads(figures.read_text())
     assert isinstance(found, dict)
+    assert all(
+        escape(line["what"]) in (tmp_path / "page.html").read_text() for line in found["lines"]
+    )
     return found
 
 
@@ -64,34 +69,32 @@ def bench_in(tmp_path: Path, rounds: int = 1) -> Bench:
     return Bench(replace(SMOKE, rounds=rounds), tmp_path)
 
 
-@pytest.mark.parametrize("row", SMOKED)
-def test_rows_run_in_smoke_and_say_what_is_missing(row: str, tmp_path: Path) -> None:
-    found = smoke(tmp_path, row)
+@pytest.mark.parametrize("chosen", SMOKED, ids="-".join)
+def test_rows_run_in_smoke_and_say_what_is_missing(chosen: Sequence[str], tmp_path: Path) -> None:
+    found = smoke(tmp_path, chosen)
 
     assert found["failed"] == {}
     assert set(found["skipped"]) <= MAY_BE_SKIPPED
     assert all(found["skipped"].values())
-    measured = {name for each in found["rounds"] for name in each}
-    wanted = set(harness.needed([line for line in rows.lines(SMOKE) if line.row == row]))
-    assert measured | set(found["skipped"]) == wanted
-    for each in found["rounds"][0].values():
-        assert each["count"] > 0
-        assert all(value > 0 for value in each["values"].values())
+    measured = dict(found["rounds"][0])
+    wanted = set(harness.needed([line for line in rows.lines(SMOKE) if line.row in chosen]))
+    assert measured.keys() | set(found["skipped"]) == wanted
+    for name, each in measured.items():
+        assert name == "idle" or each["count"] > 0
+        assert all(value >= 0 for value in each["values"].values())
     assert {"date", "commit", "machine", "versions", "sizes"} <= set(found)
+    if "sustained" in measured:
+        _require_every_process(measured["sustained"])
 
 
-def test_processor_seconds_of_each_process_reach_the_report(tmp_path: Path) -> None:
-    """Producer, consumer, and each process of the broker that served them."""
-    found = smoke(tmp_path, "oneway")
-
-    (ours,) = [each["oneway"] for each in found["rounds"]]
+def _require_every_process(ours: dict[str, Any]) -> None:
+    """Producer, consumer, and each agent of the broker by its name reach the report."""
     seconds = ours["cpu_s_per_million"]
-    assert {"producer", "consumer", "broker"} <= set(seconds)
-    assert len([role for role in seconds if role.startswith("broker/")]) == 4
+    agents = ("supervisor", "writer", "flusher", "reader", "groups")
+    assert set(seconds) == {"producer", "consumer", *(f"broker/{agent}" for agent in agents)}
     assert seconds["producer"] > 0
     assert seconds["consumer"] > 0
-    measured = Measurement(**ours)
-    shown = report.processor_table(Results([{"oneway": measured}]))
+    shown = report.processor_table(Results([{"sustained": Measurement(**ours)}]))
     assert all(f"{role} {spent:.3g}" in shown for role, spent in seconds.items())
     assert f"checksum {ours['checksum']}" in shown
 
@@ -197,7 +200,9 @@ def test_a_flow_that_lost_or_changed_a_message_is_no_measurement() -> None:
 
 
 def test_percentiles_count_every_latency() -> None:
-    found = measure.percentiles(array("q", [1_000_000] * 98 + [2_000_000, 50_000_000]))
+    found = measure.percentiles(
+        measure.histogram(array("q", [1_000_000] * 98 + [2_000_000, 50_000_000]))
+    )
 
     assert found["p50_us"] == pytest.approx(1_000, rel=0.001)
     assert found["p99_us"] == pytest.approx(2_000, rel=0.001)

@@ -1,0 +1,139 @@
+"""What a message costs with many queues, many sessions and a long log; 1 KiB on and on."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Final
+
+from bench.crew import BenchError, Crew, Outcome, Phase
+from bench.harness import Bench
+from bench.measure import NS_PER_S, Measurement, flow, per_million, timeline
+from bench.ours import Serving, broker, make_topic
+from bench.sizes import BUSY_SESSIONS, warm_up
+
+_ROOM: Final = 0.6
+"""Of the free disk: others use it, too."""
+_GB: Final = 1e9
+_LOOK_S: Final = 0.1
+_SESSION_MEMORY: Final = {"session_memory_max": 4 << 30}
+
+
+def queues(bench: Bench, count: int) -> Measurement:
+    """One producer to one consumer over a topic of `count` queues."""
+    from bench.our_jobs import ColumnPolls, OnewaySends
+
+    with broker(bench) as server, Crew(bench.sizes.timeout_s) as crew:
+        make_topic(server, count)
+        crew.start("consumer", ColumnPolls, str(server.home), "end")
+        crew.start("producer", OnewaySends, str(server.home))
+        return _costed(bench, server, crew)
+
+
+def sessions(bench: Bench, *, busy: int = BUSY_SESSIONS, bystanders: bool = False) -> Measurement:
+    """`busy` producers in one process; with bystanders `sizes.sessions` are attached in all."""
+    from bench.our_jobs import ColumnPolls
+    from bench.scale_jobs import Bystanders, ManySends
+
+    with broker(bench, **_SESSION_MEMORY) as server, Crew(bench.sizes.timeout_s) as crew:
+        if bystanders:
+            # The consumer is one of them.
+            crew.start("bystanders", Bystanders, str(server.home), bench.sizes.sessions - busy - 1)
+        crew.start("consumer", ColumnPolls, str(server.home), "end")
+        crew.start("producer", ManySends, str(server.home), busy)
+        return _costed(bench, server, crew)
+
+
+def log_length(bench: Bench) -> Measurement:
+    """One producer to one consumer, on a log of the short length and of the long one."""
+    from bench.our_jobs import ColumnPolls, OnewaySends
+
+    short, wanted = bench.sizes.log_bytes
+    with broker(bench) as server, Crew(bench.sizes.timeout_s) as crew:
+        room = int(shutil.disk_usage(server.home).free * _ROOM)
+        crew.start("consumer", ColumnPolls, str(server.home), "end")
+        crew.start("producer", OnewaySends, str(server.home))
+        _fill(bench, server, short)
+        before = _costed(bench, server, crew)
+        _fill(bench, server, min(wanted, room) - short)
+        after = _costed(bench, server, crew)
+        appended = _appended(server)
+    values = {f"{name}_short": figure for name, figure in before.values.items()}
+    values |= {f"{name}_long": figure for name, figure in after.values.items()}
+    return Measurement(
+        values=values | {"long_gb": appended / _GB},
+        cpu_s_per_million=after.cpu_s_per_million,
+        count=after.count,
+        checksum=after.checksum,
+    )
+
+
+def sustained(bench: Bench) -> Measurement:
+    """1 KiB bodies for `sustained_s`, end to end; bytes are those of the log."""
+    from bench.scale_jobs import SustainedPolls, SustainedSends
+
+    with broker(bench) as server, Crew(bench.sizes.timeout_s) as crew:
+        make_topic(server, 1)
+        crew.start("consumer", SustainedPolls, str(server.home))
+        crew.start("producer", SustainedSends, str(server.home))
+        crew.run(Phase(0, seconds=bench.sizes.sustained_s / 20))
+        before, meter = _appended(server), server.meter()
+        outcomes = crew.run(Phase(0, seconds=bench.sizes.sustained_s))
+        return _sustained(outcomes, _appended(server) - before, meter.spent())
+
+
+def _sustained(
+    outcomes: dict[str, Outcome], log_bytes: int, servers_cpu_s: dict[str, float]
+) -> Measurement:
+    sent, came = outcomes["producer"], outcomes["consumer"]
+    if (sent.count, sent.checksum) != (came.count, came.checksum):
+        raise BenchError(f"sent {sent.count} messages, consumed {came.count}, or other ones")
+    seconds = (came.ended_ns - sent.started_ns) / NS_PER_S
+    cpu_s = {role: outcome.cpu_s for role, outcome in outcomes.items()} | servers_cpu_s
+    return Measurement(
+        values={"mb_s": log_bytes / 1e6 / seconds, "rate": sent.count / seconds},
+        cpu_s_per_million=per_million(cpu_s, sent.count),
+        count=came.count,
+        checksum=came.checksum,
+        timeline=timeline(sent.started_ns, came.ended_ns, came.marks),
+    )
+
+
+def _costed(bench: Bench, server: Serving, crew: Crew) -> Measurement:
+    """A flow with `cost`: processor seconds of all processes per million messages."""
+    crew.run(Phase(warm_up(bench.sizes.scale_messages)))
+    meter = server.meter()
+    found = flow(crew.run(Phase(bench.sizes.scale_messages)), meter.spent())
+    cost = sum(found.cpu_s_per_million.values())
+    return Measurement(
+        values={**found.values, "cost": cost},
+        cpu_s_per_million=found.cpu_s_per_million,
+        count=found.count,
+        checksum=found.checksum,
+        timeline=found.timeline,
+    )
+
+
+def _fill(bench: Bench, server: Serving, size: int) -> None:
+    """Make the log longer by about `size` bytes, and wait until they are on the disk.
+
+    What is measured next would pay for writing them back.
+    """
+    from bench.scale_jobs import LongSends, fills
+    from shm.layout import BOARD_APPENDED, BOARD_DURABLE
+
+    with Crew(bench.sizes.timeout_s) as crew:
+        crew.start("filler", LongSends, str(server.home))
+        crew.run(Phase(fills(size)))
+    board = server.board()
+    deadline = time.monotonic() + bench.sizes.timeout_s
+    while board.word(BOARD_DURABLE) < board.word(BOARD_APPENDED):
+        if time.monotonic() > deadline:
+            raise BenchError("the log did not become durable")
+        time.sleep(_LOOK_S)
+
+
+def _appended(server: Serving) -> int:
+    from shm.layout import BOARD_APPENDED
+
+    return server.board().word(BOARD_APPENDED)

@@ -1,0 +1,80 @@
+"""`python -m bench.readme FILE ...`: the README's table from the JSON of `python -m bench`.
+
+Of several files the later ones' lines replace the earlier ones': a long run can be made in parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench import rows
+from bench.report import LineJson, markdown
+from bench.sizes import FULL, QUICK, Sizes
+
+README: Final = Path(__file__).resolve().parents[1] / "README.md"
+BEGIN: Final = "<!-- bench: begin -->"
+END: Final = "<!-- bench: end -->"
+SIZES: Final = (FULL, QUICK)
+"""Sets whose figures mean something."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rewrite what is between the README's markers; return 0."""
+    parser = argparse.ArgumentParser(prog="python -m bench.readme", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON of a run")
+    parser.add_argument("--readme", type=Path, default=README, help="(default: %(default)s)")
+    options = parser.parse_args(arguments)
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in options.files]
+    text = options.readme.read_text(encoding="utf-8")
+    options.readme.write_text(rewritten(text, found), encoding="utf-8")
+    return 0
+
+
+def rewritten(text: str, found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the README with the table of these documents between its markers.
+
+    Raises SystemExit if they lack a line or the README its markers.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"the README has no {BEGIN} ... {END}")
+    measured = {key(line): line for each in found for line in each["lines"]}
+    wanted = next((all_ for all_ in map(keys, SIZES) if set(all_) <= set(measured)), None)
+    if wanted is None:
+        lacking = "; ".join(sorted(" / ".join(each) for each in set(keys(QUICK)) - set(measured)))
+        raise SystemExit(f"not measured at one size (quick or full): {lacking}")
+    shown = markdown([measured[each] for each in wanted])
+    return f"{before}{BEGIN}\n{_heading(found)}\n\n{shown}\n{END}{after}"
+
+
+def keys(sizes: Sizes) -> list[tuple[str, str]]:
+    """Return what names the README's lines: all that have figures of ours."""
+    found = [line for line in rows.lines(sizes) if line.ours]
+    return [(line.what, line.against.label if line.against else "") for line in found]
+
+
+def key(line: LineJson) -> tuple[str, str]:
+    """Return what names a line in the JSON."""
+    return line["what"], line["against_label"] or ""
+
+
+def _heading(found: Sequence[Mapping[str, Any]]) -> str:
+    """Where the figures come from, in a line."""
+    said = []
+    for each in found:
+        machine = each["machine"]
+        said.append(
+            f"{machine['processor']}, {machine['cpus']} CPUs, {machine['filesystem']}; commit "
+            f"{each['commit']}; {each['date'][:10]}; {each['sizes']}, {len(each['rounds'])} rounds"
+        )
+    return "Measured: " + " · ".join(dict.fromkeys(said)) + "."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
