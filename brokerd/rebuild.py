@@ -1,8 +1,9 @@
 """`store rebuild`: delete what is derived and make it again, by the code that a start uses (P14).
 
-For a store that was stopped cleanly; log, ledger and `config/` stay as they are. The first file
-that goes is `gantry/queues.json`: without it a start makes all queues from the log, so a kill at
-any step leaves a store that the next start, or the next rebuild, brings to the same.
+For a store that was stopped cleanly; log, ledger and `config/` stay as they are. The first files
+that go are `gantry/queues.json` and `gantry/index.json`: without them a start makes all queues and
+all index files from the log, so a kill at any step leaves a store that the next start, or the next
+rebuild, brings to the same. Index files get new names: these are times of their making.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import errno
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,9 +23,13 @@ from brokerd.producers import FILE as PRODUCERS_FILE
 from shm import jit, layout
 from shm.board import Board, format_board
 from shm.clock import SystemClock
+from shm.codes import Role
 from shm.errors import Incompatible, StoreFailed
 from shm.sidecar import DIRECTORY as SIDECARS
 from shm.storage import PosixStorage
+from workers.agent import Bells
+from workers.indexnote import DIRECTORY as INDEX
+from workers.indexnote import NOTE_FILE as INDEX_FILE
 from workers.queues import DIRECTORY as QUEUES
 from workers.queues import PROGRESS_FILE
 
@@ -35,7 +40,10 @@ if TYPE_CHECKING:
     from workers.session import Attached, Detached
 
 #: In the order in which they go. Directories: all files below.
-DERIVED: Final = (PROGRESS_FILE, PRODUCERS_FILE, SIDECARS, QUEUES)
+DERIVED: Final = (PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SIDECARS, QUEUES, INDEX)
+#: Removed durably, each before anything that it speaks of.
+_FIRST: Final = frozenset({PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE})
+_PATIENCE_S: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -48,14 +56,16 @@ class Rebuilt:
     records_to: int = 0
     queues: int = 0
     sidecars: int = 0
+    index_files: int = 0
 
     def __str__(self) -> str:
         if self.dry_run:
             lines = [*self.deleted, f"{self.store}: {len(self.deleted)} files would be made again"]
             return "\n".join(lines)
         return (
-            f"{self.store}: {len(self.deleted)} files deleted; {self.queues} queues and"
-            f" {self.sidecars} sidecars made of the log up to {self.records_to}"
+            f"{self.store}: {len(self.deleted)} files deleted; {self.queues} queues,"
+            f" {self.sidecars} sidecars and {self.index_files} index files made of the log up to"
+            f" {self.records_to}"
         )
 
 
@@ -78,8 +88,19 @@ class _Nobody:
         self.failure = (errno, what)
 
     def note(self, level: str, event: str, **fields: object) -> None:
-        if event == "no_space_for_queues":
-            self.failure = (errno.ENOSPC, "no space for queues: make room, then rebuild again")
+        if event in ("no_space_for_queues", "no_space_for_index"):
+            what = event.removeprefix("no_space_for_")
+            self.failure = (errno.ENOSPC, f"no space for {what}: make room, then rebuild again")
+
+
+class _NoBell:
+    """Nobody sleeps while a store is rebuilt."""
+
+    def ring(self) -> None:
+        """Wakes nobody."""
+
+    def clear(self) -> None:
+        """Nothing was rung."""
 
 
 def rebuild(root: Path, *, dry_run: bool = False, progress: Progress | None = None) -> Rebuilt:
@@ -118,6 +139,7 @@ def make_again(
     done.records_to = found.appended
     done.queues = sum(1 for _ in _folders(storage))
     done.sidecars = len(storage.list(SIDECARS))
+    done.index_files = len(storage.list(INDEX))
 
 
 def _require_stopped(storage: Storage, root: Path) -> None:
@@ -164,10 +186,10 @@ def _folders(storage: Storage) -> Sequence[str]:
 
 
 def _delete(storage: Storage, names: Sequence[str]) -> None:
-    """Remove files; the first one durably, for it tells a start what the others hold."""
+    """Remove files; those durably that tell a start what others hold."""
     for name in names:
         storage.unlink(name)
-        if name in (PROGRESS_FILE, PRODUCERS_FILE):
+        if name in _FIRST:
             storage.sync_directory("gantry")
 
 
@@ -199,11 +221,13 @@ def _recovered(
 
 
 def _dispatch(storage: Storage, settings: Settings, board: Board) -> None:
-    """Let the reader do all that is left, and stop."""
-    from workers.reader import open_reader
+    """Let the reader and the indexer do all that is left, and stop."""
+    from brokerd.agents import AgentEnv, build
 
     nobody, clock = _Nobody(), SystemClock()
-    reader = open_reader(storage, clock, board, nobody, None, settings)
+    patient = replace(settings, stop_timeout=_PATIENCE_S)  # nobody waits for the stop's end
+    bells = Bells(*(_NoBell() for _ in range(4)))
+    reader = build(Role.READER, AgentEnv(storage, clock, board, bells, patient, nobody))
     try:
         while reader.do_work(clock.monotonic_ns()):
             pass  # the last call has stopped it, or failed

@@ -1,4 +1,4 @@
-"""A topic as an Arrow table and a pandas frame, without a word of Spark.
+"""A topic as an Arrow table, without a word of Spark.
 
 Shows: `poll` in columns, `to_arrow` (bodies are not copied), `seek` by time, and an analysis of
 what was read. Offsets are not committed: the next run reads the same.
@@ -41,11 +41,11 @@ with Broker.temporary() as broker:
             consumer.seek(queue, hour_ago)  # the first message stored at that time or later
         again = sum(batch.num_rows for batch in batches(consumer))
 
-frame = table.select(["queue_id", "queue_offset", "store_timestamp"]).to_pandas()
 bodies = [json.loads(body) for body in table["body"].to_pylist()]
 measured = pa.Table.from_pylist(bodies)
-print(len(frame), "messages, and", again, "of the last hour")
-print("per queue:", frame.groupby("queue_id").size().to_dict())
+per_queue = table.group_by("queue_id").aggregate([([], "count_all")]).sort_by("queue_id")
+print(table.num_rows, "messages, and", again, "of the last hour")
+print("per queue:", dict(zip(*(column.to_pylist() for column in per_queue.columns), strict=True)))
 warmest = measured.group_by("sensor").aggregate([("celsius", "mean")]).sort_by("sensor")
 print("mean:", [round(value, 2) for value in warmest["celsius_mean"].to_pylist()])
 print("bytes of bodies:", pc.sum(pc.binary_length(table["body"])).as_py())

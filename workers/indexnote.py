@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from shm import layout
+from shm.jsonsum import sum_holds, with_sum
 from shm.storage import Storage, read_file, replace_file
 
 DIRECTORY: Final = "index"
@@ -98,13 +99,16 @@ def save_note(storage: Storage, shape: Shape, note: Note) -> None:
         "full_ms": note.full_ms,
         "files": {name: astuple(header) for name, header in note.files},
     }
-    replace_file(storage, NOTE_FILE, json.dumps(content).encode())
+    replace_file(storage, NOTE_FILE, with_sum(json.dumps(content)).encode())
 
 
 def read_note(storage: Storage) -> tuple[Shape, Note] | None:
     """What was noted last; None if it is gone or damaged, for it is derived."""
     try:
-        content: dict[str, Any] = json.loads(read_file(storage, NOTE_FILE))
+        data = read_file(storage, NOTE_FILE)
+        if not sum_holds(data):
+            return None
+        content: dict[str, Any] = json.loads(data)
         files = tuple((str(n), Header(*map(int, row))) for n, row in content["files"].items())
         note = Note(int(content["position"]), 0, files, int(content["full_ms"]))
         sizes = int(content["slots"]), int(content["entries"])

@@ -14,6 +14,8 @@ from brokerd.verify.scope import STORE_FILE
 from shm import layout
 from shm.configfile import parse_config
 from shm.storage import read_file
+from workers.indexnote import DIRECTORY as INDEX
+from workers.indexnote import NOTE_FILE, read_note, safe_time
 
 if TYPE_CHECKING:
     from brokerd.verify.queues import Queue
@@ -36,6 +38,8 @@ _KNOWN_GANTRY: Final = frozenset(
         *("deleted_topics.json", "ranges.json", "index.json"),
     }
 )
+#: Times of RocketMQ's checkpoint that are findings above the log's last time.
+_TOLD_ABOVE: Final = ("physic_msg_timestamp", "logics_msg_timestamp")
 #: What a broker that runs or was killed may have under way.
 _KNOWN_SPARE: Final = frozenset({"spare", "spare.writer", "spare.flusher"})
 
@@ -71,6 +75,7 @@ class FileCheck:
             self._check_gantry_checkpoint()
             self._check_progress()
             self._check_producers()
+            self._check_index_note()
             version = _version(self._storage)
             ledger = LedgerCheck(self._storage, self._scope, self._report)
             ledger.run(exact=self._is_exact(), version=version)
@@ -103,7 +108,7 @@ class FileCheck:
         if not self._scope.whole or not self._scope.ours or self._found.lossy:
             return
         row = layout.CHECKPOINT.unpack(data)
-        for name in ("physic_msg_timestamp", "logics_msg_timestamp", "index_msg_timestamp"):
+        for name in _TOLD_ABOVE:
             if row[name] > self._found.last_ms:
                 self._report.add(
                     CHECKPOINT, layout.CHECKPOINT.offset(name), f"{name} is behind the log",
@@ -120,8 +125,10 @@ class FileCheck:
             "master_flushed_offset": self._found.log_end,
             "confirm_phy_offset": 0,
         }
+        if not self._storage.exists(NOTE_FILE) or read_note(self._storage):
+            wanted["index_msg_timestamp"] = safe_time(self._storage)
         for name, value in wanted.items():
-            if row[name] < value or (row[name] > value and not name.endswith("timestamp")):
+            if row[name] < value or (row[name] > value and name not in _TOLD_ABOVE):
                 at = layout.CHECKPOINT.offset(name)
                 self._report.add(CHECKPOINT, at, f"wrong {name}", str(value), str(row[name]))
         rest = data[layout.CHECKPOINT.size :]
@@ -203,6 +210,11 @@ class FileCheck:
                 self._report.add(
                     QUEUES, 0, f"wrong number of units in {name}", f"{left}", f"{right}"
                 )
+
+    def _check_index_note(self) -> None:
+        """`gantry/index.json`: there if there are index files, with its checksum."""
+        if self._storage.list(INDEX) and not self._lacks(NOTE_FILE):
+            read_object(self._storage, NOTE_FILE, self._report)
 
     def _check_producers(self) -> None:
         path = producers.FILE

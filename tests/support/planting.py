@@ -7,6 +7,7 @@ new kind of file gets its faults by a row.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -188,6 +189,44 @@ def units_swapped(planter: Planter) -> Fault:
     return at(first, f"unit swapped with {places[1]} of {second}", places[0] * CQ_UNIT)
 
 
+# ------------------------------------------------------------------------------------------- index
+
+
+def _shape(planter: Planter) -> tuple[int, int]:
+    """Slots of an index file, and where entry 0 lies (SF-78)."""
+    slots = int(json.loads(planter.kept["gantry/index.json"])["slots"])
+    return slots, layout.INDEX_HEADER_BYTES + layout.INDEX_SLOT_BYTES * slots
+
+
+def bit_of_an_index_file(planter: Planter) -> Fault:
+    """A field of the header, a slot, an entry, or the zeroes where none is."""
+    name = planter.random.choice(planter.below("index/"))
+    _slots, entries_at = _shape(planter)
+    head, size = layout.INDEX_HEADER_BYTES, layout.INDEX_ENTRY_BYTES
+    part = planter.random.choice(
+        [range(head), range(head, entries_at), range(entries_at, len(planter.kept[name]))]
+    )
+    place = planter.random.choice(part)
+    planter.flip(name, place)
+    if place < head:
+        fields = [layout.INDEX_HEADER.offset(field.name) for field in layout.INDEX_HEADER.fields]
+        return at(name, "bit of a header", max(start for start in fields if start <= place))
+    unit, first = (4, head) if place < entries_at else (size, entries_at)
+    return at(name, "bit of an index", first + (place - first) // unit * unit, place)
+
+
+def index_entries_swapped(planter: Planter) -> Fault:
+    """Sound entries at each other's place."""
+    name = planter.random.choice(planter.below("index/"))
+    data, size = planter.kept[name], layout.INDEX_ENTRY_BYTES
+    entries_at = _shape(planter)[1]
+    count = int.from_bytes(data[36:40], "big")
+    first, second = (entries_at + size * n for n in planter.random.sample(range(1, count), 2))
+    planter.patch(name, first, data[second : second + size])
+    planter.patch(name, second, data[first : first + size])
+    return at(name, "entries swapped", first, second)
+
+
 # ------------------------------------------------------------------------------------- other files
 
 
@@ -214,8 +253,6 @@ def bit_of_our_files(planter: Planter) -> Fault:
     place = planter.random.randrange(len(data))
     if len(data) == layout.CHECKPOINT_FILE_BYTES and planter.random.random() < 0.5:
         place = planter.random.randrange(40)  # mostly zeroes follow
-    if name == "checkpoint" and 16 <= place < 24:
-        place += 8  # indexMsgTimestamp: an older one makes a start index more (SF-96)
     planter.flip(name, place)
     return at(name, f"bit of byte {place}")
 
@@ -280,14 +317,16 @@ def foreign_file(planter: Planter) -> Fault:
 Plant = Callable[[Planter], Fault]
 #: How many of a thousand, and what.
 KINDS: Final[dict[str, tuple[int, Plant]]] = {
-    "bit of a record": (250, bit_of_a_record),
+    "bit of a record": (230, bit_of_a_record),
     "zeroes in a record": (50, zeroes_in_a_record),
     "records swapped": (30, records_swapped),
-    "bit behind the records": (70, bit_behind_the_records),
-    "bit of a queue": (150, bit_of_a_queue),
+    "bit behind the records": (60, bit_behind_the_records),
+    "bit of a queue": (120, bit_of_a_queue),
     "units swapped": (50, units_swapped),
+    "bit of an index file": (60, bit_of_an_index_file),
+    "index entries swapped": (10, index_entries_swapped),
     "bit of a sidecar": (60, bit_of_a_sidecar),
-    "bit of a config": (90, bit_of_a_config),
+    "bit of a config": (80, bit_of_a_config),
     "bit of our files": (90, bit_of_our_files),
     "file cut": (60, file_cut),
     "file lengthened": (30, file_lengthened),

@@ -11,6 +11,8 @@ from shm import wire
 
 SEGMENT_BYTES = 64 * 1024
 QUEUE_FILE_BYTES = 1000
+INDEX_SLOTS = 100
+INDEX_ENTRIES = 700
 RECORDS = 900
 
 
@@ -29,6 +31,8 @@ def small_broker(**more: int) -> Broker:
     return Broker.temporary(
         mapped_file_size_commit_log=SEGMENT_BYTES,
         mapped_file_size_consume_queue=QUEUE_FILE_BYTES,
+        max_hash_slot_num=INDEX_SLOTS,
+        max_index_num=INDEX_ENTRIES,
         **more,
     )
 
@@ -38,6 +42,12 @@ def flip(path: Path, position: int, bits: int = 0x10) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= bits
     path.write_bytes(data)
+
+
+def write_settings(home: Path) -> None:
+    """What the store does not say of itself: a start, or a rebuild, makes such index files."""
+    text = f"max_hash_slot_num = {INDEX_SLOTS}\nmax_index_num = {INDEX_ENTRIES}\n"
+    (home / "gantrymq.toml").write_text(text)
 
 
 def varied_store(target: Path) -> Path:

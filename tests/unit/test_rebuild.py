@@ -23,8 +23,10 @@ from shm.errors import Incompatible, StoreBusy
 from shm.storage import read_file
 from tests.sim import scenario
 from tests.support.faults import FaultPlan, KilledError, kill_at
+from tests.support.simmachine import SETTINGS
 from tests.support.simstorage import SimStorage
-from tests.support.small_stores import varied_store
+from tests.support.small_stores import varied_store, write_settings
+from workers.indexnote import NOTE_FILE
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +38,30 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(kept: Path, tmp_path: Path) -> Path:
     """A copy of it."""
+    write_settings(tmp_path)
     return Path(shutil.copytree(kept, tmp_path / "store"))
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """All files but two: the table of producers has no order, the checkpoint counts writes."""
-    return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name not in ("producers", "checkpoint")
-    }
+    """All files but two: the table of producers has no order, the checkpoint counts writes.
+
+    Index files by number, for their names are times of their making.
+    """
+    return _numbered(
+        {
+            str(path.relative_to(root)): path.read_bytes()
+            for path in root.rglob("*")
+            if path.is_file() and path.name not in ("producers", "checkpoint")
+        }
+    )
+
+
+def _numbered(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Index files by number and without the note that names them."""
+    index = sorted(name for name in files if name.startswith("index/"))
+    rest = files.keys() - {*index, NOTE_FILE}
+    numbered = {f"index/{number}": files[name] for number, name in enumerate(index)}
+    return {name: files[name] for name in rest} | numbered
 
 
 def producers(data: bytes) -> dict[bytes, int]:
@@ -64,6 +80,8 @@ def test_everything_comes_back_as_it_was(store: Path) -> None:
     (store / "consumequeue/orders/0" / f"{1000:020d}").unlink()
     (store / "gantry/segments" / f"{0:020d}").write_bytes(b"noise")
     (store / "gantry/producers").write_bytes(b"noise")
+    min((store / "index").iterdir()).write_bytes(b"noise")
+    max((store / "index").iterdir()).unlink()
     for _ in range(2):
         done = rebuild(store)
         assert contents(store) == before
@@ -71,8 +89,10 @@ def test_everything_comes_back_as_it_was(store: Path) -> None:
         assert verify(store).ok, str(verify(store))
     assert {n: (store / n).stat().st_mtime_ns for n in times} == times
     assert len(done.deleted) == sum(
-        name.startswith(("consumequeue/", "gantry/segments/", "gantry/queues")) for name in before
-    ) + len(["gantry/producers"])
+        name.startswith(("consumequeue/", "gantry/segments/", "gantry/queues", "index/"))
+        for name in before
+    ) + len(["gantry/producers", "gantry/index.json"])
+    assert done.index_files > 2
 
 
 def test_a_dry_run_only_tells(store: Path) -> None:
@@ -116,6 +136,7 @@ def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try() -> None:
     disk = world.machine.disk
     wanted = _rebuilt(SimStorage(deepcopy(disk)))
     assert wanted
+    assert "index/1" in wanted
     for at in itertools.count(1):
         tried = SimStorage(deepcopy(disk), "rebuild", FaultPlan([kill_at(at)]))
         with contextlib.suppress(KilledError):
@@ -127,15 +148,16 @@ def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try() -> None:
 
 
 def _rebuilt(storage: SimStorage) -> dict[str, bytes]:
-    settings = settle_sizes(storage, load(environment={})).settings
+    settings = settle_sizes(storage, load(given=SETTINGS, environment={})).settings
     done = Rebuilt("sim", deleted=list(rebuilding.derived_files(storage)))
     make_again(storage, settings, done)
     names = [name for name, inode in storage.disk.names.entries.items() if inode is not None]
-    return {
+    found = {
         name: read_file(storage, name)
         for name in names
         if name.startswith((*DERIVED, "commitlog/", "config/"))
     }
+    return _numbered(found)
 
 
 def test_json_names_what_was_done(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

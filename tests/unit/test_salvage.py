@@ -20,7 +20,7 @@ from shm.record import Record
 from shm.segment import open_log
 from shm.storage import PosixStorage
 from tests.support.planting import Planter
-from tests.support.small_stores import SEGMENT_BYTES, varied_store
+from tests.support.small_stores import SEGMENT_BYTES, varied_store, write_settings
 
 Key = tuple[str, int, int]
 Damage = Callable[[Planter], None]
@@ -35,6 +35,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def store(kept: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
+    (tmp_path / "home").mkdir()
+    write_settings(tmp_path / "home")
     return Path(shutil.copytree(kept, tmp_path / "home" / "store"))
 
 

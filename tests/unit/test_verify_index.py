@@ -12,12 +12,13 @@ import pytest
 from brokerd.verify import Finding, verify
 from clients.home import store_of
 from shm import layout
+from shm.jsonsum import with_sum, without_sum
 from shm.storage import PosixStorage
-from tests.support.small_stores import flip, small_broker
+from tests.support.small_stores import INDEX_ENTRIES, INDEX_SLOTS, flip, small_broker
 from tests.support.small_stores import send as send_small
 from workers.indexnote import NOTE_FILE, Shape, read_note
 
-SHAPE = Shape(100, 700)
+SHAPE = Shape(INDEX_SLOTS, INDEX_ENTRIES)
 PLANTED = 20
 
 
@@ -25,8 +26,7 @@ PLANTED = 20
 def clean_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped store with several index files."""
     kept = tmp_path_factory.mktemp("index") / "store"
-    sizes = {"max_hash_slot_num": SHAPE.slots, "max_index_num": SHAPE.entries}
-    with small_broker(**sizes) as broker:
+    with small_broker() as broker:
         send_small(broker)
         broker.stop()
         shutil.copytree(store_of(broker.home), kept)
@@ -114,15 +114,36 @@ def test_a_file_of_other_records(store: Path) -> None:
 
 def test_a_note_that_lies(store: Path) -> None:
     path = store / NOTE_FILE
-    good = json.loads(path.read_text())
+    good = without_sum(json.loads(path.read_text()))
     for change in ({"position": good["position"] + 10_000}, {"full_ms": 7}):
-        path.write_text(json.dumps(good | change))
-        assert [f.path for f in findings(store)] == [NOTE_FILE]
+        path.write_text(with_sum(json.dumps(good | change)))
+        assert NOTE_FILE in {f.path for f in findings(store)} <= {NOTE_FILE, "checkpoint"}
     last = max(good["files"])
     row = [*good["files"][last]]
     row[5] -= 1
-    path.write_text(json.dumps(good | {"files": good["files"] | {last: row}}))
+    path.write_text(with_sum(json.dumps(good | {"files": good["files"] | {last: row}})))
     assert any(f.path == f"index/{last}" for f in findings(store))
+
+
+def test_a_note_that_is_damaged_or_gone(store: Path) -> None:
+    path = store / NOTE_FILE
+    flip(path, path.read_bytes().index(b"position") + 12, 1)
+    assert NOTE_FILE in {f.path for f in findings(store)}
+    assert read_note(PosixStorage(str(store))) is None, "a start makes all anew"
+    path.unlink()
+    assert NOTE_FILE in {f.path for f in findings(store)}
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_another_time_in_rocketmq_s_checkpoint(store: Path, change: int) -> None:
+    """SF-84: that of the last full file. A lower one makes a RocketMQ drop files (SF-96)."""
+    path, at = store / "checkpoint", layout.CHECKPOINT.offset("index_msg_timestamp")
+    data = bytearray(path.read_bytes())
+    told = int.from_bytes(data[at : at + 8], "big")
+    assert told, "a file is full"
+    data[at : at + 8] = (told + change).to_bytes(8, "big")
+    path.write_bytes(data)
+    assert [(f.path, f.position) for f in findings(store)] == [("checkpoint", at)]
 
 
 def test_a_killed_store_is_judged_by_its_note(store: Path) -> None:
