@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from workers.agent import IDLE_NS, Agent
+from shm import limits
+from workers.agent import Agent
 
 
 class InSpareTime:
@@ -32,7 +33,7 @@ class InSpareTime:
         if work:
             sleep_ns = self._first.arm(now_ns)
             self._first.disarm()
-            self._rests_until = now_ns + sleep_ns if sleep_ns < IDLE_NS else 0
+            self._rests_until = now_ns + sleep_ns if sleep_ns <= limits.FLOOD_NAP_NS else 0
         return work
 
     def arm(self, now_ns: int) -> int:

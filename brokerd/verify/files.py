@@ -34,6 +34,7 @@ _KNOWN_GANTRY: Final = frozenset(
     {
         *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
         *("deleted_topics.json", "ranges.json", "index.json"),
+        *("first_units.json", "pins", "expired"),
     }
 )
 #: What a broker that runs or was killed may have under way.
