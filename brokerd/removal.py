@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workers.session import SessionTable
 
 EXPIRED: Final = "gantry/expired"
-PUNCH_BYTES: Final = 16 << 20
+PUNCH_BYTES: Final = 4 << 20
 PUNCH_PAUSE_NS: Final = 5_000_000
 #: Between two looks whether the supervisor has moved `min_offset`.
 SHOWN_NS: Final = 2_000_000
