@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 from brokerd.config import Settings
+from brokerd.retention import open_retention
 from shm.bell import EventBell
 from shm.board import Board
 from shm.clock import Clock
@@ -15,6 +16,7 @@ from shm.codes import Role
 from shm.storage import Storage
 from workers.agent import Agent, Bells
 from workers.channel import Descriptor, EpollWaiter, SocketSessionTable
+from workers.groups import Groups
 from workers.host import Host, Seat
 from workers.indexer import Indexer
 from workers.session import SessionTable
@@ -66,6 +68,11 @@ def build(role: Role, env: AgentEnv) -> Agent:
     if env.sessions is None:
         raise ValueError("an agent needs a session table")
     agent = constructor(env.storage, env.clock, env.board, env.sessions, env.bells, env.settings)
+    if isinstance(agent, Groups) and env.settings.profile != "temporary":
+        retention = open_retention(
+            env.storage, env.clock, env.board, env.sessions, env.settings, agent.ledger
+        )
+        return InSpareTime(agent, retention)
     if role is Role.READER and env.settings.message_index_enable:
         indexer = Indexer(env.storage, env.clock, env.board, env.sessions, env.settings)
         return InSpareTime(agent, indexer)

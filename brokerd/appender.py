@@ -73,6 +73,8 @@ class Appender:
         #: The same words, to be read and set one by one.
         self.view = self._batch.data
         self._disk_retry_ns = 0
+        self._disk_full = 0  # as the board says
+        self._lacks_segment = False
         appended = board.word(layout.BOARD_APPENDED)
         self._log = CommitLog(storage, board.segment_bytes, appended)
         given = {
@@ -109,6 +111,10 @@ class Appender:
     def cycle(self, now_ns: int) -> int:
         """One turn of all hot lanes: drain, append, answer. Returns how many entries were taken."""
         view = self.view
+        disk_full = self._board.half(layout.BOARD_DISK_FULL)
+        if disk_full != self._disk_full:
+            self._disk_full = disk_full
+            self._choose_refusal()
         view[frames.CYCLE_BEGINS] = 1
         self._drain(now_ns, 0, self.lanes.count)
         return int(view[frames.TAKEN])
@@ -235,9 +241,17 @@ class Appender:
 
     def _begin_segment(self, now_ns: int) -> None:
         """The log ends with its segment: roll, or refuse sends until there is room again."""
-        rolled = self._roll(now_ns)
-        self.view[frames.REFUSE] = 0 if rolled else int(Status.DISK_FULL)
+        self._lacks_segment = not self._roll(now_ns)
+        self._choose_refusal()
         self.view[frames.SEGMENT_END] = self._log.end
+
+    def _choose_refusal(self) -> None:
+        """Sends fail while there is no segment for them, or retention says that the disk is full.
+
+        The latter comes first as a rule: room is left for queues, the ledger and the index.
+        """
+        refuses = self._lacks_segment or self._disk_full
+        self.view[frames.REFUSE] = int(Status.DISK_FULL) if refuses else 0
 
     def _roll(self, now_ns: int) -> bool:
         if now_ns < self._disk_retry_ns:

@@ -121,9 +121,21 @@ class Settings:
         " by tag as well", choices=("5.3.3", "5.4.0"),
     )  # fmt: skip
     file_reserved_time: int = _setting(
-        72, "hours", "age at which a sealed segment may go (no version deletes segments yet)",
-        (1, 24 * 3650),
+        72, "hours", "age of its newest message at which a segment may go", (1, 24 * 3650)
+    )
+    delete_when: str = _setting(
+        "04", "", "hours of the local day, separated by ; in which segments of that age go"
+    )
+    disk_max_used_space_ratio: int = _setting(
+        75, "percent", "usage of the disk above which segments of that age go at any hour", (10, 95)
+    )
+    disk_space_clean_forcibly_ratio: int = _setting(
+        85, "percent", "above: the oldest segments go whatever their age, and whoever needs them",
+        (30, 85),
     )  # fmt: skip
+    disk_space_warning_level_ratio: int = _setting(
+        90, "percent", "above: that as well, and sends are refused with DiskFull", (35, 90)
+    )
     consume_timeout: int = _setting(
         15, "minutes", "a started message older than this ends its consumer's lease", (1, 7 * 1440)
     )
@@ -333,8 +345,24 @@ def _checked(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
+def parse_hours(text: str) -> frozenset[int]:
+    """Hours of the day in RocketMQ's deleteWhen, `04;16` (SF-99). Raises ValueError."""
+    hours = frozenset(int(part) for part in text.split(";") if part.strip())
+    if not hours <= frozenset(range(24)):
+        raise ValueError(f"{text!r}: hours are 0 to 23")
+    return hours
+
+
 def _check_relations(values: dict[str, Any], origins: Mapping[str, str]) -> None:
     """A largest record and the filler behind it must fit into a segment (SF-20)."""
+    try:
+        parse_hours(values["delete_when"])
+    except ValueError:
+        raise SettingIllegal(
+            f"delete_when = {values['delete_when']!r} ({origins['delete_when']}): give hours of the"
+            " day, 0 to 23, separated by ;",
+            setting="delete_when",
+        ) from None
     room = values["mapped_file_size_commit_log"] - RECORD_BYTES_MIN - FILLER.size
     if values["max_message_size"] > room:
         if origins["max_message_size"].startswith("default"):

@@ -7,7 +7,7 @@ on the disk before anybody is told of a topic.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd import topics
@@ -236,6 +236,13 @@ class Metadata:
         self._on_board.set_word(at + layout.QUEUE_MIN_OFFSET, max(first, min(begin, next_offset)))
         # All that recovery leaves is on the disk, so both levels may see it.
         self._on_board.set_word(at + layout.QUEUE_MAX_OFFSET, written)
+
+    def begin_queues(self, firsts: Iterable[Sequence[int]]) -> None:
+        """Show nothing below these offsets, pairs of a board queue and an offset; only upwards."""
+        board = self._on_board
+        for queue, first in firsts:
+            at = board.queue_at(queue) + layout.QUEUE_MIN_OFFSET
+            board.set_word(at, max(first, board.word(at)))
 
     def _require_same(self, there: TopicConfig, wanted: TopicConfig) -> TopicSlot:
         slot = self._slot(there.name)

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 QueueKey = tuple[str, int]
 
 
-def has_all_files(storage: Storage, cq_bytes: int, key: QueueKey, units: int, low: int) -> bool:
-    """Whether no file is missing from the first one on.
+def has_all_files(
+    storage: Storage, cq_bytes: int, key: QueueKey, units: int, kept: int | None
+) -> bool:
+    """Whether no file is missing from the first one on, or from that of the unit `kept` on.
 
-    While the log still begins at 0 that is the queue's very first, or one that begins with filler
-    units (SF-65).
+    `kept` is the first unit whose record is still in the log; None: not known. The queue's very
+    first file may also begin with filler units in place of the ones before (SF-65).
     """
     folder = f"{DIRECTORY}/{key[0]}/{key[1]}"
     bases = {int(name) for name in storage.list(folder) if name.isdigit()}
@@ -27,8 +29,10 @@ def has_all_files(storage: Storage, cq_bytes: int, key: QueueKey, units: int, lo
         return False
     if any(storage.size_of(f"{folder}/{base:020d}") != cq_bytes for base in wanted):
         return False
+    if kept is None or first <= min(kept, units - 1) * layout.CQ_UNIT_BYTES:
+        return True
     row = unit_of(storage, cq_bytes, key, first // layout.CQ_UNIT_BYTES)
-    return first == 0 or low > 0 or (row is not None and row["size"] == layout.CQ_FILLER_SIZE)
+    return row is not None and row["size"] == layout.CQ_FILLER_SIZE
 
 
 def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict[str, Any] | None:

@@ -17,7 +17,6 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from brokerd.foreign import keep_ranges, settle_ranges
 from brokerd.logend import damaged, judge_behind
 from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
 from brokerd.queuefiles import has_all_files, unit_of
+from brokerd.queuestarts import first_unit, read_starts
 from shm import layout, limits
 from shm.codes import BrokerState
 from shm.errors import Corrupt
@@ -276,10 +276,14 @@ def _recover_queues(
     known = _from_board(old_board) if old_board and not failed else read_progress(storage)
     if known is not None and known[0] <= found.appended:
         position, written = known
-        if all(_fits(storage, cq_bytes, key, units, found) for key, units in written.items()):
+        kept = _kept_from(storage, found.low)
+        if all(
+            _fits(storage, cq_bytes, key, units, found.appended, kept(key))
+            for key, units in written.items()
+        ):
             found.dispatched = position
             for key, units in written.items():
-                low = _first_unit(storage, cq_bytes, key, units, found.low)
+                low = first_unit(storage, cq_bytes, key, range(units), found.low)
                 found.queues[key] = (units, units, low)
             _cut_queues(storage, cq_bytes, written)
             _find_next_offsets(storage, settings.mapped_file_size_commit_log, found)
@@ -296,24 +300,30 @@ def _from_board(board: Board) -> tuple[int, dict[QueueKey, int]]:
     return board.word(layout.BOARD_DISPATCHED), written
 
 
-def _fits(storage: Storage, cq_bytes: int, key: QueueKey, units: int, found: Recovered) -> bool:
+def _kept_from(storage: Storage, low: int) -> Callable[[QueueKey], int | None]:
+    """By queue, the unit that its files begin with at the latest, as far as that is known.
+
+    Where another broker has removed segments since, nothing is.
+    """
+    if low == 0:
+        return lambda _key: 0
+    noted = read_starts(storage)
+    if noted is None or noted[0] != low:
+        return lambda _key: None
+    firsts = noted[1]
+    return lambda key: firsts.get(key, 0)
+
+
+def _fits(
+    storage: Storage, cq_bytes: int, key: QueueKey, units: int, appended: int, kept: int | None
+) -> bool:
     """Whether a queue's files are all there, and its last unit lies below the log's end."""
     if units == 0:
         return True
-    if not has_all_files(storage, cq_bytes, key, units, found.low):
+    if not has_all_files(storage, cq_bytes, key, units, kept):
         return False
     row = unit_of(storage, cq_bytes, key, units - 1)
-    return row is not None and 0 < row["size"] <= found.appended - row["physical_offset"]
-
-
-def _first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: int, low: int) -> int:
-    """First queue offset whose record is still in the log; filler units (SF-65) have none."""
-
-    def position(offset: int) -> int:
-        row = unit_of(storage, cq_bytes, key, offset)
-        return row["physical_offset"] if row else 0
-
-    return bisect_left(range(units), low, key=position) if low else 0
+    return row is not None and 0 < row["size"] <= appended - row["physical_offset"]
 
 
 def _cut_queues(storage: Storage, cq_bytes: int, written: dict[QueueKey, int]) -> None:
@@ -344,6 +354,9 @@ def _rebuild(storage: Storage, settings: Any, found: Recovered) -> None:  # noqa
     segment_bytes = settings.mapped_file_size_commit_log
     found.dispatched = found.low
     _find_next_offsets(storage, segment_bytes, found)
+    for key, first in (read_starts(storage) or (0, {}))[1].items():
+        if key not in found.queues:  # all its records have expired: its offsets go on all the same
+            found.queues[key] = (first, first, first)
     if storage.exists(PROGRESS_FILE):  # or the next start would believe it of the new units
         storage.unlink(PROGRESS_FILE)
         storage.sync_directory("gantry")

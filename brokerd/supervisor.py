@@ -239,6 +239,9 @@ class Supervisor:
             if number := self.broker.metadata.groups.add(str(note.fields["group"]), self._log):
                 self.fail(_code_of(number), "a write of subscriptionGroup.json failed")
             return
+        if note.event == wire.QUEUES_BEGIN:
+            self.broker.metadata.begin_queues(note.fields["queues"])
+            return
         agent = children.name_of(crew.roles)
         self._log.write(note.level, note.event, {"agent": agent, **note.fields})
 

@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from clients.batch import Columns, MessageBatch
+from clients.batch import MessageBatch
+from clients.columns import Columns
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
 from clients.member import ANSWER_NS, GroupMember, now_ns

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.batch import Columns
+from clients.columns import Columns
 from clients.logfiles import LogFiles
 from clients.member import Assigned
 from shm import layout
@@ -210,6 +210,8 @@ class Fetcher:
         if self._overtaken(before, columns):
             form[: before.size] = before
             return Stop.REMOVED, False
+        if stop is Stop.INVALID and self._is_removed(int(form[fetch.WANTED_POSITION])):
+            stop = Stop.REMOVED  # it was there when the kernel looked at LOW
         moved = int(form[fetch.OFFSET]) > queue.position
         queue.position = int(form[fetch.OFFSET])
         if stop is Stop.TRUNCATED:
@@ -250,6 +252,9 @@ class Fetcher:
             return False
         first = int(columns.column(fetch.POSITION, rows + 1)[rows])
         return first < self._board.word(layout.BOARD_LOW)
+
+    def _is_removed(self, position: int) -> bool:
+        return position < self._board.word(layout.BOARD_LOW)
 
     def _roll(self, queue: Assigned) -> Stop:
         wanted = int(self._form[fetch.WANTED_POSITION])

@@ -180,6 +180,8 @@ def read_rows(part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:
         found = _known(segment, known, part, options)
     for rows in found:
         selected = _selected(rows, options)
+        if not storage.exists(part.name):  # it leaves this name before its bytes change
+            raise _removed(part)
         if not options.report_bad_records and not selected.crc_ok.all():
             position = part.base + int(selected.records.at[~selected.crc_ok][0])
             raise _corrupt(part, position, "a checksum or a length of the record is wrong")
@@ -202,12 +204,20 @@ def _open(storage: PosixStorage, part: SegmentRange) -> Segment:
     try:
         file = storage.open(part.name)
     except FileNotFoundError:
-        text = f"{part.name} is gone since the read was planned: retention has removed it"
-        raise StoreFailed(text, path=part.name) from None
+        raise _removed(part) from None
     try:
         return Segment(part.base, file.view())
     finally:
         file.close()
+
+
+def _removed(part: SegmentRange) -> StoreFailed:
+    """As failOnDataLoss of Spark's Kafka source: a read never leaves out silently what expired."""
+    text = (
+        f"{part.name} is gone since the read was planned: retention has removed it; read again from"
+        " what is there, or hold the log by a pin (docs/operate.md, Retention) while you read"
+    )
+    return StoreFailed(text, path=part.name)
 
 
 def _corrupt(part: SegmentRange, position: int, what: str) -> Corrupt:

@@ -283,7 +283,9 @@ BOARD: Final = Struct(
         ),
         Field("pad6", 116, "zero"),
         Field("low", "i8", "log positions below are gone or going; only grows", "retention"),
-        Field("pad7", 120, "zero"),
+        Field("disk_full", "u4", "1: usage is above the warning level, sends fail", "retention"),
+        Field("disk_used", "u4", "percent of the disk in use, as last seen", "retention"),
+        Field("pad7", 112, "zero"),
         Field("reserved", 1024, "zero"),
     ),
 )
@@ -303,6 +305,8 @@ BOARD_FLUSHER_ARMED: Final = BOARD.offset("flusher_armed")
 BOARD_DISPATCHED: Final = BOARD.offset("dispatched")
 BOARD_READER_ARMED: Final = BOARD.offset("reader_armed")
 BOARD_LOW: Final = BOARD.offset("low")
+BOARD_DISK_FULL: Final = BOARD.offset("disk_full")
+BOARD_DISK_USED: Final = BOARD.offset("disk_used")
 BOARD_MAGIC: Final = 0x6761_6E74_7279_4231  # "gantryB1"
 
 PROCESS: Final = Struct(

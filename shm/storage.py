@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 _ZEROES = bytes(1 << 20)
 _LIBC = ctypes.CDLL(None)
+_FALLOCATE = ctypes.CDLL(None, use_errno=True).fallocate
 _SYNC_FILE_RANGE_WRITE = 2
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 
 class File(Protocol):
@@ -125,6 +127,10 @@ class Storage(Protocol):
         """Space left for this user on the store's disk."""
         ...
 
+    def used_bytes(self) -> int:
+        """Space in use on the store's disk, by whomever."""
+        ...
+
 
 class PosixFile:
     """A file of the operating system."""
@@ -183,8 +189,14 @@ class PosixFile:
             count -= piece
 
     def punch(self, start: int, count: int) -> None:
-        """Write zeroes where the file system cannot punch; the length stays."""
-        self.zero_range(start, count)
+        """Make a hole; where the file system cannot, write zeroes. The length stays."""
+        mode = _PUNCH_HOLE | _KEEP_SIZE
+        place, size = ctypes.c_int64(start), ctypes.c_int64(count)
+        if _FALLOCATE(self.descriptor, mode, place, size) != 0:
+            number = ctypes.get_errno()
+            if number != errno.EOPNOTSUPP:
+                raise OSError(number, os.strerror(number), self.name)
+            self.zero_range(start, count)
 
     def truncate(self, size: int) -> None:
         """Set the length."""
@@ -300,6 +312,11 @@ class PosixStorage:
         """Space left for this user."""
         room = os.statvfs(self.root)
         return room.f_bavail * room.f_frsize
+
+    def used_bytes(self) -> int:
+        """Space in use."""
+        room = os.statvfs(self.root)
+        return (room.f_blocks - room.f_bfree) * room.f_frsize
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -183,6 +183,9 @@ class Failed(Frame, frozen=True):
 
 #: Event of the Note by which `groups` tells of a group that somebody joined (field `group`).
 GROUP_JOINED: Final = "group_joined"
+#: Event of the Note by which retention asks for higher first offsets: `queues` holds pairs of a
+#: board queue and the first queue offset whose record stays. It asks again until the board says so.
+QUEUES_BEGIN: Final = "queues_begin"
 
 
 class Note(Frame, frozen=True):

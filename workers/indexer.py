@@ -251,7 +251,12 @@ class Indexer:
             return 1
         dispatched = self._board.word(layout.BOARD_DISPATCHED)
         base = self._position // size * size
-        self._map(base)
+        try:
+            self._map(base)
+        except FileNotFoundError:
+            if self._has_expired():
+                return 1
+            raise
         form[kernels.AT] = self._position - base
         form[kernels.BASE] = base
         form[kernels.END_AT] = min(dispatched - base, size)
@@ -263,7 +268,7 @@ class Indexer:
             self._note_wanted = True
         elif stop == Stop.ROLL and self._file is None:
             self._open_next()
-        elif stop not in (Stop.DONE, Stop.LIMIT, Stop.ROLL):
+        elif stop not in (Stop.DONE, Stop.LIMIT, Stop.ROLL) and not self._has_expired():
             raise Corrupt(
                 f"record at {self._position} of the commit log can't be indexed ({stop.name}); stop"
                 " the broker and run `gantrymq store verify`",
@@ -273,6 +278,10 @@ class Indexer:
         if self._position >= dispatched:
             self._gathered_ns = now_ns + interval_ns
         return 1
+
+    def _has_expired(self) -> bool:
+        """Whether retention has come in between: what cannot be read any more is passed over."""
+        return self._position < self._board.word(layout.BOARD_LOW)
 
     def _map(self, base: int) -> None:
         if base != self._view_base:

@@ -93,6 +93,7 @@ class QueueFiles:
             self._open.move_to_end((queue, base))
             self._last[queue] = (base, file)
             return file
+        self._close_passed(queue, base)
         name = f"{self._directory(queue)}/{base:020d}"
         self._dirty.add(name)
         file = self._existing(name) or self._made(name)
@@ -100,10 +101,18 @@ class QueueFiles:
         self._last[queue] = (base, file)
         if len(self._open) > OPEN_FILES_MAX:
             (old_queue, old_base), old = self._open.popitem(last=False)
-            if self._last[old_queue][0] == old_base:
+            last = self._last.get(old_queue)
+            if last is not None and last[0] == old_base:
                 del self._last[old_queue]
             old.close()
         return file
+
+    def _close_passed(self, queue: int, base: int) -> None:
+        """A file that is full may be removed some day: held open, it would keep its blocks."""
+        last = self._last.get(queue)
+        if last is not None and last[0] < base and (queue, last[0]) in self._open:
+            del self._last[queue]
+            self._open.pop((queue, last[0])).close()
 
     def _existing(self, name: str) -> File | None:
         try:

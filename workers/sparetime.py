@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from workers.agent import IDLE_NS, Agent
+from shm import limits
+from workers.agent import Agent
 
 #: A second agent that has waited so long for its turn gets a step, whatever the first has to do.
 PATIENCE_NS: Final = 2_000_000
@@ -43,7 +44,7 @@ class InSpareTime:
         if work:
             sleep_ns = self._first.arm(now_ns)
             self._first.disarm()
-            self._rests_until = now_ns + sleep_ns if sleep_ns < IDLE_NS else 0
+            self._rests_until = now_ns + sleep_ns if sleep_ns <= limits.FLOOD_NAP_NS else 0
         return work
 
     def arm(self, now_ns: int) -> int:

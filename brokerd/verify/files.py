@@ -36,6 +36,7 @@ _KNOWN_GANTRY: Final = frozenset(
     {
         *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
         *("deleted_topics.json", "ranges.json", "index.json"),
+        *("first_units.json", "pins", "expired"),
     }
 )
 #: Times of RocketMQ's checkpoint that are findings above the log's last time.

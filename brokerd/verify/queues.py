@@ -252,7 +252,8 @@ class QueueCheck:
         nonzero = first_nonzero(os.path.join(self._storage.root, path), start, self._bytes)
         while nonzero is not None:
             unit = _columns(self._read(path, nonzero // UNIT * UNIT))[0]
-            if not self._is_lost(int(unit["physical_offset"])):
+            position = int(unit["physical_offset"])
+            if not self._is_lost(position) and position >= self._report.log_start:
                 break
             start = (nonzero // UNIT + 1) * UNIT
             nonzero = first_nonzero(os.path.join(self._storage.root, path), start, self._bytes)

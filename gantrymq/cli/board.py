@@ -93,6 +93,8 @@ def _store(board: Board, home: Path) -> dict[str, int]:
         "segments": board.segments,
         "log_bytes": board.word(layout.BOARD_APPENDED) - board.word(layout.BOARD_LOW),
         "disk_free_bytes": room.f_bavail * room.f_frsize,
+        "disk_used_percent": board.half(layout.BOARD_DISK_USED),
+        "disk_full": board.half(layout.BOARD_DISK_FULL),
     }
 
 

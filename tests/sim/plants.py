@@ -12,7 +12,9 @@ from brokerd import appender, recovery
 from brokerd.appender import Appender
 from brokerd.commitlog import CommitLog
 from brokerd.flusher import Flusher
+from brokerd.holders import GroupsHolder
 from brokerd.producers import Producers
+from brokerd.removal import Removal
 from shm import layout, limits
 from shm.kernels import frames
 from shm.kernels import index as kernels
@@ -190,6 +192,23 @@ def keys_lost_at_a_full_file() -> None:
     put_over(Indexer, "_close_full", forgetful)
 
 
+def removed_unannounced() -> None:
+    """Segments go before `low` says so."""
+    find_firsts = Removal.find_firsts
+
+    def hasty(removal: Removal, low: int) -> Any:  # noqa: ANN401
+        for base in removal._segments_below(low):
+            removal._take_out(base)
+        return find_firsts(removal, low)
+
+    put_over(Removal, "find_firsts", hasty)
+
+
+def removed_unread() -> None:
+    """Retention does not ask groups."""
+    put_over(GroupsHolder, "lowest_position", lambda *_: None)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -206,5 +225,7 @@ PLANTS: dict[str, Callable[[], None]] = {
         noted_before_synced,
         noted_before_written,
         keys_lost_at_a_full_file,
+        removed_unannounced,
+        removed_unread,
     )
 }

@@ -97,8 +97,9 @@ class World:
             for queue_id in range(topic.queue_count):
                 at = board.queue_at(topic.queue_base + queue_id)
                 count = board.word(at + layout.QUEUE_NEXT_OFFSET)
-                read = self.model.consumed[GROUP, (topic.name, queue_id)]
-                if len(read) < count or any(offset not in read for offset in range(count)):
+                name = (topic.name, queue_id)
+                read, let_go = self.model.consumed[GROUP, name], self.model.let_go
+                if any(o not in read and (*name, o) not in let_go for o in range(count)):
                     return False
         return True
 
@@ -223,6 +224,11 @@ def make_room(world: World) -> None:
         storage.faults.faults = tuple(others)
 
 
+def let_time_pass(world: World) -> None:
+    """Segments that everybody has read are old enough to go."""
+    world.machine.simulation.clock.step_wall(2 * 3_600_000)
+
+
 def unleash_a_vandal(world: World) -> None:
     """A client that writes garbage: it alone is cut off."""
     world.add_vandal()
@@ -240,7 +246,7 @@ def drop_a_connection(world: World) -> None:
 FAULTS: tuple[Callable[[World], None], ...] = (
     kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, cut_power, change_members,
     step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
-    drop_a_connection, fill_the_disk_of_groups,
+    drop_a_connection, fill_the_disk_of_groups, let_time_pass,
 )  # fmt: skip
 
 

@@ -62,6 +62,8 @@ WITHIN = {
     "noted_before_synced": (100, "cut_power"),
     "noted_before_written": (100, "kill_everything,die_together_at_a_mark"),
     "keys_lost_at_a_full_file": (20, "none"),
+    "removed_unannounced": (20, "let_time_pass"),
+    "removed_unread": (40, "let_time_pass"),
 }
 
 

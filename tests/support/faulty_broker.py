@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FAULTS, FAILED = "faults.json", "failed"
+_DISK_BYTES = 1 << 20
 
 
 def fault(kind: str, number: int, under: str, *, half: bool = False) -> dict[str, Any]:
-    """One entry of the file; kinds are write, sync, allocate and create."""
+    """One entry of the file; kinds are write, sync, allocate and create.
+
+    Of kind `used` the number is how many percent of a disk of a MiB are in use.
+    """
     return {"kind": kind, "errno": number, "under": under, "half": half}
 
 
@@ -74,6 +78,16 @@ class FaultyStorage(PosixStorage):
             with (Path(self.root).parent / FAILED).open("a", encoding="utf-8") as notes:
                 notes.write(f"{kind} {name}\n")
             raise OSError(found["errno"], os.strerror(found["errno"]), name)
+
+    def used_bytes(self) -> int:
+        """What is in use, or said to be."""
+        said = self.due("used", "")
+        return said["errno"] * _DISK_BYTES // 100 if said else super().used_bytes()
+
+    def free_bytes(self) -> int:
+        """What is left beside it."""
+        said = self.due("used", "")
+        return _DISK_BYTES - self.used_bytes() if said else super().free_bytes()
 
     def open(self, name: str, *, write: bool = False) -> FaultyFile:
         """Open a file that exists."""

@@ -106,6 +106,8 @@ class Model:
         self.left: dict[tuple[str, QueueName], int] = {}  # words of sessions that have ended
         self.consumed: dict[tuple[str, QueueName], dict[int, bytes]] = defaultdict(dict)
         self.log: list[Stored] = []
+        self.expired: list[Stored] = []  # what retention has removed, or is about to
+        self.let_go: set[tuple[str, int, int]] = set()  # of these, what no group had to read
         self.vandals: set[str] = set()  # producers of whose messages nothing is known
         self.tally: Counter[str] = Counter()  # what has happened, to see that it does
 
@@ -170,9 +172,34 @@ class Model:
 
     # --------------------------------------------------------------------------- what the log says
 
-    def check_store(self, storage: Storage, appended: int, after: End) -> None:
-        """Compare the log below `appended` with what was promised; forget what a power cut took."""
-        self.log = read_log(storage, appended)
+    def expire(self, storage: Storage, low: int, held: dict[tuple[str, QueueName], int]) -> None:
+        """Records below `low` are going; `held`: offsets of all groups, by what `groups` knows.
+
+        None of them may be unread by a group that has an offset in its queue.
+        """
+        begin = self.expired[-1].end if self.expired else 0
+        first = min(int(name) for name in storage.list("commitlog"))
+        for record in read_log(storage, low, first, whole=False):
+            if record.position >= begin:
+                self.expired.append(record)
+                self._check_expired(record, held)
+
+    def _check_expired(self, record: Stored, held: dict[tuple[str, QueueName], int]) -> None:
+        name = (record.topic, record.queue)
+        offsets = {group: offset for (group, key), offset in held.items() if key == name}
+        if not offsets:
+            self.let_go.add((*name, record.offset))
+        for group, offset in offsets.items():
+            what = f"{group} stands at {offset} of {name}, and retention removes {record}"
+            require(record.offset < offset, "P10", what)
+
+    def check_store(self, storage: Storage, appended: int, after: End, low: int = 0) -> None:
+        """Compare the log below `appended` with what was promised; forget what a power cut took.
+
+        What retention has removed below `low` is remembered.
+        """
+        self.expired = [record for record in self.expired if record.position < low]
+        self.log = self.expired + read_log(storage, appended, low)
         found = {(record.producer, record.seq): record for record in self.log}
         self._check_identity(found)
         self._check_order()
@@ -294,6 +321,8 @@ class Model:
         for record in self.log:
             if record.topic in topics and record.producer not in self.vandals:
                 read = self.consumed[group, (record.topic, record.queue)]
+                if (record.topic, record.queue, record.offset) in self.let_go:
+                    continue
                 require(record.offset in read, "P10", f"{group} never read {record}")
 
     def power_cut(self) -> None:
@@ -302,14 +331,14 @@ class Model:
         self.held.clear()
 
 
-def read_log(storage: Storage, appended: int) -> list[Stored]:
-    """All records below a position, each checked by its own checksums.
+def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = True) -> list[Stored]:
+    """All records from `low` to below a position, each checked by its own checksums.
 
-    Nothing lies behind the log's end, nor behind the filler of a segment (P13).
+    Nothing lies behind the log's end (if `whole`), nor behind the filler of a segment (P13).
     """
     found = []
     log = open_log(storage)
-    for position, item in log.scan(0, appended, OWN):
+    for position, item in log.scan(low, appended, OWN):
         if isinstance(item, Invalid):
             broken("P13", f"no record at {position}: {item}")
         if isinstance(item, Filler):
@@ -333,20 +362,26 @@ def read_log(storage: Storage, appended: int) -> list[Stored]:
             )
             if item.physical_offset != position:
                 broken("P13", f"position in {item}")
-    for segment in log.segments:
+    for segment in log.segments if whole else ():
         rest = segment.view[max(0, appended - segment.base) :]
         require(not rest.any(), "P13", f"bytes behind the log's end {appended}")
     return found
 
 
-def check_units(storage: Storage, log: list[Stored], queue: QueueName, units: int) -> None:
+def check_units(
+    storage: Storage, log: list[Stored], queue: QueueName, units: int, low: int = 0
+) -> None:
     """The first `units` of a ConsumeQueue name the queue's records in their order (P14)."""
     folder = f"consumequeue/{queue[0]}/{queue[1]}"
-    data = b"".join(read_file(storage, f"{folder}/{name}") for name in storage.list(folder))
+    names = storage.list(folder)
+    data = b"".join(read_file(storage, f"{folder}/{name}") for name in names)
+    first = int(names[0]) // layout.CQ_UNIT_BYTES if names else 0
     records = [record for record in log if (record.topic, record.queue) == queue]
     require(units <= len(records), "P14", f"{queue} has {units} units, {len(records)} records")
-    for offset in range(units):
-        unit = layout.CQ_UNIT.unpack(data, offset * layout.CQ_UNIT_BYTES)
+    for offset in range(first, units):
+        unit = layout.CQ_UNIT.unpack(data, (offset - first) * layout.CQ_UNIT_BYTES)
+        if unit["size"] == layout.CQ_FILLER_SIZE and records[offset].position < low:
+            continue  # SF-65: made again without its record
         record = records[offset]
         names = (unit["physical_offset"], unit["size"])
         expected = (record.position, record.end - record.position)

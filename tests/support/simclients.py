@@ -10,7 +10,7 @@ from shm.codes import AgentState, Role
 from shm.controllane import ControlLane, End
 from shm.kernels import progress
 from shm.record import OWN, Record, parse_record
-from tests.support.model import Model, QueueName
+from tests.support.model import Model, QueueName, broken
 from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
 
@@ -215,6 +215,13 @@ class SimConsumer(SimClient):
         file_bytes = settings.mapped_file_size_consume_queue
         at = offset * layout.CQ_UNIT_BYTES
         base = at // file_bytes * file_bytes
+        try:
+            return self._look(name, offset, base)
+        except FileNotFoundError as error:
+            broken("P10", f"{self.name} holds {name} at {offset}: {error}")
+
+    def _look(self, name: QueueName, offset: int, base: int) -> Record:
+        settings, at = self.machine.configuration.settings, offset * layout.CQ_UNIT_BYTES
         file = self._storage.open(f"consumequeue/{name[0]}/{name[1]}/{base:020d}")
         unit = layout.CQ_UNIT.unpack(file.view(), at - base)
         position, segment = unit["physical_offset"], settings.mapped_file_size_commit_log

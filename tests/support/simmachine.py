@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from brokerd import agents, epoch
+from brokerd import agents, epoch, retention
 from brokerd.agents import AgentEnv
 from brokerd.config import load
 from brokerd.epoch import Life
 from brokerd.metadata import Metadata
 from brokerd.recovery import recover
-from shm import layout
+from shm import layout, wire
 from shm.arena import plan_arena
 from shm.board import Board, format_board
 from shm.codes import BrokerState, Role
@@ -33,12 +33,15 @@ from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
 from workers import indexer
 from workers.agent import Bells
+from workers.progress import UNSET
 from workers.session import Session
 
 SETTINGS = {
     "mapped_file_size_commit_log": 16 * 1024,
     "mapped_file_size_consume_queue": 20 * 64,
     "max_message_size": 4096,
+    "file_reserved_time": 1,
+    "delete_when": ";".join(map(str, range(24))),
     "max_hash_slot_num": 40,
     "max_index_num": 100,
     "topics_max": 16,
@@ -50,6 +53,9 @@ ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
 #: The indexer waits for less here, so that a run of a second or two sees many of its writes.
 indexer.interval_ns = 5_000_000
+retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
+retention.PACE.grace = 1_000_000
+_TALLIED = ("segments_removed", "segments_held")
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,
     Role.FLUSHER: layout.BOARD_DURABLE,
@@ -107,6 +113,7 @@ class SimMachine:
         self._bells = self._new_bells()
         self._next_session = 1
         self._due: list[tuple[int, Callable[[], None]]] = []
+        self._seen_low = 0
         self._boot_id = self._random_bytes(16)
         simulation.on_death = self._on_death
         simulation.after_step = self.observe
@@ -118,7 +125,7 @@ class SimMachine:
     def ready_at(self, now_ns: int) -> int:
         """When something is due, or an agent wants something."""
         for table in self.tables.values():
-            if table.cut or table.failures:
+            if table.cut or table.failures or table.notes:
                 return now_ns
         first = now_ns + 3_600_000_000_000
         for when, _ in self._due:
@@ -140,11 +147,40 @@ class SimMachine:
             for number, why in table.cut:
                 self._cut_off(number, why)
             table.cut.clear()
+            self._heed(table)
+
+    def _heed(self, table: MemorySessions) -> None:
+        """As the supervisor: requests of retention; the rest would go to the log."""
+        for _level, event, fields in table.notes:
+            pairs = fields.get("queues")
+            if event == wire.QUEUES_BEGIN and self.metadata is not None:
+                assert isinstance(pairs, list)
+                self.metadata.begin_queues(pairs)
+            elif event in _TALLIED:
+                self.model.tally[event] += 1
+        table.notes.clear()
 
     def observe(self) -> None:
         """After each step: what was published as durable once must stay."""
         if self.board is not None:
             self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
+            low = self.board.word(layout.BOARD_LOW)
+            if low > self._seen_low:
+                self._expire(low)
+                self._seen_low = low
+
+    def _expire(self, low: int) -> None:
+        """Segments are about to go: nobody who has met them may need them still."""
+        actor = self.simulation.actors.get("groups")
+        ledger = actor.agent._first.ledger if isinstance(actor, AgentActor) else None
+        held = {
+            (group, key): progress.committed
+            for group, known in (ledger.groups.items() if ledger else ())
+            for key, progress in known.queues.items()
+            if progress.committed != UNSET
+        }
+        self.index_holds = False  # what it had not met yet is passed over
+        self.model.expire(SimStorage(self.disk, "oracle"), low, held)
 
     # ---------------------------------------------------------------------------------- life, death
 
@@ -180,7 +216,8 @@ class SimMachine:
             metadata.create(name, queues, level)
         self.lives += 1
         self.simulation.note(f"life {self.lives}: recovered to {found.appended}")
-        self.model.check_store(self._storage("oracle"), found.appended, self.ended_by)
+        self.model.check_store(self._storage("oracle"), found.appended, self.ended_by, found.low)
+        self._seen_low = found.low
         self.board, self.metadata = board, metadata
         self._check_queues()
         settled = found.appended if self.ended_by is End.STOP and self.lives > 1 else -1
@@ -199,7 +236,8 @@ class SimMachine:
             for queue_id in range(topic.queue_count):
                 row = board.queue(topic.queue_base + queue_id)
                 name = (topic.name, queue_id)
-                check_units(self._storage("oracle"), self.model.log, name, row["max_offset"])
+                log, low = self.model.log, board.word(layout.BOARD_LOW)
+                check_units(self._storage("oracle"), log, name, row["max_offset"], low)
 
     def _format(self, number: int) -> Board:
         settings = self.configuration.settings

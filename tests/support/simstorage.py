@@ -201,6 +201,10 @@ class SimStorage:
         """Space left on the disk."""
         return self.disk.capacity - self.disk.used()
 
+    def used_bytes(self) -> int:
+        """Space in use on the disk."""
+        return self.disk.used()
+
     def change(
         self,
         kind: str,

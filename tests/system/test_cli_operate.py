@@ -56,7 +56,8 @@ STATUS = {
     "processes": list, "groups": list,
 }  # fmt: skip
 PARTS = {
-    "store": {"segment_bytes", "segments", "log_bytes", "disk_free_bytes"},
+    "store": {"segment_bytes", "segments", "log_bytes", "disk_free_bytes",
+              "disk_used_percent", "disk_full"},
     "log": {
         "appended", "settled", "durable", "dispatched", "low", "durable_lag_bytes",
         "dispatch_lag_bytes",

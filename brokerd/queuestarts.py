@@ -1,0 +1,56 @@
+"""Where queues begin once segments are gone, and the note of it that a start compares files with.
+
+`gantry/first_units.json`: the log's lowest position, and by `topic@queue` the first queue offset
+whose record is still there. Written by retention after the segments went and before the files of
+queues do, so a start can tell files that were removed from files that were lost.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from brokerd.queuefiles import QueueKey, unit_of
+from shm.jsonsum import sum_holds, with_sum
+from shm.storage import read_file, replace_file
+
+if TYPE_CHECKING:
+    from shm.storage import Storage
+
+FILE: Final = "gantry/first_units.json"
+
+
+def first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: range, low: int) -> int:
+    """First queue offset among `units` whose record is at log position `low` or above.
+
+    Filler units (SF-65) count as removed; if all are, it is the offset behind the last.
+    """
+
+    def position(offset: int) -> int:
+        row = unit_of(storage, cq_bytes, key, offset)
+        return row["physical_offset"] if row else 0
+
+    return units.start + bisect_left(units, low, key=position) if low else units.start
+
+
+def save_starts(storage: Storage, low: int, firsts: Mapping[QueueKey, int]) -> None:
+    """Note where queues begin. Raises OSError."""
+    queues = {f"{topic}@{queue_id}": first for (topic, queue_id), first in firsts.items() if first}
+    content = json.dumps({"low": low, "queues": queues})
+    replace_file(storage, FILE, with_sum(content).encode())
+
+
+def read_starts(storage: Storage) -> tuple[int, dict[QueueKey, int]] | None:
+    """What was noted last; None without a note, or if it is damaged: then files are believed."""
+    try:
+        data = read_file(storage, FILE)
+        if sum_holds(data) is False:
+            return None
+        content = json.loads(data)
+        parts = ((name.rpartition("@"), first) for name, first in content["queues"].items())
+        firsts = {(name, int(queue_id)): int(first) for (name, _, queue_id), first in parts}
+        return int(content["low"]), firsts
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None

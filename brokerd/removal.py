@@ -1,0 +1,158 @@
+"""Takes segments below the board's `low` off the disk, and what belongs to them, in small steps.
+
+A segment is renamed out of `commitlog/` first, as a whole, so whatever is in there is whole at any
+moment; then its blocks are given back piece by piece, for one unlink of a GiB holds up other
+writes; what is mapped stays mapped and reads as zeroes (F17). Each step may be the last one of a
+life: the next one looks at what is there and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Final
+
+from brokerd.commitlog import DIRECTORY, segment_name
+from brokerd.holders import firsts_of
+from brokerd.queuestarts import first_unit, read_starts, save_starts
+from shm import layout, sidecar, wire
+from workers.queues import queue_directory
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+    from workers.session import SessionTable
+
+EXPIRED: Final = "gantry/expired"
+PUNCH_BYTES: Final = 4 << 20
+PUNCH_PAUSE_NS: Final = 5_000_000
+#: Between two looks whether the supervisor has moved `min_offset`.
+SHOWN_NS: Final = 2_000_000
+#: Looks until it is asked again.
+SHOWN_LOOKS: Final = 500
+_QUEUES_A_STEP: Final = 16
+_QUEUES_A_NOTE: Final = 256
+
+#: Steps of a job: each item is how long to wait before the next one, in ns.
+Steps = Generator[int, None, None]
+
+
+class Removal:
+    """The jobs; whoever runs them takes one step at a time."""
+
+    def __init__(
+        self, storage: Storage, board: Board, sessions: SessionTable, grace_ns: int
+    ) -> None:
+        self._storage = storage
+        self._board = board
+        self._sessions = sessions
+        self._grace_ns = grace_ns
+
+    def is_due(self) -> bool:
+        """Whether an earlier life has left something to do."""
+        low = self._board.word(layout.BOARD_LOW)
+        if self._storage.list(EXPIRED) or self._segments_below(low):
+            return True
+        noted = read_starts(self._storage)
+        return low > 0 and (noted is None or noted[0] != low)
+
+    def find_firsts(self, low: int) -> Generator[int, None, dict[int, int]]:
+        """By board queue, the first queue offset whose record is at `low` or above."""
+        firsts: dict[int, int] = {}
+        for topic in self._board.topics():
+            for queue_id in range(topic.queue_count):
+                queue = topic.queue_base + queue_id
+                written = self._board.word(self._board.queue_at(queue) + layout.QUEUE_WRITTEN)
+                units, key = range(written), (topic.name, queue_id)
+                if written:
+                    cq_bytes = self._board.cq_bytes
+                    firsts[queue] = first_unit(self._storage, cq_bytes, key, units, low)
+                if len(firsts) % _QUEUES_A_STEP == 1:
+                    yield 0
+        return firsts
+
+    def steps(self, firsts: dict[int, int]) -> Steps:
+        """All that follows once `low` is raised. Raises OSError."""
+        low = self._board.word(layout.BOARD_LOW)
+        yield from self._show(firsts)
+        bases = self._segments_below(low)
+        if bases:
+            yield self._grace_ns
+        for base in bases:
+            self._take_out(base)
+            yield 0
+        yield from self._give_back()
+        yield from self._remove_sidecars(low)
+        save_starts(self._storage, low, firsts_of(self._board, firsts))
+        yield 0
+        yield from self._remove_queue_files(firsts)
+
+    def _segments_below(self, low: int) -> list[int]:
+        names = (name for name in self._storage.list(DIRECTORY) if name.isdigit())
+        return [int(name) for name in names if int(name) < low]
+
+    def _show(self, firsts: dict[int, int]) -> Steps:
+        """Have `min_offset` raised by the supervisor, its one writer, and wait until it is."""
+        while wanted := self._not_shown(firsts):
+            for start in range(0, len(wanted), _QUEUES_A_NOTE):
+                pairs = wanted[start : start + _QUEUES_A_NOTE]
+                self._sessions.note("debug", wire.QUEUES_BEGIN, queues=pairs)
+            for _ in range(SHOWN_LOOKS):
+                yield SHOWN_NS
+                if not self._not_shown(firsts):
+                    break
+
+    def _not_shown(self, firsts: dict[int, int]) -> list[list[int]]:
+        begin = layout.QUEUE_MIN_OFFSET
+        word, at = self._board.word, self._board.queue_at
+        return [
+            [queue, first] for queue, first in firsts.items() if word(at(queue) + begin) < first
+        ]
+
+    def _take_out(self, base: int) -> None:
+        """Out of `commitlog/`, for good: only then may its bytes change."""
+        if not self._storage.is_directory(EXPIRED):
+            self._storage.make_directory(EXPIRED)
+            self._storage.sync_directory("gantry")
+        self._storage.rename(segment_name(base), f"{EXPIRED}/{base:020d}")
+        self._storage.sync_directory(EXPIRED)
+        self._storage.sync_directory(DIRECTORY)
+
+    def _give_back(self) -> Steps:
+        for name in self._storage.list(EXPIRED):
+            path = f"{EXPIRED}/{name}"
+            file = self._storage.open(path, write=True)
+            try:
+                size = file.size()
+                for start in range(0, size, PUNCH_BYTES):
+                    file.punch(start, min(PUNCH_BYTES, size - start))
+                    yield PUNCH_PAUSE_NS
+            finally:
+                file.close()
+            self._storage.unlink(path)
+            yield 0
+
+    def _remove_sidecars(self, low: int) -> Steps:
+        for name in self._storage.list(sidecar.DIRECTORY):
+            if name.isdigit() and int(name) < low:
+                self._storage.unlink(f"{sidecar.DIRECTORY}/{name}")
+                yield 0
+
+    def _remove_queue_files(self, firsts: dict[int, int]) -> Steps:
+        """Files whose units all name removed records, never a queue's last one (SF-70)."""
+        for folder, first in list(self._folders(firsts)):
+            removed = False
+            for name in self._storage.list(folder)[:-1]:
+                if int(name) + self._board.cq_bytes > first * layout.CQ_UNIT_BYTES:
+                    break
+                self._storage.unlink(f"{folder}/{name}")
+                removed = True
+                yield 0
+            if removed:
+                self._storage.sync_directory(folder)
+
+    def _folders(self, firsts: dict[int, int]) -> Iterator[tuple[str, int]]:
+        for topic in self._board.topics():
+            for queue_id in range(topic.queue_count):
+                first = firsts.get(topic.queue_base + queue_id, 0)
+                if first:
+                    yield queue_directory(topic.name, queue_id), first

@@ -1,0 +1,105 @@
+"""Segments go under the eyes of a live broker's consumers, by the disk rule (F7, F17, F21)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd.verify import verify
+from clients.consumer import PullConsumer
+from clients.home import store_of
+from clients.producer import Producer
+from gantrymq import ConsumeFrom
+from shm import layout
+from shm.codes import ExitCode
+from shm.errors import DiskFull
+from tests.support.agents import restarts_of, wait_until_shown
+from tests.support.faulty_broker import FaultyBroker, fault
+from tests.support.watchdog import poll_until
+
+SEGMENT = 1 << 16
+SMALL = {
+    "mapped_file_size_commit_log": SEGMENT, "mapped_file_size_consume_queue": 2000,
+    "default_topic_queue_nums": 1, "log_level": "info",
+}  # fmt: skip
+COUNT = 2000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[FaultyBroker]:
+    with FaultyBroker(tmp_path / "home", **SMALL) as one:
+        yield one.wait_until_ready()
+
+
+def bodies_of(consumer: PullConsumer, last: bytes) -> list[bytes]:
+    """All that it gets up to a body."""
+    found: list[bytes] = []
+
+    def is_there() -> bool:
+        found.extend(bytes(m.body) for m in consumer.poll(max_messages=100, timeout=0.2))
+        return last in found
+
+    poll_until(is_there, f"{last!r} is read")
+    return found
+
+
+def test_consumers_of_removed_segments_go_on_behind_them(broker: FaultyBroker) -> None:
+    """SF-100, SF-102: no error, no gap behind the log's begin, losses are named, and it verifies.
+
+    Above the warning level sends are refused and reading goes on; below it all is as before.
+    """
+    board, home = broker.board, broker.home
+    sent = [b"%06d" % number + bytes(200) for number in range(COUNT)]
+    first = ConsumeFrom.FIRST_OFFSET
+    with (
+        Producer(home) as producer,
+        PullConsumer("slow", ["orders"], home=home, consume_from=first) as slow,
+    ):
+        for start in range(0, COUNT, 100):
+            producer.send_batch("orders", sent[start : start + 100])
+        wait_until_shown(home)
+        assert [bytes(m.body) for m in slow.poll(max_messages=5, timeout=20)] == sent[:5]
+        slow.commit()
+        broker.fail(fault("used", 86, ""))
+        poll_until(lambda: board.word(layout.BOARD_LOW) >= 2 * SEGMENT, "segments go")
+        broker.fail(fault("used", 95, ""))
+        poll_until(lambda: board.half(layout.BOARD_DISK_FULL), "the disk is full")
+        poll_until(lambda: is_refused(producer), "sends are refused")
+        read = bodies_of(slow, sent[-1])
+        assert read == sent[COUNT - len(read) :], "no gap, no error"
+        broker.fail(fault("used", 40, ""))
+        poll_until(lambda: not is_refused(producer), "there is room again")
+        low = board.word(layout.BOARD_LOW)
+        segments = store_of(home) / "commitlog"
+        poll_until(lambda: min(map(int, names(segments))) == low, "the files are gone")
+        poll_until(lambda: not names(store_of(home) / "gantry" / "expired"), "their blocks, too")
+    assert set(restarts_of(home).values()) == {0}
+    code, lines = broker.stop()
+    assert code == ExitCode.OK
+    lost = [line for line in lines if line["event"] == "removed_while_needed"]
+    assert {line["who"] for line in lost} == {"group slow"}
+    assert any(line["event"] == "disk_above_warning_level" for line in lines)
+    report = verify(store_of(home))
+    assert report.findings == []
+    assert report.log_start == low
+    broker.again().wait_until_ready()
+    assert broker.board.word(layout.BOARD_LOW) == low
+    with PullConsumer("new", ["orders"], home=home, consume_from=first) as consumer:
+        again = bodies_of(consumer, sent[-1])
+    kept = [body for body in again if body in set(sent)]
+    assert kept == sent[COUNT - len(kept) :]
+    assert len(kept) < COUNT
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.isdigit()]
+
+
+def is_refused(producer: Producer) -> bool:
+    try:
+        producer.send("orders", b"probe")
+    except DiskFull:
+        return True
+    return False

@@ -1,0 +1,259 @@
+"""Which segments go, who holds them, and a death at any step of it (SF-70, SF-98 to SF-102)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import time
+
+import pytest
+
+from brokerd.queuestarts import FILE, read_starts
+from brokerd.recovery import recover
+from brokerd.removal import EXPIRED
+from shm import layout
+from shm.storage import replace_file
+from tests.support.faults import FaultPlan, KilledError, Moment, fail_at, kill_at
+from tests.support.retaining import HOUR_MS, QUEUES, Rig, units_of, written_machine
+from tests.support.simmachine import SimMachine
+from tests.support.simstorage import SimStorage
+from workers.queues import PROGRESS_FILE
+
+SEGMENT = 16 * 1024
+
+
+@pytest.fixture(scope="module")
+def machine() -> SimMachine:
+    """Several sealed segments that group `g` has read to the end."""
+    return written_machine()
+
+
+def pin(rig: Rig, name: str, content: str) -> None:
+    storage = SimStorage(rig.disk)
+    storage.make_directory("gantry/pins")
+    replace_file(storage, f"gantry/pins/{name}", content.encode())
+
+
+def commit(rig: Rig, key: tuple[str, int], offset: int) -> None:
+    """Set group `g` back, as a seek does."""
+    agent = rig.open()
+    ledger = agent._holders[0]._ledger  # type: ignore[attr-defined]
+    ledger.commit("g", key, offset)
+    ledger.flush()
+    ledger.sync()
+    ledger.close()
+
+
+def offset_in(machine: SimMachine, key: tuple[str, int], position: int) -> int:
+    """Number of a queue's records below a log position."""
+    board = machine.board
+    assert board is not None
+    topic = next(topic for topic in board.topics() if topic.name == key[0])
+    written = board.queue(topic.queue_base + key[1])["written"]
+    units = units_of(machine.disk, key, 0, written)
+    places = [layout.CQ_UNIT.unpack(unit)["physical_offset"] for unit in units]
+    return sum(place < position for place in places)
+
+
+def last_base(machine: SimMachine) -> int:
+    assert machine.board is not None
+    return machine.board.word(layout.BOARD_APPENDED) // SEGMENT * SEGMENT
+
+
+def test_what_is_old_and_read_goes_but_never_the_last(machine: SimMachine) -> None:
+    """SF-98, SF-70: log, sidecars, queue files whose units are all below; queues say so first."""
+    rig = Rig(machine)
+    before = rig.log()
+    rig.run(rig.open())
+    low = last_base(machine)
+    assert low >= 3 * SEGMENT
+    assert rig.low == low
+    assert rig.log() == {name: data for name, data in before.items() if int(name) >= low}
+    assert rig.storage.list(EXPIRED) == []
+    assert all(int(name) >= low for name in rig.storage.list("gantry/segments"))
+    firsts = {key: offset_in(machine, key, low) for key in QUEUES}
+    assert rig.min_offsets() == firsts
+    assert read_starts(rig.storage) == (low, {k: v for k, v in firsts.items() if v})
+    for key, first in firsts.items():
+        names = rig.storage.list(f"consumequeue/{key[0]}/{key[1]}")
+        assert names
+        assert all(int(name) + 20 * 64 > first * 20 for name in names[:-1]), "SF-70"
+    assert [e["forced"] for e in rig.events("segments_removed")] == [False]
+    assert not rig.sessions.failures
+
+
+def test_the_newest_message_of_a_segment_counts(machine: SimMachine) -> None:
+    rig = Rig(machine)
+    rig.clock.step_wall(-2 * HOUR_MS)
+    rig.run(rig.open())
+    assert rig.low == 0
+
+
+@pytest.mark.parametrize("hours", ["04", "16;4"])
+def test_age_counts_at_its_hours_only_unless_the_disk_is_rather_full(
+    machine: SimMachine, hours: str
+) -> None:
+    """SF-99, SF-100."""
+    rig = Rig(machine, delete_when=hours)
+    local = time.localtime(rig.clock.wall_ms() / 1000)
+    rig.clock.step_wall((12 - local.tm_hour) % 24 * HOUR_MS)
+    rig.run(rig.open())
+    assert rig.low == 0
+    rig.disk.capacity = rig.disk.used() * 100 // 80
+    rig.run(rig.open())
+    assert rig.low == last_base(machine), "above disk_max_used_space_ratio at any hour"
+    again = Rig(machine, delete_when=hours)
+    again.clock.step_wall((4 - local.tm_hour) % 24 * HOUR_MS)
+    again.run(again.open())
+    assert again.low == last_base(machine)
+
+
+def test_an_unread_queue_holds_its_segment_and_all_behind(machine: SimMachine) -> None:
+    """Design 4: one group that is behind in one queue; it is named once."""
+    rig = Rig(machine)
+    key = ("plain", 1)
+    unread = offset_in(machine, key, 2 * SEGMENT)
+    commit(rig, key, unread)
+    rig.run(rig.open())
+    assert rig.low == 2 * SEGMENT
+    (held,) = rig.events("segments_held")
+    assert held["who"] == f"group g in plain/1 at {unread}"
+
+
+def test_a_pin_holds_the_log_from_its_position_on(machine: SimMachine) -> None:
+    """F21: also one that cannot be read; one that ends at a usage does not hold above it."""
+    rig = Rig(machine)
+    pin(rig, "spark-a", json.dumps({"position": SEGMENT + 1}))
+    rig.run(rig.open())
+    assert rig.low == SEGMENT
+    pin(rig, "spark-a", "{")
+    rig.run(rig.open())
+    assert rig.low == SEGMENT
+    assert "unreadable" in str(rig.events("segments_held")[-1]["who"])
+    pin(rig, "spark-a", json.dumps({"position": 0, "until_ratio": 50}))
+    rig.disk.capacity = rig.disk.used() * 100 // 60
+    rig.run(rig.open())
+    assert rig.low == last_base(machine)
+
+
+def test_the_disk_rule_wins_over_holders_and_says_who_loses_what(machine: SimMachine) -> None:
+    """SF-100: above the clean level the oldest go whatever their age, as few as are needed."""
+    rig = Rig(machine)
+    rig.clock.step_wall(-2 * HOUR_MS)
+    key = ("plain", 0)
+    commit(rig, key, 0)
+    pin(rig, "nightly", json.dumps({"position": 100}))
+    rig.disk.capacity = rig.disk.used() * 100 // 86
+    rig.run(rig.open())
+    assert rig.low == SEGMENT
+    lost = {str(event["who"]): event for event in rig.events("removed_while_needed")}
+    assert lost["group g"]["count"] == offset_in(machine, key, SEGMENT) > 0
+    assert lost["group g"]["what"] == "messages of plain"
+    assert lost["pin nightly"]["count"] == SEGMENT - 100
+    assert rig.events("segments_removed")[0]["forced"] is True
+
+
+def test_above_the_warning_level_the_board_says_that_sends_are_refused(machine: SimMachine) -> None:
+    """SF-100; the writer's part: test_appender of the simulator, and the system tests."""
+    rig = Rig(machine)
+    pin(rig, "all", json.dumps({"position": 0}))
+    agent = rig.open()
+    rig.disk.capacity = rig.disk.used() * 100 // 95
+    rig.run(agent, 1_000_000)
+    assert rig.board.half(layout.BOARD_DISK_FULL) == 1
+    assert rig.board.half(layout.BOARD_DISK_USED) >= 95
+    rig.run(agent)
+    assert rig.board.half(layout.BOARD_DISK_FULL) == 0, "segments have gone"
+    assert [len(rig.events(f"disk_{w}_warning_level")) for w in ("above", "below")] == [1, 1]
+
+
+MOMENTS = [Moment.BEFORE, Moment.AFTER]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("power", [False, True])
+def test_a_death_at_any_storage_call_leaves_a_store_that_goes_on(
+    machine: SimMachine, moment: Moment, power: bool
+) -> None:
+    """F2, P11: the next life finishes; every record that is there is whole, queues begin right."""
+    whole = Rig(machine)
+    whole.run(whole.open())
+    everything = Rig(machine).log()
+    low, log, firsts = whole.low, whole.log(), whole.min_offsets()
+    ends = {key: offset_in(machine, key, 1 << 60) for key in QUEUES}
+    deaths = 0
+    while True:
+        plan = FaultPlan((kill_at(deaths + 1, moment, CALLS),))
+        rig = Rig(machine, faults=plan)
+        try:
+            rig.run(rig.open())
+        except KilledError:
+            deaths += 1
+        else:
+            break
+        if power:
+            rig.disk.power_cut(random.Random(deaths))
+            rig.restart()
+        else:
+            rig.storage = SimStorage(rig.disk, "retention")
+        assert rig.log().items() <= everything.items(), "what is there is whole"
+        rig.run(rig.open())
+        assert (rig.low, rig.log()) == (low, log), f"death {deaths}"
+        assert rig.min_offsets() == firsts, f"death {deaths}"
+        for key in QUEUES:
+            there = units_of(rig.disk, key, firsts[key], ends[key])
+            assert there == units_of(machine.disk, key, firsts[key], ends[key])
+        assert rig.storage.list(EXPIRED) == []
+        assert not rig.sessions.failures
+    assert deaths > 20
+
+
+#: All calls that change the disk, but what the ledger does at its start.
+CALLS = ("create", "write", "rename", "unlink", "make_directory", "sync_directory")
+
+
+def test_a_start_notices_queue_files_that_are_missing_after_a_removal(machine: SimMachine) -> None:
+    """P14: those that retention removed are not missed; others make a start build all anew."""
+    rig = Rig(machine)
+    rig.run(rig.open())
+    key = max(QUEUES, key=lambda key: len(rig.storage.list(f"consumequeue/{key[0]}/{key[1]}")))
+    folder = f"consumequeue/{key[0]}/{key[1]}"
+    assert rig.storage.exists(PROGRESS_FILE)
+    rig.restart()
+    assert rig.board.word(layout.BOARD_DISPATCHED) > rig.low, "nothing is missed"
+    first = rig.storage.list(folder)[0]
+    rig.storage.unlink(f"{folder}/{first}")
+    rig.restart()
+    assert rig.board.word(layout.BOARD_DISPATCHED) == rig.low, "all queues are made anew"
+
+
+def test_a_queue_whose_records_have_all_expired_goes_on_at_its_offset(machine: SimMachine) -> None:
+    """P5, also when the queues are made anew from the log, which has no record of it."""
+    rig = Rig(machine)
+    rig.run(rig.open())
+    low, firsts = read_starts(rig.storage) or (0, {})
+    content = {"low": low, "queues": {f"{t}@{q}": n for (t, q), n in firsts.items()}}
+    content["queues"]["plain@5"] = 77  # type: ignore[index]
+    replace_file(rig.storage, FILE, json.dumps(content).encode())
+    rig.storage.unlink(PROGRESS_FILE)
+    found = recover(rig.storage, rig.settings, None)
+    assert found.queues["plain", 5] == (77, 77, 77)
+
+
+def test_no_room_for_the_note_is_tried_again_and_another_error_is_final(
+    machine: SimMachine,
+) -> None:
+    """F7: segments go first, so that there is room again."""
+    plan = FaultPlan((fail_at(1, errno.EIO, ("rename",)),))
+    rig = Rig(machine, faults=plan)
+    rig.run(rig.open())
+    assert rig.sessions.failures
+    full = Rig(machine, faults=FaultPlan())
+    agent = full.open()
+    full.storage.faults.faults = (fail_at(4, errno.ENOSPC, ("create", "write")),)
+    full.run(agent)
+    assert full.events("no_space_for_retention")
+    assert full.low == last_base(machine)
+    assert full.storage.list(EXPIRED) == []
+    assert not full.sessions.failures
