@@ -25,6 +25,10 @@ def leaving() -> Iterator[None]:
     except GantryError as error:
         complain(str(error))
         sys.exit(exit_code(error))
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # the parser of options was faster
+            sys.exit(0)
+        raise
     except BrokenPipeError:
         # Whoever read the output has enough, `head` for example.
         sys.stderr.close()

@@ -17,11 +17,13 @@ from shm import layout, limits
 from shm.codes import Role
 from shm.errors import MessageIllegal, QueueFull, Timeout
 from tests.support.adversary import Hand
-from tests.support.agents import pid_of, restarts_of, wait_until_shown
+from tests.support.agents import AGENTS, pid_of, restarts_of, wait_until_shown
 from tests.support.loads import Load
 from tests.support.stores import require_once, require_sound
 from tests.support.watchdog import PATIENCE_S, poll_until
 
+#: Seconds in the suite; `make soak` has a minute.
+STALL_S = float(os.environ.get("GANTRYMQ_TEST_STILL_S", "1"))
 BODY = b"." * 4000
 
 
@@ -71,6 +73,32 @@ def test_a_full_ring_pushes_back_and_goes_on(start_broker: Callable[..., Broker]
     wait_until_shown(broker.home)
     broker.stop()
     require_once([b"first", *sent], require_sound(store_of(broker.home)))
+
+
+def test_a_broker_that_stands_still_loses_and_doubles_nothing(
+    start_broker: Callable[..., Broker],
+) -> None:
+    """F13: all of its processes; clients run into their timeouts and go on when it does."""
+    broker = start_broker()
+    pids = [broker.process.pid, *(pid_of(broker.home, role) for role in AGENTS)]
+    with Load(broker.home, "still") as load:
+        load.round()
+        load.finish()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        sent = []
+        for number in range(20):
+            sent.append(b"amid-%d" % number)
+            with pytest.raises(Timeout):
+                load.producer.send("orders", sent[-1], timeout=STALL_S / 20)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        load.round()
+        load.finish()
+        wait_until_shown(broker.home)
+    assert set(restarts_of(broker.home).values()) == {0}
+    broker.stop()
+    require_once([*load.bodies, *sent], require_sound(store_of(broker.home)))
 
 
 def test_answers_that_nobody_reads_stop_their_owner_alone(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,14 +17,16 @@ from clients.message import Message, SendReceipt
 from clients.producer import Producer
 from gantrymq import ConsumeFrom
 from shm import layout
-from shm.codes import BrokerState, ExitCode
+from shm.codes import BrokerState, ExitCode, Role
 from shm.errors import DiskFull, StoreFailed
 from tests.support.agents import restarts_of, wait_until_shown
-from tests.support.faulty_broker import FaultyBroker, fault
+from tests.support.faulty_broker import FaultyBroker, fault, stall
 from tests.support.loads import Load
 from tests.support.stores import require_once, require_sound, require_true
 from tests.support.watchdog import PATIENCE_S, poll_until
 
+#: Heartbeats, about one a second at least, that a device stalls for; `make soak` has five.
+STALL_S = int(os.environ.get("GANTRYMQ_TEST_STALL_S", "1"))
 SMALL = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 2000}
 
 
@@ -93,6 +96,41 @@ def test_a_failed_write_or_sync_is_final(
     require_true([*load.receipts, *told, (receipt, b"after")], records)
     kept = [item for item in records if not item.record.body.startswith(b"during")]
     require_once([*load.bodies, b"after"], kept)
+
+
+def test_a_device_that_stalls_holds_up_who_waits_for_it(
+    start: Callable[..., FaultyBroker],
+) -> None:
+    """F25: durable receipts and messages wait, written ones go on; then all are true (P1, P4)."""
+    broker = start()
+    with Load(broker.home, "stall") as load, Producer(broker.home, timeout=PATIENCE_S) as other:
+        load.round()
+        load.finish()
+        wait_until_shown(broker.home)
+        durable = broker.board.word(layout.BOARD_DURABLE)
+        broker.fail(stall("commitlog/"))
+        waiting = [(body, other.send_async("payments", body, durability="durable"))
+                   for body in (b"stalled-%d" % number for number in range(20))]  # fmt: skip
+        beat = broker.board.process(Role.READER)["heartbeat"]
+        for number in range(200):
+            body = b"beside-%d" % number
+            load.receipts.append((load.producer.send("orders", body), body))
+            load.bodies.append(body)
+        poll_until(
+            lambda: broker.board.process(Role.READER)["heartbeat"] > beat + STALL_S, "time goes by"
+        )
+        assert not any(future.done() for _body, future in waiting)
+        assert broker.board.word(layout.BOARD_DURABLE) == durable
+        assert b"stalled-0" not in consumed(broker.home)
+        broker.fail()
+        told = [(future.result(PATIENCE_S), body) for body, future in waiting]
+        load.finish()
+        wait_until_shown(broker.home)
+    assert set(restarts_of(broker.home).values()) == {0}
+    assert broker.stop()[0] == ExitCode.OK
+    records = require_sound(store_of(broker.home))
+    require_once([*load.bodies, *(body for _receipt, body in told)], records)
+    require_true([*load.receipts, *told], records)
 
 
 FULL = [fault(kind, errno.ENOSPC, "gantry/spare") for kind in ("create", "allocate")]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -28,6 +29,8 @@ from tests.support.tree import ROOT
 
 Golden = Callable[[str], GoldenStore]
 SEGMENT_BYTES = 1 << 14
+#: Flipped in sealed segments.
+BITS = 10_000
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -232,6 +235,27 @@ def test_every_flipped_bit_of_a_sealed_segment_is_found(
         assert rows[hit]["topic"] == "orders"
         flip(store, placed[hit].physical_offset + within, bit)
     assert all(row["crc_ok"] for row in rows_of(store))
+
+
+def test_ten_thousand_flipped_bits_are_found(
+    sealed: tuple[Path, list[Record]], seed: int
+) -> None:
+    """P13 and F20: one bit in each record, round after round; no row of them is called sound."""
+    store, placed = sealed
+    path, sample = store / "commitlog" / f"{0:020d}", random.Random(seed)
+    sound, flipped = np.fromfile(path, np.uint8), 0
+    while flipped < BITS:
+        data = sound.copy()
+        for record in placed:
+            data[record.physical_offset + sample.randrange(record.total_size)] ^= (
+                1 << sample.randrange(8)
+            )
+        data.tofile(path)
+        rows = rows_of(store, badRecords="report")
+        assert [row["crc_ok"] for row in rows] == [False] * len(placed)
+        assert [row["physical_offset"] for row in rows] == [r.physical_offset for r in placed]
+        flipped += len(placed)
+    sound.tofile(path)
 
 
 def test_without_a_sidecar_a_wrong_body_is_found(sealed: tuple[Path, list[Record]]) -> None:

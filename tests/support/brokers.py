@@ -17,6 +17,7 @@ from shm.board import Board, attach_board, unlink_board
 from shm.codes import BrokerState, Role
 from shm.errors import BrokerGone
 from shm.layout import BOARD_STATE
+from tests.support.forked import run_forked
 from tests.support.watchdog import poll_until
 
 #: Small files and tables, but processes as in production.
@@ -120,14 +121,7 @@ class ServingBroker:
 
 def command(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run the command line to its end."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "gantrymq", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return run_forked([*map(str, arguments)], stdin)
 
 
 def descriptors_of(pid: int) -> list[str]:

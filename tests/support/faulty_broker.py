@@ -2,7 +2,7 @@
 
 The file `faults.json` in the home says which calls fail from now on, in all of its processes:
 `[{"kind": "sync", "under": "commitlog/", "errno": 5}]`. `"half": true` lets half of a write
-through. Failed calls are listed in `failed`, one a line.
+through, the kind `stall` holds syncs up. Failed calls are listed in `failed`, one a line.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,11 @@ def fault(kind: str, number: int, under: str, *, half: bool = False) -> dict[str
     return {"kind": kind, "errno": number, "under": under, "half": half}
 
 
+def stall(under: str) -> dict[str, Any]:
+    """An entry by which syncs take as long as it is there (F25)."""
+    return fault("stall", 0, under)
+
+
 class FaultyFile(PosixFile):
     """A file whose calls look at the faults first."""
 
@@ -50,7 +56,9 @@ class FaultyFile(PosixFile):
         super().write_at(data, position)
 
     def sync(self) -> None:
-        """Fdatasync or fail."""
+        """Fdatasync or fail, or first wait for a device that stalls."""
+        while self._storage.due("stall", self.name):
+            time.sleep(0.01)
         self._storage.raise_due(self._storage.due("sync", self.name), "sync", self.name)
         super().sync()
 

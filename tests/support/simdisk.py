@@ -7,6 +7,7 @@ nothing about its name; a directory's sync says nothing about what its files hol
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -134,6 +135,22 @@ class NameChange:
     inode: Inode | None
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One effect on the disk, to be replayed: write, length, sync, name or sync_names."""
+
+    kind: str
+    inode: Inode | None = None
+    position: int = 0
+    data: bytes = b""
+    change: NameChange | None = None
+    directory: str = ""
+
+
+def _nobody(process: str, kind: str, name: str) -> None:
+    """No test watches."""
+
+
 @dataclass(slots=True)
 class Namespace:
     """Names and what they stand for; None = a directory."""
@@ -171,6 +188,14 @@ class Disk:
         self.pending: list[NameChange] = []
         self.log: list[str] = []  # every change, for the report of a failing seed
         self.cuts = 0
+        #: Told of each change before and after its effect: process, kind, name.
+        self.watch: Callable[[str, str, str], None] = _nobody
+        self.journal: list[Change] | None = None  # every effect, if somebody wants to replay it
+
+    def record(self, change: Change) -> None:
+        """Note an effect."""
+        if self.journal is not None:
+            self.journal.append(change)
 
     def used(self) -> int:
         """Bytes of blocks that files have."""
@@ -185,9 +210,11 @@ class Disk:
         """Change names now; durable once the directory is synced."""
         self.names.apply(change)
         self.pending.append(change)
+        self.record(Change("name", change=change))
 
     def sync_directory(self, directory: str) -> None:
         """Make the changes of one directory's names durable, in their order."""
+        self.record(Change("sync_names", directory=directory))
         for change in [c for c in self.pending if parent_of(c.added or c.removed) == directory]:
             self.durable_names.apply(change)
             self.pending.remove(change)

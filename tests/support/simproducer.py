@@ -213,7 +213,7 @@ class SimProducer(SimClient):
         """Raise the flags, look again."""
         if self._waits_for_disk():
             at = layout.ARENA_DURABLE_WANTED
-            session.arena[at : at + 8].view("<i8")[0] = self.durable_end
+            ring.publish(session.arena, at, self.durable_end)
             if not self._waits_for_disk():
                 return False
         control = session.plan.writer.control

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.support.faults import PAGE_BYTES, FaultPlan, KilledError
-from tests.support.simdisk import Disk, Inode, NameChange, parent_of
+from tests.support.simdisk import Change, Disk, Inode, NameChange, parent_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class SimFile:
         def whole() -> None:
             self._storage.take_blocks(self._inode, position, position + left.size)
             self._inode.write(left, position)
+            self._record("write", position, left.tobytes())
 
         def half() -> None:
             first = PAGE_BYTES - position % PAGE_BYTES
@@ -56,7 +57,7 @@ class SimFile:
         """Make contents durable; a failure loses them as the kernel does."""
         self._require()
         try:
-            self._storage.change("sync", self.name, self._inode.sync)
+            self._storage.change("sync", self.name, self._sync)
         except OSError:
             self._inode.sync_failed(self._storage.faults.dice)
             raise
@@ -73,7 +74,10 @@ class SimFile:
             if size > self._storage.disk.allocate_max:
                 raise OSError(errno.ENOSPC, "no room for that on the simulated disk")
             self._storage.take_blocks(self._inode, 0, size)
+            grown = size > self._inode.length
             self._inode.allocate(size)
+            if grown:
+                self._record("length", size)
 
         self._storage.change("allocate", self.name, effect, detail=str(size))
 
@@ -89,9 +93,12 @@ class SimFile:
     def truncate(self, size: int) -> None:
         """Set the length."""
         self._require(write=True)
-        self._storage.change(
-            "truncate", self.name, lambda: self._inode.truncate(size), detail=str(size)
-        )
+
+        def effect() -> None:
+            self._inode.truncate(size)
+            self._record("length", size)
+
+        self._storage.change("truncate", self.name, effect, detail=str(size))
 
     def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
         """All that there is: the simulated disk has no holes."""
@@ -114,6 +121,13 @@ class SimFile:
     def close(self) -> None:
         """Give the descriptor back. Safe to call twice."""
         self._open = False
+
+    def _sync(self) -> None:
+        self._inode.sync()
+        self._record("sync")
+
+    def _record(self, kind: str, position: int = 0, data: bytes = b"") -> None:
+        self._storage.disk.record(Change(kind, self._inode, position, data))
 
     def _require(self, *, write: bool = False) -> None:
         self._storage.require_alive()
@@ -216,11 +230,13 @@ class SimStorage:
         """Every change goes through here: logged, counted, and open to faults."""
         self.require_alive()
         self.disk.log.append(f"{self.process}: {kind} {name} {detail}")
+        self.disk.watch(self.process, kind, name)
         try:
             self.faults.around(kind, name, effect, half)
         except KilledError:
             self.dead = True
             raise
+        self.disk.watch(self.process, kind, name)
 
     def take_blocks(self, inode: Inode, start: int, end: int) -> None:
         """Find room for a range. Raises OSError(ENOSPC)."""

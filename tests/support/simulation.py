@@ -109,6 +109,7 @@ class Simulation:
         self.clock = SimClock()
         self.actors: dict[str, Actor] = {}
         self.steps = 0
+        self.current = ""  # who is taking a step
         self.trace: list[str] = []
         self.on_death: Callable[[str], None] = lambda name: None
         self.after_step: Callable[[], None] = lambda: None
@@ -162,10 +163,12 @@ class Simulation:
         self.steps += 1
         name = ready[int(self.dice.random() * len(ready))]  # half the price of `choice`
         self.clock.advance(1 + int(self.dice.random() * STEP_NS_MAX))
+        self.current = name
         try:
             self.actors[name].step(self.clock.monotonic_ns())
         except KilledError as death:
             self._died(name, str(death))
+        self.current = ""
         self.after_step()
 
     def _died(self, name: str, how: str) -> None:

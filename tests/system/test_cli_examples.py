@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,12 +22,15 @@ from gantrymq.cli.app import app
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support.brokers import START_S, command
+from tests.support.forked import CommandServer
 from tests.support.watchdog import poll_until
 
 #: Minutes, or a JVM: tests/meta/test_bench_smoke.py and tests/spark run these.
 _ONLY_PARSED = ("bench --quick", "ingest ")
 #: Until somebody ends them.
 _ENDLESS = re.compile(r" (-f|--follow)\b|gantrymq serve --home \S+ --set")
+#: Not while a broker has the store, and not to a folder outside of this test's.
+_ON_A_STOPPED_STORE = re.compile(r" --salvage | store rebuild ")
 
 
 def as_command(*names: str) -> TyperCommand | TyperGroup:
@@ -83,12 +87,14 @@ def test_the_help_can_be_shown() -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A user's folder: a broker at ./mq, also the user's own; a topic, a group, some messages."""
     folder = tmp_path_factory.mktemp("examples")
-    programs = folder / "bin"
+    programs, fresh = folder / "bin", folder / "fresh"
     programs.mkdir()
-    (programs / "gantrymq").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m gantrymq "$@"\n')
+    fresh.mkdir()
+    (fresh / "gantrymq").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m gantrymq "$@"\n')
+    (fresh / "gantrymq").chmod(0o755)
+    server = CommandServer(programs)
     (programs / "jq").write_text("#!/bin/sh\nexec cat\n")
-    for program in programs.iterdir():
-        program.chmod(0o755)
+    (programs / "jq").chmod(0o755)
     (folder / "messages.jsonl").write_text(json.dumps({"body": "x", "tag": "t"}) + "\n")
     with Broker.temporary() as broker:
         (folder / "mq").symlink_to(broker.home)
@@ -102,15 +108,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         with PullConsumer("billing", ["orders"], home=broker.home, consume_from=first) as consumer:
             poll_until(lambda: len(consumer.poll(timeout=0.5)), "a message")
             consumer.commit()
+        broker.stop()
+        shutil.copytree(broker.home / "store", folder / "stopped")
+        broker.start()
         yield folder
+    server.close()
 
 
-def environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path, *before: str) -> dict[str, str]:
     known = os.environ | {
         "HOME": str(folder),
         "GANTRYMQ_HOME": str(folder / "mq"),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PATH": ":".join([*before, f"{folder / 'bin'}", os.environ["PATH"]]),
         "PYTHONPATH": str(Path.cwd()),
     }
     known.pop("XDG_STATE_HOME", None)
@@ -130,7 +140,7 @@ def run(folder: Path, line: str) -> int:
 def run_for_a_while(folder: Path, line: str) -> None:
     """One that goes on for ever: it says something, then ^C ends it."""
     with subprocess.Popen(
-        ["bash", "-c", f"{line} 2>&1"], cwd=folder, env=environment(folder),
+        ["bash", "-c", f"{line} 2>&1"], cwd=folder, env=environment(folder, f"{folder / 'fresh'}"),
         stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True, text=True,
     ) as process:  # fmt: skip
         assert process.stdout
@@ -157,5 +167,8 @@ def test_an_example_runs(place: Path, name: tuple[str, ...], example: str) -> No
         run_for_a_while(place, example.replace("./mq", "./mine"))
     elif _ENDLESS.search(example):
         run_for_a_while(place, example.replace("| jq", "| stdbuf -o0 jq"))
+    elif _ON_A_STOPPED_STORE.search(example):
+        stopped = example.replace("~/.local/state/gantrymq/store", "stopped")
+        assert run(place, stopped.replace("/srv/new", "salvaged")) == 0
     else:
         assert run(place, example) == 0

@@ -38,7 +38,7 @@ def test_the_commands_that_it_names_are_there() -> None:
     """Each `gantrymq` command of the page is one of the command line."""
     (line,) = re.findall(r"^From the shell: (.*);", README, re.MULTILINE)
     named = [text.removeprefix("gantrymq ") for text in re.findall(r"`([^`]+)`", line)]
-    assert len(named) == 17
+    assert len(named) == 18
     for command in named:
         done = subprocess.run(
             [sys.executable, "-m", main.__module__.partition(".")[0], *command.split(), "--help"],

@@ -1,0 +1,241 @@
+"""Every atomic access of every agent and client, as a place to die at (F1).
+
+Run with NUMBA_DISABLE_JIT=1: `python -m tests.sim.accesses --seed 1`. A first run of a small
+machine notes each place in the source where somebody loads, stores or fences, and how often. Then
+one run for each: who gets there for the n-th time is dead before the access. The others go on
+without waiting, and the oracle of the simulator looks at the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from clients.fetcher import Fetcher
+from clients.logfiles import LogFiles
+from clients.member import Assigned
+from clients.message import MessageQueue
+from shm import atomics
+from shm.controllane import ControlLane, End
+from shm.filter import parse_tags
+from shm.jit import JIT_OFF
+from shm.kernels import poll, progress
+from shm.layout import PROGRESS_AT, PROGRESS_BYTES
+from shm.limits import PROGRESS_MAX
+from tests.sim import scenario
+from tests.sim.scenario import GROUP, STEPS_MAX, TOPICS, World
+from tests.support.faults import KilledError
+from tests.support.simmachine import ROLES
+from tests.support.tree import ROOT
+from tests.support.twins import QUEUES, Machine
+
+AGENTS = {role.name.lower() for role in ROLES}
+MESSAGES = 14
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Place:
+    """A line of the source, and what kind of process gets there."""
+
+    who: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.who} {self.file}:{self.line}"
+
+
+class Watch:
+    """Counts accesses by place; lets whoever makes the n-th at one of them die."""
+
+    def __init__(self, world: World, victim: Place | None = None, at: int = 0) -> None:
+        self.world = world
+        self.passed: Counter[Place] = Counter()
+        self.victim, self.at = victim, at
+        self.killed = False
+
+    def __call__(self) -> None:
+        """The hook of shm.atomics."""
+        who = self.world.simulation.current.partition("-")[0]
+        if not who or who == self.world.machine.name:
+            return
+        frame = sys._getframe(3)  # over the twin of the access and its step
+        if frame.f_code.co_filename.endswith("words.py") and frame.f_back:
+            frame = frame.f_back  # code outside kernels
+        place = Place(who, Path(frame.f_code.co_filename).name, frame.f_lineno)
+        self.passed[place] += 1
+        if place == self.victim and self.passed[place] == self.at:
+            self.killed = True
+            raise KilledError(f"access at {place}")
+
+
+def new_world(seed: int) -> World:
+    """A machine with one client of each kind, and one more who stays."""
+    world = scenario.new_world(seed)
+    for producer in world.producers:
+        producer.left = MESSAGES
+    on_death = world.simulation.on_death
+
+    def died(name: str) -> None:
+        on_death(name)
+        if name not in AGENTS:
+            bury(world, name)
+
+    world.simulation.on_death = died
+    return world
+
+
+def bury(world: World, name: str) -> None:
+    """What the supervisor hears of a client's death; another takes its part."""
+    for clients in (world.producers, world.consumers):
+        for client in [c for c in clients if c.name == name]:
+            clients.remove(client)  # type: ignore[arg-type] # of the list that it is from
+            client.die()
+    if name.startswith("producer"):
+        world.add_producer(5)
+    else:
+        world.add_consumer()
+
+
+def live(seed: int, victim: Place | None = None, at: int = 0) -> Watch:
+    """One run: traffic, the death, rest, a stop, and the oracle's look."""
+    world = new_world(seed)
+    watch = Watch(world, victim, at)
+    atomics.set_hook(watch)
+    try:
+        world.simulation.run_until(world.settled, STEPS_MAX)
+        for producer in world.producers:
+            producer.send_more(4)
+        world.simulation.run_until(world.settled, STEPS_MAX)
+    finally:
+        atomics.set_hook(None)
+    assert watch.killed == (victim is not None), f"{victim} was not passed {at} times"
+    scenario.stop_cleanly(world)
+    world.machine.start()
+    world.model.check_all_consumed(GROUP, set(TOPICS))
+    return watch
+
+
+class Countdown:
+    """Kills at the n-th access; 0: only notes the places."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at, self.count = at, 0
+        self.places: set[tuple[str, int]] = set()
+
+    def __call__(self) -> None:
+        """The hook of shm.atomics."""
+        frame = sys._getframe(3)
+        self.places.add((Path(frame.f_code.co_filename).name, frame.f_lineno))
+        self.count += 1
+        if self.count == self.at:
+            raise KilledError(f"access {self.at} of a consumer")
+
+
+def poll_and_die(directory: Path, broker: Machine, at: int) -> Countdown:
+    """A consumer dies amid its polls: its words never say more than it was handed out and passed.
+
+    `groups` reads them as it always does, and whatever it reads is a position that was true.
+    """
+    broker.session.arena[PROGRESS_AT : PROGRESS_AT + QUEUES * PROGRESS_BYTES] = 0
+    files = LogFiles(str(directory), broker.board)
+    fetcher = Fetcher(broker.board, files, {"orders": parse_tags("*")})
+    lane = ControlLane(broker.session.arena, broker.session.plan.groups, End.CLIENT)
+    fetcher.attach(broker.session.arena, lane.words, (0, 0))
+    held = [Assigned(n, MessageQueue("orders", n), n + 1, 0) for n in range(QUEUES)]
+    fetcher.follow(held)
+    countdown, handed = Countdown(at), [[0] * QUEUES]
+    atomics.set_hook(countdown)
+    try:
+        for queue in held:
+            slot = progress.open_slot(broker.session.arena, queue.number, queue.lease, queue.number, 0)
+            queue.words[poll.SLOT] = slot
+        for rows in (1, 5, 3):
+            fetcher.poll(rows, poll.PASS | poll.HAND_OUT, restless=False)
+            handed.append([int(queue.words[poll.DELIVERED]) for queue in held])
+            poll.arm(fetcher.state)
+            poll.disarm(fetcher.state)
+    except KilledError:
+        handed.append([int(queue.words[poll.DELIVERED]) for queue in held])
+    finally:
+        atomics.set_hook(None)
+    seen, out = np.zeros((2, PROGRESS_MAX * progress.SLOT_WORDS), np.int64)
+    for row in out.reshape(-1, progress.SLOT_WORDS)[: progress.changed_slots(broker.session.arena, seen, out)]:
+        queue = int(row[progress.QUEUE])
+        given = [before[queue] for before in handed]
+        assert row[progress.LEASE] == queue + 1
+        assert row[progress.COMMITTED] in given[:-1] or not at, (row, given)
+        assert row[progress.COMMITTED] <= row[progress.STARTED] <= given[-1], (row, given)
+    return countdown
+
+
+def polls() -> Countdown:
+    """A consumer that dies before each access of its polls; returns the run without a death."""
+    dice = random.Random(1)
+    with tempfile.TemporaryDirectory() as folder:
+        broker = Machine(Path(folder))
+        for number in range(12):
+            broker.send(dice, number)
+        broker.settle()
+        whole = poll_and_die(Path(folder), broker, 0)
+        for at in range(1, whole.count + 1):
+            poll_and_die(Path(folder), broker, at)
+        for agent in broker.agents:
+            agent.close()
+    return whole
+
+
+def stores_of_kernels() -> set[tuple[str, int]]:
+    """Where the kernels store atomically."""
+    return {
+        (path.name, number)
+        for path in sorted((ROOT / "shm" / "kernels").glob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if line.lstrip().startswith("atomics.store_release")
+    }
+
+
+def main() -> None:
+    """Run all; print how many places and the stores that nobody got to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--each", type=int, default=1, help="passings of each place to die at")
+    parser.add_argument("--place", help="only this one, as a failure prints it")
+    parser.add_argument("--at", type=int, default=0, help="with --place: only this passing")
+    wanted = parser.parse_args()
+    if not JIT_OFF:
+        sys.exit("needs NUMBA_DISABLE_JIT=1")
+    passed = live(wanted.seed).passed
+    dice, deaths = random.Random(wanted.seed), 0
+    for place in sorted(passed):
+        passings = sorted({dice.randint(1, passed[place]) for _ in range(wanted.each)})
+        if wanted.place and wanted.place != str(place):
+            continue
+        for at in [wanted.at] if wanted.at else passings:
+            try:
+                live(wanted.seed, place, at)
+            except BaseException as error:
+                print(f"death at {place}, passing {at}: {type(error).__name__}: {error}")
+                print(
+                    f"replay: NUMBA_DISABLE_JIT=1 python -m tests.sim.accesses"
+                    f" --seed {wanted.seed} --place '{place}' --at {at}"
+                )
+                sys.exit(1)
+            deaths += 1
+    whole = polls()
+    reached = {(place.file, place.line) for place in passed} | whole.places
+    missed = sorted(stores_of_kernels() - reached)
+    deaths += whole.count
+    print("not reached: " + " ".join(f"{name}:{line}" for name, line in missed))
+    print(f"{deaths} deaths at {len(passed)} places")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,291 @@
+"""Every storage call of the broker, as the moment of a crash (F2, F5, F6, F24).
+
+`python -m tests.sim.storage_calls kills --seed 1`: before and after each call of every agent and
+of the start, everything is killed, or power is cut; then a start, which itself dies at one of its
+own calls (`--nested all`: at each), and another one. Both come to the same store.
+`... states`: a script of some 200 calls is recorded; at each of them every state that a power cut
+may leave, with any of the last three changes lost that were not synced, with each unsynced name
+lost, with none of what was not synced, and with the last write torn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from brokerd import epoch
+from brokerd.epoch import Life
+from brokerd.metadata import Metadata
+from brokerd.recovery import recover
+from shm import layout
+from shm.board import Board
+from shm.storage import read_file
+from tests.sim import plants, scenario
+from tests.sim.scenario import STEPS_MAX, World
+from tests.support.faults import Fault, FaultPlan, KilledError, kill_at
+from tests.support.model import End, Model
+from tests.support.simdisk import SECTOR_BYTES, Change, Disk, Inode, parent_of
+from tests.support.simstorage import SimStorage
+
+MESSAGES = 12
+SCRIPT_CALLS = 200
+OUTSTANDING = 3
+
+Outcome = tuple[int, dict[tuple[str, int], int], dict[str, bytes]]
+
+
+def small_world(seed: int) -> World:
+    """Little traffic that goes through all files: a segment and an index file get full."""
+    world = scenario.new_world(seed)
+    for producer in world.producers:
+        producer.left = MESSAGES
+    return world
+
+
+def start(world: World, disk: Disk, board: Board | None, faults: tuple[Fault, ...] = ()) -> tuple[
+    Outcome, int
+]:
+    """What the supervisor does before agents; what comes out, and how many calls it took."""
+    storage = SimStorage(disk, "supervisor", FaultPlan(faults))
+    machine = world.machine
+    _life, configuration = epoch.begin(storage, machine.configuration)
+    found = recover(storage, configuration.settings, board, lambda *_: None)
+    metadata = Metadata(storage, configuration.settings, machine.simulation.clock)
+    metadata.load()
+    epoch.mark_running(storage, Life(1 << 20, machine._boot_id.hex()), found.appended)
+    following = {key: numbers[0] for key, numbers in found.queues.items() if numbers[0]}
+    log = {name: read_file(storage, f"commitlog/{name}") for name in storage.list("commitlog")}
+    return (found.appended, following, log), storage.faults.calls
+
+
+def copy_of(model: Model) -> Model:
+    """What was promised, for an oracle that changes it."""
+    twin: Model = pickle.loads(pickle.dumps(model))
+    return twin
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """What is there at one moment: the disk, the board of the life, what was promised."""
+
+    disk: Disk
+    board: Board | None
+    model: Model
+    end: End
+
+    def copy(self) -> Disk:
+        """The disk, to be tried."""
+        return self.disk.clone()
+
+
+def judge(world: World, crash: Crash, nested: str, number: int) -> int:
+    """Start, compare with the promises; die at a call of the start, and start again."""
+    disk = crash.copy()
+    outcome, calls = start(world, disk, crash.board)
+    model = copy_of(crash.model)
+    model.check_store(SimStorage(disk, "oracle"), outcome[0], crash.end)
+    again, _ = start(world, disk.clone(), None)
+    assert again == outcome, "a second start comes to something else"
+    every = range(1, calls + 1)
+    for call in every if nested == "all" else [1 + number % calls]:
+        tried = crash.copy()
+        try:
+            start(world, tried, crash.board, (kill_at(call),))
+            raise AssertionError(f"the start has no call {call}")
+        except KilledError:
+            pass
+        after, _ = start(world, tried, crash.board)
+        assert after == outcome, f"killed at its call {call}, the start comes to something else"
+    return 2 + 2 * (len(every) if nested == "all" else 1)
+
+
+def kills(seed: int, nested: str) -> tuple[int, int]:
+    """Kill and power cut before and after each call. Returns moments and starts."""
+    world = small_world(seed)
+    disk, moments, starts = world.machine.disk, 0, 0
+
+    def watch(process: str, kind: str, name: str) -> None:
+        nonlocal moments, starts
+        disk.watch = lambda *_: None
+        moments += 1
+        for end in (End.KILL, End.POWER):
+            try:
+                starts += judge(world, crash_now(world, end, seed + moments), nested, moments)
+            except BaseException as error:
+                where = f"moment {moments} ({process}: {kind} {name}), {end.value}"
+                raise AssertionError(f"{where}: {error}") from error
+        disk.watch = watch
+
+    disk.watch = watch
+    world.simulation.run_until(world.settled, STEPS_MAX)
+    scenario.stop_cleanly(world)
+    return moments, starts
+
+
+def crash_now(world: World, end: End, seed: int) -> Crash:
+    """Everything as it is: a copy."""
+    machine = world.machine
+    model = copy_of(world.model)
+    board = machine.board or machine._old_board
+    if board is not None:
+        model.durable = max(model.durable, board.word(layout.BOARD_DURABLE))
+        board = Board(memoryview(bytearray(board.memory)))
+    disk = machine.disk.clone()
+    if end is End.POWER:
+        disk.power_cut(random.Random(seed))
+        board = None
+    return Crash(disk, board, model, end)
+
+
+# --------------------------------------------------------------------------- states of a script
+
+
+def outstanding(script: list[Change]) -> list[int]:
+    """Numbers of the changes that no later sync has made durable."""
+    found: list[int] = []
+    for number, call in enumerate(script):
+        if call.kind == "sync":
+            found = [n for n in found if script[n].inode is not call.inode or script[n].change]
+        elif call.kind == "sync_names":
+            found = [n for n in found if _directory(script[n]) != call.directory]
+        else:
+            found.append(number)
+    return found
+
+
+def _directory(call: Change) -> str | None:
+    return parent_of(call.change.added or call.change.removed) if call.change else None
+
+
+def losses(script: list[Change]) -> Iterator[frozenset[int]]:
+    """Which changes a power cut behind the script may have lost."""
+    unsynced = outstanding(script)
+    last = unsynced[-OUTSTANDING:]
+    for count in range(len(last) + 1):
+        yield from map(frozenset, combinations(last, count))
+    yield frozenset(unsynced)
+    for number in unsynced:
+        if script[number].change is not None:
+            yield frozenset([number])
+
+
+def build(script: list[Change], lost: frozenset[int], torn: bool) -> Disk:
+    """The disk that is left; with `torn`, the last write is there in part."""
+    disk = Disk(file_bytes_max=1 << 16)
+    twins: dict[int, Inode] = {}
+
+    def twin(inode: Inode) -> Inode:
+        return twins.setdefault(id(inode), Inode(inode.memory.size))
+
+    for number, call in enumerate(script):
+        if number in lost:
+            continue
+        if call.kind == "write" and call.inode is not None:
+            data = np.frombuffer(call.data, np.uint8)
+            if torn and number == len(script) - 1:
+                data = data[: data.size // 2 // SECTOR_BYTES * SECTOR_BYTES]
+            _put(twin(call.inode), data, call.position)
+        elif call.kind == "length" and call.inode is not None:
+            inode = twin(call.inode)
+            inode.memory[call.position :] = 0
+            inode.length = call.position
+        elif call.change is not None:
+            held = twin(call.change.inode) if call.change.inode else None
+            disk.names.apply(type(call.change)(call.change.removed, call.change.added, held))
+    disk.names = disk.names.without_orphans()
+    disk.durable_names = type(disk.names)(dict(disk.names.entries))
+    return disk
+
+
+def _put(inode: Inode, data: np.ndarray, position: int) -> None:
+    """Without the account of what is dirty: power has been cut already."""
+    inode.memory[position : position + data.size] = data
+    inode.length = max(inode.length, position + data.size)
+
+
+def states(seed: int, share: int = 0, shares: int = 1) -> tuple[int, int]:
+    """All states of a script, or a share. Returns its calls and how many states there were."""
+    world = small_world(seed)
+    disk = world.machine.disk
+    script: list[Change] = []
+    disk.journal = script
+    promises: list[Model] = []
+
+    def watch(_process: str, _kind: str, _name: str) -> None:
+        while len(promises) <= len(script):
+            promises.append(crash_now(world, End.KILL, 0).model)
+        promises[len(script)] = crash_now(world, End.KILL, 0).model
+
+    disk.watch = watch
+    while len(script) < SCRIPT_CALLS:
+        world.simulation.run_until(
+            lambda: len(script) >= SCRIPT_CALLS or world.settled(), STEPS_MAX
+        )
+        for producer in world.producers:
+            producer.send_more(MESSAGES)
+    disk.journal = None
+    tried: set[tuple[int, frozenset[int], bool]] = set()
+    for length in range(1, min(len(script), len(promises) - 1) + 1):
+        for lost, torn in _ends(script[:length]):
+            end = length
+            while end - 1 in lost:
+                end -= 1
+            state = (end, frozenset(n for n in lost if n < end), torn)
+            if state not in tried:
+                tried.add(state)
+                if len(tried) % shares == share:
+                    _judge_state(world, script, state, promises[length])
+    return len(script), len(tried)
+
+
+def _ends(script: list[Change]) -> Iterator[tuple[frozenset[int], bool]]:
+    for lost in losses(script):
+        yield lost, False
+    if script[-1].kind == "write" and len(script[-1].data) > SECTOR_BYTES:
+        yield frozenset(), True
+
+
+def _judge_state(
+    world: World, script: list[Change], state: tuple[int, frozenset[int], bool], model: Model
+) -> None:
+    end, lost, torn = state
+    disk = build(script[:end], lost, torn)
+    try:
+        outcome, _ = start(world, disk, None)
+        copy_of(model).check_store(SimStorage(disk, "oracle"), outcome[0], End.POWER)
+        assert outcome[0] >= model.durable, f"ends at {outcome[0]}, durable was {model.durable}"
+        if torn or end % 3 == 0:
+            assert start(world, disk, None)[0] == outcome, "a second start comes to something else"
+    except BaseException as error:
+        raise AssertionError(f"behind call {end}, without {sorted(lost)}, {torn=}: {error}") from error
+
+
+def main() -> None:
+    """Run one of the two; print what was tried."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["kills", "states"])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plant", choices=plants.PLANTS, help="put a known bug in first")
+    parser.add_argument("--share", default="0/1", help="of states: only the i-th of n shares")
+    parser.add_argument("--nested", choices=["one", "all"], default="one")
+    wanted = parser.parse_args()
+    if wanted.plant:
+        plants.PLANTS[wanted.plant]()
+    if wanted.what == "kills":
+        moments, starts = kills(wanted.seed, wanted.nested)
+        print(f"{moments} moments, {starts} starts")
+    else:
+        share, shares = (int(number) for number in wanted.share.split("/"))
+        calls, count = states(wanted.seed, share, shares)
+        print(f"{calls} calls, {count} states")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

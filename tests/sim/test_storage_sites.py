@@ -1,0 +1,124 @@
+"""Each site at which an agent changes the disk fails, once and for good (F7, F9).
+
+A site is a process, a kind of call, and a kind of file, as a run without faults shows them.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from functools import partial
+
+import pytest
+
+from shm.codes import Role
+from tests.sim import scenario
+from tests.sim.scenario import STEPS_MAX, World
+from tests.support.faults import Fault, Moment
+from tests.support.simmachine import ROLES
+from tests.support.simulation import Simulation
+
+#: process, kind, beginning of the file's name
+Site = tuple[str, str, str]
+#: What finds no room: a sync or rename that fails is not about room in this broker's eyes.
+NEEDS_ROOM = {"create", "write", "allocate", "make_directory"}
+STEPS_WITH_IT = 400
+AGENTS = {role.name.lower(): role for role in ROLES}
+_NUMBERED = re.compile(r"^(commitlog|consumequeue|index|gantry/segments)/.*")
+
+
+def busy_world() -> World:
+    world = scenario.new_world(11)
+    for producer in world.producers:
+        producer.send_more(40)
+    return world
+
+
+@pytest.fixture(scope="module")
+def sites() -> list[Site]:
+    """Where agents change the disk."""
+    world, found = busy_world(), set[Site]()
+
+    def watch(process: str, kind: str, name: str) -> None:
+        if process in AGENTS:
+            found.add((process, kind, _NUMBERED.sub(r"\1/", name)))
+
+    world.machine.disk.watch = watch
+    world.simulation.run_until(world.settled, STEPS_MAX)
+    scenario.stop_cleanly(world)
+    return sorted(found)
+
+
+def run(site: Site, number: int, *, persistent: bool) -> World:
+    """A run in which the site fails; then it is mended, and the oracle looks."""
+    process, kind, under = site
+    world = busy_world()
+    fault = Fault(1, Moment.BEFORE, number, (kind,), persistent, under)
+    world.machine.plans.agents[AGENTS[process]] = (fault,)
+    failed_syncs: set[str] = set()
+
+    def watch(who: str, what: str, name: str) -> None:
+        """P3: a sync that has failed is never called again by the one whom it failed."""
+        key = f"{world.machine.lives} {who} {name}"
+        store = world.machine.stores.get(who)
+        if what == "sync" and who == process and store is not None:
+            assert key not in failed_syncs, f"{who} syncs {name} again after it failed"
+            failed_syncs.update(key for text in store.faults.met if text.startswith(f"sync {name}:"))
+
+    if kind == "sync" and number == errno.EIO:
+        world.machine.disk.watch = watch
+    simulation = world.simulation
+    simulation.run_until(partial(_is_met, world, process), STEPS_MAX)
+    simulation.run_until(partial(_has_reached, simulation, simulation.steps + STEPS_WITH_IT), STEPS_MAX)
+    scenario.calm(world)
+    simulation.run_until(world.settled, STEPS_MAX)
+    scenario.stop_cleanly(world)
+    world.machine.start()
+    world.model.check_all_consumed(scenario.GROUP, set(scenario.TOPICS))
+    return world
+
+
+def _is_met(world: World, process: str) -> bool:
+    store = world.machine.stores.get(process)
+    return bool(store and store.faults.met) or world.machine.lives > 1
+
+
+def _has_reached(simulation: Simulation, step: int) -> bool:
+    return simulation.steps >= step
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["once", "for-good"])
+@pytest.mark.parametrize("process", AGENTS)
+def test_an_error_of_the_disk_is_final_wherever_it_comes(
+    sites: list[Site], process: str, persistent: bool
+) -> None:
+    """F9, P3: the agent says FAILED or does not start; a restart recovers; nothing is lost."""
+    mine = [site for site in sites if site[0] == process]
+    assert mine
+    for site in mine:
+        try:
+            world = run(site, errno.EIO, persistent=persistent)
+        except BaseException as error:
+            raise AssertionError(f"{site}: {error}") from error
+        told = any("dies while starting" in line for line in world.simulation.trace)
+        # The start that the oracle looks at is one more life.
+        assert world.machine.lives > 2 or told, f"{site} failed and nobody said so"
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["once", "for-good"])
+@pytest.mark.parametrize("process", AGENTS)
+def test_no_room_anywhere_loses_nothing(sites: list[Site], process: str, persistent: bool) -> None:
+    """F7: refused, noted or final, as the site asks for; what was answered holds."""
+    for site in [s for s in sites if s[0] == process and s[1] in NEEDS_ROOM]:
+        try:
+            run(site, errno.ENOSPC, persistent=persistent)
+        except BaseException as error:
+            raise AssertionError(f"{site}: {error}") from error
+
+
+def test_the_sites_are_those_of_all_agents(sites: list[Site]) -> None:
+    """A canary: a run that meets few of them would show little."""
+    assert {site[0] for site in sites} == set(AGENTS)
+    assert {"write", "sync", "create", "rename", "sync_directory"} <= {site[1] for site in sites}
+    assert len(sites) > 25
+    assert Role.WRITER.name.lower() in AGENTS

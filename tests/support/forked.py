@@ -1,0 +1,196 @@
+"""The command line in a fork of this process, which has loaded it already.
+
+What is lost against a fresh interpreter is its start and imports: those have tests of their own
+(what a command loads, the installed package). All else is a process: descriptors, exit code, end.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import IO, NoReturn
+
+from tests.support.watchdog import poll_until
+
+#: The program that stands for `gantrymq` in a shell: hands its descriptors to a CommandServer.
+_PROGRAM = """#!{python} -ISu
+import array, json, os, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+    server.connect({address!r})
+    call = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode() + b"\\n"
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
+    server.sendmsg([call[:1]], rights)
+    server.sendall(call[1:])
+    os.close(1)
+    answer = server.recv(16)
+sys.exit(int(answer or 1))
+"""
+
+
+def run_forked(
+    arguments: Sequence[str], stdin: str = "", timeout: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Run `gantrymq` with arguments to its end, as subprocess.run does."""
+    with (
+        tempfile.TemporaryFile("w+") as given,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+    ):
+        given.write(stdin)
+        given.seek(0)
+        pid = _fork(arguments, (given, out, err), None)
+        code = _wait(pid, timeout)
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(
+            ["gantrymq", *arguments], code, out.read(), err.read()
+        )
+
+
+def _wait(pid: int, timeout: float) -> int:
+    descriptor = os.pidfd_open(pid)
+    try:
+        poll_until(lambda: bool(os.waitid(os.P_PIDFD, descriptor, _PEEK)), "it ends", timeout)
+    except AssertionError:
+        os.kill(pid, 9)
+        raise
+    finally:
+        _, status = os.waitpid(pid, 0)
+        os.close(descriptor)
+    return os.waitstatus_to_exitcode(status)
+
+
+_PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
+@cache
+def _load_everything() -> None:
+    """What commands load when they run, once in the parent."""
+    import gantrymq.cli
+
+    for module in pkgutil.iter_modules(gantrymq.cli.__path__, "gantrymq.cli."):
+        importlib.import_module(module.name)
+    for name in _LOADED_LATE:
+        with contextlib.suppress(ImportError):  # what a newer typer may do without
+            importlib.import_module(name)
+
+
+#: Modules that commands load inside of functions, and that take their time.
+_LOADED_LATE = (
+    "brokerd.doctor", "brokerd.dump", "brokerd.verify", "clients.consumer", "clients.producer",
+    "pydantic.main", "pydantic.type_adapter", "typer._adapters", "rich.console", "rich.live", "rich.progress", "rich.table", "typer.rich_utils",
+)  # fmt: skip
+
+
+def _fork(
+    arguments: Sequence[str], files: Sequence[IO[str]] | Sequence[int], place: _Place | None
+) -> int:
+    _load_everything()
+    pid = os.fork()
+    if pid == 0:
+        _live(arguments, [f if isinstance(f, int) else f.fileno() for f in files], place)
+    return pid
+
+
+_Place = tuple[str, Mapping[str, str]]
+
+
+def _live(arguments: Sequence[str], descriptors: list[int], place: _Place | None) -> NoReturn:
+    """The child: become the program, and never come back."""
+    gc.freeze()  # the parent's objects stay as they are
+    atexit._clear()  # what the parent wants to do at its end
+    warnings.resetwarnings()
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+    if place is not None:
+        os.chdir(place[0])
+        os.environ.clear()
+        os.environ.update(place[1])
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(0, closefd=False),  # noqa: SIM115 - until the end
+        open(1, "w", closefd=False),  # noqa: SIM115
+        open(2, "w", closefd=False, buffering=1),  # noqa: SIM115
+    )
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+    sys.argv = ["gantrymq", *arguments]
+    code = _call()
+    try:
+        threading._shutdown()  # type: ignore[attr-defined] # as an interpreter ends
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def _call() -> int:
+    from gantrymq.cli import main
+
+    try:
+        main()
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+class CommandServer:
+    """Runs the command line for shells: `program` is what they call instead of `gantrymq`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        address = str(folder / "server")
+        self._listener.bind(address)
+        self._listener.listen()
+        self.program = folder / "gantrymq"
+        self.program.write_text(_PROGRAM.format(python=sys.executable, address=address))
+        self.program.chmod(0o755)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=[connection], daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        rights = array.array("i")
+        with connection:
+            first, ancillary, _flags, _address = connection.recvmsg(1, socket.CMSG_SPACE(12))
+            for _level, _kind, data in ancillary:
+                rights.frombytes(data)
+            with connection.makefile("rb") as stream:
+                arguments, folder, environment = json.loads(first + stream.readline())
+            pid = _fork(arguments, list(rights), (folder, environment))
+            for descriptor in rights:
+                os.close(descriptor)
+            _, status = os.waitpid(pid, 0)
+            connection.sendall(b"%d" % os.waitstatus_to_exitcode(status))
+
+    def close(self) -> None:
+        """No more calls."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
