@@ -9,6 +9,7 @@ from typing import Final
 from bench.crew import BenchError, Crew, Outcome, Phase
 from bench.harness import Bench
 from bench.measure import NS_PER_S, Measurement, flow, per_million, timeline
+from bench.memory import touch_memory
 from bench.ours import Serving, broker, make_topic
 from bench.sizes import BUSY_SESSIONS, warm_up
 
@@ -117,7 +118,7 @@ def _costed(bench: Bench, server: Serving, crew: Crew) -> Measurement:
 def _fill(bench: Bench, server: Serving, size: int) -> None:
     """Make the log longer by about `size` bytes, and wait until they are on the disk.
 
-    What is measured next would pay for writing them back.
+    What is measured next would pay for writing them back, and for memory from the host.
     """
     from bench.scale_jobs import LongSends, fills
     from shm.layout import BOARD_APPENDED, BOARD_DURABLE
@@ -131,6 +132,7 @@ def _fill(bench: Bench, server: Serving, size: int) -> None:
         if time.monotonic() > deadline:
             raise BenchError("the log did not become durable")
         time.sleep(_LOOK_S)
+    touch_memory(bench.sizes.touched_bytes)
 
 
 def _appended(server: Serving) -> int:

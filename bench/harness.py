@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from bench.crew import Unavailable
 from bench.measure import Measurement
+from bench.memory import touch_memory
 from bench.sizes import Sizes
 
 Round = Mapping[str, Measurement]
@@ -129,6 +130,7 @@ def run_rounds(
 
 def _run_one(bench: Bench, name: str, contestant: Contestant, results: Results) -> None:
     try:
+        touch_memory(bench.sizes.touched_bytes)
         results.rounds[-1][name] = contestant(bench)
     except Unavailable as reason:
         results.skipped[name] = str(reason)

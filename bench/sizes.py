@@ -44,6 +44,8 @@ class Sizes:
     starts: int
     """Commands and first sends that are timed; their median counts."""
     kills: int
+    touched_bytes: int
+    """Memory made ready before each measurement (bench.machine.touch_memory)."""
     timeout_s: float
     """Watchdog of one phase of one measurement: nothing hangs, and nothing is judged by it."""
 
@@ -78,6 +80,7 @@ SMOKE: Final = Sizes(
     idle_s=0.5,
     starts=1,
     kills=2,
+    touched_bytes=0,
     timeout_s=60.0,
 )
 QUICK: Final = Sizes(
@@ -100,6 +103,7 @@ QUICK: Final = Sizes(
     idle_s=20.0,
     starts=7,
     kills=10,
+    touched_bytes=1 << 30,
     timeout_s=120.0,
 )
 FULL: Final = Sizes(
@@ -122,5 +126,6 @@ FULL: Final = Sizes(
     idle_s=60.0,
     starts=11,
     kills=20,
+    touched_bytes=1 << 30,
     timeout_s=300.0,
 )
