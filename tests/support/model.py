@@ -172,9 +172,7 @@ class Model:
 
     # --------------------------------------------------------------------------- what the log says
 
-    def expire(
-        self, storage: Storage, low: int, held: dict[tuple[str, QueueName], int]
-    ) -> None:
+    def expire(self, storage: Storage, low: int, held: dict[tuple[str, QueueName], int]) -> None:
         """Records below `low` are going; `held`: offsets of all groups, by what `groups` knows.
 
         None of them may be unread by a group that has an offset in its queue.
@@ -333,9 +331,7 @@ class Model:
         self.held.clear()
 
 
-def read_log(
-    storage: Storage, appended: int, low: int = 0, *, whole: bool = True
-) -> list[Stored]:
+def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = True) -> list[Stored]:
     """All records from `low` to below a position, each checked by its own checksums.
 
     Nothing lies behind the log's end (if `whole`), nor behind the filler of a segment (P13).
@@ -377,9 +373,9 @@ def check_units(
 ) -> None:
     """The first `units` of a ConsumeQueue name the queue's records in their order (P14)."""
     folder = f"consumequeue/{queue[0]}/{queue[1]}"
-    names = storage.list(folder)
-    data = b"".join(read_file(storage, f"{folder}/{name}") for name in names)
-    first = int(names[0]) // layout.CQ_UNIT_BYTES if names else 0
+    files = storage.list(folder)
+    data = b"".join(read_file(storage, f"{folder}/{name}") for name in files)
+    first = int(files[0]) // layout.CQ_UNIT_BYTES if files else 0
     records = [record for record in log if (record.topic, record.queue) == queue]
     require(units <= len(records), "P14", f"{queue} has {units} units, {len(records)} records")
     for offset in range(first, units):

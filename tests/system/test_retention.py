@@ -53,9 +53,10 @@ def test_consumers_of_removed_segments_go_on_behind_them(broker: FaultyBroker) -
     board, home = broker.board, broker.home
     sent = [b"%06d" % number + bytes(200) for number in range(COUNT)]
     first = ConsumeFrom.FIRST_OFFSET
-    with Producer(home) as producer, PullConsumer(
-        "slow", ["orders"], home=home, consume_from=first
-    ) as slow:
+    with (
+        Producer(home) as producer,
+        PullConsumer("slow", ["orders"], home=home, consume_from=first) as slow,
+    ):
         for start in range(0, COUNT, 100):
             producer.send_batch("orders", sent[start : start + 100])
         wait_until_shown(home)

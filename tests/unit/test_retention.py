@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from brokerd.recovery import recover
 from brokerd.queuestarts import FILE, read_starts
+from brokerd.recovery import recover
 from brokerd.removal import EXPIRED
 from shm import layout
 from shm.storage import replace_file
