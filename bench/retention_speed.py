@@ -121,7 +121,7 @@ def removals(storage: PosixStorage) -> None:
 
         thread = threading.Thread(target=work)
         thread.start()
-        spent = []
+        spent: list[float] = []
         while not over.is_set() or len(spent) < 300:
             begin = time.perf_counter()
             file.write_at(bytes(1024), len(spent) % 60_000 * 1024)

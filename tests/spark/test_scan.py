@@ -305,6 +305,29 @@ def test_a_segment_that_went_since_the_plan_is_said(sealed: tuple[Path, list[Rec
         list(read(part, options, pa.schema([])))
 
 
+def test_a_segment_that_goes_while_it_is_read_is_said(
+    sealed: tuple[Path, list[Record]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F21: what is mapped reads as zeroes then, which is neither damage nor the end."""
+    monkeypatch.setattr(spark_scan, "BATCH_RECORDS", 1)
+    store, records = sealed
+    (part,) = plan(ReadOptions(str(store)))
+    for options in (ReadOptions(str(store)), ReadOptions(str(store), report_bad_records=True)):
+        rows = spark_scan.read_rows(part, options)
+        next(rows)
+        expired = store / "expired"
+        (store / part.name).rename(expired)
+        file = PosixStorage(str(store)).open("expired", write=True)
+        content = expired.read_bytes()
+        file.punch(0, file.size())
+        assert len(records) > 1
+        with pytest.raises(StoreFailed, match="retention"):
+            list(rows)
+        file.write_at(content, 0)
+        file.close()
+        expired.rename(store / part.name)
+
+
 def test_every_column_has_a_type_and_a_maker() -> None:
     assert list(COLUMN_TYPES) == list(COLUMNS)
 

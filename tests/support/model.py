@@ -373,9 +373,9 @@ def check_units(
 ) -> None:
     """The first `units` of a ConsumeQueue name the queue's records in their order (P14)."""
     folder = f"consumequeue/{queue[0]}/{queue[1]}"
-    names = storage.list(folder)
-    data = b"".join(read_file(storage, f"{folder}/{name}") for name in names)
-    first = int(names[0]) // layout.CQ_UNIT_BYTES if names else 0
+    files = storage.list(folder)
+    data = b"".join(read_file(storage, f"{folder}/{name}") for name in files)
+    first = int(files[0]) // layout.CQ_UNIT_BYTES if files else 0
     records = [record for record in log if (record.topic, record.queue) == queue]
     require(units <= len(records), "P14", f"{queue} has {units} units, {len(records)} records")
     for offset in range(first, units):

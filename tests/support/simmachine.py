@@ -33,8 +33,10 @@ from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
 from workers import indexer
 from workers.agent import Bells
+from workers.groups import Groups
 from workers.progress import UNSET
 from workers.session import Session
+from workers.sparetime import InSpareTime
 
 SETTINGS = {
     "mapped_file_size_commit_log": 16 * 1024,
@@ -172,7 +174,9 @@ class SimMachine:
     def _expire(self, low: int) -> None:
         """Segments are about to go: nobody who has met them may need them still."""
         actor = self.simulation.actors.get("groups")
-        ledger = actor.agent._first.ledger if isinstance(actor, AgentActor) else None
+        agent = actor.agent if isinstance(actor, AgentActor) else None
+        groups = agent._first if isinstance(agent, InSpareTime) else None
+        ledger = groups.ledger if isinstance(groups, Groups) else None
         held = {
             (group, key): progress.committed
             for group, known in (ledger.groups.items() if ledger else ())
