@@ -24,7 +24,7 @@ bench: setup  ## the table of the README, peers and floors in the same run; figu
 interop: setup  ## a real RocketMQ takes over a store of ours and goes on
 	@$(RUN) -m scripts.interop
 
-soak: setup  ## the crash and simulator tests again and again with fresh seeds; ROUNDS=n
+soak: setup  ## the long counts of docs/faults.md again and again with fresh seeds; ROUNDS=n ONLY=sim,kills
 	@$(RUN) scripts/soak.py
 
 layout: .venv/ready  ## write docs/layout.md from shm/layout.py

@@ -71,7 +71,8 @@ def _heading(found: Sequence[Mapping[str, Any]]) -> str:
         machine = each["machine"]
         said.append(
             f"{machine['processor']}, {machine['cpus']} CPUs, {machine['filesystem']}; commit "
-            f"{each['commit']}; {each['date'][:10]}; {each['sizes']}, {len(each['rounds'])} round{'s' * (len(each['rounds']) > 1)}"
+            f"{each['commit']}; {each['date'][:10]}; {each['sizes']}, {len(each['rounds'])} round"
+            + "s" * (len(each["rounds"]) > 1)
         )
     return "Measured: " + " · ".join(dict.fromkeys(said)) + "."
 

@@ -1,6 +1,7 @@
-"""Run the tests of crashes and schedules round after round, each with a fresh seed.
+"""Run the long counts of docs/faults.md round after round, each with a fresh seed.
 
-`make soak ROUNDS=100` ends at the first failing round and prints the command that repeats it.
+`make soak ROUNDS=100` shows what it does and how long it took, ends at the first failure with exit
+code 1 and the command that repeats it, and else sums up what was tried. ONLY=sim,kills chooses.
 """
 
 from __future__ import annotations
@@ -10,31 +11,99 @@ import secrets
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = [
-    f"tests/{kind}" for kind in ("sim", "property", "crash") if (ROOT / "tests" / kind).is_dir()
-]
+#: Seeds of the simulator, and kills of real processes, in one round.
+SEEDS, KILLS = 200, 100
+PYTHON = sys.executable
 
 
-def round_of(seed: int) -> list[str]:
-    """Return the command of one round; models and simulations both start from `seed`."""
-    return [sys.executable, "-m", "pytest", "-q", "-x", f"--hypothesis-seed={seed}", *KINDS]
+@dataclass(frozen=True)
+class Part:
+    """One thing that a round does: a command made from a seed, and its environment."""
+
+    name: str
+    command: Callable[[int], list[str]]
+    environment: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def run(self, seed: int) -> bool:
+        """Run it; on failure say how to repeat it."""
+        added = self.environment | {"GANTRYMQ_TEST_SEED": str(seed), "PYTHONHASHSEED": "0"}
+        command = self.command(seed)
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | added, check=False)
+        if done.returncode:
+            words = [f"{name}={value}" for name, value in added.items()]
+            words += ["python", *command[1:]]
+            say(f"{self.name} fails with seed {seed}; repeat it: {' '.join(words)}")
+        return done.returncode == 0
+
+
+def module(name: str, *arguments: str) -> Callable[[int], list[str]]:
+    """A program of tests/sim; {seed} in its arguments is the seed, {end} that of SEEDS later."""
+
+    def command(seed: int) -> list[str]:
+        given = [text.format(seed=seed, end=seed + SEEDS) for text in arguments]
+        return [PYTHON, "-m", name, *given]
+
+    return command
+
+
+def suite(*paths: str) -> Callable[[int], list[str]]:
+    """A run of tests."""
+    return lambda seed: [PYTHON, "-m", "pytest", "-q", "-x", f"--hypothesis-seed={seed}", *paths]
+
+
+PARTS = (
+    Part("sim", module("tests.sim", "--seeds", "{seed}:{end}", "--faults", "all"),
+         counts={"seeds": SEEDS}),
+    Part("accesses", module("tests.sim.accesses", "--seed", "{seed}", "--each", "5"),
+         {"NUMBA_DISABLE_JIT": "1"}, {"deaths at each access": 5}),
+    Part("calls", module("tests.sim.storage_calls", "kills", "--seed", "{seed}", "--nested", "all"),
+         counts={"passes over all storage calls, nested": 1}),
+    Part("states", module("tests.sim.storage_calls", "states", "--seed", "{seed}"),
+         counts={"scripts of 200 calls, all states": 1}),
+    Part("kills", suite("tests/crash/test_kill.py::test_a_producer_outlives_random_kills"),
+         {"GANTRYMQ_TEST_KILLS": str(KILLS)}, {"kills under load": KILLS}),
+    Part("marks", suite("tests/crash/test_marks.py"), counts={"deaths at all marks": 1}),
+    Part("litmus", suite("tests/unit/test_atomics.py"), {"GANTRYMQ_TEST_LITMUS": "1000000"},
+         {"turns of each litmus test": 1_000_000}),
+    Part("stalls", suite("tests/crash/test_disk.py", "tests/crash/test_back_pressure.py"),
+         {"GANTRYMQ_TEST_STALL_S": "5", "GANTRYMQ_TEST_STILL_S": "60"}, {"stalls": 2}),
+    Part("models", suite("tests/sim/test_store_faults.py", "tests/sim/test_storage_sites.py",
+                         "tests/property", "tests/crash/test_torn.py"),
+         counts={"passes of models and sites": 1}),
+)  # fmt: skip
+
+
+def say(text: str) -> None:
+    """Progress, on standard error."""
+    print(f"soak: {text}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     """Run ROUNDS rounds (default 10)."""
     rounds = int(os.environ.get("ROUNDS", "10"))
+    only = set(os.environ.get("ONLY", ",".join(part.name for part in PARTS)).split(","))
+    parts = [part for part in PARTS if part.name in only]
+    if not parts:
+        sys.exit(f"soak: ONLY names none of {', '.join(part.name for part in PARTS)}")
+    done: Counter[str] = Counter()
+    began = time.monotonic()
     for number in range(1, rounds + 1):
-        seed = secrets.randbelow(1 << 31)
-        started = time.monotonic()
-        print(f"soak: round {number} of {rounds}, seed {seed}", file=sys.stderr, flush=True)
-        environment = os.environ | {"GANTRYMQ_TEST_SEED": str(seed)}
-        done = subprocess.run(round_of(seed), cwd=ROOT, env=environment, check=False)
-        print(f"soak: took {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-        if done.returncode:
-            sys.exit(f"soak: repeat it: GANTRYMQ_TEST_SEED={seed} {' '.join(round_of(seed))}")
+        for part in parts:
+            seed, started = secrets.randbelow(1 << 31), time.monotonic()
+            say(f"round {number} of {rounds}: {part.name}, seed {seed}")
+            if not part.run(seed):
+                sys.exit(1)
+            done.update(part.counts)
+            say(f"{part.name} took {time.monotonic() - started:.0f} s")
+    took = time.monotonic() - began
+    say(f"all held in {took:.0f} s: " + ", ".join(f"{n} {what}" for what, n in done.items()))
 
 
 if __name__ == "__main__":

@@ -172,6 +172,7 @@ class OpenFile:
         try:
             self.file.sync()
             self.storage.sync_directory(DIRECTORY)
+            self.storage.sync_directory("")  # or a power cut takes the files with its name
         except OSError as error:
             raise StoreFailed(f"sync of {self.name}: {error}", errno=error.errno) from error
 

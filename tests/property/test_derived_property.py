@@ -65,7 +65,7 @@ def last_seqs(found: dict[str, bytes]) -> dict[bytes, int]:
 )  # fmt: skip
 @given(st.data())
 def test_any_subset_of_derived_files_may_be_deleted(data: st.DataObject) -> None:
-    """The same messages, queue offsets, sidecars, index and seqs; the log and committed offsets stay."""
+    """Messages, queue offsets, sidecars, index and seqs are the same; log and commits stay."""
     world, disk = stopped_world()
     world.machine.disk = deepcopy(disk)
     storage = SimStorage(world.machine.disk)

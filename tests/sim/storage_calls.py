@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import random
-import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -29,6 +29,7 @@ from shm.board import Board
 from shm.storage import read_file
 from tests.sim import plants, scenario
 from tests.sim.scenario import STEPS_MAX, World
+from tests.support.checkindex import check_index
 from tests.support.faults import Fault, FaultPlan, KilledError, kill_at
 from tests.support.model import End, Model
 from tests.support.simdisk import SECTOR_BYTES, Change, Disk, Inode, parent_of
@@ -38,6 +39,8 @@ MESSAGES = 12
 SCRIPT_CALLS = 200
 OUTSTANDING = 3
 
+#: Calls of the script, those of them that are lost, and whether the last one is torn.
+State = tuple[int, frozenset[int], bool]
 Outcome = tuple[int, dict[tuple[str, int], int], dict[str, bytes]]
 
 
@@ -49,9 +52,9 @@ def small_world(seed: int) -> World:
     return world
 
 
-def start(world: World, disk: Disk, board: Board | None, faults: tuple[Fault, ...] = ()) -> tuple[
-    Outcome, int
-]:
+def start(
+    world: World, disk: Disk, board: Board | None, faults: tuple[Fault, ...] = ()
+) -> tuple[Outcome, int]:
     """What the supervisor does before agents; what comes out, and how many calls it took."""
     storage = SimStorage(disk, "supervisor", FaultPlan(faults))
     machine = world.machine
@@ -91,6 +94,7 @@ def judge(world: World, crash: Crash, nested: str, number: int) -> int:
     outcome, calls = start(world, disk, crash.board)
     model = copy_of(crash.model)
     model.check_store(SimStorage(disk, "oracle"), outcome[0], crash.end)
+    check_index(SimStorage(disk, "oracle"), outcome[0], -1, model.tally)
     again, _ = start(world, disk.clone(), None)
     assert again == outcome, "a second start comes to something else"
     every = range(1, calls + 1)
@@ -231,40 +235,42 @@ def states(seed: int, share: int = 0, shares: int = 1) -> tuple[int, int]:
         for producer in world.producers:
             producer.send_more(MESSAGES)
     disk.journal = None
-    tried: set[tuple[int, frozenset[int], bool]] = set()
-    for length in range(1, min(len(script), len(promises) - 1) + 1):
-        for lost, torn in _ends(script[:length]):
-            end = length
-            while end - 1 in lost:
-                end -= 1
-            state = (end, frozenset(n for n in lost if n < end), torn)
-            if state not in tried:
-                tried.add(state)
-                if len(tried) % shares == share:
-                    _judge_state(world, script, state, promises[length])
-    return len(script), len(tried)
+    every = {
+        state: length
+        for length in range(min(len(script), len(promises) - 1), 0, -1)
+        for state in _ends(script[:length])
+    }
+    for number, (state, length) in enumerate(sorted(every.items(), key=lambda item: item[1])):
+        if number % shares == share:
+            _judge_state(world, script, state, promises[length])
+    return len(script), len(every)
 
 
-def _ends(script: list[Change]) -> Iterator[tuple[frozenset[int], bool]]:
+def _ends(script: list[Change]) -> Iterator[State]:
+    """States behind a script; without its last change it is a shorter one."""
     for lost in losses(script):
-        yield lost, False
+        end = len(script)
+        while end - 1 in lost:
+            end -= 1
+        yield end, frozenset(number for number in lost if number < end), False
     if script[-1].kind == "write" and len(script[-1].data) > SECTOR_BYTES:
-        yield frozenset(), True
+        yield len(script), frozenset(), True
 
 
-def _judge_state(
-    world: World, script: list[Change], state: tuple[int, frozenset[int], bool], model: Model
-) -> None:
+def _judge_state(world: World, script: list[Change], state: State, model: Model) -> None:
     end, lost, torn = state
     disk = build(script[:end], lost, torn)
     try:
         outcome, _ = start(world, disk, None)
         copy_of(model).check_store(SimStorage(disk, "oracle"), outcome[0], End.POWER)
+        check_index(SimStorage(disk, "oracle"), outcome[0], -1, Counter())
         assert outcome[0] >= model.durable, f"ends at {outcome[0]}, durable was {model.durable}"
         if torn or end % 3 == 0:
             assert start(world, disk, None)[0] == outcome, "a second start comes to something else"
     except BaseException as error:
-        raise AssertionError(f"behind call {end}, without {sorted(lost)}, {torn=}: {error}") from error
+        raise AssertionError(
+            f"behind call {end}, without {sorted(lost)}, {torn=}: {error}"
+        ) from error
 
 
 def main() -> None:
@@ -288,4 +294,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

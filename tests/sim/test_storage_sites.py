@@ -63,13 +63,17 @@ def run(site: Site, number: int, *, persistent: bool) -> World:
         store = world.machine.stores.get(who)
         if what == "sync" and who == process and store is not None:
             assert key not in failed_syncs, f"{who} syncs {name} again after it failed"
-            failed_syncs.update(key for text in store.faults.met if text.startswith(f"sync {name}:"))
+            failed_syncs.update(
+                key for text in store.faults.met if text.startswith(f"sync {name}:")
+            )
 
     if kind == "sync" and number == errno.EIO:
         world.machine.disk.watch = watch
     simulation = world.simulation
     simulation.run_until(partial(_is_met, world, process), STEPS_MAX)
-    simulation.run_until(partial(_has_reached, simulation, simulation.steps + STEPS_WITH_IT), STEPS_MAX)
+    simulation.run_until(
+        partial(_has_reached, simulation, simulation.steps + STEPS_WITH_IT), STEPS_MAX
+    )
     scenario.calm(world)
     simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)

@@ -237,9 +237,7 @@ def test_every_flipped_bit_of_a_sealed_segment_is_found(
     assert all(row["crc_ok"] for row in rows_of(store))
 
 
-def test_ten_thousand_flipped_bits_are_found(
-    sealed: tuple[Path, list[Record]], seed: int
-) -> None:
+def test_ten_thousand_flipped_bits_are_found(sealed: tuple[Path, list[Record]], seed: int) -> None:
     """P13 and F20: one bit in each record, round after round; no row of them is called sound."""
     store, placed = sealed
     path, sample = store / "commitlog" / f"{0:020d}", random.Random(seed)

@@ -27,7 +27,8 @@ from shm.kernels import ring  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 Words = NDArray[np.int64]
-ROUNDS = 3_000
+#: `make soak` has a million turns of each.
+ROUNDS = int(os.environ.get("GANTRYMQ_TEST_LITMUS", "3000"))
 #: Words on lines of their own: two to wait for each other at, two to race for, a payload.
 READY, OTHER_READY, LEFT, RIGHT, PAYLOAD = range(0, 5 * 256, 256)
 WORDS = 8

@@ -58,9 +58,7 @@ def run_forked(
         code = _wait(pid, timeout)
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess(
-            ["gantrymq", *arguments], code, out.read(), err.read()
-        )
+        return subprocess.CompletedProcess(["gantrymq", *arguments], code, out.read(), err.read())
 
 
 def _wait(pid: int, timeout: float) -> int:
@@ -94,7 +92,8 @@ def _load_everything() -> None:
 #: Modules that commands load inside of functions, and that take their time.
 _LOADED_LATE = (
     "brokerd.doctor", "brokerd.dump", "brokerd.verify", "clients.consumer", "clients.producer",
-    "pydantic.main", "pydantic.type_adapter", "typer._adapters", "rich.console", "rich.live", "rich.progress", "rich.table", "typer.rich_utils",
+    "pydantic.main", "pydantic.type_adapter", "typer._adapters", "typer.rich_utils",
+    "rich.console", "rich.live", "rich.progress", "rich.table",
 )  # fmt: skip
 
 
@@ -127,7 +126,6 @@ def _live(arguments: Sequence[str], descriptors: list[int], place: _Place | None
         open(1, "w", closefd=False),  # noqa: SIM115
         open(2, "w", closefd=False, buffering=1),  # noqa: SIM115
     )
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
     sys.argv = ["gantrymq", *arguments]
     code = _call()
     try:
