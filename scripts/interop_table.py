@@ -13,6 +13,7 @@ BEGIN: Final = "<!-- interop: begin -->"
 END: Final = "<!-- interop: end -->"
 ACCEPTED: Final = "yes"
 REFUSED: Final = "**no**"
+NOT_RUN: Final = "not run"
 _HEAD: Final = ("store", "what RocketMQ did", *VERSIONS, "s")
 
 
@@ -41,12 +42,15 @@ class Outcome:
         return Row(self.store, self.did)
 
 
-def table(rows: Iterable[Row], outcomes: Iterable[Outcome]) -> str:
-    """Markdown: a line for each row with an outcome; seconds are those of all versions together."""
+def table(rows: Iterable[Row], outcomes: Iterable[Outcome], *, every: bool = False) -> str:
+    """Markdown: a line for each row with an outcome, or for `every` row.
+
+    Seconds are those of all versions together.
+    """
     found: dict[Row, dict[str, Outcome]] = {}
     for outcome in outcomes:
         found.setdefault(outcome.row, {})[outcome.version] = outcome
-    lines = [_HEAD, *(_cells(row, found[row]) for row in rows if row in found)]
+    lines = [_HEAD, *(_cells(row, found.get(row, {})) for row in rows if every or row in found)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     rule = tuple("-" * width for width in widths)
     return "\n".join(
@@ -57,7 +61,7 @@ def table(rows: Iterable[Row], outcomes: Iterable[Outcome]) -> str:
 
 def _cells(row: Row, found: dict[str, Outcome]) -> tuple[str, ...]:
     marks = [
-        (ACCEPTED if found[version].accepted else REFUSED) if version in found else ""
+        (ACCEPTED if found[version].accepted else REFUSED) if version in found else NOT_RUN
         for version in VERSIONS
     ]
     return row.store, row.did, *marks, f"{sum(outcome.seconds for outcome in found.values()):.0f}"

@@ -268,8 +268,12 @@ class _Salvage:
         end = (self._done.log_end, self._losses.time_before(self._done.log_end))
         write_own_files(self._source, self._target, sizes, end, self._done)
         home = Path(self._source.root).resolve().parent
-        configuration = settle_sizes(self._target, config.load(home))
-        make_again(self._target, configuration.settings, Rebuilt(""), self._progress)
+        settings = replace(
+            settle_sizes(self._target, config.load(home)).settings,
+            max_hash_slot_num=self._sizes.number("maxHashSlotNum"),
+            max_index_num=self._sizes.number("maxIndexNum"),
+        )
+        make_again(self._target, settings, Rebuilt(""), self._progress)
 
 
 def _whole(scope: Scope, source: Storage) -> Scope:
