@@ -32,6 +32,13 @@ def test_promises_hold_under_all_faults(seed: int) -> None:
     assert {"OK", "DUPLICATE", "DISK_FULL", "BATCH_REFUSED", "batches", "cut off"} <= reached
 
 
+@pytest.mark.parametrize("failed", [700147, 700372])
+def test_the_name_of_the_index_outlives_a_power_cut(failed: int) -> None:
+    """Seeds in which `gantry/index.json` named files whose folder was not in the root's names."""
+    done = simulate("--seeds", f"{failed}:{failed + 1}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int) -> None:
     """P3: with kills in between; commits are refused by name, and go in once there is room."""
     kinds = "fill_the_disk_of_groups,kill_an_agent,kill_everything,change_members"
