@@ -46,7 +46,8 @@ class Step:
 
 CHECK: Final = Step("loads, recovers; equal to our dump; finds all keys", "check", _STRICT)
 CHECK_SUMS: Final = Step(
-    "loads with record checksums required; equal to our dump; finds all keys", "check", (*_STRICT, *_BINDING)
+    "loads with record checksums required; equal to our dump; finds all keys", "check",
+    (*_STRICT, *_BINDING),
 )  # fmt: skip
 RECOVER: Final = Step(
     "recovers as after its own crash; equal to our dump", "check",
