@@ -68,12 +68,10 @@ def _heading(found: Sequence[Mapping[str, Any]]) -> str:
     """Where the figures come from, in a line."""
     said = []
     for each in found:
-        machine = each["machine"]
-        said.append(
-            f"{machine['processor']}, {machine['cpus']} CPUs, {machine['filesystem']}; commit "
-            f"{each['commit']}; {each['date'][:10]}; {each['sizes']}, {len(each['rounds'])} round"
-            + "s" * (len(each["rounds"]) > 1)
-        )
+        machine, count = each["machine"], len(each["rounds"])
+        where = f"{machine['processor']}, {machine['cpus']} CPUs, {machine['filesystem']}"
+        run = f"{each['sizes']}, {count} round{'s' * (count > 1)}"
+        said.append(f"{where}; commit {each['commit']}; {each['date'][:10]}; {run}")
     return "Measured: " + " · ".join(dict.fromkeys(said)) + "."
 
 
