@@ -130,11 +130,14 @@ class Settings:
         75, "percent", "usage of the disk above which segments of that age go at any hour", (10, 95)
     )
     disk_space_clean_forcibly_ratio: int = _setting(
-        85, "percent", "above: the oldest segments go whatever their age, and whoever needs them",
-        (30, 85),
+        85, "percent", "above: the oldest segments go whatever their age, and whoever needs them;"
+        " 100: never", (30, 100),
     )  # fmt: skip
     disk_space_warning_level_ratio: int = _setting(
-        90, "percent", "above: that as well, and sends are refused with DiskFull", (35, 90)
+        90,
+        "percent",
+        "above: that as well, and sends are refused with DiskFull; 100: never",
+        (35, 100),
     )
     consume_timeout: int = _setting(
         15, "minutes", "a started message older than this ends its consumer's lease", (1, 7 * 1440)

@@ -23,6 +23,12 @@ from shm.layout import BOARD_STATE
 _START_S: Final = 300.0
 _STOP_S: Final = 60.0
 _PAUSE_S: Final = 0.005
+#: It is gone soon: a disk that others have nearly filled is no reason to refuse its messages.
+_OF_ITS_KIND: Final[dict[str, object]] = {
+    "profile": "temporary",
+    "disk_space_clean_forcibly_ratio": 100,
+    "disk_space_warning_level_ratio": 100,
+}
 
 
 class Broker:
@@ -44,7 +50,7 @@ class Broker:
         """
         home = Path(tempfile.mkdtemp(prefix="gantrymq-"))
         try:
-            broker = cls(home, _start(home, {"profile": "temporary", **settings}))
+            broker = cls(home, _start(home, _OF_ITS_KIND | settings))
             broker._wait_until_ready()
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
