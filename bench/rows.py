@@ -100,8 +100,7 @@ def _throughput() -> list[Line]:
     queue = value("multiprocessing.Queue", "/s", "process-queue", "rate")
     receipts = value("send_async", "/s", "async", "rate")
     waiting = value("send_batch", "/s", "batch", "rate")
-    batches = {
-        "send_batch of 100, each waited for": waiting,
+    in_flight = {
         "send_batch_async of 100 messages, in flight": value(
             "messages", "/s", "batch-flight", "rate"
         ),
@@ -130,8 +129,10 @@ def _throughput() -> list[Line]:
         ),
         *(
             Line("batch", what, figure, oneway, _ratio_at_least(1), _ratio_at_least(2))
-            for what, figure in batches.items()
+            for what, figure in in_flight.items()
         ),
+        # Who waits for each batch is held to what waiting costs: one round trip for 100 messages.
+        Line("batch", "send_batch of 100, each waited for", waiting, oneway),
         Line("batch", "send_batch of 100, each waited for", waiting, floor),
     ]
 
