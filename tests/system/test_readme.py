@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gantrymq.cli import main
+from tests.support.brokers import command
 from tests.support.tree import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,10 +39,7 @@ def test_the_commands_that_it_names_are_there() -> None:
     (line,) = re.findall(r"^From the shell: (.*);", README, re.MULTILINE)
     named = [text.removeprefix("gantrymq ") for text in re.findall(r"`([^`]+)`", line)]
     assert len(named) == 18
-    for command in named:
-        done = subprocess.run(
-            [sys.executable, "-m", main.__module__.partition(".")[0], *command.split(), "--help"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        assert "--json" in done.stdout, command
+    for name in named:
+        done = command(*name.split(), "--help")
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+        assert "--json" in done.stdout, name
