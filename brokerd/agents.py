@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 from brokerd.config import Settings
-from brokerd.retention import open_retention
 from shm.bell import EventBell
 from shm.board import Board
 from shm.clock import Clock
@@ -16,11 +15,8 @@ from shm.codes import Role
 from shm.storage import Storage
 from workers.agent import Agent, Bells
 from workers.channel import Descriptor, EpollWaiter, SocketSessionTable
-from workers.groups import Groups
 from workers.host import Host, Seat
-from workers.indexer import Indexer
 from workers.session import SessionTable
-from workers.sparetime import InSpareTime
 
 #: Where each agent's constructor is. The order is that of a clean stop.
 CONSTRUCTORS: Final = {
@@ -29,6 +25,8 @@ CONSTRUCTORS: Final = {
     Role.READER: ("workers.reader", "open_reader"),
     Role.GROUPS: ("workers.groups", "open_groups"),
 }
+#: What works in their spare time. All of these import kernels: not before they are compiled.
+SECONDS: Final = ("workers.indexer", "brokerd.retention", "workers.sparetime")
 
 
 class _Constructor(Protocol):
@@ -59,6 +57,8 @@ def load_all() -> None:
     """Import every agent's module, and with them the kernels that `shm.jit.warm` compiles."""
     for module, name in CONSTRUCTORS.values():
         getattr(import_module(module), name)
+    for module in SECONDS:
+        import_module(module)
 
 
 def build(role: Role, env: AgentEnv) -> Agent:
@@ -68,14 +68,26 @@ def build(role: Role, env: AgentEnv) -> Agent:
     if env.sessions is None:
         raise ValueError("an agent needs a session table")
     agent = constructor(env.storage, env.clock, env.board, env.sessions, env.bells, env.settings)
+    return _with_second(role, agent, env, env.sessions)
+
+
+def _with_second(role: Role, agent: Agent, env: AgentEnv, sessions: SessionTable) -> Agent:
+    """The agent, together with the one that has its spare time."""
+    from brokerd.retention import open_retention
+    from workers.groups import Groups
+    from workers.indexer import Indexer
+    from workers.sparetime import InSpareTime
+
     if isinstance(agent, Groups) and env.settings.profile != "temporary":
-        retention = open_retention(
-            env.storage, env.clock, env.board, env.sessions, env.settings, agent.ledger
+        ledger = agent.ledger
+        return InSpareTime(
+            agent,
+            open_retention(env.storage, env.clock, env.board, sessions, env.settings, ledger),
         )
-        return InSpareTime(agent, retention)
     if role is Role.READER and env.settings.message_index_enable:
-        indexer = Indexer(env.storage, env.clock, env.board, env.sessions, env.settings)
-        return InSpareTime(agent, indexer)
+        return InSpareTime(
+            agent, Indexer(env.storage, env.clock, env.board, sessions, env.settings)
+        )
     return agent
 
 

@@ -24,6 +24,8 @@ Site = tuple[str, str, str]
 NEEDS_ROOM = {"create", "write", "allocate", "make_directory"}
 STEPS_WITH_IT = 400
 AGENTS = {role.name.lower(): role for role in ROLES}
+#: Reached by a clean stop alone, which asks for no room and is done with the log.
+AT_A_STOP = {("flusher", "unlink", "gantry/spare")}
 _NUMBERED = re.compile(r"^(commitlog|consumequeue|index|gantry/segments)/.*")
 
 
@@ -46,7 +48,7 @@ def sites() -> list[Site]:
     world.machine.disk.watch = watch
     world.simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)
-    return sorted(found)
+    return sorted(found - AT_A_STOP)
 
 
 def run(site: Site, number: int, *, persistent: bool) -> World:

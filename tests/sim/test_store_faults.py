@@ -15,6 +15,7 @@ from tests.support.faults import Fault, Moment
 from tests.support.simdisk import ROOM_FOR_ALL
 from tests.support.simulation import AgentActor
 from workers.groups import Groups
+from workers.sparetime import InSpareTime
 
 #: More calls of a kind than any agent makes in these runs.
 CALLS_MAX = 400
@@ -39,7 +40,8 @@ def run(world: World) -> World:
 def ledger_is_synced(world: World) -> bool:
     actor = world.simulation.actors.get("groups")
     assert actor is None or isinstance(actor, AgentActor)
-    return actor is not None and not cast(Groups, actor.agent).ledger.unsynced
+    agent = cast(InSpareTime, actor.agent)._first if actor is not None else None
+    return agent is not None and not cast(Groups, agent).ledger.unsynced
 
 
 def stop_and_check(world: World) -> None:
@@ -56,10 +58,9 @@ def test_no_room_for_the_table_of_producers_is_only_noted(kind: str) -> None:
     under = "gantry" if kind == "sync_directory" else "gantry/producers"
     fault = Fault(1, Moment.BEFORE, errno.ENOSPC, (kind,), persistent=True, under=under)
     world = run(busy_world(fault))
-    notes = [event for _, event, _ in world.machine.tables[Role.WRITER].notes]
     board = world.machine.board
     assert board is not None
-    assert "no_space_for_producers" in notes
+    assert world.model.tally["no_space_for_producers"]
     assert world.machine.lives == 1
     assert board.half(layout.BOARD_STATE) == BrokerState.READY
     assert board.word(layout.BOARD_APPENDED) > board.segment_bytes
