@@ -198,6 +198,7 @@ class PullConsumer:
         """
         assigned = self._find(queue)
         attachment = self._live()
+        attachment.session.check()  # in a forked child the words are the parent's: touch nothing
         if isinstance(to, datetime):
             attachment.catch_up()
         words = attachment.session.board.queue(assigned.number)
