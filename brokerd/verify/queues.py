@@ -253,7 +253,7 @@ class QueueCheck:
         while nonzero is not None:
             unit = _columns(self._read(path, nonzero // UNIT * UNIT))[0]
             position = int(unit["physical_offset"])
-            if not self._is_lost(position) and position >= self._report.log_start:
+            if not self._is_lost(position) and not 0 <= position < self._report.log_start:
                 break
             start = (nonzero // UNIT + 1) * UNIT
             nonzero = first_nonzero(os.path.join(self._storage.root, path), start, self._bytes)
@@ -272,7 +272,8 @@ class QueueCheck:
         units = _columns(file.view()[: count * UNIT].reshape(-1, UNIT))
         file.close()
         fillers = units["size"] == layout.CQ_FILLER_SIZE
-        gone = units["physical_offset"] < self._report.log_start
+        positions = units["physical_offset"]
+        gone = (positions >= 0) & (positions < self._report.log_start)
         for index in np.flatnonzero(~(fillers | gone))[:_LISTED_PER_CALL].tolist():
             self._report.add(
                 path, index * UNIT, "unit without a record", "a filler", _told(units[index])

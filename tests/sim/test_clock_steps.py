@@ -31,7 +31,7 @@ def test_a_clock_that_is_set_ends_no_session_and_turns_no_time_back(by_ms: int) 
     world.model.check_all_consumed(scenario.GROUP, set(scenario.TOPICS))
     log = open_log(SimStorage(world.machine.disk))
     times = [r.store_timestamp for _, r in log.scan(0, check=OWN) if isinstance(r, Record)]
-    assert len(times) > 60
+    assert len(times) > 10  # others may have expired: the clock says that they are old
     assert times == sorted(times)
 
 
