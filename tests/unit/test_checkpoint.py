@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def test_a_clean_stop_leaves_the_times_of_the_last_record(tmp_path: Path) -> Non
     numbers = [int.from_bytes(content[at : at + 8], "big", signed=True) for at in range(0, 40, 8)]
     last_ms = last.record.store_timestamp
     end = last.position + last.record.total_size
-    assert numbers == [last_ms, last_ms, 0, end, 0]
+    full_ms = json.loads((store / "gantry" / "index.json").read_text())["full_ms"]
+    assert 0 < full_ms <= last_ms  # of the last index file that is full (SF-96)
+    assert numbers == [last_ms, last_ms, full_ms, end, 0]
     assert not any(content[40:])
     assert not (store / "abort").exists()
