@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from brokerd import config, lock
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.commitlog import DIRECTORY, segment_name
 from brokerd.epoch import STORE_FILE, settle_sizes
 from clients.home import read_board_file, store_of
 from shm import layout
@@ -35,7 +36,6 @@ from workers.ledger import NAME as LEDGER
 if TYPE_CHECKING:
     from shm.board import Board
 
-_LOG: Final = "commitlog"
 _CONFIG: Final = "config"
 _PIECE_BYTES: Final = 64 << 20
 #: The flusher makes all durable at its interval, a minute at most; then the disk hangs.
@@ -171,7 +171,7 @@ class _Run:
             checkpoint.close()
 
     def _copy_log(self, segment_bytes: int, durable: int, board: Board | None) -> tuple[int, int]:
-        self._target.make_directory(_LOG)
+        self._target.make_directory(DIRECTORY)
         base = low = self._first_segment()
         while base < durable:
             count = min(segment_bytes, durable - base)
@@ -181,18 +181,18 @@ class _Run:
                 if board is None or board.word(layout.BOARD_LOW) <= base:
                     raise
                 # It has expired meanwhile: the copy begins behind it.
-                self._target.unlink(f"{_LOG}/{base:020d}")
+                self._target.unlink(segment_name(base))
                 low = base + segment_bytes
             base += segment_bytes
-        return low, len(self._target.list(_LOG))
+        return low, len(self._target.list(DIRECTORY))
 
     def _first_segment(self) -> int:
-        names = [name for name in self._source.list(_LOG) if name.isdecimal()]
+        names = [name for name in self._source.list(DIRECTORY) if name.isdecimal()]
         return int(names[0]) if names else 0
 
     def _copy_segment(self, base: int, count: int, size: int, total: int) -> None:
         """`count` bytes of a segment; the rest of the file is a hole."""
-        name = f"{_LOG}/{base:020d}"
+        name = segment_name(base)
         target = self._target.create(name)
         try:
             source = self._source.open(name)

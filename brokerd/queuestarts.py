@@ -7,14 +7,12 @@ queues do, so a start can tell files that were removed from files that were lost
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from brokerd.queuefiles import QueueKey, unit_of
-from shm.jsonsum import sum_holds, with_sum
-from shm.storage import read_file, replace_file
+from workers.queues import read_table, save_table
 
 if TYPE_CHECKING:
     from shm.storage import Storage
@@ -37,20 +35,10 @@ def first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: range, low
 
 def save_starts(storage: Storage, low: int, firsts: Mapping[QueueKey, int]) -> None:
     """Note where queues begin. Raises OSError."""
-    queues = {f"{topic}@{queue_id}": first for (topic, queue_id), first in firsts.items() if first}
-    content = json.dumps({"low": low, "queues": queues})
-    replace_file(storage, FILE, with_sum(content).encode())
+    begun = {key: first for key, first in firsts.items() if first}
+    save_table(storage, FILE, ("low", low), begun)
 
 
 def read_starts(storage: Storage) -> tuple[int, dict[QueueKey, int]] | None:
     """What was noted last; None without a note, or if it is damaged: then files are believed."""
-    try:
-        data = read_file(storage, FILE)
-        if sum_holds(data) is False:
-            return None
-        content = json.loads(data)
-        parts = ((name.rpartition("@"), first) for name, first in content["queues"].items())
-        firsts = {(name, int(queue_id)): int(first) for (name, _, queue_id), first in parts}
-        return int(content["low"]), firsts
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    return read_table(storage, FILE, "low")

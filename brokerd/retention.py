@@ -18,6 +18,7 @@ from brokerd.config import parse_hours
 from brokerd.holders import GroupsHolder, Holder, Pins, firsts_of, lowest_of
 from brokerd.removal import Removal, Steps
 from shm import layout, sidecar
+from shm.record import STORED_MS_BYTES, stored_ms
 from shm.storage import is_disk_full
 from workers.failure import declare_failed, has_failed
 
@@ -250,18 +251,12 @@ class Retention:
 
     def _first_ms(self, base: int) -> int:
         """When a segment's first record was stored, Unix ms; 0 without one."""
-        head = bytearray(layout.RECORD_HEAD_BYTES)
+        head = bytearray(STORED_MS_BYTES)
         file = self._storage.open(segment_name(base))
         try:
             file.read_into(head, 0)
-            if int.from_bytes(head[4:8], "big") not in _MAGICS:
-                return 0
-            flags = int.from_bytes(head[layout.RECORD_SYS_FLAG :][:4], "big")
-            wide = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4
-            shift = wide if flags & layout.SYS_BORN_V6 else 0
-            word = bytearray(8)
-            file.read_into(word, layout.RECORD_STORE_MS + shift)
-            return int.from_bytes(word, "big")
+            known = int.from_bytes(head[4:8], "big") in _MAGICS
+            return stored_ms(head) if known else 0
         finally:
             file.close()
 

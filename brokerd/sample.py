@@ -14,7 +14,6 @@ from shm.codes import BrokerState, Role
 
 if TYPE_CHECKING:
     from shm.board import Board
-    from workers.ledger import GroupProgress
 
 
 @dataclass(slots=True)
@@ -87,16 +86,6 @@ def take(board: Board, offsets: Offsets, time_s: float) -> Sample:
         if slot["started_ms"]:
             sample.agents[role.name.lower()] = _agent(slot)
     return sample
-
-
-def committed(groups: Mapping[str, GroupProgress]) -> dict[tuple[str, str], dict[int, int]]:
-    """Committed offsets of a ledger, as `lags` takes them."""
-    table: dict[tuple[str, str], dict[int, int]] = {}
-    for group, progress in groups.items():
-        for (topic, queue_id), queue in progress.queues.items():
-            if queue.committed >= 0:
-                table.setdefault((topic, group), {})[queue_id] = queue.committed
-    return table
 
 
 def _topic(board: Board, base: int, count: int) -> TopicCount:

@@ -198,7 +198,6 @@ class PullConsumer:
         """
         assigned = self._find(queue)
         attachment = self._live()
-        attachment.session.check()  # in a forked child the words are the parent's: touch nothing
         if isinstance(to, datetime):
             attachment.catch_up()
         words = attachment.session.board.queue(assigned.number)
@@ -271,7 +270,6 @@ class PullConsumer:
         """
         self._require_open()
         attachment = self._live()
-        attachment.session.check()
         if not self._selected:
             self._selected = True
             attachment.arm_for_select()
@@ -313,6 +311,7 @@ class PullConsumer:
     def _live(self) -> Attachment:
         if self._attachment is None:
             raise BrokerGone("the broker is gone; the next poll attaches again")
+        self._attachment.session.check()  # in a forked child it is the parent's: touch nothing
         return self._attachment
 
     def _require_open(self) -> None:

@@ -12,6 +12,7 @@ from clients.message import MessageQueue
 from shm import layout
 from shm.board import Board
 from shm.ranges import EVERYTHING, read_ranges
+from shm.record import STORED_MS_BYTES, stored_ms
 from shm.storage import PosixStorage
 
 _SEGMENTS_MAX: Final = 8
@@ -71,12 +72,7 @@ class LogFiles:
         unit = layout.CQ_UNIT.unpack(units, (offset - first) * layout.CQ_UNIT_BYTES)
         base, log = self.segment(unit["physical_offset"])
         at = unit["physical_offset"] - base
-        sys_flag = int.from_bytes(
-            log[at + layout.RECORD_SYS_FLAG : at + layout.RECORD_SYS_FLAG + 4].tobytes(), "big"
-        )
-        wide = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4 if sys_flag & layout.SYS_BORN_V6 else 0
-        at += layout.RECORD_STORE_MS + wide
-        return int.from_bytes(log[at : at + 8].tobytes(), "big", signed=True)
+        return stored_ms(log[at : at + STORED_MS_BYTES].tobytes())
 
     def offset_at(self, queue: MessageQueue, low: int, high: int, time_ms: int) -> int:
         """First offset in [low, high) stored at `time_ms` or later, else `high` (CQ-62, LOWER)."""

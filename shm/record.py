@@ -51,6 +51,9 @@ class Check:
 RECOVERY: Final = Check()
 STRUCTURE: Final = Check(body_crc=False)
 OWN: Final = Check(trailer=True)
+_BORN_V6_BYTES: Final = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4
+#: Bytes of a record up to its storeTimestamp's end, whatever its hosts are.
+STORED_MS_BYTES: Final = layout.RECORD_STORE_MS + _BORN_V6_BYTES + 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +293,14 @@ def encode_record(record: Record, *, trailer: bool = False) -> bytes:
 def encode_filler(size: int) -> bytes:
     """The 8 bytes that close a segment with `size` bytes left (SF-20)."""
     return layout.FILLER.pack(size=size, magic=layout.FILLER_MAGIC)
+
+
+def stored_ms(head: Buffer) -> int:
+    """storeTimestamp, Unix ms, of a record whose first STORED_MS_BYTES these are (SF-16)."""
+    view = memoryview(head)
+    flags = int.from_bytes(view[layout.RECORD_SYS_FLAG :][:4], "big")
+    at = layout.RECORD_STORE_MS + (_BORN_V6_BYTES if flags & layout.SYS_BORN_V6 else 0)
+    return int.from_bytes(view[at : at + 8], "big", signed=True)
 
 
 def _host_bit(host: bytes, bit: int) -> int:

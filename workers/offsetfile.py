@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shm.configfile import by_number, read_config, write_config
 from shm.storage import Storage, is_disk_full
-from workers.ledger import Ledger
+from workers.ledger import GroupProgress, Ledger
 from workers.progress import UNSET
 
 FILE: Final = "consumerOffset.json"
@@ -18,10 +18,10 @@ FILE: Final = "consumerOffset.json"
 Offsets = dict[tuple[str, str], dict[int, int]]
 
 
-def offsets_of(ledger: Ledger) -> Offsets:
-    """All committed offsets: (topic, group) -> queue id -> next offset to consume."""
+def offsets_of(groups: Mapping[str, GroupProgress]) -> Offsets:
+    """All committed offsets of a ledger's groups."""
     table: Offsets = {}
-    for group, progress in ledger.groups.items():
+    for group, progress in groups.items():
         for (topic, queue_id), queue in progress.queues.items():
             if queue.committed != UNSET:
                 table.setdefault((topic, group), {})[queue_id] = queue.committed
@@ -84,7 +84,7 @@ class Exports:
     def write(self) -> bool:
         """Save the offsets if they are new; False if the disk is full. Raises OSError."""
         ledger = self._ledger
-        offsets = offsets_of(ledger)
+        offsets = offsets_of(ledger.groups)
         checksum = checksum_of(offsets)
         if checksum == self._written:
             return True

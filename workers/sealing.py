@@ -12,6 +12,7 @@ from shm import layout, limits, sidecar
 from shm.kernels import dispatch
 from shm.kernels.blocks import crc_blocks
 from shm.marks import mark
+from shm.record import STORED_MS_BYTES, stored_ms
 from shm.storage import replace_file
 from workers.indexnote import safe_time
 from workers.queues import QueueFiles, save_progress
@@ -77,8 +78,8 @@ class Collector:
             base=base,
             segment_bytes=len(view),
             end=base + end,
-            first_ms=_store_ms(view, int(offsets[0])),
-            last_ms=_store_ms(view, last),
+            first_ms=_stored_ms(view, int(offsets[0])),
+            last_ms=_stored_ms(view, last),
             positions=offsets.astype(np.uint32),
             topic_numbers=topic_numbers,
             names=topics,
@@ -177,8 +178,5 @@ def _be(view: NDArray[np.uint8], at: int, size: int) -> int:
     return int.from_bytes(view[at : at + size].tobytes(), "big")
 
 
-def _store_ms(view: NDArray[np.uint8], at: int) -> int:
-    sys_flag = _be(view, at + layout.RECORD_SYS_FLAG, 4)
-    longer = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4
-    shift = longer if sys_flag & layout.SYS_BORN_V6 else 0
-    return _be(view, at + layout.RECORD_STORE_MS + shift, 8)
+def _stored_ms(view: NDArray[np.uint8], at: int) -> int:
+    return stored_ms(view[at : at + STORED_MS_BYTES].tobytes())

@@ -15,6 +15,7 @@ import numpy as np
 
 from shm import layout
 from shm.kernels import scan
+from workers.queues import DIRECTORY, queue_directory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 QueueKey = tuple[str, int]
 #: Behind every position and queue offset.
 ENDLESS: Final = 1 << 62
-_DIRECTORY: Final = "consumequeue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ def claims_of_units(
     """Records in damage that units tell of, in the order of the log, none over another."""
     found: list[Claim] = []
     ranges = list(lost)
-    for topic in storage.list(_DIRECTORY):
-        folder = f"{_DIRECTORY}/{topic}"
+    for topic in storage.list(DIRECTORY):
+        folder = f"{DIRECTORY}/{topic}"
         for queue in storage.list(folder) if storage.is_directory(folder) else ():
             if queue.isdigit() and topic not in losses.batch_topics:
                 found += _claims_of_queue(storage, losses, (topic, int(queue)), ranges)
@@ -138,7 +138,7 @@ def _claims_of_queue(
     storage: Storage, losses: Losses, key: QueueKey, lost: list[tuple[int, int]]
 ) -> Iterator[Claim]:
     missing = list(losses.missing_of(key))
-    folder = f"{_DIRECTORY}/{key[0]}/{key[1]}"
+    folder = queue_directory(*key)
     for name in storage.list(folder):
         if not name.isdigit():
             continue

@@ -77,7 +77,7 @@ class LedgerCheck:
         """A clean stop exports all offsets."""
         ledger = Ledger(self._storage)
         ledger.replay(data, Names())
-        wanted = offsets_of(ledger)
+        wanted = offsets_of(ledger.groups)
         if not self._storage.exists(_OFFSETS):
             if ledger.exports:
                 self._report.add(_OFFSETS, None, "missing file")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gantrymq.cli.leave import complain
 from shm.codes import ExitCode
@@ -34,16 +35,8 @@ def verify(directory: Path, settings: Path | None, *, as_json: bool) -> int:
     from brokerd.verify import verify as run
 
     report = run(directory, settings, show_progress if sys.stderr.isatty() else None)
-    if as_json:
-        content = {"ok": report.ok, **asdict(report)}
-        sys.stdout.write(json.dumps(content, default=str, ensure_ascii=False) + "\n")
-    else:
-        sys.stdout.write(f"{report}\n")
-    sys.stdout.flush()
-    if report.ok:
-        return ExitCode.OK
-    complain("the store does not hold what it should; see above")
-    return ExitCode.DOES_NOT_HOLD
+    _print({"ok": report.ok, **asdict(report)} if as_json else str(report))
+    return _judged("the store", report.ok)
 
 
 def salvage(directory: Path, target: Path, settings: Path | None, *, as_json: bool) -> int:
@@ -55,15 +48,23 @@ def salvage(directory: Path, target: Path, settings: Path | None, *, as_json: bo
 
     done = run(directory, target, settings, show_progress if sys.stderr.isatty() else None)
     report = check(target, settings)
-    if as_json:
-        content = {"ok": report.ok, **asdict(done), "findings": list(map(str, report.findings))}
-        sys.stdout.write(json.dumps(content, default=str, ensure_ascii=False) + "\n")
-    else:
-        sys.stdout.write(f"{done}\n{report}\n")
+    content = {"ok": report.ok, **asdict(done), "findings": list(map(str, report.findings))}
+    _print(content if as_json else f"{done}\n{report}")
+    return _judged("the new store", report.ok)
+
+
+def _print(said: dict[str, Any] | str) -> None:
+    """JSON, or text as it is."""
+    text = said if isinstance(said, str) else json.dumps(said, default=str, ensure_ascii=False)
+    sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-    if report.ok:
+
+
+def _judged(what: str, ok: bool) -> int:
+    """The exit code; what is not ok is complained of."""
+    if ok:
         return ExitCode.OK
-    complain("the new store does not hold what it should; see above")
+    complain(f"{what} does not hold what it should; see above")
     return ExitCode.DOES_NOT_HOLD
 
 

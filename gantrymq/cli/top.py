@@ -64,18 +64,19 @@ def top(
 def _looks(home: Path, interval: float) -> Iterator[dict[str, Any]]:
     """Rates over each interval, as long as this life of the broker goes on."""
     from brokerd.lock import is_held
-    from brokerd.sample import committed, rates, take
+    from brokerd.sample import rates, take
     from shm.storage import PosixStorage
     from workers.ledgerreader import LedgerReader
+    from workers.offsetfile import offsets_of
 
     board = running_board(home)
     ledger = LedgerReader(PosixStorage(str(store_of(home))))
-    before = take(board, committed(ledger.refresh()), time.monotonic())
+    before = take(board, offsets_of(ledger.refresh()), time.monotonic())
     while True:
         time.sleep(interval)
         if not is_held(store_of(home)):
             raise BrokerGone(f"the broker at {home} has ended", home=str(home))
-        now = take(board, committed(ledger.refresh()), time.monotonic())
+        now = take(board, offsets_of(ledger.refresh()), time.monotonic())
         yield rates(before, now)
         before = now
 
