@@ -13,7 +13,7 @@ demo: setup  ## the main way with real data: producers, log, consumers, Spark, c
 	@$(RUN) scripts/demo.py
 
 test: setup check  ## static checks, then the whole suite
-	@$(RUN) -m pytest
+	@$(RUN) scripts/suite.py
 
 check: .venv/ready  ## ruff, import contracts, mypy --strict
 	@$(VENV)/python scripts/check.py
