@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from shm.codes import BrokerState, ExitCode, Role
 from shm.errors import BrokerGone
 
 
-def show(home: Path | None, *, as_json: bool) -> int:
+def show(*, home: Path | None, as_json: bool) -> int:
     """Print what `status` shows; returns the exit code."""
     where = home_of(home)
     board = running_board(where)
@@ -32,15 +30,6 @@ def show(home: Path | None, *, as_json: bool) -> int:
     if state == BrokerState.FAILED:
         return ExitCode.STORE
     return ExitCode.OK if state == BrokerState.READY else ExitCode.NO_BROKER
-
-
-def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
-    """What `status` with these arguments does; None if the parser of options has to look."""
-    left = [item for item in arguments if item != "--json"]
-    named = left[:1] == ["--home"] and len(left) == 2 and not left[1].startswith("-")
-    if (left and not named) or len(arguments) > len(left) + 1:
-        return None
-    return partial(show, Path(left[1]) if left else None, as_json=len(arguments) > len(left))
 
 
 def running_board(home: Path) -> Board:
