@@ -51,6 +51,7 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
     appended = board.word(layout.BOARD_APPENDED)
     durable = board.word(layout.BOARD_DURABLE)
     dispatched = board.word(layout.BOARD_DISPATCHED)
+    indexed = board.word(layout.BOARD_INDEXED)
     return {
         "home": str(home),
         "state": BrokerState(board.half(layout.BOARD_STATE)).name.lower(),
@@ -66,9 +67,11 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
             "settled": board.word(layout.BOARD_SETTLED),
             "durable": durable,
             "dispatched": dispatched,
+            "indexed": None if indexed < 0 else indexed,
             "low": board.word(layout.BOARD_LOW),
             "durable_lag_bytes": appended - durable,
             "dispatch_lag_bytes": appended - dispatched,
+            "index_lag_bytes": None if indexed < 0 else appended - indexed,
         },
         "processes": [_process(board, role) for role in Role if board.process(role)["started_ms"]],
         "groups": _groups(board, home),
@@ -118,13 +121,14 @@ def _process(board: Board, role: Role) -> dict[str, object]:
 
 def _print(shown: dict[str, Any]) -> None:
     log = shown["log"]
+    index = "no index" if log["indexed"] is None else f"index {log['index_lag_bytes']} behind"
     sys.stdout.write(
         f"broker at {shown['home']}: {shown['state']}, up {shown['uptime_s']} s,"
         f" epoch {shown['epoch']}\n"
         f"{shown['sessions']} sessions, {shown['topics']} topics\n"
         f"log: appended {log['appended']}, durable {log['durable']} "
         f"({log['durable_lag_bytes']} behind), dispatched {log['dispatched']} "
-        f"({log['dispatch_lag_bytes']} behind), low {log['low']}\n\n"
+        f"({log['dispatch_lag_bytes']} behind), {index}, low {log['low']}\n\n"
     )
     hidden = ("started_ms", "heartbeats", "busy_cycles")
     processes = [

@@ -94,3 +94,20 @@ def test_a_message_is_got_by_its_key(home: Path) -> None:
     assert (other.returncode, other.stdout) == (ExitCode.USAGE, "")
     assert f"no message has the id {receipt.message_id}" in other.stderr
     assert "the key index does not have it" in other.stderr
+
+
+def test_it_is_shown_how_far_the_index_is(home: Path) -> None:
+    def log() -> dict[str, Any]:
+        (shown,) = rows("status", "--home", home)
+        found: dict[str, Any] = shown["log"]
+        return found
+
+    with Producer(home) as producer:
+        producer.send("seen", b"one more")
+    poll_until(lambda: log()["index_lag_bytes"] == 0, "all is indexed")
+    shown = log()
+    assert shown["indexed"] == shown["appended"]
+    named = [
+        row for row in rows("metrics", "--home", home) if row["labels"] == {"position": "indexed"}
+    ]
+    assert [row["value"] for row in named] == [shown["indexed"]]

@@ -59,8 +59,8 @@ PARTS = {
     "store": {"segment_bytes", "segments", "log_bytes", "disk_free_bytes",
               "disk_used_percent", "disk_full"},
     "log": {
-        "appended", "settled", "durable", "dispatched", "low", "durable_lag_bytes",
-        "dispatch_lag_bytes",
+        "appended", "settled", "durable", "dispatched", "indexed", "low", "durable_lag_bytes",
+        "dispatch_lag_bytes", "index_lag_bytes",
     },
     "processes": {
         "agent", "pid", "restarts", "started_ms", "heartbeats", "busy_cycles", "work", "bytes",
