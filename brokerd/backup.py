@@ -23,6 +23,7 @@ from brokerd import config, lock
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.commitlog import DIRECTORY, segment_name
 from brokerd.epoch import STORE_FILE, settle_sizes
+from brokerd.synctree import rename_durably
 from clients.home import read_board_file, store_of
 from shm import layout
 from shm.board import attach_board
@@ -87,9 +88,7 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
             os.close(descriptor)
     if (home / config.FILE_NAME).exists():
         shutil.copyfile(home / config.FILE_NAME, partial / config.FILE_NAME)
-    _sync_tree(partial)
-    partial.rename(destination)
-    _sync_directory(destination.parent)
+    rename_durably(partial, destination)
     low, durable, segments = copied
     return Copied(str(destination), low, durable, segments, run.bytes)
 
@@ -236,22 +235,3 @@ def _durable_now(board: Board) -> int:
             raise Timeout(f"the log was not durable up to {wanted} after {_DURABLE_S:.0f} s")
         time.sleep(_PAUSE_S)
     return durable
-
-
-def _sync_tree(root: Path) -> None:
-    for folder, _folders, files in os.walk(root):
-        for name in files:
-            descriptor = os.open(Path(folder) / name, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        _sync_directory(Path(folder))
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

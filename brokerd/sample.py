@@ -58,6 +58,7 @@ class Sample:
     appended: int
     durable: int
     dispatched: int
+    indexed: int
     topics: dict[str, TopicCount] = field(default_factory=dict)
     groups: dict[tuple[str, str], GroupCount] = field(default_factory=dict)
     agents: dict[str, AgentCount] = field(default_factory=dict)
@@ -72,6 +73,7 @@ def take(board: Board, offsets: Offsets, time_s: float) -> Sample:
         board.word(layout.BOARD_APPENDED),
         board.word(layout.BOARD_DURABLE),
         board.word(layout.BOARD_DISPATCHED),
+        board.word(layout.BOARD_INDEXED),
     )
     for topic in board.topics():
         if topic.perm and not topic.system:
@@ -148,6 +150,7 @@ def rates(before: Sample, now: Sample) -> dict[str, Any]:
             "appended_per_s": rate(now.appended, before.appended),
             "durable_lag_bytes": now.appended - now.durable,
             "dispatch_lag_bytes": now.appended - now.dispatched,
+            "index_lag_bytes": None if now.indexed < 0 else now.appended - now.indexed,
         },
         "topics": topics,
         "groups": groups,
