@@ -4,7 +4,7 @@ VENV = .venv/bin
 RUN = JAVA_HOME="$$($(VENV)/python scripts/java.py)" PYSPARK_PYTHON="$(CURDIR)/$(VENV)/python" $(VENV)/python
 KERNELS = $(wildcard shm/*.py shm/kernels/*.py)
 
-.PHONY: setup demo test bench check interop soak layout clean
+.PHONY: setup demo test bench check interop soak day layout clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/warm  ## everything a bare machine lacks: .venv, packages, Java, compiled kernels
@@ -26,6 +26,9 @@ interop: setup  ## a real RocketMQ takes over a store of ours and goes on
 
 soak: setup  ## the long counts of docs/faults.md again and again with fresh seeds; ROUNDS=n ONLY=sim,kills
 	@$(RUN) scripts/soak.py
+
+day: setup  ## an operator's day with real commands, each checked; WRITE=docs/operators-day.md keeps the transcript
+	@$(RUN) scripts/operators_day.py $(if $(WRITE),--write "$(WRITE)")
 
 layout: .venv/ready  ## write docs/layout.md from shm/layout.py
 	@$(VENV)/python -m scripts.layout_doc

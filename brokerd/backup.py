@@ -10,6 +10,7 @@ ahead of the copied log, and each topic that the ledger knows is there.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config"
 _PIECE_BYTES: Final = 64 << 20
+_BUFFER_BYTES: Final = 1 << 20
+#: What copy_file_range says of files that it cannot copy, on different disks above all.
+_NOT_INSIDE_THE_KERNEL: Final = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 #: The flusher makes all durable at its interval, a minute at most; then the disk hangs.
 _DURABLE_S: Final = 90.0
 _PAUSE_S: Final = 0.01
@@ -199,9 +203,7 @@ class _Run:
                 done = 0
                 while done < count:
                     piece = min(_PIECE_BYTES, count - done)
-                    moved = os.copy_file_range(
-                        source.descriptor, target.descriptor, piece, done, done
-                    )
+                    moved = _move(source.descriptor, target.descriptor, piece, done)
                     if moved == 0:
                         raise Incompatible(f"{name} is shorter than {count} bytes", path=name)
                     done += moved
@@ -222,6 +224,19 @@ class _Run:
         finally:
             file.close()
         self.bytes += len(data)
+
+
+def _move(source: int, target: int, count: int, at: int) -> int:
+    """Copy up to `count` bytes of a file to the same place of another; how many it was.
+
+    Inside the kernel where it can, which between two disks of different kinds it does not.
+    """
+    try:
+        return os.copy_file_range(source, target, count, at, at)
+    except OSError as error:
+        if error.errno not in _NOT_INSIDE_THE_KERNEL:
+            raise
+    return os.pwrite(target, os.pread(source, min(count, _BUFFER_BYTES), at), at)
 
 
 def _durable_now(board: Board) -> int:

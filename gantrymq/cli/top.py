@@ -121,6 +121,8 @@ def _table(title: str, rows: list[dict[str, Any]]) -> tuple[RenderableType, ...]
 
 
 def _cell(value: object) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "NO"
     if isinstance(value, int | float):

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from brokerd.sample import rates, take
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.producer import Producer
+from gantrymq.cli.board import running_board
 from gantrymq.temporary import Broker
 from shm.board import attach_board
 from shm.codes import ExitCode
@@ -146,6 +148,11 @@ def test_top_shows_rates_and_needs_a_terminal(home: Path) -> None:
     ]
     (topic,) = [row for row in shown["topics"] if row["topic"] == "seen"]
     assert (topic["messages"], topic["sent_per_s"]) == (SENT, 0.0)
+    # Idle agents beat once a second: a shorter look does not call them silent.
+    assert {row["beats"] for row in shown["agents"]} <= {True, None}
+    early, late = (take(running_board(home), {}, time_s) for time_s in (0.0, 5.0))
+    late.agents["reader"].heartbeat = early.agents["reader"].heartbeat
+    assert False in [row["beats"] for row in rates(early, late)["agents"]]
     once = command("top", "--home", home, "--once", "--interval", 0.1)
     assert once.returncode == 0
     assert "groups by lag" in once.stdout
