@@ -74,17 +74,9 @@ DeclareExternal = Callable[[str, Kind, tuple[Kind, ...]], Callable[..., int]]
 _declare_external: DeclareExternal | None = None
 
 _HASHED = (
-    "jit.py",
-    "compile.py",
-    "entrypoint.py",
-    "atomics.py",
-    "machine.py",
-    "clmul.py",
-    "layout.py",
-    "limits.py",
-    "codes.py",
-    "structs.py",
-)
+    "jit.py", "compile.py", "entrypoint.py", "atomics.py", "machine.py", "clmul.py", "layout.py",
+    "limits.py", "codes.py", "structs.py",
+)  # fmt: skip
 _CACHES_KEPT = 4
 _PRUNED_AFTER_S = 3600
 _LIBRARY = "kernels"

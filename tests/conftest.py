@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import uuid
 from collections import defaultdict
@@ -100,7 +101,13 @@ def _require_nothing_since(before: leaks.Traces, orphans: bool) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Note what exists before the first test."""
+    """Note what exists before the first test; let ^C work in what tests start.
+
+    Who runs the suite in the background of a shell has SIGINT ignored, and so would all children.
+    """
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     leaks.mark_this_run()
     session.config.stash[_traces_at_start] = leaks.take()
 

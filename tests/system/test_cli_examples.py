@@ -148,7 +148,11 @@ def run_for_a_while(folder: Path, line: str) -> None:
             said = process.stdout.readline()
         finally:
             os.killpg(process.pid, signal.SIGINT)
-        rest = process.communicate(timeout=START_S)[0]
+        try:
+            rest = process.communicate(timeout=START_S)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
     assert said
     assert "Traceback" not in said + rest
 
