@@ -48,7 +48,7 @@ _NAME_WORDS = 3
 _TEXT = np.frombuffer(b"".join(name.ljust(8 * _NAME_WORDS) for name in _NAMES), np.int64)
 _LENGTHS = np.array([len(name) for name in _NAMES], np.int64)
 #: The last name is stored with what fills its words: behind it there are a digit and a trailer.
-assert 8 * _NAME_WORDS <= len(_NAMES[_REAL_QID]) + 2 + TRAILER_BYTES
+assert len(_NAMES[_REAL_QID]) + 2 + TRAILER_BYTES >= 8 * _NAME_WORDS
 #: Two decimal digits of 0..99 as one little-endian word.
 _DIGIT_PAIRS = np.array([(48 + n % 10) << 8 | (48 + n // 10) for n in range(100)], np.int64)
 #: Times from the year 2001 to 2286 have 13 digits.

@@ -14,11 +14,12 @@ from itertools import pairwise
 from typing import NoReturn
 
 from shm import layout
-from shm.codes import ParkMode, Status
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.codes import Status
+from shm.properties import SCHEDULE_TOPIC
 from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import open_log
 from shm.storage import Storage, read_file
+from tests.support.parked import destination_of, parking_place
 
 QueueName = tuple[str, int]
 
@@ -367,7 +368,7 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
                     position,
                     position + item.total_size,
                     item.body,
-                    _destination(properties),
+                    destination_of(properties),
                 )
             )
             if item.physical_offset != position:
@@ -376,20 +377,6 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
         rest = segment.view[max(0, appended - segment.base) :]
         require(not rest.any(), "P13", f"bytes behind the log's end {appended}")
     return found
-
-
-def parking_place(due: tuple[int, int]) -> str:
-    """Where a message waits, unless its time has come when it is stored; "" if it does not."""
-    mode = due[0]
-    if mode == ParkMode.LEVEL:
-        return SCHEDULE_TOPIC
-    return TIMER_TOPIC if mode else ""
-
-
-def _destination(properties: dict[str, str]) -> QueueName | None:
-    """The topic and queue that a parked record is for."""
-    topic = properties.get("REAL_TOPIC")
-    return None if topic is None else (topic, int(properties["REAL_QID"]))
 
 
 def check_units(
