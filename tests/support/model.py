@@ -13,8 +13,10 @@ from enum import Enum
 from itertools import pairwise
 
 from shm.codes import Status
+from shm.properties import SCHEDULE_TOPIC
 from shm.record import Record
 from shm.storage import Storage
+from tests.support.parked import parking_place
 from tests.support.storedlog import QueueName, Stored, broken, read_log, require
 
 ACCEPTED = (Status.OK, Status.DUPLICATE, Status.UNKNOWN_POSITION)
@@ -36,6 +38,7 @@ class Intent:
     body: bytes
     queue: int = -1
     batch: int = 0  # number of its batch, 0 = alone
+    due: tuple[int, int] = (0, 0)  # codes.ParkMode and value, with which it is put
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +218,15 @@ class Model:
             intent = self.senders[record.producer].intents.get(record.seq)
             require(intent is not None, "P6", f"nobody sent {name}")
             assert intent is not None
-            if (intent.topic, intent.body) != (record.topic, record.body):
+            topic, queue = record.destination or (record.topic, record.queue)
+            if (intent.topic, intent.body) != (topic, record.body):
                 broken("P6", f"{name} is not what was sent: {record}")
-            if intent.queue not in (-1, record.queue):
+            if intent.queue not in (-1, queue):
                 broken("P6", f"{name} was sent to queue {intent.queue}: {record}")
+            parked = parking_place(intent.due)
+            if record.topic not in (parked, intent.topic if parked != SCHEDULE_TOPIC else parked):
+                broken("P6", f"{name} was to wait in {parked}: {record}")
+            self.tally["parked"] += record.destination is not None
 
     def _check_order(self) -> None:
         expected: dict[QueueName, int] = defaultdict(int)

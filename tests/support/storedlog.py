@@ -9,6 +9,7 @@ from shm import layout
 from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import open_log
 from shm.storage import Storage, read_file
+from tests.support.parked import destination_of
 
 QueueName = tuple[str, int]
 
@@ -29,6 +30,7 @@ class Stored:
     position: int
     end: int
     body: bytes
+    destination: QueueName | None = None  # of a parked one
 
 
 def broken(promise: str, what: str) -> NoReturn:
@@ -58,7 +60,8 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
             rest = segment.view[position + layout.FILLER.size - segment.base :]
             require(not rest.any(), "P13", f"bytes behind the filler at {position}")
         elif isinstance(item, Record):
-            uniq = item.property_map()["UNIQ_KEY"]
+            properties = item.property_map()
+            uniq = properties["UNIQ_KEY"]
             found.append(
                 Stored(
                     uniq[:20].lower(),
@@ -69,6 +72,7 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
                     position,
                     position + item.total_size,
                     item.body,
+                    destination_of(properties),
                 )
             )
             if item.physical_offset != position:
