@@ -32,9 +32,7 @@ INTERVAL_NS: Final = 10_000_000_000  # DT-17
 class ProgressNote:
     """Writes `gantry/schedule.json` and `config/delayOffset.json`."""
 
-    def __init__(
-        self, storage: Storage, clock: Clock, board: Board, delivery: Delivery
-    ) -> None:
+    def __init__(self, storage: Storage, clock: Clock, board: Board, delivery: Delivery) -> None:
         self._storage = storage
         self._clock = clock
         self._board = board

@@ -85,5 +85,7 @@ def write_level_offsets(storage: Storage, offsets: Mapping[int, int], now_ms: in
     """Save `config/delayOffset.json` as RocketMQ does. Raises OSError."""
     version = {"counter": 0, "stateVersion": 0, "timestamp": now_ms}
     write_config(
-        storage, OFFSETS_FILE, {"dataVersion": version, "offsetTable": dict(sorted(offsets.items()))}
+        storage,
+        OFFSETS_FILE,
+        {"dataVersion": version, "offsetTable": dict(sorted(offsets.items()))},
     )

@@ -69,7 +69,7 @@ def test_a_restart_goes_on(tmp_path: Path) -> None:
     life.run_for(1500)
     life.stop()
     offsets = (tmp_path / "config" / "delayOffset.json").read_text()
-    assert '1:1' in offsets
+    assert "1:1" in offsets
     for lost in ((), ("gantry/schedule.json", "config/delayOffset.json")):
         for name in lost:
             (tmp_path / name).unlink()
