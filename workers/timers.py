@@ -18,6 +18,7 @@ from shm.kernels import timer
 from shm.kernels.timer import TIMER_WORDS, read_timers
 from shm.properties import TIMER_TOPIC
 from workers.delivery import due_rows
+from workers.foreigntimers import read_foreign_timers
 from workers.strikes import struck
 from workers.timerbuckets import SECOND_MS, TimerBuckets
 from workers.timerpool import ENTRY, KIND_SHIFT, NEVER, SIZE_MASK, TimerPool
@@ -59,6 +60,7 @@ class Timers:
         self._views = views
         self._time = timeline
         self._buckets = TimerBuckets(storage)
+        self._foreign = read_foreign_timers(storage)
         self._form = np.zeros(timer.FORM_WORDS, np.int64)
         self._form[timer.PRECISION_MS] = precision_ms
         self._out = np.zeros(UNITS_MAX * TIMER_WORDS, np.int64)
@@ -162,7 +164,7 @@ class Timers:
         self._parse(positions, sizes)
         rows = self._out[: len(units) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
         wanted = rows[:, timer.KIND] & timer.NOTHING == 0
-        wanted &= ~self._are_done(positions)
+        wanted &= ~(self._are_done(positions) | self._foreign.has_done(rows, first))
         self._sort_out(self._entries(rows[wanted]))
         self.next = first + len(units)
         return len(units)

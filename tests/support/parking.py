@@ -154,6 +154,11 @@ class Life:
         self.agents.pop(role)
         self.start(role)
 
+    def kill_all(self) -> None:
+        """All agents are replaced: none has seen the clock before."""
+        for role in ROLES:
+            self.kill(role)
+
     # ------------------------------------------------------------------------------------- running
 
     def turn(self) -> int:

@@ -31,7 +31,7 @@ from tests.support.simbell import SimBell
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
-from workers import indexer
+from workers import indexer, progressnote
 from workers.agent import Bells
 from workers.groups import Groups
 from workers.progress import UNSET
@@ -55,6 +55,7 @@ ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
 #: The indexer waits for less here, so that a run of a second or two sees many of its writes.
 indexer.interval_ns = 5_000_000
+progressnote.interval_ns = 100_000_000
 retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
 retention.PACE.grace = 1_000_000
 _TALLIED = ("no_space_for_producers", "segments_removed", "segments_held")
