@@ -44,7 +44,7 @@ class ProgressNote:
         #: What the agent before has left.
         self.found = read_note(storage) or Note(scanned=low)
         self._written = self.found
-        self._exported: dict[int, int] | None = None
+        self._exported = read_level_offsets(storage)
         self._picture: tuple[Note, int] | None = None  # and the seq that must be answered
         self._next_ns = 0
 
@@ -114,7 +114,7 @@ class ProgressNote:
         if note.levels != self._exported:
             write_level_offsets(self._storage, note.levels, self._clock.wall_ms())
             self._exported = note.levels
-        if not note.says_more_than(self._written):
+        if not (note.says_more_than(self._written) or self._timers.can_forget(note.timers_ms)):
             return False
         mark("scheduler.before_note")
         if note.made:

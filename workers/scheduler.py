@@ -210,7 +210,7 @@ class Scheduler:
         found, done = self._note.found, scan.origins()
         self._levels.begin(self._note.level_offsets(), done)
         left = np.array(found.absent, np.int64).reshape(-1, 2)
-        self._timers.begin(found.made, found.timers_ms, found.timers_next, done)
+        self._timers.begin(found, done)
         self._delivery.begin(left[~np.isin(left[:, 0], done)])
 
     def _follow_topics(self, now_ns: int) -> int:

@@ -17,6 +17,8 @@ import numpy as np
 from workers.timerpool import ENTRY, NEVER, in_order
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from shm.storage import File, Storage
     from workers.timerpool import Entries
 
@@ -60,7 +62,9 @@ class TimerBuckets:
 
     def belong_to(self, made: str) -> None:
         """From now on the files are those that this note speaks of. Raises OSError."""
-        self._storage.create(f"{DIRECTORY}/{_owner(made)}").close()
+        path = f"{DIRECTORY}/{_owner(made)}"
+        if not self._storage.exists(path):
+            self._storage.create(path).close()
         self._storage.sync_directory(DIRECTORY)
 
     def _know(self, name: str) -> None:
@@ -70,10 +74,14 @@ class TimerBuckets:
 
     # ------------------------------------------------------------------------------------ writing
 
-    def append(self, entries: Entries) -> None:
-        """Put entries where they belong: one write for each bucket. Raises OSError."""
+    def append(self, entries: Entries) -> NDArray[np.bool_]:
+        """Put entries where they belong: one write for each bucket. Raises OSError.
+
+        Returns which of them belong to buckets that were opened already.
+        """
+        opened = np.zeros(len(entries), np.bool_)
         if not len(entries):
-            return
+            return opened
         minutes = (entries["ms"] - 1) // MINUTE_MS
         keys = minutes * MINUTE_MS
         if self._split:
@@ -83,9 +91,10 @@ class TimerBuckets:
         keys, entries = keys[order], entries[order]
         starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
         for first, end in zip(starts.tolist(), [*starts.tolist()[1:], len(keys)], strict=True):
-            self._write(int(keys[first]), entries[first:end])
+            opened[order[first:end]] = self._write(int(keys[first]), entries[first:end])
+        return opened
 
-    def _write(self, start: int, entries: Entries) -> None:
+    def _write(self, start: int, entries: Entries) -> bool:
         minute = start // MINUTE_MS
         name = str(minute)
         if minute in self._split:
@@ -95,6 +104,7 @@ class TimerBuckets:
         self._open[name] = (file, size + entries.nbytes)
         self._dirty.add(name)
         self._know(name)
+        return name in self._passed
 
     def _file(self, name: str) -> tuple[File, int]:
         if name in self._open:
@@ -130,8 +140,8 @@ class TimerBuckets:
             heapq.heappop(self._order)
         return self._order[0][0] if self._order else NEVER
 
-    def open_next(self) -> tuple[int, Entries] | None:
-        """Entries of the first bucket and the last ms that it covers; None: it was only split."""
+    def open_next(self) -> Entries | None:
+        """Entries of the first bucket; None: it was only split. Raises OSError."""
         name = self._order[0][1]
         file, size = self._file(name)
         is_minute = "." not in name
@@ -141,7 +151,7 @@ class TimerBuckets:
         self._known.discard(name)
         end = _start_of(name) + (MINUTE_MS if is_minute else SECOND_MS)
         self._passed[name] = end
-        return end, in_order(self._read(file, 0, size))
+        return in_order(self._read(file, 0, size))
 
     def is_open(self, ms: int) -> bool:
         """Whether the bucket of a time was opened."""
@@ -184,6 +194,10 @@ class TimerBuckets:
             if self._passed[name] > int(entries["ms"].min()):
                 raise AssertionError(f"second {name} is given back")
         self.append(entries)
+
+    def has_passed(self, done_ms: int) -> bool:
+        """Whether `forget_passed` would remove a file."""
+        return any(end <= done_ms for end in self._passed.values())
 
     def forget_passed(self, done_ms: int) -> int:
         """Remove files all of whose entries are done and counted; how many. Raises OSError."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from shm.storage import Storage
     from workers.delivery import Delivery
     from workers.logviews import LogViews
+    from workers.schedulenote import Note
     from workers.timeline import Timeline
     from workers.timerpool import Entries
 
@@ -70,23 +71,19 @@ class Timers:
         self._done: NDArray[np.int64] = np.zeros(0, np.int64)
         self.queue = -1
         self.next = 0  # queue offset of the first unit that was not read
-        self._front_ms = 0  # buckets are open up to here
         self._begun_ms = 0  # what the agent before had counted
         self._catch_up = 0  # until this offset is read, all goes into buckets
         self.made = ""
+        self._is_another_boot = False
         self._held_back: dict[int, tuple[Entries, Entries]] = {}
         self._gone: set[int] = set()  # recalled, as far as a bucket may still have them
 
-    def begin(
-        self, made: str, done_ms: int, following: int, done: NDArray[np.int64]
-    ) -> None:
-        """Go on: all due up to `done_ms` of the units below `following` is done.
-
-        `made` names the buckets that belong to it; `done` are positions (sorted) with a copy.
-        """
-        if self._buckets.begin(made):
-            self.made, self._front_ms, self.next = made, done_ms, following
-            self._begun_ms = done_ms
+    def begin(self, found: Note, done: NDArray[np.int64]) -> None:
+        """Go on from a note; `done` are positions (sorted) with a copy behind what it counts."""
+        if self._buckets.begin(found.made):
+            self.made, self.next = found.made, found.timers_next
+            self._begun_ms = found.timers_ms
+            self._is_another_boot = found.boot_id != self._board.boot_id.hex()
         self._done = done
 
     def find_queue(self) -> None:
@@ -133,16 +130,31 @@ class Timers:
             return self._read_units()
         if not self._can_open():
             return 0
-        opened = self._buckets.open_next()
-        if opened is not None:
-            end_ms, entries = opened
+        entries = self._buckets.open_next()
+        if entries is not None:
             is_killer = entries["size"] & KILLERS != 0
             wanted = (entries["ms"] > self._begun_ms) | is_killer
             entries = entries[wanted & ~self._are_done(entries["position"])]
+            if self._is_another_boot:
+                entries = self._verified(entries)
             self._take_in(self._but_held(entries))
-            self._front_ms = max(self._front_ms, end_ms)
             self._keep_small()
         return 1
+
+    def _verified(self, entries: Entries) -> Entries:
+        """What a power cut may have torn: only what its record confirms, by the record's time."""
+        kept = []
+        for first in range(0, len(entries), UNITS_MAX):
+            part = entries[first : first + UNITS_MAX]
+            sizes = (part["size"] & SIZE_MASK).astype(np.int64)
+            self._parse(part["position"].astype(np.int64), sizes)
+            rows = self._out[: len(part) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
+            true = rows[:, timer.KIND] == part["size"] >> KIND_SHIFT
+            true &= rows[:, timer.KEY_HASH] == part["hash"]
+            part = part[true].copy()
+            part["ms"] = rows[true, timer.DUE_MS]
+            kept.append(part)
+        return np.concatenate(kept) if kept else entries
 
     def _but_held(self, entries: Entries) -> Entries:
         """Without those that are being recalled, or were."""
@@ -216,9 +228,9 @@ class Timers:
             loose = self._are_due(entries) & ~killers
         self._loose.add(entries[loose])
         kept = entries[~loose]
-        self._buckets.append(kept)
-        if not self._is_catching_up:
-            self._take_in(kept[kept["ms"] <= self._front_ms])
+        opened = self._buckets.append(kept)
+        if opened.any():
+            self._take_in(kept[opened])
             self._keep_small()
 
     def _are_due(self, entries: Entries) -> NDArray[np.bool_]:
@@ -249,12 +261,9 @@ class Timers:
         if self._held() <= POOL_MAX:
             return
         border = -(-self._horizon() // SECOND_MS) * SECOND_MS
-        if border >= self._front_ms:
-            return
         late = np.concatenate((self._at.cut(border + 1), self._after.cut(border + 1)))
         if len(late):
             self._buckets.put_back(late)
-        self._front_ms = border
 
     # ----------------------------------------------------------------------------------- delivery
 
@@ -355,6 +364,10 @@ class Timers:
         """A note that says so is durable."""
         self.made = made
         self._buckets.forget_passed(done_ms)
+
+    def can_forget(self, done_ms: int) -> bool:
+        """Whether a note that says so would let buckets go."""
+        return self._buckets.has_passed(done_ms)
 
     def belong_to(self, made: str) -> None:
         """The next note will name the buckets so."""
