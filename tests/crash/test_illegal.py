@@ -260,6 +260,7 @@ def test_an_impossible_delayed_entry_ends_its_session(broker: Broker, fault: str
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
 def test_system_topics_are_not_for_clients(producer: Producer, topic: str) -> None:
     """CQ-102, DT-49: the broker's own topics can't be sent to by name, nor parked for."""
-    for parts in ({}, {"delay_level": 1}, {"delay": 5}):
+    delays: list[dict[str, Any]] = [{}, {"delay_level": 1}, {"delay": 5}]
+    for parts in delays:
         with pytest.raises(Rejected, match=topic):
             producer.send(topic, b"bad", **parts)

@@ -29,6 +29,8 @@ TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
 STEPS_MAX = 60_000
 #: What an overfull disk has left at least: a start needs some room.
 OTHERS_LEAVE_BYTES = 32 * 1024
+#: After all is calm: longer than the shorter delays.
+WAIT_MS = 10_500
 
 
 @dataclass(slots=True)
@@ -179,6 +181,7 @@ def change_members(world: World) -> None:
 
 def step_the_clock(world: World) -> None:
     """The wall clock is set by up to a day."""
+    world.model.even_clock = False
     world.machine.simulation.clock.step_wall(world.dice.randint(-86_400_000, 86_400_000))
 
 
@@ -249,6 +252,7 @@ def overfill_the_disk(world: World) -> None:
 
 def let_time_pass(world: World) -> None:
     """Segments that everybody has read are old enough to go."""
+    world.model.even_clock = False
     world.machine.simulation.clock.step_wall(2 * 3_600_000)
 
 
@@ -289,11 +293,18 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
         world.dice.choice(faults)(world)
     calm(world)
     simulation.run_until(world.settled, STEPS_MAX)
+    waited_ms = simulation.clock.monotonic_ns() // 1_000_000 + WAIT_MS
+    simulation.run_until(
+        lambda: simulation.clock.monotonic_ns() // 1_000_000 >= waited_ms, STEPS_MAX
+    )
+    simulation.run_until(world.settled, STEPS_MAX)
+    wall_ms = simulation.clock.wall_ms()
     stop_cleanly(world)
     world.machine.ended_by = End.STOP
     world.machine.start()
     simulation.run_until(lambda: world.machine.running, STEPS_MAX)
     world.model.check_all_consumed(GROUP, set(TOPICS))
+    world.model.check_all_delivered(wall_ms, WAIT_MS)
     return world
 
 

@@ -16,7 +16,7 @@ from shm.codes import Status
 from shm.properties import SCHEDULE_TOPIC
 from shm.record import Record
 from shm.storage import Storage
-from tests.support.parked import parking_place
+from tests.support.parked import delay_of, due_of, parking_place
 from tests.support.storedlog import QueueName, Stored, broken, read_log, require
 
 ACCEPTED = (Status.OK, Status.DUPLICATE, Status.UNKNOWN_POSITION)
@@ -80,6 +80,7 @@ class Model:
         self.let_go: set[tuple[str, int, int]] = set()  # of these, what no group had to read
         self.may_force = False  # the disk is so full that segments go unread
         self.vandals: set[str] = set()  # producers of whose messages nothing is known
+        self.even_clock = True  # nobody has set it
         self.tally: Counter[str] = Counter()  # what has happened, to see that it does
 
     # ------------------------------------------------------------------------- what clients report
@@ -196,8 +197,11 @@ class Model:
         """
         self.expired = [record for record in self.expired if record.position < low]
         self.log = self.expired + read_log(storage, appended, low)
-        found = {(record.producer, record.seq): record for record in self.log}
-        self._check_identity(found)
+        copies = [record for record in self.log if record.origin >= 0]
+        sent = [record for record in self.log if record.origin < 0]
+        found = {(record.producer, record.seq): record for record in sent}
+        self._check_identity(sent)
+        self._check_copies(copies)
         self._check_order()
         for producer, sender in self.senders.items():
             self._check_prefix(producer, sender, found)
@@ -205,9 +209,47 @@ class Model:
             self._check_batches(producer, sender, found, after)
         self._check_consumed(after)
 
-    def _check_identity(self, found: dict[tuple[str, int], Stored]) -> None:
-        seen: set[tuple[str, int]] = set()
+    def _check_copies(self, copies: list[Stored]) -> None:
+        """Each comes from a parked record before it, which has no other (P8, P9)."""
+        parked = {record.position: record for record in self.log if record.destination}
+        seen: set[int] = set()
+        for copy in copies:
+            source = parked.get(copy.origin)
+            if source is None:
+                broken("P9", f"what {copy} comes from was never parked")
+            require(copy.origin not in seen, "P9", f"{source} is delivered again by {copy}")
+            seen.add(copy.origin)
+            if (copy.producer, copy.seq, copy.body) != (source.producer, source.seq, source.body):
+                broken("P9", f"{copy} is not the copy of {source}")
+            if (copy.topic, copy.queue) != source.destination:
+                broken("P9", f"{copy} was to go to {source.destination}")
+            if self.even_clock and copy.store_ms < self.due_ms(source):
+                broken("P8", f"{copy} is earlier than {self.due_ms(source)}")
+            self.tally["delivered"] += 1
+
+    def due_ms(self, record: Stored) -> int:
+        """When a parked record is due, if nobody has set the clock."""
+        intent = self.senders[record.producer].intents[record.seq]
+        return due_of(intent.due, record.store_ms)
+
+    def check_all_delivered(self, wall_ms: int, waited_ms: int) -> None:
+        """In the end, all has its copy that was due at a time, or for less than was waited (P9).
+
+        But for vandals' messages, of which nothing is known.
+        """
+        copied = {record.origin for record in self.log}
         for record in self.log:
+            if record.destination is None or record.producer in self.vandals:
+                continue
+            due = self.senders[record.producer].intents[record.seq].due
+            delay = delay_of(due)
+            is_due = due[1] <= wall_ms if delay < 0 else delay < waited_ms
+            if is_due and record.position not in copied:
+                broken("P9", f"{record} was due and has no copy")
+
+    def _check_identity(self, records: list[Stored]) -> None:
+        seen: set[tuple[str, int]] = set()
+        for record in records:
             name = (record.producer, record.seq)
             require(
                 name not in seen, "P6", f"{name} is in the log twice, again at {record.position}"
@@ -236,6 +278,8 @@ class Model:
             dense = record.offset == expected[name]
             require(dense, "P5", f"{name} goes on with {record.offset}, not {expected[name]}")
             expected[name] += 1
+            if record.origin >= 0:
+                continue
             rises = record.seq > last_seq[record.producer]
             require(
                 rises, "P5", f"{record.producer}: {record.seq} behind {last_seq[record.producer]}"

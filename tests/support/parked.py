@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shm.codes import ParkMode
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 
 
 def parking_place(due: tuple[int, int]) -> str:
@@ -18,3 +18,20 @@ def destination_of(properties: dict[str, str]) -> tuple[str, int] | None:
     """The topic and queue that a parked record is for."""
     topic = properties.get("REAL_TOPIC")
     return None if topic is None else (topic, int(properties["REAL_QID"]))
+
+
+_DELAYS_MS = parse_delay_levels("1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h")
+
+
+def delay_of(due: tuple[int, int]) -> int:
+    """How long a message waits that was put with a mode and a value; -1 for a point in time."""
+    mode, value = due
+    if mode == ParkMode.AT:
+        return -1
+    return _DELAYS_MS[min(value, len(_DELAYS_MS)) - 1] if mode == ParkMode.LEVEL else value
+
+
+def due_of(due: tuple[int, int], store_ms: int) -> int:
+    """When it is due, if nobody sets the clock."""
+    delay = delay_of(due)
+    return due[1] if delay < 0 else store_ms + delay

@@ -28,7 +28,7 @@ _EXTRA = np.frombuffer(b"KEYS\x01one two  three\x02", np.uint8)
 _DELAYS: list[tuple[int, int]] = [
     *((ParkMode.LEVEL, level) for level in (1, 3, 99)),
     *((ParkMode.AT, at_ms) for at_ms in (1, 7_230_000_000_000)),
-    *((ParkMode.AFTER, ms) for ms in (0, 1, 86_400_000)),
+    *((ParkMode.AFTER, ms) for ms in (0, 1, 20, 400, 86_400_000)),
 ]
 _BLOCK = b"TAGS\x01a\x02"
 

@@ -31,6 +31,8 @@ class Stored:
     end: int
     body: bytes
     destination: QueueName | None = None  # of a parked one
+    origin: int = -1  # of a copy: the parked record's position
+    store_ms: int = 0
 
 
 def broken(promise: str, what: str) -> NoReturn:
@@ -62,6 +64,8 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
         elif isinstance(item, Record):
             properties = item.property_map()
             uniq = properties["UNIQ_KEY"]
+            prepared = item.prepared_transaction_offset
+            origin = -1 - prepared if prepared < 0 else -1
             found.append(
                 Stored(
                     uniq[:20].lower(),
@@ -72,7 +76,9 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
                     position,
                     position + item.total_size,
                     item.body,
-                    destination_of(properties),
+                    destination_of(properties) if origin < 0 else None,
+                    origin,
+                    item.store_timestamp,
                 )
             )
             if item.physical_offset != position:

@@ -70,7 +70,7 @@ class Machine:
         self.clock = clock
         topics = {"orders": QUEUES, SCHEDULE_TOPIC: LEVELS, TIMER_TOPIC: 1}
         self.board = memory_board(topics, segment_bytes=SEGMENT_BYTES)
-        bells = Bells(*(SimBell() for _ in range(4)))
+        bells = Bells.each(SimBell)
         tables = [MemorySessions() for _ in range(3)]
         parts = [(storage, clock, self.board, table, bells, settings) for table in tables]
         self.agents: list[Agent] = [

@@ -151,7 +151,7 @@ def test_delays_by_name_go_natively(broker: Broker, monkeypatch: pytest.MonkeyPa
     """Without Python's way once a route is known: else the park rate is a tenth."""
     with Producer(home=broker.home, timeout=PATIENCE_S) as sender:
         for tag in (None, TAG):
-            named = {"tag": tag} if tag else {}
+            named: dict[str, Any] = {"tag": tag} if tag else {}
             sender.send_oneway("orders", b"first", **named)
         python = [0]
 
@@ -179,7 +179,8 @@ def test_a_batch_has_no_delays(producer: Producer) -> None:
     """DT-1: nothing of it is stored, and the member is named."""
     body = b"in a batch"
     plain = Message("orders", body)
-    for parts in ({"delay": 1}, {"delay_level": 1}, {"delivery_timestamp": 1}):
+    delays: list[dict[str, Any]] = [{"delay": 1}, {"delay_level": 1}, {"delivery_timestamp": 1}]
+    for parts in delays:
         late = Message("orders", body, **parts)
         for send in (producer.send_batch, producer.send_batch_async):
             with pytest.raises(MessageIllegal, match="message 2 of the batch has a delay"):
@@ -196,7 +197,7 @@ def test_a_message_group_has_one_queue(broker: Broker, producer: Producer) -> No
     ]
     for group in groups:
         queue_id = abs(java_hash(group)) % 4
-        parts = {"message_group": group}
+        parts: dict[str, Any] = {"message_group": group}
         receipts = [
             producer.send("orders", b"g", **parts),
             producer.send(Message("orders", b"g", **parts)),

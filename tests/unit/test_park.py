@@ -52,7 +52,7 @@ class Parking:
         }
         self.settings = load(given=given | settings, environment={}).settings
         self.board = memory_board(topics)
-        self.bells = Bells(*(SimBell() for _ in range(4)))
+        self.bells = Bells.each(SimBell)
         plan = plan_arena()
         arena = np.zeros(plan.size, np.uint8)
         self.session = Session(1, arena, plan, SimBell(), 0, bytes(range(10)))
