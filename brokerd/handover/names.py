@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from shm.properties import SCHEDULE_TOPIC
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TIMERS: Final = (TIMER_TOPIC, 0)
 #: Their records wait to be appended to another topic.
 PARKING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
