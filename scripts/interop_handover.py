@@ -128,9 +128,11 @@ def _send(broker: Broker) -> Sent:
                     body = b"%s %d %d" % (kind.encode(), int(1000 * wait), number)
                     due = time.time_ns() // 1_000_000 + int(1000 * wait)
                     when: dict[str, Any] = (
-                        {"delivery_timestamp": due} if kind == "at" else {"delay": timedelta(seconds=wait)}
+                        {"delivery_timestamp": due}
+                        if kind == "at"
+                        else {"delay": timedelta(seconds=wait)}
                     )
-                    producer.send(Message(TOPIC, body, keys=(body.decode(),), **when))
+                    producer.send(Message(TOPIC, body, tag=kind, **when))
                     _note(sent, body, due, far=wait in FAR)
     return sent
 

@@ -46,8 +46,8 @@ class Adopted:
         levels = "".join(f"; {level}: {count}" for level, count in self.levels.items())
         return "\n".join(
             [
-                f"{self.store}: {'can be' if self.dry_run else 'is'} adopted: {self.records} records"
-                f" ({self.foreign} of another broker) up to {self.end}, {self.topics} topics",
+                f"{self.store}: {'can be' if self.dry_run else 'is'} adopted: {self.records}"
+                f" records ({self.foreign} of another broker) up to {self.end}, {self.topics} topics",
                 f"timers: {self.timers}; recalled: {self.recalls}",
                 f"delay levels: {sum(self.levels.values())}{levels}",
                 f"retries among them: {self.retries}; dead letters: {self.dead_letters}",

@@ -1,4 +1,4 @@
-"""Files of `config/` that a RocketMQ goes on from: progress, topics, groups (HO-30, HO-60 to HO-63).
+"""Files of `config/` that a RocketMQ goes on from: progress, topics, groups (HO-30, HO-60 on).
 
 Each is written as RocketMQ writes it; then its backup goes, or RocketMQ would fall back on it.
 """
@@ -131,17 +131,18 @@ def _completed(storage: Storage, offsets: Offsets, queues: Queues) -> Offsets:
     for key in sorted(wanted):
         known = offsets.get(key, {})
         numbers = known.keys() | range(counts.get(key[0], 0))
+        gone = key[0] not in counts and key not in retries
         found[key] = {
-            number: _inside(known.get(number, 0), queues.get((key[0], number)), key[0] in counts)
+            number: _inside(known.get(number, 0), queues.get((key[0], number)), gone)
             for number in sorted(numbers)
         }
     return found
 
 
-def _inside(offset: int, queue: tuple[int, int] | None, exists: bool) -> int:
+def _inside(offset: int, queue: tuple[int, int] | None, gone: bool) -> int:
     """An offset above a queue's end would lose what comes; of a topic that is gone it stays."""
     if queue is None:
-        return 0 if exists else offset
+        return offset if gone else 0
     return min(max(offset, queue[0]), queue[1])
 
 

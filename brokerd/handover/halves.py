@@ -12,8 +12,9 @@ from shm.kernels import scan
 
 if TYPE_CHECKING:
     import numpy as np
-    from brokerd.logscan import Piece
     from numpy.typing import NDArray
+
+    from brokerd.logscan import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ class Halves:
         for row, properties in zip(rows, properties_of(piece, rows), strict=True):
             position = piece.base + int(row[scan.AT])
             key = properties.get("UNIQ_KEY", f"@{position}")
-            half = Half(key, position, int(row[scan.QUEUE_OFFSET]), properties.get("REAL_TOPIC", ""))
+            half = Half(
+                key, position, int(row[scan.QUEUE_OFFSET]), properties.get("REAL_TOPIC", "")
+            )
             self.halves.setdefault(key, []).append(half)
 
     def _learn_ops(self, piece: Piece, rows: NDArray[np.int64]) -> None:

@@ -23,9 +23,9 @@ from shm.record_columns import read_records
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from brokerd.logscan import Piece
     from numpy.typing import NDArray
 
+    from brokerd.logscan import Piece
     from shm.record_columns import RecordColumns
 
 Properties = Mapping[str, str]
@@ -87,19 +87,18 @@ def settle(keys: list[bytes], positions: NDArray[np.int64], done: NDArray[np.boo
 
     `rolled`: positions of records that a roll appended, each in place of an older one.
     """
-    chains: dict[bytes, list[int]] = defaultdict(list)
-    needed = {keys[at] for at in range(len(keys)) if int(positions[at]) in rolled} | copies.keys()
+    replaces = [position in rolled for position in positions.tolist()]
+    needed = {key for key, rolls in zip(keys, replaces, strict=True) if rolls} | copies.keys()
+    chains: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
     for at, key in enumerate(keys):
-        if key in needed and not done[at]:
-            chains[key].append(at)
+        if key in needed and (replaces[at] or not done[at]):
+            chains[key].append((int(positions[at]), at))
     for key, chain in chains.items():
-        arrivals = [(int(positions[at]), at) for at in chain]
-        events = sorted([*arrivals, *((position, -1) for position in copies.get(key, ()))])
         waiting: list[int] = []
-        for position, at in events:
-            if (at < 0 or position in rolled) and waiting:
+        for _position, at in sorted([*chain, *((place, -1) for place in copies.get(key, ()))]):
+            if (at < 0 or replaces[at]) and waiting:
                 done[waiting.pop(0)] = True
-            if at >= 0:
+            if at >= 0 and not done[at]:
                 waiting.append(at)
 
 

@@ -106,7 +106,9 @@ def read_pending(
     found = reading.found
     found.low = found.end = bases[0]
     for stretch in stretches:
-        for piece in walk(storage, segment_bytes, stretch.start, stretch.end, _checks(stretch, end)):
+        for piece in walk(
+            storage, segment_bytes, stretch.start, stretch.end, _checks(stretch, end)
+        ):
             reading.take(piece, stretch.ours)
             if progress:
                 progress(found.end - found.low, limit - found.low, "reading the log")

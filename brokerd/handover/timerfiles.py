@@ -23,8 +23,8 @@ CHECKPOINT_BYTES: Final = 4096
 FILE_BYTES: Final = 100 << 20  # RocketMQ's mappedFileSizeTimerLog
 WINDOW_SLOTS: Final = 172_800  # RocketMQ's timerRollWindowSlot
 PRECISION_MS: Final = 1000
-#: Behind it RocketMQ never looks: it must have been started by then (DT-62, HO-18).
-SLOTS_READ: Final = 7 * 86_400
+#: RocketMQ looks no further back than seven days less a minute, in slots of a second (HO-18).
+SLOTS_READ: Final = 604_740
 _UNIT: Final = layout.TIMER_LOG_UNIT.size
 _END: Final = layout.TIMER_LOG_END.size
 _NORMAL, _ROLLED = 1, 2
@@ -95,7 +95,9 @@ def slot_of(timer: Timer, form: TimerForm) -> tuple[int, bool]:
     return form.read_ms + (window // 2 if half else window), True
 
 
-def units(timers: Iterable[Timer], closing: tuple[int, int] | None, form: TimerForm) -> Iterator[bytes]:
+def units(
+    timers: Iterable[Timer], closing: tuple[int, int] | None, form: TimerForm
+) -> Iterator[bytes]:
     """The units; `closing` is (position, size) of a record that only says how far the queue is."""
     slots: dict[int, int] = {}
     number = 0
@@ -103,7 +105,7 @@ def units(timers: Iterable[Timer], closing: tuple[int, int] | None, form: TimerF
         slot, rolled = slot_of(timer, form)
         yield _unit(slots.get(slot, -1), _NORMAL | (_ROLLED if rolled else 0), form,
                     (slot, timer.position, timer.size, java_hash(timer.topic)))  # fmt: skip
-        slots[slot] = _place(number, form.file_bytes)
+        slots[slot] = place_of(number, form.file_bytes)
         number += 1
     if number and closing:
         position, size = closing
@@ -117,7 +119,7 @@ def write_timer_log(storage: Storage, stream: Iterator[bytes], form: TimerForm) 
     total = 0
     pending = next(stream, None)
     while pending is not None:
-        base = total // _per_file(form.file_bytes) * form.file_bytes
+        base = total // units_per_file(form.file_bytes) * form.file_bytes
         written, pending = _write_file(storage, base, pending, stream, form.file_bytes)
         total += written
     if storage.exists(DIRECTORY):
@@ -154,7 +156,7 @@ def _write_file(
         at, unit = 0, bytearray(first)
         buffer, following = unit, next(stream, None)
         done = 1
-        while following is not None and done < _per_file(file_bytes):
+        while following is not None and done < units_per_file(file_bytes):
             if len(buffer) >= _UNITS_PER_WRITE * _UNIT:
                 file.write_at(bytes(buffer), at)
                 at += len(buffer)
@@ -186,14 +188,14 @@ def _unit(prev: int, magic: int, form: TimerForm, what: tuple[int, int, int, int
     )
 
 
-def _per_file(file_bytes: int) -> int:
+def units_per_file(file_bytes: int) -> int:
     """Units that a file holds with room for its end mark (DT-42)."""
     return (file_bytes - _UNIT - _END) // _UNIT + 1
 
 
-def _place(number: int, file_bytes: int) -> int:
+def place_of(number: int, file_bytes: int) -> int:
     """Position of the unit of a number."""
-    file, at = divmod(number, _per_file(file_bytes))
+    file, at = divmod(number, units_per_file(file_bytes))
     return file * file_bytes + at * _UNIT
 
 

@@ -13,7 +13,8 @@ import typer
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell; nothing is changed.")]
-HANDOVER_HELP = """Make a stopped store one that a RocketMQ goes on with: nothing lost, nothing twice.
+HANDOVER_HELP = """\
+Make a stopped store one that a RocketMQ goes on with, nothing lost, nothing twice.
 
 Positions of delay levels, timers and groups are worked out from the log and written as RocketMQ
 writes them; after a kill the store is recovered first. It tells what waits, and what the RocketMQ's
@@ -46,12 +47,9 @@ def handover(
         int | None,
         typer.Option(help="The RocketMQ's timerPrecisionMs; else as timer_precision_ms.", min=1),
     ] = None,
-    roll_window: Annotated[
-        int, typer.Option(help="Its timerRollWindowSlot.", min=2)
-    ] = 172_800,
-    timer_log_bytes: Annotated[
-        int, typer.Option(help="Its mappedFileSizeTimerLog.", min=120)
-    ] = 100 << 20,
+    roll_window: Annotated[int, typer.Option(help="Its timerRollWindowSlot.", min=2)] = 172_800,
+    timer_log_bytes: Annotated[int, typer.Option(help="Its mappedFileSizeTimerLog.", min=120)] = 100
+    << 20,
     as_json: JsonOption = False,
 ) -> None:
     """Make a stopped store one that a RocketMQ goes on with."""
