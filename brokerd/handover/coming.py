@@ -47,7 +47,8 @@ class Adopted:
         return "\n".join(
             [
                 f"{self.store}: {'can be' if self.dry_run else 'is'} adopted: {self.records}"
-                f" records ({self.foreign} of another broker) up to {self.end}, {self.topics} topics",
+                f" records ({self.foreign} of another broker) up to {self.end},"
+                f" {self.topics} topics",
                 f"timers: {self.timers}; recalled: {self.recalls}",
                 f"delay levels: {sum(self.levels.values())}{levels}",
                 f"retries among them: {self.retries}; dead letters: {self.dead_letters}",

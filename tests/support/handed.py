@@ -26,7 +26,7 @@ class HandMadeLog:
 
     def add(
         self, topic: str, properties: dict[str, str], *, queue_id: int = 0,
-        origin: int | None = None, **fields: Any,
+        origin: int | None = None, **fields: Any,  # noqa: ANN401 - of Record
     ) -> int:  # fmt: skip
         """Append a record; its position. `origin`: of which parked record it is made (ours)."""
         position, key = len(self.data), (topic, queue_id)
