@@ -60,12 +60,11 @@ def write_group_offsets(storage: Storage, offsets: Offsets) -> None:
     ledger = Ledger(storage)
     ledger.load()
     try:
-        if checksum in ledger.exports and checksum == checksum_of(read_offsets(storage)):
-            return
-        import_offsets(ledger)
-        ledger.exported(checksum)
-        ledger.sync()
-        write_offsets(storage, offsets)
+        if checksum not in ledger.exports or checksum != checksum_of(read_offsets(storage)):
+            import_offsets(ledger)
+            ledger.exported(checksum)
+            ledger.sync()
+            write_offsets(storage, offsets)
         ledger.end()
     finally:
         ledger.close()

@@ -221,7 +221,7 @@ def _tell(
     done.start_before_ms = form.start_before_ms
     for (topic, queue_id), (first, following) in sorted(pending.queues.items()):
         parked = pending.parked.get((topic, queue_id))
-        if topic == SCHEDULE_TOPIC:
+        if topic == SCHEDULE_TOPIC and following:
             at = parked.next_offset if parked else following
             done.levels[queue_id + 1] = (len(parked.pending) if parked else 0, at)
             done.repeated += parked.out_of_order if parked else 0
