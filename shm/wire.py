@@ -36,6 +36,7 @@ class Hello(Frame, frozen=True):
     kind: str = "client"
     producer: bytes = b""  # 10 bytes; empty for a session that does not send
     groups: bool = False  # wants a lane with groups
+    scheduler: bool = False  # wants a lane with the scheduler
     up_bytes: int = 0  # size of the writer lane's up ring, a power of two; 0 = the default
 
 
@@ -86,7 +87,7 @@ OWNERS_ONLY: Final = (CreateTopic, DeleteTopic, ShowSettings, ShowSessions, Stop
 
 
 class Welcome(Frame, frozen=True):
-    """A session. Descriptors with it: arena, client's bell, writer's bell, groups' bell."""
+    """A session. Descriptors with it: arena, and bells of client, writer, groups, scheduler."""
 
     session: int
     epoch: int
@@ -154,7 +155,8 @@ class SessionAdded(Frame, frozen=True):
     ring_bytes: tuple[int, int, int, int]
     producer: bytes
     groups: bool
-    internal: bool = False  # a broker agent's own session: may APPEND
+    scheduler: bool = False
+    owner: int = 0  # Role of the broker's agent whose own session it is: that may APPEND
 
 
 class SessionRemoved(Frame, frozen=True):
@@ -189,6 +191,11 @@ GROUP_JOINED: Final = "group_joined"
 #: Event of the Note by which retention asks for higher first offsets: `queues` holds pairs of a
 #: board queue and the first queue offset whose record stays. It asks again until the board says so.
 QUEUES_BEGIN: Final = "queues_begin"
+
+
+#: Event of the Note by which the scheduler asks for a topic (field `topic`) that a parked record
+#: names and the board has not: it is delivered all the same (DT-16).
+TOPIC_WANTED: Final = "topic_wanted"
 
 
 class Note(Frame, frozen=True):
