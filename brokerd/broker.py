@@ -133,6 +133,7 @@ def _open_locked(
     settings = configuration.settings
     _warm(progress)  # before any module of kernels is imported: they are loaded then
     agents.load_all()
+    from brokerd.handover.adoption import import_foreign
     from brokerd.recovery import recover
 
     old_board = epoch.find_old_board(home)
@@ -141,6 +142,10 @@ def _open_locked(
     found = recover(storage, settings, old_board, progress)
     if last is not None:
         log.info("recovered", clean=last.clean, low=found.low, appended=found.appended)
+    segment_bytes = settings.mapped_file_size_commit_log
+    theirs = import_foreign(storage, segment_bytes, found.low, found.appended, progress)
+    if theirs is not None:
+        log.info("imported", records=theirs.foreign, end=theirs.end)
     metadata = Metadata(storage, settings, clock)
     metadata.load()
     metadata.add_parking_topics()

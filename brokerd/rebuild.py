@@ -131,7 +131,21 @@ def make_again(
     """Delete what `done` lists and build it of the log. The store's lock is held."""
     jit.warm()
     _delete(storage, done.deleted)
-    found, board = _recovered(storage, settings, progress)
+    found = bring_up_to_date(storage, settings, None, progress)
+    done.records_to = found.appended
+    done.queues = sum(1 for _ in _folders(storage))
+    done.sidecars = len(storage.list(SIDECARS))
+    done.index_files = len(storage.list(INDEX))
+
+
+def bring_up_to_date(
+    storage: Storage, settings: Settings, old_board: Board | None, progress: Progress | None = None
+) -> Recovered:
+    """Recover a store, make of its log what is missing, and leave it as a clean stop does.
+
+    `old_board`: of a life that a kill has ended. Kernels are loaded, the store's lock is held.
+    """
+    found, board = _recovered(storage, settings, old_board, progress)
     last = read_checkpoint(storage)
     _dispatch(storage, settings, board)
     _save_producers(storage, board, found)
@@ -140,10 +154,7 @@ def make_again(
         file.write(found.appended, found.store_ms, found.appended, clean=True)
     finally:
         file.close()
-    done.records_to = found.appended
-    done.queues = sum(1 for _ in _folders(storage))
-    done.sidecars = len(storage.list(SIDECARS))
-    done.index_files = len(storage.list(INDEX))
+    return found
 
 
 def _require_stopped(storage: Storage, root: Path) -> None:
@@ -198,12 +209,12 @@ def _delete(storage: Storage, names: Sequence[str]) -> None:
 
 
 def _recovered(
-    storage: Storage, settings: Settings, progress: Progress | None
+    storage: Storage, settings: Settings, old_board: Board | None, progress: Progress | None
 ) -> tuple[Recovered, Board]:
     """What a start finds, on a board that nobody else sees."""
     from brokerd.recovery import recover
 
-    found = recover(storage, settings, None, progress)
+    found = recover(storage, settings, old_board, progress)
     clock = SystemClock()
     size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
     memory = memoryview(mmap.mmap(-1, size))

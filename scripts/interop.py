@@ -17,14 +17,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from gantrymq import GantryError
-from scripts import interop_goes_on, interop_table
+from scripts import interop_goes_on, interop_handover, interop_table
 from scripts.interop_checker import Checker, Refused
 from scripts.interop_stores import TRIALS, Trial
 from scripts.interop_table import VERSIONS, Outcome, Row
@@ -39,9 +40,8 @@ _REFUSALS: Final = (Refused, GantryError, OSError, subprocess.SubprocessError)
 
 def all_rows() -> list[Row]:
     """Rows of the table, in order."""
-    return [row for trial in TRIALS for row in trial.rows] + [
-        leg.row for leg in interop_goes_on.LEGS
-    ]
+    legs = (*interop_goes_on.LEGS, *interop_handover.LEGS)
+    return [*(row for trial in TRIALS for row in trial.rows), *(leg.row for leg in legs)]
 
 
 def _names(name: str, row: Row) -> bool:
@@ -72,10 +72,11 @@ class Interop:
             for trial in TRIALS:
                 refused += self._run_trial(trial, checker, before)
             for leg in interop_goes_on.LEGS:
-                if (leg.row, version) in self.todo():
-                    with self._told(leg.row, version, before) as told:
-                        told.said = interop_goes_on.run(leg, checker, self._log(checker))
-                    refused += not told.accepted
+                goes_on = partial(interop_goes_on.run, leg)
+                refused += self._run_leg(leg.row, goes_on, checker, before)
+            for waiting in interop_handover.LEGS:
+                waits = partial(interop_handover.run, waiting)
+                refused += self._run_leg(waiting.row, waits, checker, before)
         return refused
 
     def todo(self) -> list[tuple[Row, str]]:
@@ -88,6 +89,15 @@ class Interop:
             if not self.names or any(_names(name, row) for name in self.names)
             if (row, version) not in accepted
         ]
+
+    def _run_leg(
+        self, row: Row, run: Callable[[Checker, Path], str], checker: Checker, count: int
+    ) -> int:
+        if (row, checker.version) not in self.todo():
+            return 0
+        with self._told(row, checker.version, count) as told:
+            told.said = run(checker, self._log(checker))
+        return not told.accepted
 
     def _run_trial(self, trial: Trial, checker: Checker, count: int) -> int:
         todo = self.todo()

@@ -69,18 +69,22 @@ class Checker:
         """`serve` to its end: consumed and extended; its last word. Raises Refused."""
         return self._finish(["serve", store, *_ONE_REVIVER, *options], log)
 
-    def go_on(self, store: Path, sends: tuple[int, str], log: Path, *, killed: bool) -> None:
+    def go_on(
+        self, store: Path, sends: tuple[int, str], log: Path, *, killed: bool = False,
+        stay: float = 0.0, options: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """Serve a store and send `sends` (how many, topic) to it, stop or be killed.
 
-        What it leaves replaces the store's files. Raises Refused.
+        It stays up for some seconds more. What it leaves replaces the store's files. Raises
+        Refused.
         """
         work = log.with_suffix(".work")
-        command = ["serve", store, *_ONE_REVIVER, "--work", work]
+        command = ["serve", store, *_ONE_REVIVER, *options, "--work", work]
         command += ["--send", sends[0], "--send-topic", sends[1]]
         if killed:
-            self._serve_and_kill([*command, "--keep", "600"], log)
+            self._serve_and_kill([*command, "--keep", "600"], log, stay)
         else:
-            self._finish(command, log)
+            self._finish([*command, *(("--keep", str(int(stay))) if stay else ())], log)
         (copy,) = work.glob("rmq*/store")
         for old in store.iterdir():
             shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -104,13 +108,14 @@ class Checker:
             raise Refused(f"dump has {len(found)} lines, RocketMQ's {len(wanted)}")
         return len(found)
 
-    def _serve_and_kill(self, words: Sequence[object], log: Path) -> None:
+    def _serve_and_kill(self, words: Sequence[object], log: Path, stay: float) -> None:
         with log.open("w", encoding="utf-8") as out:
             process = subprocess.Popen(
                 self._command(words), stdout=out, stderr=subprocess.STDOUT, env=self._environment()
             )
             try:
                 wait_until(lambda: _UP in log.read_text() or process.poll() is not None)
+                time.sleep(stay)
             finally:
                 process.kill()
                 process.wait()

@@ -11,8 +11,10 @@ from brokerd import producers
 from brokerd.verify.config import ConfigCheck, read_object
 from brokerd.verify.ledger import LedgerCheck
 from brokerd.verify.scope import STORE_FILE
-from shm import layout
+from shm import imported, layout
 from shm.configfile import parse_config
+from shm.errors import Corrupt
+from shm.imported import read_imported
 from shm.storage import read_file
 from workers.indexnote import DIRECTORY as INDEX
 from workers.indexnote import NOTE_FILE, read_note, safe_time
@@ -35,7 +37,7 @@ _KNOWN: Final = frozenset(
 _KNOWN_GANTRY: Final = frozenset(
     {
         *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
-        *("deleted_topics.json", "ranges.json", "index.json"),
+        *("deleted_topics.json", "ranges.json", "index.json", "imported.json"),
         *("first_units.json", "pins", "expired"),
     }
 )
@@ -77,6 +79,7 @@ class FileCheck:
             self._check_progress()
             self._check_producers()
             self._check_index_note()
+            self._check_imported()
             version = _version(self._storage)
             ledger = LedgerCheck(self._storage, self._scope, self._report)
             ledger.run(exact=self._is_exact(), version=version)
@@ -94,6 +97,13 @@ class FileCheck:
             under_way = not self._scope.whole and name.endswith(".new")
             if name not in known and not under_way:
                 self._report.add(f"gantry/{name}", None, "stray file")
+
+    def _check_imported(self) -> None:
+        """`gantry/imported.json`: what it says of another broker's records is whole."""
+        try:
+            read_imported(self._storage)
+        except Corrupt as error:
+            self._report.add(imported.FILE, 0, "damaged", found=str(error))
 
     # ----------------------------------------------------------------------------- checkpoints
 

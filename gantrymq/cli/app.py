@@ -12,6 +12,7 @@ from gantrymq.cli import (
     doctor,
     get,
     group,
+    handover,
     ingest,
     metrics,
     receive,
@@ -50,6 +51,8 @@ app.command("tail", help=tail.HELP)(tail.tail)
 app.command("get", help=get.HELP)(get.get)
 app.add_typer(store.app, name="store")
 app.command("ingest")(ingest.ingest)
+app.command("handover", help=handover.HANDOVER_HELP)(handover.handover)
+app.command("adopt", help=handover.ADOPT_HELP)(handover.adopt)
 app.command("bench", help=bench.HELP)(bench.bench)
 
 

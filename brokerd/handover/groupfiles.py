@@ -1,0 +1,155 @@
+"""Files of `config/` that a RocketMQ goes on from: progress, topics, groups (HO-30, HO-60 on).
+
+Each is written as RocketMQ writes it; then its backup goes, or RocketMQ would fall back on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerd.metadata import TOPICS_FILE
+from brokerd.subscriptions import GROUPS_FILE
+from brokerd.topics import RETRY_PREFIX
+from shm.configfile import BACKUP_SUFFIX, parse_config, read_config, write_config
+from shm.storage import read_file
+from workers.ledger import NAME as LEDGER
+from workers.ledger import Ledger, Names
+from workers.offsetfile import (
+    Offsets,
+    checksum_of,
+    import_offsets,
+    offsets_of,
+    read_offsets,
+    write_offsets,
+)
+
+if TYPE_CHECKING:
+    from shm.storage import Storage
+
+Queues = Mapping[tuple[str, int], tuple[int, int]]  # first and next offset of each
+DELAY_FILE: Final = "delayOffset.json"
+_CONFIG: Final = "config"
+#: RocketMQ makes them anew; ours would be wrong.
+_COUNTERS: Final = ("timermetrics", "transactionMetrics")
+_TABLES: Final = {
+    TOPICS_FILE: ("topicConfigTable", "topicName"),
+    GROUPS_FILE: ("subscriptionGroupTable", "groupName"),
+}
+
+
+def write_delay_offsets(storage: Storage, levels: Mapping[int, int]) -> None:
+    """`delayOffset.json`: level -> offset of the first record that waits. Raises OSError."""
+    version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+    table = dict(sorted(levels.items()))
+    write_config(storage, DELAY_FILE, {"dataVersion": version, "offsetTable": table})
+
+
+def read_group_offsets(storage: Storage, queues: Queues) -> Offsets:
+    """Offsets of all groups as a RocketMQ has to find them; changes nothing. Raises OSError."""
+    ledger = Ledger(storage)
+    if storage.exists(LEDGER):
+        ledger.replay(read_file(storage, LEDGER), Names())
+    import_offsets(ledger)
+    return _completed(storage, offsets_of(ledger.groups), queues)
+
+
+def write_group_offsets(storage: Storage, offsets: Offsets) -> None:
+    """`consumerOffset.json`, which the ledger knows as ours from then on. Raises OSError."""
+    checksum = checksum_of(offsets)
+    ledger = Ledger(storage)
+    ledger.load()
+    try:
+        if checksum not in ledger.exports or checksum != checksum_of(read_offsets(storage)):
+            import_offsets(ledger)
+            ledger.exported(checksum)
+            ledger.sync()
+            write_offsets(storage, offsets)
+        ledger.end()
+    finally:
+        ledger.close()
+
+
+def complete_tables(storage: Storage) -> list[str]:
+    """Entries of topics.json and subscriptionGroup.json have their names; returns those mended.
+
+    Without them a RocketMQ does not start, or leaves the group's consumers waiting. Raises OSError.
+    """
+    mended: list[str] = []
+    for name, (table, field) in _TABLES.items():
+        content: Any = read_config(storage, name)
+        if not isinstance(content, dict):
+            continue
+        entries: dict[str, Any] = content.get(table) or {}
+        lacking = [key for key, entry in entries.items() if not entry.get(field)]
+        for key in lacking:
+            entries[key][field] = key
+        if lacking or not storage.exists(f"{_CONFIG}/{name}"):
+            write_config(storage, name, content)
+        mended += lacking
+    return mended
+
+
+def remove_leftovers(storage: Storage) -> None:
+    """Counters and backups go; a backup whose file is gone or broken takes its place.
+
+    Raises OSError.
+    """
+    for name in storage.list(_CONFIG):
+        path = f"{_CONFIG}/{name}"
+        if name.removesuffix(BACKUP_SUFFIX) in _COUNTERS:
+            storage.unlink(path)
+        elif name.endswith(BACKUP_SUFFIX):
+            if _is_good(storage, path.removesuffix(BACKUP_SUFFIX)) or not _is_good(storage, path):
+                storage.unlink(path)
+            else:
+                storage.rename(path, path.removesuffix(BACKUP_SUFFIX))
+    if storage.exists(_CONFIG):
+        storage.sync_directory(_CONFIG)
+
+
+def topic_queues(storage: Storage) -> dict[str, int]:
+    """Queues of each topic of topics.json."""
+    content: Any = read_config(storage, TOPICS_FILE)
+    table: dict[str, Any] = (content or {}).get("topicConfigTable") or {}
+    return {
+        name: max(int(entry.get(field, 0)) for field in ("readQueueNums", "writeQueueNums"))
+        for name, entry in table.items()
+    }
+
+
+def _completed(storage: Storage, offsets: Offsets, queues: Queues) -> Offsets:
+    """Every queue of a group's topics has an offset that it holds (HO-61)."""
+    counts = topic_queues(storage)
+    for topic, queue_id in queues:
+        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    groups = {group for _topic, group in offsets}
+    retries = {(f"{RETRY_PREFIX}{group}", group) for group in groups}
+    wanted = offsets.keys() | {key for key in retries if key[0] in counts}
+    found: Offsets = {}
+    for key in sorted(wanted):
+        known = offsets.get(key, {})
+        numbers = known.keys() | range(counts.get(key[0], 0))
+        gone = key[0] not in counts and key not in retries
+        found[key] = {
+            number: _inside(known.get(number, 0), queues.get((key[0], number)), gone)
+            for number in sorted(numbers)
+        }
+    return found
+
+
+def _inside(offset: int, queue: tuple[int, int] | None, gone: bool) -> int:
+    """An offset above a queue's end would lose what comes; of a topic that is gone it stays."""
+    if queue is None:
+        return offset if gone else 0
+    return min(max(offset, queue[0]), queue[1])
+
+
+def _is_good(storage: Storage, path: str) -> bool:
+    if not storage.exists(path):
+        return False
+    try:
+        parse_config(read_file(storage, path).decode())
+    except ValueError:
+        return False
+    return True

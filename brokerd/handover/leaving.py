@@ -1,0 +1,261 @@
+"""`gantrymq handover`: a stopped store becomes one that a RocketMQ goes on with (ADR 0017).
+
+The order is HO-72's: recover, finish the queues, then `timerlog/`, then `config/`, then what would
+mislead goes, `abort` last. Nothing of it changes the log, so a hand-over that was killed is simply
+run again, and so is one that has become too old (HO-18). GantryMQ itself reads none of what is
+written here but group offsets, and starts on the store as before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerd import batchqueues, config, epoch, lock
+from brokerd.handover import groupfiles, timerfiles
+from brokerd.handover.names import TIMERS
+from brokerd.handover.timerfiles import TimerForm, timer_of
+from brokerd.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from clients.home import board_file, store_of
+from shm.errors import Incompatible
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.storage import PosixStorage
+
+if TYPE_CHECKING:
+    from brokerd.config import Settings
+    from brokerd.handover.pending import Pending, Progress
+    from brokerd.handover.timerfiles import Timer
+    from shm.board import Board
+    from shm.storage import Storage
+
+_WHEEL: Final = "timerwheel"
+
+
+@dataclass(slots=True)
+class HandedOver:
+    """What a RocketMQ finds to do. `levels`: level -> (waiting, next offset); times are Unix ms."""
+
+    store: str
+    dry_run: bool = False
+    end: int = 0
+    timers: int = 0
+    overdue: int = 0
+    rolled: int = 0
+    levels: dict[int, tuple[int, int]] = field(default_factory=dict)
+    repeated: int = 0  # served out of order: they come again, or what waits before them is lost
+    retries: int = 0
+    dead_letters: int = 0
+    recalls: int = 0
+    open_halves: int = 0
+    groups: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    start_before_ms: int = 0
+
+    def __str__(self) -> str:
+        waiting = sum(count for count, _next in self.levels.values())
+        lines = [
+            f"{self.store}: {'would be' if self.dry_run else 'is'} handed over at log position"
+            f" {self.end}",
+            f"timers: {self.timers} ({self.overdue} overdue, {self.rolled} far ahead);"
+            f" recalled: {self.recalls}",
+            f"delay levels: {waiting}"
+            + "".join(f"; {level}: {n} from {at}" for level, (n, at) in self.levels.items()),
+            f"retries among them: {self.retries}; dead letters: {self.dead_letters}",
+            f"open transactions: {self.open_halves}",
+            f"groups: {len(self.groups)}"
+            + "".join(f"; {group}: {count} queues" for group, count in self.groups.items()),
+        ]
+        if self.repeated:
+            lines.append(f"{self.repeated} delayed messages that were delivered come again")
+        lines.append("The RocketMQ must have these settings:")
+        lines += [f"  {name}={value}" for name, value in self.settings.items()]
+        lines.append(
+            f"Start it before {_when(self.start_before_ms)}, or run this again: it never looks at"
+            " timers that are older (HO-18)."
+        )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Of the RocketMQ that is to come; None: as GantryMQ's own setting."""
+
+    now_ms: int
+    precision_ms: int | None = None
+    window_slots: int = timerfiles.WINDOW_SLOTS
+    timer_log_bytes: int = timerfiles.FILE_BYTES
+
+    def form(self, settings: Settings) -> TimerForm:
+        """What the timer's files look like."""
+        precision = self.precision_ms or settings.timer_precision_ms
+        return TimerForm(self.now_ms, precision, self.timer_log_bytes, self.window_slots)
+
+
+def handover(
+    home: Path, target: Target, *, dry_run: bool = False, progress: Progress | None = None
+) -> HandedOver:
+    """Hand over the stopped store below a home; `dry_run` only tells and changes nothing.
+
+    Raises StoreBusy, Incompatible (BatchCQ topics; no store), Corrupt, StoreFailed, OSError.
+    """
+    root = store_of(home)
+    if not root.is_dir():
+        raise Incompatible(f"{root} is no store: name the broker's home", store=str(root))
+    descriptor = lock.acquire(root, 0.0)
+    try:
+        storage = PosixStorage(str(root))
+        batchqueues.require_none(storage)
+        settings = epoch.settle_sizes(storage, config.load(home)).settings
+        old_board = epoch.find_old_board(home)
+        done = HandedOver(str(root), dry_run)
+        if dry_run:
+            look(storage, settings, target, done, old_board)
+        else:
+            make(storage, settings, target, done, old_board, progress)
+            epoch.forget_old_boards(home, "")
+            board_file(home).unlink(missing_ok=True)
+        return done
+    finally:
+        os.close(descriptor)
+
+
+def look(
+    storage: Storage, settings: Settings, target: Target, done: HandedOver, board: Board | None
+) -> None:
+    """Fill `done` without changing anything. Raises Corrupt, OSError."""
+    from shm import jit
+
+    jit.warm()
+    from brokerd.handover.reading import read_unrecovered
+
+    pending = read_unrecovered(storage, settings.mapped_file_size_commit_log, board)
+    form = target.form(settings)
+    for _timer in _timers(storage, settings, pending, form, done):
+        pass  # it counts
+    _tell(storage, settings, pending, form, done)
+
+
+def make(
+    storage: Storage, settings: Settings, target: Target, done: HandedOver, board: Board | None,
+    progress: Progress | None = None,
+) -> None:  # fmt: skip
+    """Carry it out; the store's lock is held. Raises Corrupt, StoreFailed, OSError."""
+    from shm import jit
+
+    jit.warm()
+    from brokerd.handover.pending import read_pending
+    from brokerd.rebuild import bring_up_to_date
+    from shm.ranges import Ranges, read_ranges
+
+    found = bring_up_to_date(storage, settings, board, progress)
+    segment_bytes = settings.mapped_file_size_commit_log
+    ranges = read_ranges(storage) or Ranges()
+    pending = read_pending(storage, segment_bytes, ranges, found.appended, progress)
+    for key, (following, _units, first) in found.queues.items():
+        pending.queues[key] = (first, following)  # also of queues whose records are all gone
+    form = target.form(settings)
+    timers = _timers(storage, settings, pending, form, done)
+    stream = timerfiles.units(timers, _closing(pending), form)
+    timerfiles.write_timer_log(storage, stream, form)
+    timerfiles.write_timer_checkpoint(storage, pending.queues.get(TIMERS, (0, 0))[1], form)
+    _tell(storage, settings, pending, form, done)
+    levels = {level: following for level, (_count, following) in done.levels.items()}
+    groupfiles.write_delay_offsets(storage, levels)
+    offsets = groupfiles.read_group_offsets(storage, pending.queues)
+    groupfiles.write_group_offsets(storage, offsets)
+    groupfiles.complete_tables(storage)
+    _remove_misleading(storage)
+
+
+def _remove_misleading(storage: Storage) -> None:
+    for name in storage.list(""):
+        if name.startswith(_WHEEL):
+            storage.unlink(name)
+    groupfiles.remove_leftovers(storage)
+    storage.sync_directory("")
+    if storage.exists(epoch.ABORT_NAME):
+        storage.unlink(epoch.ABORT_NAME)
+        storage.sync_directory("")
+
+
+def _timers(
+    storage: Storage, settings: Settings, pending: Pending, form: TimerForm, done: HandedOver
+) -> Iterator[Timer]:
+    """Pending timers in order of parking; counted as they pass."""
+    from brokerd.handover.pending import messages
+
+    for _queue, records in pending.waiting(TIMER_TOPIC):
+        rows = records[["position", "size", "store_ms"]].tolist()
+        found = messages(storage, settings.mapped_file_size_commit_log, records)
+        for row, properties in zip(rows, found, strict=True):
+            timer = timer_of(properties, row)
+            _slot, rolled = timerfiles.slot_of(timer, form)
+            done.timers += 1
+            done.overdue += timer.out_ms < form.read_ms
+            done.rolled += rolled
+            done.retries += timer.topic.startswith(RETRY_PREFIX)
+            yield timer
+
+
+def _closing(pending: Pending) -> tuple[int, int] | None:
+    """The timer queue's newest record, unless it waits itself (HO-14)."""
+    parked = pending.parked.get(TIMERS)
+    if parked is None or not parked.settled[-1]:
+        return None
+    last = parked.records[-1]
+    return int(last["position"]), int(last["size"])
+
+
+def _tell(
+    storage: Storage, settings: Settings, pending: Pending, form: TimerForm, done: HandedOver
+) -> None:
+    """Everything but the timers, which are counted where they pass."""
+    from brokerd.handover.pending import messages
+
+    done.end, done.recalls = pending.end, pending.recalls
+    done.open_halves = len(pending.halves)
+    done.start_before_ms = form.start_before_ms
+    for (topic, queue_id), (first, following) in sorted(pending.queues.items()):
+        parked = pending.parked.get((topic, queue_id))
+        if topic == SCHEDULE_TOPIC and following:
+            at = parked.next_offset if parked else following
+            done.levels[queue_id + 1] = (len(parked.pending) if parked else 0, at)
+            done.repeated += parked.out_of_order if parked else 0
+        elif topic.startswith(DEAD_LETTER_PREFIX):
+            done.dead_letters += following - first
+    for _queue, records in pending.waiting(SCHEDULE_TOPIC):
+        for properties in messages(storage, settings.mapped_file_size_commit_log, records):
+            done.retries += properties.get("REAL_TOPIC", "").startswith(RETRY_PREFIX)
+    offsets = groupfiles.read_group_offsets(storage, pending.queues)
+    counts = Counter[str]()
+    for (_topic, group), queues in offsets.items():
+        counts[group] += len(queues)
+    done.groups = dict(sorted(counts.items()))
+    done.settings = settings_of(settings, form)
+
+
+def settings_of(settings: Settings, form: TimerForm) -> dict[str, str]:
+    """What a RocketMQ's broker.conf must say, for nothing in the store does (HO-73)."""
+    values: dict[str, Any] = {
+        "brokerName": settings.broker_name,
+        "brokerClusterName": settings.broker_cluster_name,
+        "mappedFileSizeCommitLog": settings.mapped_file_size_commit_log,
+        "mappedFileSizeConsumeQueue": settings.mapped_file_size_consume_queue,
+        "maxHashSlotNum": settings.max_hash_slot_num,
+        "maxIndexNum": settings.max_index_num,
+        "mappedFileSizeTimerLog": form.file_bytes,
+        "timerPrecisionMs": form.precision_ms,
+        "timerRollWindowSlot": form.window_slots,
+        "messageDelayLevel": settings.message_delay_level,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def _when(ms: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,121 @@
+"""What GantryMQ cannot take over from a RocketMQ: by name and count, before anything is changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerd.handover.names import REVIVE_GROUP, REVIVE_PREFIX, TIMERS
+from brokerd.handover.pending import messages
+from shm.configfile import read_config
+from shm.errors import Incompatible
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
+from shm.storage import read_file
+from workers.offsetfile import read_offsets
+
+if TYPE_CHECKING:
+    from brokerd.config import Settings
+    from brokerd.handover.pending import Pending
+    from shm.storage import Storage
+
+_ROCKSDB: Final = "rocksdbstore"
+_ROCKSDB_HALVES: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+_ORDER_FILE: Final = "consumerOrderInfo.json"
+
+
+def require_carriable(storage: Storage, settings: Settings, pending: Pending) -> None:
+    """Raises Incompatible with all that stands in the way."""
+    found = [
+        text
+        for text in (
+            _pop(storage, settings, pending),
+            _ordered_pop(storage),
+            _transactions(pending),
+            _rocksdb_timers(storage, pending),
+            _levels(settings, pending),
+        )
+        if text
+    ]
+    if found:
+        raise Incompatible(f"nothing was changed: {'; '.join(found)}", found=len(found))
+
+
+def _pop(storage: Storage, settings: Settings, pending: Pending) -> str:
+    """Checkpoints that are not settled: parked until their time, or behind the revive's offset."""
+    count = 0
+    offsets = read_offsets(storage)
+    for (topic, queue_id), found in pending.checkpoints.items():
+        done = offsets.get((topic, REVIVE_GROUP), {}).get(queue_id, -1)
+        count += sum(offset > done for offset in found)
+    for _queue, records in pending.waiting(TIMER_TOPIC):
+        for properties in messages(storage, settings.mapped_file_size_commit_log, records):
+            revive = properties.get("REAL_TOPIC", "").startswith(REVIVE_PREFIX)
+            count += revive and properties.get("TAGS") == "ck"
+    if not count:
+        return ""
+    return (
+        f"POP consumers hold messages by {count} open checkpoints: stop these consumers, let the"
+        " RocketMQ run until their invisible time is over, and stop it cleanly"
+    )
+
+
+def _ordered_pop(storage: Storage) -> str:
+    content: Any = read_config(storage, _ORDER_FILE) or {}
+    queues = [
+        state
+        for table in (content.get("table") or {}).values()
+        for state in table.values()
+        if _is_open(state)
+    ]
+    if not queues:
+        return ""
+    return (
+        f"ordered POP consumers hold messages of {len(queues)} queues ({_ORDER_FILE}): stop them,"
+        " and delete the file to have these messages delivered again"
+    )
+
+
+def _is_open(state: dict[str, Any]) -> bool:
+    """Whether an ordered POP has given out messages that nobody has acknowledged (CQ-92)."""
+    every = (1 << len(state.get("o") or ())) - 1
+    return bool(every & ~int(state.get("cm", 0)))
+
+
+def _transactions(pending: Pending) -> str:
+    open_halves = len(pending.halves)
+    first, last = pending.queues.get((_ROCKSDB_HALVES, 0), (0, 0))
+    if last > first:
+        return f"{last - first} transactions are kept in RocksDB ({_ROCKSDB_HALVES})"
+    if not open_halves:
+        return ""
+    topics = sorted({half.topic for half in pending.halves})
+    return (
+        f"{open_halves} transactions are open (topics {', '.join(topics)}): let their producers"
+        " commit or roll back first"
+    )
+
+
+def _rocksdb_timers(storage: Storage, pending: Pending) -> str:
+    """With timerRocksDBEnable the timer log stays empty (HO-22)."""
+    parked = pending.parked.get(TIMERS)
+    if parked is None or not len(parked.pending) or not storage.list(_ROCKSDB):
+        return ""
+    names = storage.list("timerlog")
+    if names and any(read_file(storage, f"timerlog/{names[0]}")[:4]):
+        return ""
+    return (
+        f"{len(parked.pending)} timers seem to be kept in {_ROCKSDB}/ (timerRocksDBEnable), for"
+        " timerlog/ is empty"
+    )
+
+
+def _levels(settings: Settings, pending: Pending) -> str:
+    known = len(parse_delay_levels(settings.message_delay_level))
+    strange = {
+        queue_id + 1: len(records)
+        for queue_id, records in pending.waiting(SCHEDULE_TOPIC)
+        if len(records) and queue_id >= known
+    }
+    if not strange:
+        return ""
+    told = ", ".join(f"{level} ({count} messages)" for level, count in strange.items())
+    return f"delay levels {told} are not in message_delay_level: set it as the RocketMQ had it"
