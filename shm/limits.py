@@ -21,6 +21,7 @@ ROUTES_MAX: Final = 1024
 ROUTE_BLOCK_BYTES_MAX: Final = 240
 INTEREST_MAX: Final = 1024  # queues a session can wait for by name; more = wake for any
 PROGRESS_MAX: Final = 1024  # queues whose offsets are words of the arena; those of more are told
+PROGRESS_WINDOW: Final = 512  # messages from `committed` on that have a bit each in `acked`
 
 WRITER_UP_BYTES: Final = 1 << 20
 WRITER_DOWN_BYTES: Final = 1 << 19

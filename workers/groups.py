@@ -63,12 +63,11 @@ class Groups:
         self.ledger = ledger
         self.board = board
         self.membership = Membership(ledger, board)
-        self.reports = Reports(self.membership, board)
+        self.reports = Reports(self.membership, board, minutes * 60_000_000_000)
         self.finished = False
         self.failed = False
         self._clock = clock
         self._sessions = sessions
-        self._stall_ns = minutes * 60_000_000_000
         self._peers: dict[int, Peer] = {}
         self._restoring = True
         self._missing_since = -1
@@ -155,8 +154,7 @@ class Groups:
             return
         for _ in self._requests(peer, limits.GROUPS_UP_BYTES):
             pass  # what it had published counts, commits above all
-        self.reports.look(peer, self._clock.monotonic_ns())
-        self.membership.leave(session, failed=True)
+        self._end(peer, failed=True)
 
     def restore(self) -> None:
         """Members of the last `groups` of this life, as far as they hold leases."""
@@ -187,8 +185,8 @@ class Groups:
         if peer.outbox:
             return 0  # no room for answers: its requests wait
         self.reports.look(peer, now_ns)
-        if self.reports.is_stalled(peer, now_ns, self._stall_ns):
-            self._cut_off(peer, "a started message is older than consume_timeout")
+        stuck = self.reports.stuck(peer, now_ns)
+        if stuck is not None and self._report_stuck(peer, stuck):
             return 1
         return sum(1 for _ in self._requests(peer, REQUESTS_PER_CYCLE))
 
@@ -214,7 +212,29 @@ class Groups:
         self._count(slot, "faults", 1)
         self._sessions.cut_off(peer.session.session, why)
         self._peers.pop(peer.session.session, None)
-        self.membership.leave(peer.session.session, failed=True)
+        self._end(peer, failed=True)
+
+    def _end(self, peer: Peer, *, failed: bool) -> None:
+        """What a session's words say counts last, then it is a member no more."""
+        self.reports.look(peer, self._clock.monotonic_ns(), final=True)
+        self.membership.leave(peer.session.session, failed=failed)
+
+    def _report_stuck(self, peer: Peer, queue: int) -> bool:
+        """Say which message is stuck; True if its session was ended, since others can go on."""
+        key = self.membership.topics.key(queue)
+        group = self.membership.group_of.get(peer.session.session, "")
+        assert key is not None, f"the board lost queue {queue}"
+        offset = self.ledger.group(group).queue(key).committed
+        others = self.reports.has_others(peer)
+        if others or peer.stuck != (queue, offset):
+            peer.stuck = queue, offset
+            where = {"topic": key[0], "queue": key[1], "offset": offset}
+            fields = {"group": group, **where, "session": peer.session.session}
+            self._sessions.note("warning", "consume_timeout", evicted=int(others), **fields)
+            self._count(self.board.process_at(Role.GROUPS), "stuck", 1)
+        if others:
+            self._cut_off(peer, "a started message is older than consume_timeout")
+        return others
 
     def _handle(self, peer: Peer, request: groupwire.AnyRequest) -> None:
         match request:
@@ -225,8 +245,7 @@ class Groups:
             case groupwire.Released():
                 self.reports.release(peer, request)
             case groupwire.Leave():
-                self.reports.look(peer, self._clock.monotonic_ns())
-                self.membership.leave(peer.session.session, failed=False)
+                self._end(peer, failed=False)
                 peer.outbox.append(groupwire.Left(request.serial))
 
     def _join(self, peer: Peer, request: groupwire.Join) -> None:
@@ -293,7 +312,11 @@ class Groups:
         assert progress.lease is not None, "announced after its grant"
         peer.outbox.append(
             groupwire.Granted(
-                queue, progress.lease.number, progress.committed, list(progress.attempts)
+                queue,
+                progress.lease.number,
+                progress.committed,
+                list(progress.attempts),
+                list(progress.done),
             )
         )
 

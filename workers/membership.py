@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from shm import layout
 from shm.board import Board, TopicSlot
-from shm.groupwire import ConsumeFrom, Join
+from shm.groupwire import ConsumeFrom, Done, Join
 from workers.assignment import assign
 from workers.ledger import Ledger, QueueKey
 from workers.progress import UNSET, Lease, Progress
@@ -242,6 +242,13 @@ class Membership:
         if bounded > progress.started:
             self.ledger.start(group, key, bounded, session)
         return progress
+
+    def finish(self, held: tuple[str, QueueKey, Progress], done: list[Done]) -> None:
+        """Note what a holder is done with, as far as it was handed out to it."""
+        group, key, progress = held
+        inside = [(first, min(end, progress.started)) for first, end in done]
+        for item in progress.fresh([(a, b) for a, b in inside if progress.committed <= a < b]):
+            self.ledger.finish(group, key, item)
 
     def release(self, session: int, queue: int, lease: int) -> bool:
         """The holder has finished with a queue; False if the lease was over already."""
