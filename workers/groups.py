@@ -64,6 +64,8 @@ class Groups:
         self.board = board
         self.membership = Membership(ledger, board)
         self.reports = Reports(self.membership, board, minutes * 60_000_000_000)
+        self.sendbacks = sendbacks
+        self.resets = Resets(self.membership, self._answer, self._end_session)
         self.finished = False
         self.failed = False
         self._clock = clock
@@ -97,14 +99,18 @@ class Groups:
 
     def _cycle(self, now_ns: int) -> int:
         done = self._hear_sessions()
+        done += self.sendbacks.collect(now_ns)
         self._end_missing(now_ns)
         stopping = self._sessions.stopping()
-        if self.ledger.waiting_bytes < WAITING_BYTES_MAX:
+        if self.ledger.waiting_bytes < WAITING_BYTES_MAX and not self.sendbacks.is_full:
             for peer in list(self._peers.values()):
                 done += self._serve(peer, now_ns)
         self.membership.grown()
+        done += self.resets.work(now_ns)
         done += self._balance()
         stored = self._store(now_ns)
+        if stored:
+            done += self.sendbacks.put(now_ns)
         done += sum(self._tell(peer, stored) for peer in list(self._peers.values()))
         last = stopping and not done
         if stored:
@@ -244,21 +250,50 @@ class Groups:
                 self.reports.commit(peer, request, self._clock.monotonic_ns())
             case groupwire.Released():
                 self.reports.release(peer, request)
+            case groupwire.SendBack():
+                self.sendbacks.ask(peer.session.session, request)
+            case groupwire.Failed():
+                self._fail(peer, request)
+            case groupwire.Reset():
+                now_ns = self._clock.monotonic_ns()
+                self.resets.ask(peer.session.session, request, now_ns)
             case groupwire.Leave():
                 self._end(peer, failed=False)
                 peer.outbox.append(groupwire.Left(request.serial))
 
+    def _fail(self, peer: Peer, request: groupwire.Failed) -> None:
+        attempts = self.membership.fail(peer.session.session, request)
+        if attempts < 0:
+            self.reports.refuse(1)
+            peer.outbox.append(groupwire.Committed(0, {request.queue: request.lease}))
+            text = "the lease of the message's queue is over"
+            peer.outbox.append(groupwire.Refused(request.serial, "Evicted", text))
+            return
+        answer = groupwire.Counted(request.serial, request.queue, request.offset, attempts)
+        peer.outbox.append(answer)
+
+    def _answer(self, session: int, notice: groupwire.AnyNotice) -> None:
+        """Tell a session something, once all changes are in the ledger; nobody if it is gone."""
+        peer = self._peers.get(session)
+        if peer is not None:
+            peer.outbox.append(notice)
+
+    def _end_session(self, session: int, why: str) -> None:
+        if session in self._peers:
+            self._cut_off(self._peers[session], why)
+
     def _join(self, peer: Peer, request: groupwire.Join) -> None:
         session = peer.session.session
         self.membership.topics.refresh()
-        fault = self._fault_of(session, request)
+        fault = fault_of(self.membership, session, request)
         if fault:
             self.reports.refuse(1)
             text = fault[:FAULT_CHARACTERS]  # it may quote all that the request has room for
             peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", text))
             return
         self.membership.join(session, request)
-        self._sessions.note("debug", wire.GROUP_JOINED, group=request.group)
+        fields = {"max_attempts": request.max_attempts, "orderly": request.orderly}
+        self._sessions.note("debug", wire.GROUP_JOINED, group=request.group, **fields)
         peer.joined.append(request.serial)
         for _group, key, lease in list(self.membership.leases_of(session)):
             queue = self.membership.topics.queue(key)
@@ -266,16 +301,6 @@ class Groups:
                 # After a replacement both sides may have missed the last word: say it again.
                 lease.revoking = False
                 self._announce(peer, queue, request.group)
-
-    def _fault_of(self, session: int, request: groupwire.Join) -> str:
-        name = request.group
-        if not name or len(name.encode()) > limits.GROUP_BYTES_MAX or not _is_name(name):
-            return f"{name!r} is no group name: letters, digits and _-%| only (CQ-100)"
-        unknown = [t for t in request.topics if t not in self.membership.topics.by_slot]
-        if unknown or not request.topics:
-            return f"topic slots {unknown} do not exist" if unknown else "no topic subscribed"
-        other = self.membership.group_of.get(session, name)
-        return "" if other == name else f"this session is in group {other!r} already"
 
     # ----------------------------------------------------------------------------------- notices
 
@@ -368,10 +393,6 @@ class Groups:
     def close(self) -> None:
         """Give the ledger's descriptor back."""
         self.ledger.close()
-
-
-def _is_name(text: str) -> bool:
-    return all(c.isascii() and (c.isalnum() or c in "_-%|") for c in text)
 
 
 def open_groups(

@@ -27,7 +27,7 @@ def get(
     as_json: JsonOption = False,
 ) -> None:
     """Print one message."""
-    from brokerd.storereader import StoreReader, position_of
+    from shm.storereader import StoreReader, position_of
     from gantrymq.cli.records import message_of, print_fields
     from shm.storage import PosixStorage
 

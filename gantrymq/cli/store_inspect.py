@@ -13,7 +13,7 @@ from shm.record import Filler, Invalid
 
 def inspect(text: str, directory: Path, *, as_json: bool) -> int:
     """Print what lies there; returns the exit code."""
-    from brokerd.storereader import StoreReader, position_of
+    from shm.storereader import StoreReader, position_of
     from shm.storage import PosixStorage
 
     position = position_of(text)
