@@ -310,9 +310,6 @@ class Membership:
         leases = self._leases(group.name)
         owned = {queue: lease.session for queue, lease in leases.items()}
         target = self._target(group, owned)
-        for name, queue in self.blocked:
-            if name == group.name:
-                target.pop(queue, None)
         for queue, lease in leases.items():
             if target.get(queue) != lease.session and not lease.revoking:
                 yield Move(group.name, queue, lease.session, grant=False)
@@ -343,7 +340,8 @@ class Membership:
             slot: [queue for queue in self.topics.queues(slot) if queue not in by_hand]
             for slot in slots
         }
-        return assign(queues_of, subscribed, owned) | by_hand
+        target = assign(queues_of, subscribed, owned) | by_hand
+        return {q: session for q, session in target.items() if (group.name, q) not in self.blocked}
 
     def _leases(self, group: str) -> dict[int, Lease]:
         found = (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from shm import layout
 from shm.errors import Rejected
-from shm.record import STRUCTURE, Filler, Record, parse_record
+from shm.record import STRUCTURE, Record, parse_record
 from shm.storereader import StoreReader
-from workers.queues import queue_directory
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -50,10 +50,8 @@ class LiveReader(StoreReader):
         while position < end:
             base = position // self._board.segment_bytes * self._board.segment_bytes
             stop = min(end, base + self._board.segment_bytes)
-            try:
+            with contextlib.suppress(FileNotFoundError):  # retention was quicker: nothing is lost
                 yield from self._derived_in(f"commitlog/{base:020d}", base, position, stop)
-            except FileNotFoundError:
-                pass  # retention was quicker: nothing there is needed any more
             position = base + self._board.segment_bytes
 
     def _derived_in(self, name: str, base: int, position: int, stop: int) -> Iterator[Record]:
@@ -100,7 +98,7 @@ class LiveReader(StoreReader):
 
 
 def _prepared(data: bytes, at: int) -> int:
-    """preparedTransactionOffset of the record whose head starts at `at`."""
+    """The field preparedTransactionOffset of the record whose head starts at `at`."""
     flags = int.from_bytes(data[at + layout.RECORD_SYS_FLAG : at + _FLAGS_END], "big")
     wider = bool(flags & layout.SYS_BORN_V6) + bool(flags & layout.SYS_STORE_V6)
     place = at + _PREPARED + wider * _BORN_V6

@@ -86,8 +86,10 @@ def copy_of(record: Record, failure: Failure, parking: Parking) -> tuple[str, in
 
 def timer_out_ms(due_ms: int, precision_ms: int) -> int:
     """The time that RocketMQ notes (DT-33): earlier by 1 ms up to the precision."""
-    return (due_ms - 1) // precision_ms * precision_ms if due_ms % precision_ms == 0 else (
-        due_ms // precision_ms * precision_ms
+    return (
+        (due_ms - 1) // precision_ms * precision_ms
+        if due_ms % precision_ms == 0
+        else (due_ms // precision_ms * precision_ms)
     )
 
 
@@ -109,6 +111,6 @@ def _encode(found: dict[str, str]) -> bytes:
     data = encode_properties(found)
     if len(data) + TRAILER_BYTES > PROPERTIES_BYTES_MAX:
         raise MessageIllegal(
-            f"{len(data)} bytes of properties, with those of a retry: {PROPERTIES_BYTES_MAX} at most"
+            f"{len(data)} bytes of properties with those of a retry, {PROPERTIES_BYTES_MAX} at most"
         )
     return data

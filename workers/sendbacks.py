@@ -22,9 +22,10 @@ from shm.properties import parse_delay_levels
 from shm.record import Record
 from workers.ledger import Ledger, QueueKey
 from workers.membership import Membership
-from workers.progress import COUNT_MAX
 from workers.outlet import Copy, Outcome, Outlet
+from workers.progress import COUNT_MAX
 from workers.records import LiveReader
+from workers.reports import LEASE_OVER
 from workers.retrycopy import DEAD_PREFIX, RETRY_PREFIX, Failure, Parking, copy_of
 
 #: Copies on their way at one time, and their bytes: beyond, requests wait in their rings.
@@ -100,7 +101,7 @@ class SendBacks:
         self._again_ns = 0
         self.last_end = 0  # of all copies that the ledger counts
 
-    # ------------------------------------------------------------------------------------ requests
+    # ------------------------------------------------------------------------------------- requests
 
     @property
     def is_full(self) -> bool:
@@ -112,7 +113,7 @@ class SendBacks:
         held = self._membership.held(session, request.queue, request.lease)
         if held is None:
             self._tell(session, groupwire.Committed(0, {request.queue: request.lease}))
-            self._refuse(session, request, "Evicted", "the lease of the message's queue is over")
+            self._refuse(session, request, "Evicted", LEASE_OVER)
             return
         group, key, progress = held
         name = (group, key, request.offset)
@@ -184,12 +185,10 @@ class SendBacks:
             reconsume_times=failure.attempt,
         )
 
-    def _refuse(
-        self, session: int, request: groupwire.SendBack, error: str, text: str
-    ) -> None:
+    def _refuse(self, session: int, request: groupwire.SendBack, error: str, text: str) -> None:
         self._tell(session, groupwire.Refused(request.serial, error, text))
 
-    # -------------------------------------------------------------------------- the outlet's answers
+    # ------------------------------------------------------------------------- the outlet's answers
 
     def collect(self, now_ns: int) -> int:
         """Learn what became of copies; before anything of the ledger is told."""
@@ -232,6 +231,13 @@ class SendBacks:
         if self.outlet is not None:
             store_word(self.outlet.session.arena, layout.ARENA_DURABLE_WANTED, end)
 
+    def are_durable(self) -> bool:
+        """Whether all copies that the ledger counts would outlive a power cut: it may be synced."""
+        if self._board.word(layout.BOARD_DURABLE) >= self.last_end:
+            return True
+        self.want_durable(self.last_end)
+        return False
+
     def _tell_durable(self) -> int:
         durable = self._board.word(layout.BOARD_DURABLE)
         ready = [pending for pending in self._undurable if pending.end <= durable]
@@ -261,7 +267,7 @@ class SendBacks:
             self._ledger.sending(group, key, offset, 0, -1)
             self._membership.mark(group)
 
-    # ------------------------------------------------------------------------------------- putting
+    # -------------------------------------------------------------------------------------- putting
 
     def put(self, now_ns: int) -> int:
         """Put what the ledger's file has as SENDING; only after its write."""
@@ -277,7 +283,7 @@ class SendBacks:
         del self._waiting[:count]
         return count
 
-    # ------------------------------------------------------------------------- after somebody's death
+    # ----------------------------------------------------------------------- after somebody's death
 
     @property
     def is_reconciled(self) -> bool:
