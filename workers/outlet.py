@@ -145,7 +145,7 @@ class Outlet:
         count = take_completions(self._arena, self.words, self._rows)
         if self.words[frames.RING]:
             self._bell.ring()
-        rows = self._rows[: count * frames.COMPLETION_WORDS].reshape(count, -1).tolist()
+        rows = self._rows.reshape(-1, frames.COMPLETION_WORDS)[:count].tolist()
         return [
             Outcome(
                 self._waiting.pop(row[frames.OUT_SEQ]),
