@@ -69,6 +69,9 @@ class Stored:
     position: int
     end: int
     body: bytes
+    origin: int = -1  # position of the record that the broker made it of; -1: it was sent
+    attempt: int = 0  # reconsumeTimes
+    real_topic: str = ""  # of a parked record
 
 
 @dataclass(slots=True)
@@ -200,7 +203,7 @@ class Model:
         """
         self.expired = [record for record in self.expired if record.position < low]
         self.log = self.expired + read_log(storage, appended, low)
-        found = {(record.producer, record.seq): record for record in self.log}
+        found = {(record.producer, record.seq): record for record in self._sent()}
         self._check_identity(found)
         self._check_order()
         for producer, sender in self.senders.items():
@@ -209,9 +212,13 @@ class Model:
             self._check_batches(producer, sender, found, after)
         self._check_consumed(after)
 
+    def _sent(self) -> list[Stored]:
+        """Records that producers sent; the others are the broker's copies."""
+        return [record for record in self.log if record.origin < 0]
+
     def _check_identity(self, found: dict[tuple[str, int], Stored]) -> None:
         seen: set[tuple[str, int]] = set()
-        for record in self.log:
+        for record in self._sent():
             name = (record.producer, record.seq)
             require(
                 name not in seen, "P6", f"{name} is in the log twice, again at {record.position}"
@@ -235,6 +242,8 @@ class Model:
             dense = record.offset == expected[name]
             require(dense, "P5", f"{name} goes on with {record.offset}, not {expected[name]}")
             expected[name] += 1
+            if record.origin >= 0:
+                continue
             rises = record.seq > last_seq[record.producer]
             require(
                 rises, "P5", f"{record.producer}: {record.seq} behind {last_seq[record.producer]}"
@@ -347,7 +356,8 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
             rest = segment.view[position + layout.FILLER.size - segment.base :]
             require(not rest.any(), "P13", f"bytes behind the filler at {position}")
         elif isinstance(item, Record):
-            uniq = item.property_map()["UNIQ_KEY"]
+            properties = item.property_map()
+            uniq = properties["UNIQ_KEY"]
             found.append(
                 Stored(
                     uniq[:20].lower(),
@@ -358,6 +368,9 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
                     position,
                     position + item.total_size,
                     item.body,
+                    max(-1, -1 - item.prepared_transaction_offset),
+                    item.reconsume_times,
+                    properties.get("REAL_TOPIC", ""),
                 )
             )
             if item.physical_offset != position:
