@@ -4,7 +4,7 @@ VENV = .venv/bin
 RUN = JAVA_HOME="$$($(VENV)/python scripts/java.py)" PYSPARK_PYTHON="$(CURDIR)/$(VENV)/python" $(VENV)/python
 KERNELS = $(wildcard shm/*.py shm/kernels/*.py)
 
-.PHONY: setup demo test bench check interop soak layout clean
+.PHONY: setup demo test bench check interop soak day layout clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/warm  ## everything a bare machine lacks: .venv, packages, Java, compiled kernels
@@ -13,7 +13,7 @@ demo: setup  ## the main way with real data: producers, log, consumers, Spark, c
 	@$(RUN) scripts/demo.py
 
 test: setup check  ## static checks, then the whole suite
-	@$(RUN) -m pytest
+	@$(RUN) scripts/suite.py
 
 check: .venv/ready  ## ruff, import contracts, mypy --strict
 	@$(VENV)/python scripts/check.py
@@ -26,6 +26,9 @@ interop: setup  ## a real RocketMQ takes over a store of ours and goes on
 
 soak: setup  ## the long counts of docs/faults.md again and again with fresh seeds; ROUNDS=n ONLY=sim,kills
 	@$(RUN) scripts/soak.py
+
+day: setup  ## an operator's day with real commands, each checked; WRITE=docs/operators-day.md keeps the transcript
+	@$(RUN) scripts/operators_day.py $(if $(WRITE),--write "$(WRITE)")
 
 layout: .venv/ready  ## write docs/layout.md from shm/layout.py
 	@$(VENV)/python -m scripts.layout_doc

@@ -10,6 +10,7 @@ ahead of the copied log, and each topic that the ledger knows is there.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -23,6 +24,7 @@ from brokerd import config, lock
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.commitlog import DIRECTORY, segment_name
 from brokerd.epoch import STORE_FILE, settle_sizes
+from brokerd.synctree import rename_durably
 from clients.home import read_board_file, store_of
 from shm import layout
 from shm.board import attach_board
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config"
 _PIECE_BYTES: Final = 64 << 20
+_BUFFER_BYTES: Final = 1 << 20
+#: What copy_file_range says of files that it cannot copy, on different disks above all.
+_NOT_INSIDE_THE_KERNEL: Final = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 #: The flusher makes all durable at its interval, a minute at most; then the disk hangs.
 _DURABLE_S: Final = 90.0
 _PAUSE_S: Final = 0.01
@@ -87,9 +92,7 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
             os.close(descriptor)
     if (home / config.FILE_NAME).exists():
         shutil.copyfile(home / config.FILE_NAME, partial / config.FILE_NAME)
-    _sync_tree(partial)
-    partial.rename(destination)
-    _sync_directory(destination.parent)
+    rename_durably(partial, destination)
     low, durable, segments = copied
     return Copied(str(destination), low, durable, segments, run.bytes)
 
@@ -200,9 +203,7 @@ class _Run:
                 done = 0
                 while done < count:
                     piece = min(_PIECE_BYTES, count - done)
-                    moved = os.copy_file_range(
-                        source.descriptor, target.descriptor, piece, done, done
-                    )
+                    moved = _move(source.descriptor, target.descriptor, piece, done)
                     if moved == 0:
                         raise Incompatible(f"{name} is shorter than {count} bytes", path=name)
                     done += moved
@@ -225,6 +226,19 @@ class _Run:
         self.bytes += len(data)
 
 
+def _move(source: int, target: int, count: int, at: int) -> int:
+    """Copy up to `count` bytes of a file to the same place of another; how many it was.
+
+    Inside the kernel where it can, which between two disks of different kinds it does not.
+    """
+    try:
+        return os.copy_file_range(source, target, count, at, at)
+    except OSError as error:
+        if error.errno not in _NOT_INSIDE_THE_KERNEL:
+            raise
+    return os.pwrite(target, os.pread(source, min(count, _BUFFER_BYTES), at), at)
+
+
 def _durable_now(board: Board) -> int:
     """A durable position at or above all that is appended now. Raises Timeout, StoreFailed."""
     wanted = board.word(layout.BOARD_APPENDED)
@@ -236,22 +250,3 @@ def _durable_now(board: Board) -> int:
             raise Timeout(f"the log was not durable up to {wanted} after {_DURABLE_S:.0f} s")
         time.sleep(_PAUSE_S)
     return durable
-
-
-def _sync_tree(root: Path) -> None:
-    for folder, _folders, files in os.walk(root):
-        for name in files:
-            descriptor = os.open(Path(folder) / name, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        _sync_directory(Path(folder))
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

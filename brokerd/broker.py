@@ -28,6 +28,7 @@ from shm.codes import BrokerState
 from shm.identity import require_siblings
 from shm.storage import PosixStorage
 from workers.agent import Bells
+from workers.ledger import is_closed
 
 #: Called with (done, total, what) while something takes long.
 Progress = Callable[[int, int, str], None]
@@ -89,6 +90,7 @@ class Broker:
                 board.word(layout.BOARD_STORE_MS),
                 board.word(layout.BOARD_DISPATCHED),
                 clean=True,
+                ledger_open=not is_closed(self.env.storage, board.epoch),
             )
         finally:
             checkpoint.close()

@@ -22,6 +22,7 @@ class Checkpoint:
     store_ms: int = 0
     dispatched: int = 0
     clean: bool = False
+    ledger_open: bool = False
 
 
 def read_checkpoint(storage: Storage) -> Checkpoint | None:
@@ -42,6 +43,7 @@ def read_checkpoint(storage: Storage) -> Checkpoint | None:
                 Checkpoint(
                     row["serial"], row["boot_id"], row["epoch"], row["durable"],
                     row["store_ms"], row["dispatched"], bool(row["clean"]),
+                    bool(row["ledger_open"]),
                 )
             )  # fmt: skip
     return max(found, key=lambda slot: slot.serial, default=None)
@@ -75,6 +77,7 @@ class CheckpointFile:
         *,
         clean: bool = False,
         sync: bool = False,
+        ledger_open: bool = False,
     ) -> None:
         """Write the next slot; it is synced at a clean stop, and with `sync`."""
         self._serial += 1
@@ -87,6 +90,7 @@ class CheckpointFile:
             store_ms=store_ms,
             dispatched=dispatched,
             clean=int(clean),
+            ledger_open=int(ledger_open),
         )[:-4]
         slot = body + zlib.crc32(body).to_bytes(4, "big")
         self._file.write_at(slot, self._serial % 2 * layout.GANTRY_CHECKPOINT_SLOT_BYTES)

@@ -92,6 +92,7 @@ class Metadata:
             (layout.BOARD_SETTLED, found.settled),
             (layout.BOARD_DURABLE, found.durable),
             (layout.BOARD_DISPATCHED, found.dispatched),
+            (layout.BOARD_INDEXED, -1),
             (layout.BOARD_STORE_MS, found.store_ms),
             (layout.BOARD_LOW, found.low),
         ):

@@ -28,6 +28,7 @@ POSITIONS: Final = {
     "settled": layout.BOARD_SETTLED,
     "durable": layout.BOARD_DURABLE,
     "dispatched": layout.BOARD_DISPATCHED,
+    "indexed": layout.BOARD_INDEXED,
 }
 _AGENT_COUNTERS: Final = {
     "heartbeat": ("heartbeats", "Duty cycles; one that stands still is an agent that hangs."),
@@ -84,7 +85,8 @@ class BoardCollector(Collector):
             "gantrymq_log_position_bytes", "Positions in the log.", labels=["position"]
         )
         for name, offset in POSITIONS.items():
-            place.add_metric([name], board.word(offset))
+            if (position := board.word(offset)) >= 0:  # -1: no index is kept
+                place.add_metric([name], position)
         yield place
         yield GaugeMetricFamily(
             "gantrymq_log_segments", "Segments of the log.", value=board.segments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
@@ -14,6 +14,9 @@ from shm.codes import BrokerState, Role
 
 if TYPE_CHECKING:
     from shm.board import Board
+
+#: An idle agent beats once a second.
+_BEAT_S: Final = 1.5
 
 
 @dataclass(slots=True)
@@ -58,6 +61,7 @@ class Sample:
     appended: int
     durable: int
     dispatched: int
+    indexed: int
     topics: dict[str, TopicCount] = field(default_factory=dict)
     groups: dict[tuple[str, str], GroupCount] = field(default_factory=dict)
     agents: dict[str, AgentCount] = field(default_factory=dict)
@@ -72,6 +76,7 @@ def take(board: Board, offsets: Offsets, time_s: float) -> Sample:
         board.word(layout.BOARD_APPENDED),
         board.word(layout.BOARD_DURABLE),
         board.word(layout.BOARD_DISPATCHED),
+        board.word(layout.BOARD_INDEXED),
     )
     for topic in board.topics():
         if topic.perm and not topic.system:
@@ -114,7 +119,10 @@ def _agent(slot: Mapping[str, int]) -> AgentCount:
 
 
 def rates(before: Sample, now: Sample) -> dict[str, Any]:
-    """What `top` shows: plain values; rates are per second, `cpu` in percent of one processor."""
+    """What `top` shows: plain values; rates are per second, `cpu` in percent of one processor.
+
+    `beats` is None where the interval is too short to tell.
+    """
     seconds = max(now.time_s - before.time_s, 1e-9)
 
     def rate(new: int, old: int) -> float:
@@ -134,7 +142,8 @@ def rates(before: Sample, now: Sample) -> dict[str, Any]:
     for name, agent in now.agents.items():
         was = before.agents.get(name, agent)
         row = {"agent": name, "pid": agent.pid, "restarts": agent.restarts}
-        row |= {"beats": agent.heartbeat != was.heartbeat or name == "supervisor"}
+        beats = agent.heartbeat != was.heartbeat or name == "supervisor"
+        row |= {"beats": beats if beats or seconds >= _BEAT_S else None}
         row |= {"work_per_s": rate(agent.work, was.work)}
         row |= {"bytes_per_s": rate(agent.bytes, was.bytes), "rss_bytes": agent.memory}
         cpu = 100 * max(0.0, agent.cpu_s - was.cpu_s) / seconds if agent.pid == was.pid else 0.0
@@ -148,6 +157,7 @@ def rates(before: Sample, now: Sample) -> dict[str, Any]:
             "appended_per_s": rate(now.appended, before.appended),
             "durable_lag_bytes": now.appended - now.durable,
             "dispatch_lag_bytes": now.appended - now.dispatched,
+            "index_lag_bytes": None if now.indexed < 0 else now.appended - now.indexed,
         },
         "topics": topics,
         "groups": groups,

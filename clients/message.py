@@ -10,7 +10,7 @@ import msgspec
 
 from shm import limits
 from shm.errors import MessageIllegal
-from shm.properties import encode_properties
+from shm.properties import LOST_TAG, encode_properties
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -162,6 +162,8 @@ def tag_block(tag: str | None) -> bytes:
         raise MessageIllegal(
             f"tag {tag!r} could never match a subscription: no blanks around it, no ||", tag=tag
         )
+    if tag == LOST_TAG:
+        raise MessageIllegal(f"tag {tag} marks messages that were lost: choose another", tag=tag)
     _check_text("tag", tag)
     return encode_properties({"TAGS": tag})
 

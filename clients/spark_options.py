@@ -53,6 +53,7 @@ _KNOWN: Final = {
         "includeSystem",
         "includeActive",
         "badRecords",
+        "includeLost",
     )
 }
 
@@ -74,6 +75,7 @@ class ReadOptions:
     include_system: bool = False
     include_active: bool = False
     report_bad_records: bool = False
+    include_lost: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -95,6 +97,7 @@ class ReadOptions:
             include_system=_flag(given, "includesystem"),
             include_active=_flag(given, "includeactive"),
             report_bad_records=_choice(given, "badrecords", ("fail", "report")) == "report",
+            include_lost=_flag(given, "includelost"),
         )
 
     def wants(self, topic: str) -> bool:

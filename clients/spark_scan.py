@@ -23,6 +23,7 @@ from shm.record_columns import (
     RecordColumns,
     check_bodies,
     check_trailers,
+    find_lost,
     number_topics,
     read_records,
 )
@@ -333,6 +334,9 @@ def _selected(rows: Rows, options: ReadOptions) -> Rows:
         keep &= rows.records.store_timestamp >= options.start_ms
     if options.end_ms is not None:
         keep &= rows.records.store_timestamp < options.end_ms
+    if not options.include_lost:
+        places, sizes = rows.records.properties_at, rows.records.properties_bytes
+        keep[find_lost(rows.view, places, sizes * rows.crc_ok)] = False
     if keep.all():
         return rows
     numbers = rows.topic_numbers[keep]

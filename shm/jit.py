@@ -24,7 +24,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -328,7 +328,11 @@ def _read_code() -> bytes | None:
     except OSError:
         return None
     digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    return code if code and hashlib.sha256(code).digest() == digest else None
+    if not code or hashlib.sha256(code).digest() != digest:
+        return None
+    with suppress(OSError):  # another user's
+        os.utime(cache_directory())  # what is in use is not pruned as old
+    return code
 
 
 def _make_code(progress: Progress | None) -> bytes:
@@ -388,10 +392,10 @@ def _locked() -> Iterator[None]:
 
 
 def _prune() -> None:
-    """Keep the last few versions only, and those that may just be made by somebody else."""
+    """Keep the versions used last only, and those that may just be made by somebody else."""
     now = (cache_directory() / _LIBRARY).stat().st_mtime
     folders = [path for path in cache_directory().parent.iterdir() if path.is_dir()]
-    made = sorted(((path.stat().st_mtime, path) for path in folders), reverse=True)
-    for time, path in made[_CACHES_KEPT:]:
+    used = sorted(((path.stat().st_mtime, path) for path in folders), reverse=True)
+    for time, path in used[_CACHES_KEPT:]:
         if path != cache_directory() and time < now - _PRUNED_AFTER_S:
             shutil.rmtree(path, ignore_errors=True)

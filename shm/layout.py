@@ -295,7 +295,14 @@ BOARD: Final = Struct(
         Field("disk_full", "u4", "1: usage is above the warning level, sends fail", "retention"),
         Field("disk_used", "u4", "percent of the disk in use, as last seen", "retention"),
         Field("pad7", 112, "zero"),
-        Field("reserved", 1024, "zero"),
+        Field(
+            "indexed",
+            "i8",
+            "log positions below have their index entries; -1: no index is kept; goes back when the"
+            " reader is replaced",
+            "indexer",
+        ),
+        Field("reserved", 1016, "zero"),
     ),
 )
 BOARD_BYTES: Final = BOARD.size
@@ -314,6 +321,7 @@ BOARD_FLUSHER_ARMED: Final = BOARD.offset("flusher_armed")
 BOARD_DISPATCHED: Final = BOARD.offset("dispatched")
 BOARD_READER_ARMED: Final = BOARD.offset("reader_armed")
 BOARD_LOW: Final = BOARD.offset("low")
+BOARD_INDEXED: Final = BOARD.offset("indexed")
 BOARD_DISK_FULL: Final = BOARD.offset("disk_full")
 BOARD_DISK_USED: Final = BOARD.offset("disk_used")
 BOARD_MAGIC: Final = 0x6761_6E74_7279_4231  # "gantryB1"
@@ -548,7 +556,8 @@ GANTRY_CHECKPOINT: Final = Struct(
         Field("store_ms", "i8", "storeTimestamp of the last durable record"),
         Field("dispatched", "i8", "log positions below have their units"),
         Field("clean", "u4", "1: written by a clean stop"),
-        Field("reserved", 56, "zero"),
+        Field("ledger_open", "u4", "1: ... that had no room for the ledger's last entries"),
+        Field("reserved", 52, "zero"),
         Field("crc", "u4", "CRC-32 of the bytes before"),
     ),
     order=">",

@@ -137,12 +137,17 @@ class StoreReader:
             file.close()
 
 
+def is_position(text: str) -> bool:
+    """Whether it is a log position: fewer digits than an id has."""
+    return text.isdecimal() and len(text) <= len(str(1 << 63))
+
+
 def position_of(text: str) -> int:
     """A log position: a number, or an offset message id (SF-31, SF-33).
 
     Raises Rejected. A number has fewer digits than an id.
     """
-    if text.isdecimal() and len(text) <= len(str(1 << 63)):
+    if is_position(text):
         return int(text)
     try:
         return parse_offset_message_id(text)[1]

@@ -41,7 +41,7 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 
 
 class Indexer:
-    """Agent; only writer of `index/`, `gantry/index.json` and one word of `checkpoint`."""
+    """Agent; only writer of `index/`, `gantry/index.json`, one word of `checkpoint`, `indexed`."""
 
     name = "indexer"
 
@@ -177,6 +177,7 @@ class Indexer:
             self._set_header(full[-1][1] if full else Header(count=self._shape.entries))
         self._full = full
         self._position = note.position
+        self._board.set_word(layout.BOARD_INDEXED, note.position)
         self._form[kernels.KEY] = note.key
         self._note = self._sure = note
 
@@ -313,6 +314,7 @@ class Indexer:
 
     def _note_state(self) -> None:
         """All is written: it becomes sure if nothing waits to. Within a record nothing is."""
+        self._board.set_word(layout.BOARD_INDEXED, self._position)
         waits = self._note_wanted and self._sure.position > self._note.position
         if self._position != self._sure.position and self._form[kernels.KEY] == 0 and not waits:
             self._sure = Note(self._position, 0, self._files())

@@ -399,6 +399,13 @@ def _entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
 _KINDS: Final = frozenset(Kind)
 
 
+def is_closed(storage: Storage, epoch: int) -> bool:
+    """Whether the file ends with the entry of a life's clean stop (`Ledger.end`)."""
+    data = read_file(storage, NAME) if storage.exists(NAME) else b""
+    rows = [row for row, _name, _end in _entries(data[-layout.LEDGER.size :])]
+    return [(row["kind"], row["value"]) for row in rows] == [(Kind.CLOSED, epoch)]
+
+
 def open_ledger(storage: Storage, epoch: int) -> Ledger:
     """Open a store's ledger for a life of the broker. Raises OSError."""
     ledger = Ledger(storage)

@@ -20,6 +20,7 @@ from brokerd.epoch import settle_sizes
 from brokerd.salvage.copying import copy_config, copy_range, copy_timer, write_own_files
 from brokerd.salvage.losses import Claim, Losses, claims_of_units
 from brokerd.salvage.plan import Part, fill, marker, place_unclaimed, split
+from brokerd.synctree import rename_durably
 from brokerd.verify import Report, batch_topics_of, find_scope, sizes_of, with_ranges
 from brokerd.verify.log import LogCheck, SegmentRecords
 from shm import jit, layout
@@ -116,7 +117,7 @@ def salvage(
     try:
         done = _Salvage(source, PosixStorage(str(partial)), old, settings, progress).run()
         done.target = str(new)
-        partial.rename(new)
+        rename_durably(partial, new)
         return done
     except BaseException:
         shutil.rmtree(partial)

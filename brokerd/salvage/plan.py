@@ -15,10 +15,10 @@ from typing import Final
 from brokerd.producers import BORN_HOST
 from brokerd.salvage.losses import ENDLESS, Claim, Losses, QueueKey
 from shm import layout
-from shm.properties import SCHEDULE_TOPIC
+from shm.properties import LOST_TAG, SCHEDULE_TOPIC
 from shm.record import Record, encode_filler, encode_record
 
-TAG: Final = "GANTRY_LOST"
+TAG: Final = LOST_TAG
 #: Topic of what no queue has.
 TOPIC: Final = "gantry_lost"
 _MARK: Final = f"TAGS\x01{TAG}\x02".encode()

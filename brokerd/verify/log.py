@@ -18,7 +18,7 @@ from shm.codes import Stop
 from shm.kernels import scan
 from shm.kernels.units import rows_of_topic
 from shm.record import OWN, RECOVERY, Filler, Invalid, parse_record
-from shm.record_columns import number_names
+from shm.record_columns import find_lost, number_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,6 +66,12 @@ class SegmentRecords:
             times = records.rows[:, scan.STORE_MS]
             self.times += [int(times[0]), int(times[-1])]
             self.end = end
+
+
+def _count_lost(piece: Piece) -> int:
+    """Records of a piece that only stand for lost ones."""
+    places = piece.rows[:, scan.PROPERTIES_AT], piece.rows[:, scan.PROPERTIES_SIZE]
+    return len(find_lost(piece.view, *places))
 
 
 class LogCheck:
@@ -207,6 +213,7 @@ class LogCheck:
                     behind = int(piece.base + piece.rows[-1, scan.AT] + piece.rows[-1, scan.SIZE])
                     self._check_times(piece, part.ours)
                     self._report.records += len(piece.rows)
+                    self._report.lost += _count_lost(piece)
                     take(records)
                     segment.take(records, behind)
                 stop, at = piece.stop, behind if piece.stop == Stop.FILLER else piece.next

@@ -42,6 +42,7 @@ class Report:
     judged_to: int = 0
     segments: int = 0
     records: int = 0
+    lost: int = 0  # of these, what only stands for lost ones (ADR 0014)
     queues: int = 0
     units: int = 0
     sidecars: int = 0
@@ -69,8 +70,9 @@ class Report:
         if self.more:
             lines.append(f"... and {self.more} more")
         owner = "" if self.ours else ", written by another broker"
+        lost = f" ({self.lost} stand for lost ones)" if self.lost else ""
         lines.append(
-            f"{self.store} ({self.state}{owner}): {self.records} records in"
+            f"{self.store} ({self.state}{owner}): {self.records} records{lost} in"
             f" {self.segments} segments from {self.log_start} to {self.log_end},"
             f" {self.units} units in {self.queues} queues, {self.index_entries} entries in"
             f" {self.index_files} index files, {self.sidecars} sidecars:"

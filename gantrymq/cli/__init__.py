@@ -16,11 +16,10 @@ def main() -> None:
 
             if call := plain(sys.argv[3:]):
                 sys.exit(call())
-        if sys.argv[1:2] == ["status"]:
-            from gantrymq.cli.board import plain as plain_status
+        from gantrymq.cli.quick import plain as looks
 
-            if call := plain_status(sys.argv[2:]):
-                sys.exit(call())
+        if call := looks(sys.argv[1:]):
+            sys.exit(call())
         from gantrymq.cli.app import app
 
         app()

@@ -53,12 +53,22 @@ app.command("ingest")(ingest.ingest)
 app.command("bench", help=bench.HELP)(bench.bench)
 
 
+def _print_version(wished: bool) -> None:
+    """Before a command is looked for: `gantrymq --version` has none."""
+    if wished:
+        from importlib.metadata import version
+
+        sys.stdout.write(version("gantrymq") + "\n")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
 ) -> None:
-    if version:
-        from importlib.metadata import version as version_of
-
-        sys.stdout.write(version_of("gantrymq") + "\n")
-        raise typer.Exit
+    del version

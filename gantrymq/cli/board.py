@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from shm.codes import BrokerState, ExitCode, Role
 from shm.errors import BrokerGone
 
 
-def show(home: Path | None, *, as_json: bool) -> int:
+def show(*, home: Path | None, as_json: bool) -> int:
     """Print what `status` shows; returns the exit code."""
     where = home_of(home)
     board = running_board(where)
@@ -32,15 +30,6 @@ def show(home: Path | None, *, as_json: bool) -> int:
     if state == BrokerState.FAILED:
         return ExitCode.STORE
     return ExitCode.OK if state == BrokerState.READY else ExitCode.NO_BROKER
-
-
-def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
-    """What `status` with these arguments does; None if the parser of options has to look."""
-    left = [item for item in arguments if item != "--json"]
-    named = left[:1] == ["--home"] and len(left) == 2 and not left[1].startswith("-")
-    if (left and not named) or len(arguments) > len(left) + 1:
-        return None
-    return partial(show, Path(left[1]) if left else None, as_json=len(arguments) > len(left))
 
 
 def running_board(home: Path) -> Board:
@@ -62,6 +51,7 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
     appended = board.word(layout.BOARD_APPENDED)
     durable = board.word(layout.BOARD_DURABLE)
     dispatched = board.word(layout.BOARD_DISPATCHED)
+    indexed = board.word(layout.BOARD_INDEXED)
     return {
         "home": str(home),
         "state": BrokerState(board.half(layout.BOARD_STATE)).name.lower(),
@@ -77,9 +67,11 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
             "settled": board.word(layout.BOARD_SETTLED),
             "durable": durable,
             "dispatched": dispatched,
+            "indexed": None if indexed < 0 else indexed,
             "low": board.word(layout.BOARD_LOW),
             "durable_lag_bytes": appended - durable,
             "dispatch_lag_bytes": appended - dispatched,
+            "index_lag_bytes": None if indexed < 0 else appended - indexed,
         },
         "processes": [_process(board, role) for role in Role if board.process(role)["started_ms"]],
         "groups": _groups(board, home),
@@ -129,13 +121,14 @@ def _process(board: Board, role: Role) -> dict[str, object]:
 
 def _print(shown: dict[str, Any]) -> None:
     log = shown["log"]
+    index = "no index" if log["indexed"] is None else f"index {log['index_lag_bytes']} behind"
     sys.stdout.write(
         f"broker at {shown['home']}: {shown['state']}, up {shown['uptime_s']} s,"
         f" epoch {shown['epoch']}\n"
         f"{shown['sessions']} sessions, {shown['topics']} topics\n"
         f"log: appended {log['appended']}, durable {log['durable']} "
         f"({log['durable_lag_bytes']} behind), dispatched {log['dispatched']} "
-        f"({log['dispatch_lag_bytes']} behind), low {log['low']}\n\n"
+        f"({log['dispatch_lag_bytes']} behind), {index}, low {log['low']}\n\n"
     )
     hidden = ("started_ms", "heartbeats", "busy_cycles")
     processes = [

@@ -19,6 +19,6 @@ Exit codes: 0 the broker is ready; 69 there is none, or it is not ready; 70 its 
 
 def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show the board."""
-    code = show(home, as_json=as_json)
+    code = show(home=home, as_json=as_json)
     if code != ExitCode.OK:
         raise typer.Exit(code)

@@ -13,7 +13,7 @@ from clients.home import store_of
 from gantrymq.cli.board import running_board
 from gantrymq.cli.completion import topic_names
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
-from gantrymq.cli.topic import find_topic
+from gantrymq.cli.topic_show import find_topic
 from shm.errors import BrokerGone, Rejected
 
 if TYPE_CHECKING:

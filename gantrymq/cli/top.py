@@ -85,11 +85,13 @@ def _page(home: Path, shown: dict[str, Any]) -> RenderableType:
     from rich.console import Group
 
     log = shown["log"]
+    lag = log["index_lag_bytes"]
+    index = "no index" if lag is None else f"{_scaled(lag)}B not indexed"
     head = (
         f"broker at {home}: {shown['state']}, {shown['sessions']} sessions; log"
         f" {_scaled(log['appended'])}B, +{_scaled(log['appended_per_s'])}B/s,"
         f" {_scaled(log['durable_lag_bytes'])}B not durable,"
-        f" {_scaled(log['dispatch_lag_bytes'])}B not dispatched"
+        f" {_scaled(log['dispatch_lag_bytes'])}B not dispatched, {index}"
     )
     topics = sorted(shown["topics"], key=lambda row: -row["sent_per_s"])
     groups = sorted(shown["groups"], key=lambda row: -row["lag"])
@@ -119,6 +121,8 @@ def _table(title: str, rows: list[dict[str, Any]]) -> tuple[RenderableType, ...]
 
 
 def _cell(value: object) -> str:
+    if value is None:
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "NO"
     if isinstance(value, int | float):

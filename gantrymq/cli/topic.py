@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gantrymq.cli.board import running_board
 from gantrymq.cli.completion import topic_names
-from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json, print_rows
-from shm.board import Board, TopicSlot
+from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
+from gantrymq.cli.topic_show import show_topic, show_topics
 from shm.codes import Level
-from shm.errors import TopicNotFound
 
 app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
 NameArgument = Annotated[
@@ -67,10 +65,7 @@ def list_topics(
     as_json: JsonOption = False,
 ) -> None:
     """List topics with their messages."""
-    board = running_board(home_of(home))
-    shown = [topic for topic in board.topics() if topic.perm and (system or not topic.system)]
-    rows = [_row(board, topic) for topic in sorted(shown, key=lambda topic: topic.name)]
-    print_rows(rows, as_json=as_json)
+    show_topics(home=home, system=system, as_json=as_json)
 
 
 @app.command(
@@ -83,20 +78,7 @@ Exit codes: 0 done; 2 no such topic; 69 no broker.
 )
 def describe(name: NameArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Show a topic's queues and their offsets."""
-    board = running_board(home_of(home))
-    topic = find_topic(board, name)
-    queues = []
-    for queue_id in range(topic.queue_count):
-        slot = board.queue(topic.queue_base + queue_id)
-        row = {"queue": queue_id, "min_offset": slot["min_offset"]}
-        row |= {"max_offset": slot["max_offset"], "next_offset": slot["next_offset"]}
-        queues.append(row)
-    if as_json:
-        print_json(_row(board, topic) | {"queue_offsets": queues})
-    else:
-        print_rows([_row(board, topic)], as_json=False)
-        sys.stdout.write("\n")
-        print_rows(queues, as_json=False)
+    show_topic(name, home=home, as_json=as_json)
 
 
 @app.command(
@@ -118,23 +100,3 @@ def delete(name: NameArgument, home: HomeOption = None, as_json: JsonOption = Fa
         print_json({"topic": name, "deleted": True})
     else:
         sys.stdout.write(f"topic {name} is deleted\n")
-
-
-def find_topic(board: Board, name: str) -> TopicSlot:
-    """A topic that is there. Raises TopicNotFound."""
-    for topic in board.topics():
-        if topic.name == name and topic.perm:
-            return topic
-    raise TopicNotFound(f"there is no topic {name}: `gantrymq topic list` shows all", topic=name)
-
-
-def _row(board: Board, topic: TopicSlot) -> dict[str, object]:
-    first, count = topic.queue_base, topic.queue_count
-    slots = [board.queue(queue) for queue in range(first, first + count)]
-    return {
-        "topic": topic.name,
-        "queues": count,
-        "durability": Level(topic.level).name.lower(),
-        "messages": sum(slot["max_offset"] - slot["min_offset"] for slot in slots),
-        "system": bool(topic.system),
-    }

@@ -29,6 +29,7 @@ from shm.layout import (
     SYS_BORN_V6,
     SYS_STORE_V6,
 )
+from shm.properties import LOST_TAG, java_hash
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,6 +91,11 @@ _CHECKS_OWN = scan.CHECK_PLACE | scan.CHECK_TRAILER
 #: Another broker may have copied a trailer that was true of another record.
 _CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
 _TAGS_WORD = int.from_bytes(b"TAGS", "little")
+#: Tag code of a unit, and the two words, 3 bytes on each other, of the 11 bytes of the tag.
+_LOST_CODE = java_hash(LOST_TAG)
+_LOST_HEAD = int.from_bytes(LOST_TAG.encode()[:8], "little")
+_LOST_TAIL = int.from_bytes(LOST_TAG.encode()[3:], "little")
+_LOST_BYTES = len(LOST_TAG)
 
 
 @kernel()
@@ -131,28 +137,70 @@ def _equal(memory: Bytes, at: int, other: Bytes, other_at: int, count: int) -> i
 
 
 @kernel()
-def _tag_wanted(log: Bytes, row: Words, tags: Words, tag_bytes: Bytes, count: int) -> int:
-    """1 if the record's TAGS is exactly one of the tags (FL-4); the last TAGS counts (SF-28)."""
+def _find_tag(log: Bytes, row: Words) -> int:
+    """Where the record's TAGS begins, -1 without one; the last one counts (SF-28)."""
     at = row[scan.PROPERTIES_AT]
     end = at + row[scan.PROPERTIES_SIZE]
     found = -1
-    size = 0
     while at < end:
         stop = at
         while stop < end and log[stop] != 2:
             stop += 1
         if stop - at > 5 and machine.load32(log, at) == _TAGS_WORD and log[at + 4] == 1:
             found = at + 5
-            size = stop - found
         at = stop + 1
+    return found
+
+
+@kernel()
+def _tag_bytes(log: Bytes, row: Words, found: int) -> int:
+    """How long the tag is that begins there."""
+    end = row[scan.PROPERTIES_AT] + row[scan.PROPERTIES_SIZE]
+    stop = found
+    while stop < end and log[stop] != 2:
+        stop += 1
+    return stop - found
+
+
+@kernel()
+def _is_lost(log: Bytes, row: Words) -> int:
+    """1 if the record only stands for one that was lost (ADR 0014)."""
+    found = _find_tag(log, row)
+    if found < 0 or _tag_bytes(log, row, found) != _LOST_BYTES:
+        return 0
+    same = (
+        machine.load64(log, found) == _LOST_HEAD
+        and machine.load64(log, found + _LOST_BYTES - 8) == _LOST_TAIL
+    )
+    return 1 if same else 0
+
+
+@kernel()
+def _tag_wanted(log: Bytes, row: Words, tags: Words, tag_bytes: Bytes, count: int) -> int:
+    """1 if the record's TAGS is exactly one of the tags (FL-4)."""
+    found = _find_tag(log, row)
     if found < 0:
         return 0
+    size = _tag_bytes(log, row, found)
     for index in range(count):
         place = tags[index * TAG_WORDS + TAG_AT]
         if tags[index * TAG_WORDS + TAG_END] - place == size:
             if _equal(log, found, tag_bytes, place, size):
                 return 1
     return 0
+
+
+@kernel()
+def _is_wanted(
+    units: Bytes, at: int, log: Bytes, form: Words, row: Words, tags: Words, tag_count: int,
+    tag_bytes: Bytes,
+) -> int:  # fmt: skip
+    """1 if the subscription takes this record; `*` takes all but what stands for lost ones."""
+    if form[FILTER]:
+        return _tag_wanted(log, row, tags, tag_bytes, tag_count)
+    if machine.load_be64(units, at + CQ_TAGS) != _LOST_CODE:
+        return 1
+    return 0 if _is_lost(log, row) else 1
 
 
 @kernel()
@@ -329,6 +377,4 @@ def _fetch_one(
         return INVALID
     if row[scan.SIZE] != size or row[scan.QUEUE_OFFSET] != form[OFFSET]:
         return INVALID
-    if form[FILTER] and not _tag_wanted(log, row, tags, tag_bytes, tag_count):
-        return DONE
-    return LIMIT
+    return LIMIT if _is_wanted(units, at, log, form, row, tags, tag_count, tag_bytes) else DONE

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import islice
 
 import pytest
 
+from brokerd.indexreader import IndexReader
+from shm.errors import Rejected
 from tests.support import cq_oracle, index_oracle
 from tests.support.golden import CLEAN_SETS, CRASH_SETS, GoldenStore, dump_lines
 from tests.support.indexing import Indexing, index_bytes, settings_of, storage_of
+from workers.indexnote import Shape
 
 Golden = Callable[[str], GoldenStore]
 
@@ -70,6 +74,22 @@ def test_files_of_another_broker_are_made_again(own_copy: Golden, name: str) -> 
     (store.store / "index" / min(names)).write_bytes(theirs[0][:40].ljust(len(theirs[0]), b"x"))
     assert rebuilt(store) == theirs
     assert names.isdisjoint(path.name for path in (store.store / "index").iterdir())
+
+
+@pytest.mark.parametrize("name", CLEAN_SETS)
+def test_the_reader_finds_what_rocketmq_finds(golden: Golden, name: str) -> None:
+    """SF-82: every key that RocketMQ was asked for, its 64 newest at most."""
+    store = golden(name)
+    slots, entries = (int(store.settings[name]) for name in ("maxHashSlotNum", "maxIndexNum"))
+    reader = IndexReader(storage_of(store.store), Shape(slots, entries))
+    asked = dump_lines(name, "indexQuery")
+    assert asked
+    for line in asked:
+        found = islice(reader.positions(line["topic"], line["key"]), 64)
+        assert list(found) == line["physicalOffsets"], line["key"]
+    assert list(reader.positions("NoTopic", "no key")) == []
+    with pytest.raises(Rejected, match="max_hash_slot_num"):
+        list(IndexReader(storage_of(store.store), Shape(slots + 1, entries)).positions("a", "b"))
 
 
 @pytest.mark.parametrize("name", CRASH_SETS)

@@ -76,6 +76,22 @@ def test_a_second_process_loads_what_the_first_compiled(copy: Path) -> None:
     assert os.stat(first[1]).st_mode & 0o777 == 0o700
 
 
+def test_what_is_in_use_is_not_pruned_as_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / str(number) for number in range(jit._CACHES_KEPT + 2)]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        code = b"machine code"
+        (folder / jit._LIBRARY).write_bytes(hashlib.sha256(code).digest() + code)
+        os.utime(folder, (number + 1, number + 1))
+    monkeypatch.setattr(jit, "cache_directory", lambda: folders[0])
+    assert jit._read_code()
+    monkeypatch.setattr(jit, "cache_directory", lambda: folders[-1])
+    jit._prune()
+    assert [folder.exists() for folder in folders[:4]] == [True, False, False, True]
+
+
 def test_machine_code_of_another_user_is_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

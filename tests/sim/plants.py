@@ -15,6 +15,7 @@ from brokerd.flusher import Flusher
 from brokerd.holders import GroupsHolder
 from brokerd.producers import Producers
 from brokerd.removal import Removal
+from brokerd.retention import Retention
 from shm import layout, limits
 from shm.kernels import frames
 from shm.kernels import index as kernels
@@ -209,6 +210,23 @@ def removed_unread() -> None:
     put_over(GroupsHolder, "lowest_position", lambda *_: None)
 
 
+def losses_untold() -> None:
+    """Retention takes what is unread off a full disk and tells nobody."""
+    put_over(Retention, "_tell_losses", lambda *_: None)
+
+
+def removed_undispatched() -> None:
+    """The disk rule takes segments of which queues have no units yet, or that are not durable."""
+    removable = Retention._removable
+
+    def greedy(retention: Retention) -> list[int]:
+        size = retention._board.segment_bytes
+        end = retention._board.word(layout.BOARD_APPENDED) // size * size
+        return [*removable(retention), end] if end else []
+
+    put_over(Retention, "_removable", greedy)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -227,5 +245,7 @@ PLANTS: dict[str, Callable[[], None]] = {
         keys_lost_at_a_full_file,
         removed_unannounced,
         removed_unread,
+        losses_untold,
+        removed_undispatched,
     )
 }

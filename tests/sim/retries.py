@@ -13,16 +13,23 @@ from collections.abc import Callable
 from functools import partial
 
 from shm import layout
+from shm.groupwire import SendBack
 from shm.properties import SCHEDULE_TOPIC
 from tests.sim import scenario
 from tests.sim.scenario import World
-from tests.support.model import Model, broken, require
+from tests.support.model import Model
 from tests.support.simmachine import SimMachine
 from tests.support.simpusher import (
-    DEAD, MAX_ATTEMPTS, PUSHED, RETRY, Deliveries, SimPusher,
+    DEAD,
+    MAX_ATTEMPTS,
+    PUSHED,
+    RETRY,
+    Deliveries,
+    SimPusher,
 )  # fmt: skip
 from tests.support.simulation import Simulation
-from workers.sendbacks import SendBacks
+from tests.support.storedlog import Stored, broken, read_log, require
+from workers.sendbacks import Name, SendBacks
 
 TOPICS = {PUSHED: (2, "written"), RETRY: (2, "written"), DEAD: (1, "written")}
 STEPS_MAX = 60_000
@@ -80,10 +87,8 @@ class Pushing:
         queues = range(topic.queue_base, topic.queue_base + topic.queue_count)
         return sum(board.queue(queue)["next_offset"] for queue in queues)
 
-    def read(self):  # noqa: ANN201
+    def read(self) -> list[Stored]:
         """The log as it is."""
-        from tests.support.model import read_log
-
         board = self.world.machine.board
         assert board is not None, "it runs"
         storage = self.world.machine.storage_for("oracle")
@@ -150,14 +155,14 @@ def run(seed: int, kinds: frozenset[str]) -> Pushing:
 
 def not_looked_for() -> None:
     """What may have been put before a death is put again."""
-    SendBacks._unanswered = lambda self: ()  # type: ignore[method-assign, assignment]
+    SendBacks._unanswered = lambda self: ()  # type: ignore[method-assign]
 
 
 def answered_before_put() -> None:
     """The session hears of a copy that is only planned."""
     plan = SendBacks._plan
 
-    def hasty(self, session, request, name):  # noqa: ANN001, ANN202
+    def hasty(self: SendBacks, session: int, request: SendBack, name: Name) -> None:
         plan(self, session, request, name)
         if name in self._pending:
             self._finish(self._pending[name])

@@ -18,7 +18,7 @@ from shm.codes import Role
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
 from tests.support.simclients import SimConsumer
-from tests.support.simdisk import ROOM_FOR_ALL
+from tests.support.simdisk import DISK_BYTES, ROOM_FOR_ALL
 from tests.support.simmachine import ROLES, SimMachine
 from tests.support.simproducer import SimProducer
 from tests.support.simulation import AgentActor, Simulation
@@ -27,6 +27,8 @@ from tests.support.simvandal import SimVandal
 GROUP = "g"
 TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
 STEPS_MAX = 60_000
+#: What an overfull disk has left at least: a start needs some room.
+OTHERS_LEAVE_BYTES = 32 * 1024
 
 
 @dataclass(slots=True)
@@ -219,9 +221,30 @@ def fill_the_disk_of_groups(world: World) -> None:
 def make_room(world: World) -> None:
     """The disk is no longer full."""
     world.machine.disk.allocate_max = ROOM_FOR_ALL
+    world.machine.disk.capacity = DISK_BYTES
+    for consumer in world.consumers:
+        consumer.stopped = False
     for storage in world.machine.stores.values():
         others = [fault for fault in storage.faults.faults if fault.error != errno.ENOSPC]
         storage.faults.faults = tuple(others)
+
+
+def overfill_the_disk(world: World) -> None:
+    """Others fill the disk: segments go unread, and it is told whose; above that sends fail.
+
+    Consumers die or stand still meanwhile: whoever comes later, or goes on, finds a gap.
+    """
+    disk, model = world.machine.disk, world.model
+    model.may_force = True
+    used = disk.used()
+    disk.capacity = max(used * 100 // world.dice.choice([86, 88, 91]), used + OTHERS_LEAVE_BYTES)
+    world.simulation.note(f"{used} of {disk.capacity} bytes of the disk are in use")
+    while world.consumers and world.dice.random() < 0.4:
+        world.consumers.pop().die()
+    for consumer in world.consumers:
+        consumer.stopped = True
+    for producer in world.producers:
+        producer.send_more(20)
 
 
 def let_time_pass(world: World) -> None:
@@ -246,7 +269,7 @@ def drop_a_connection(world: World) -> None:
 FAULTS: tuple[Callable[[World], None], ...] = (
     kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, cut_power, change_members,
     step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
-    drop_a_connection, fill_the_disk_of_groups, let_time_pass,
+    drop_a_connection, fill_the_disk_of_groups, let_time_pass, overfill_the_disk,
 )  # fmt: skip
 
 

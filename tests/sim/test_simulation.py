@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from tests.sim.scenario import FAULTS, overfill_the_disk
 from tests.support.tree import ROOT
 
 
@@ -32,10 +33,15 @@ def test_promises_hold_under_all_faults(seed: int) -> None:
     assert {"OK", "DUPLICATE", "DISK_FULL", "BATCH_REFUSED", "batches", "cut off"} <= reached
 
 
+#: The kinds of faults, in their order, that these seeds were found with.
+EARLIER = [fault.__name__ for fault in FAULTS if fault is not overfill_the_disk]
+
+
 @pytest.mark.parametrize("failed", [700147, 700372])
 def test_the_name_of_the_index_outlives_a_power_cut(failed: int) -> None:
     """Seeds in which `gantry/index.json` named files whose folder was not in the root's names."""
-    done = simulate("--seeds", f"{failed}:{failed + 1}")
+    faults = ",".join(EARLIER)
+    done = simulate("--seeds", f"{failed}:{failed + 1}", "--faults", faults)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -52,6 +58,14 @@ def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int) -> None:
     done = simulate("--seeds", f"{seed}:{seed + 40}", "--faults", "unleash_a_vandal")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ cut off", done.stdout), done.stdout
+
+
+def test_what_a_full_disk_takes_unread_is_told(seed: int) -> None:
+    """SF-100, P6, P10: who is too slow finds a gap of just what the log names, nothing wrong."""
+    done = simulate("--seeds", f"{seed}:{seed + 20}", "--faults", "overfill_the_disk")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d\d+ messages lost unread", done.stdout), done.stdout
+    assert re.search(r"\d+ gaps", done.stdout), done.stdout
 
 
 #: Planted bug -> seeds (from 0) within which it must be found, and the faults of these runs.
@@ -71,6 +85,8 @@ WITHIN = {
     "keys_lost_at_a_full_file": (20, "none"),
     "removed_unannounced": (20, "let_time_pass"),
     "removed_unread": (40, "let_time_pass"),
+    "losses_untold": (20, "overfill_the_disk"),
+    "removed_undispatched": (20, "overfill_the_disk"),
 }
 
 

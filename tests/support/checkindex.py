@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from shm.storage import Storage, read_file
 from tests.support import cq_oracle, index_oracle
 from tests.support.index_oracle import ENTRY, HEADER
-from tests.support.model import require
+from tests.support.storedlog import require
 
 _MAGICS = cq_oracle.RECORD_MAGICS
 

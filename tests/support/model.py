@@ -11,15 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from typing import NoReturn
 
-from shm import layout
 from shm.codes import Status
-from shm.record import OWN, Filler, Invalid, Record
-from shm.segment import open_log
-from shm.storage import Storage, read_file
-
-QueueName = tuple[str, int]
+from shm.record import Record
+from shm.storage import Storage
+from tests.support.storedlog import QueueName, Stored, broken, read_log, require
 
 ACCEPTED = (Status.OK, Status.DUPLICATE, Status.UNKNOWN_POSITION)
 
@@ -30,10 +26,6 @@ class End(Enum):
     STOP = "clean stop"
     KILL = "kill"
     POWER = "power cut"
-
-
-class BrokenPromiseError(AssertionError):
-    """The oracle's verdict; its text begins with the promise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +49,6 @@ class Receipt:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A record as found in the log."""
-
-    producer: str
-    seq: int
-    topic: str
-    queue: int
-    offset: int
-    position: int
-    end: int
-    body: bytes
-    origin: int = -1  # position of the record that the broker made it of; -1: it was sent
-    attempt: int = 0  # reconsumeTimes
-    real_topic: str = ""  # of a parked record
-
-
 @dataclass(slots=True)
 class Sender:
     """One producer's own memory of what it did."""
@@ -83,17 +58,6 @@ class Sender:
     lost: set[int] = field(default_factory=set)  # written, acknowledged as such, then a power cut
     torn: set[int] = field(default_factory=set)  # batches that a power cut has left in part
     alive: bool = True
-
-
-def broken(promise: str, what: str) -> NoReturn:
-    """Raise BrokenPromiseError."""
-    raise BrokenPromiseError(f"{promise}: {what}")
-
-
-def require(holds: bool, promise: str, what: str) -> None:
-    """`broken` unless a promise holds; where the text is dear, `broken` is called by itself."""
-    if not holds:
-        broken(promise, what)
 
 
 class Model:
@@ -111,6 +75,7 @@ class Model:
         self.log: list[Stored] = []
         self.expired: list[Stored] = []  # what retention has removed, or is about to
         self.let_go: set[tuple[str, int, int]] = set()  # of these, what no group had to read
+        self.may_force = False  # the disk is so full that segments go unread
         self.vandals: set[str] = set()  # producers of whose messages nothing is known
         self.tally: Counter[str] = Counter()  # what has happened, to see that it does
 
@@ -175,26 +140,51 @@ class Model:
 
     # --------------------------------------------------------------------------- what the log says
 
-    def expire(self, storage: Storage, low: int, held: dict[tuple[str, QueueName], int]) -> None:
+    def expire(
+        self,
+        storage: Storage,
+        low: int,
+        held: dict[tuple[str, QueueName], int],
+        told: Counter[tuple[str, str]] | None,
+    ) -> None:
         """Records below `low` are going; `held`: offsets of all groups, by what `groups` knows.
 
-        None of them may be unread by a group that has an offset in its queue.
+        None of them may be unread by a group that has an offset in its queue, but what `told`
+        counts by group and topic, and only on a full disk. None: `groups` has just died.
         """
         begin = self.expired[-1].end if self.expired else 0
         first = min(int(name) for name in storage.list("commitlog"))
+        lost: Counter[tuple[str, str]] = Counter()
         for record in read_log(storage, low, first, whole=False):
             if record.position >= begin:
                 self.expired.append(record)
-                self._check_expired(record, held)
+                self._note_expired(record, held, lost)
+        if told is not None:
+            may = self.may_force or not lost
+            require(may, "P10", f"retention removes below {low} what is unread: {lost}")
+            require(lost == told, "P10", f"below {low} go unread {lost}, and it tells of {told}")
+        self.tally["messages lost unread"] += lost.total()
 
-    def _check_expired(self, record: Stored, held: dict[tuple[str, QueueName], int]) -> None:
+    def _note_expired(
+        self,
+        record: Stored,
+        held: dict[tuple[str, QueueName], int],
+        lost: Counter[tuple[str, str]],
+    ) -> None:
         name = (record.topic, record.queue)
         offsets = {group: offset for (group, key), offset in held.items() if key == name}
-        if not offsets:
+        losers = [group for group, offset in offsets.items() if record.offset >= offset]
+        if losers or not offsets:
             self.let_go.add((*name, record.offset))
-        for group, offset in offsets.items():
-            what = f"{group} stands at {offset} of {name}, and retention removes {record}"
-            require(record.offset < offset, "P10", what)
+        for group in losers:
+            lost[group, record.topic] += 1
+
+    def skipped(self, group: str, queue: QueueName, first: int, last: int) -> None:
+        """A consumer found [first, last) of a queue gone and goes on behind it."""
+        self.tally["gaps"] += 1
+        for offset in range(first, last):
+            gone = (*queue, offset) in self.let_go
+            require(gone, "P10", f"{group} needs {queue} at {offset}, which is not there")
 
     def check_store(self, storage: Storage, appended: int, after: End, low: int = 0) -> None:
         """Compare the log below `appended` with what was promised; forget what a power cut took.
@@ -338,64 +328,3 @@ class Model:
         """The ledger may have lost its last second: what was committed may be consumed again."""
         self.committed.clear()
         self.held.clear()
-
-
-def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = True) -> list[Stored]:
-    """All records from `low` to below a position, each checked by its own checksums.
-
-    Nothing lies behind the log's end (if `whole`), nor behind the filler of a segment (P13).
-    """
-    found = []
-    log = open_log(storage)
-    for position, item in log.scan(low, appended, OWN):
-        if isinstance(item, Invalid):
-            broken("P13", f"no record at {position}: {item}")
-        if isinstance(item, Filler):
-            segment = log.segment_at(position)
-            assert segment is not None, "it has just been read"
-            rest = segment.view[position + layout.FILLER.size - segment.base :]
-            require(not rest.any(), "P13", f"bytes behind the filler at {position}")
-        elif isinstance(item, Record):
-            properties = item.property_map()
-            uniq = properties["UNIQ_KEY"]
-            found.append(
-                Stored(
-                    uniq[:20].lower(),
-                    int(uniq[20:], 16),
-                    item.topic,
-                    item.queue_id,
-                    item.queue_offset,
-                    position,
-                    position + item.total_size,
-                    item.body,
-                    max(-1, -1 - item.prepared_transaction_offset),
-                    item.reconsume_times,
-                    properties.get("REAL_TOPIC", ""),
-                )
-            )
-            if item.physical_offset != position:
-                broken("P13", f"position in {item}")
-    for segment in log.segments if whole else ():
-        rest = segment.view[max(0, appended - segment.base) :]
-        require(not rest.any(), "P13", f"bytes behind the log's end {appended}")
-    return found
-
-
-def check_units(
-    storage: Storage, log: list[Stored], queue: QueueName, units: int, low: int = 0
-) -> None:
-    """The first `units` of a ConsumeQueue name the queue's records in their order (P14)."""
-    folder = f"consumequeue/{queue[0]}/{queue[1]}"
-    files = storage.list(folder)
-    data = b"".join(read_file(storage, f"{folder}/{name}") for name in files)
-    first = int(files[0]) // layout.CQ_UNIT_BYTES if files else 0
-    records = [record for record in log if (record.topic, record.queue) == queue]
-    require(units <= len(records), "P14", f"{queue} has {units} units, {len(records)} records")
-    for offset in range(first, units):
-        unit = layout.CQ_UNIT.unpack(data, (offset - first) * layout.CQ_UNIT_BYTES)
-        if unit["size"] == layout.CQ_FILLER_SIZE and records[offset].position < low:
-            continue  # SF-65: made again without its record
-        record = records[offset]
-        names = (unit["physical_offset"], unit["size"])
-        expected = (record.position, record.end - record.position)
-        require(names == expected, "P14", f"unit {offset} of {queue} is {names}, not {expected}")

@@ -10,9 +10,10 @@ from shm.codes import AgentState, Role
 from shm.controllane import ControlLane, End
 from shm.kernels import progress
 from shm.record import OWN, Record, parse_record
-from tests.support.model import Model, QueueName, broken
+from tests.support.model import Model
 from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
+from tests.support.storedlog import QueueName, broken
 
 if TYPE_CHECKING:
     from workers.session import Session
@@ -33,10 +34,13 @@ class SimClient:
         self.dice = machine.simulation.dice
         self.bell = SimBell()
         self.session: Session | None = None
+        self.stopped = False  # by SIGSTOP
         self._asleep = False
 
     def ready_at(self, now_ns: int) -> int:
         """Asleep until rung; without a broker, until there is one."""
+        if self.stopped:
+            return now_ns + NEVER_NS
         if self.session is None:
             return now_ns if self.machine.running else now_ns + NEVER_NS
         return now_ns + NEVER_NS if self._asleep and not self.bell.rung else now_ns
@@ -205,23 +209,29 @@ class SimConsumer(SimClient):
             return False
         committed = self._word(session, queue, layout.PROGRESS_COMMITTED)
         progress.note_progress(session.arena, self._at(queue), committed, offset + 1)
-        record = self._fetch(self._name(queue), offset)
+        try:
+            record = self._look(self._name(queue), offset)
+        except FileNotFoundError as error:
+            self._pass_gap(queue, error)
+            return True
         self.model.consumer_read(self.group, self._name(queue), offset, record)
         self.owned[queue] = (lease, offset + 1)
         return True
 
-    def _fetch(self, name: QueueName, offset: int) -> Record:
-        settings = self.machine.configuration.settings
-        file_bytes = settings.mapped_file_size_consume_queue
-        at = offset * layout.CQ_UNIT_BYTES
-        base = at // file_bytes * file_bytes
-        try:
-            return self._look(name, offset, base)
-        except FileNotFoundError as error:
-            broken("P10", f"{self.name} holds {name} at {offset}: {error}")
+    def _pass_gap(self, queue: int, error: FileNotFoundError) -> None:
+        """As clients do: what is below the queue's first offset has been removed."""
+        board, (lease, offset) = self.machine.board, self.owned[queue]
+        assert board is not None, "a session implies a board"
+        first = board.word(board.queue_at(queue) + layout.QUEUE_MIN_OFFSET)
+        if first <= offset:
+            broken("P10", f"{self.name} holds {self._name(queue)} at {offset}: {error}")
+        self.model.skipped(self.group, self._name(queue), offset, first)
+        self.owned[queue] = (lease, first)
 
-    def _look(self, name: QueueName, offset: int, base: int) -> Record:
+    def _look(self, name: QueueName, offset: int) -> Record:
         settings, at = self.machine.configuration.settings, offset * layout.CQ_UNIT_BYTES
+        base = at // settings.mapped_file_size_consume_queue
+        base *= settings.mapped_file_size_consume_queue
         file = self._storage.open(f"consumequeue/{name[0]}/{name[1]}/{base:020d}")
         unit = layout.CQ_UNIT.unpack(file.view(), at - base)
         position, segment = unit["physical_offset"], settings.mapped_file_size_commit_log

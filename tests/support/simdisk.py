@@ -22,6 +22,8 @@ _POISON = 0xDB  # what a view sees behind the end of a file that was cut (really
 _VERSIONS_MAX = 4
 #: `Disk.allocate_max` of a disk that is not short of room.
 ROOM_FOR_ALL = 1 << 62
+#: Size of a disk that nobody else fills.
+DISK_BYTES = 64 << 20
 
 
 class Inode:
@@ -179,7 +181,7 @@ class Namespace:
 class Disk:
     """One machine's disk under a store root: shared by all simulated processes."""
 
-    def __init__(self, capacity: int = 64 << 20, file_bytes_max: int = 1 << 18) -> None:
+    def __init__(self, capacity: int = DISK_BYTES, file_bytes_max: int = 1 << 18) -> None:
         self.capacity = capacity
         self.file_bytes_max = file_bytes_max
         self.allocate_max = ROOM_FOR_ALL  # bytes that one `allocate` still finds room for

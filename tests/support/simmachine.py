@@ -26,17 +26,16 @@ from shm.codes import BrokerState, Role
 from tests.support.checkindex import check_index
 from tests.support.faults import Fault, FaultPlan, KilledError
 from tests.support.memory_sessions import MemorySessions, memory_session
-from tests.support.model import End, Model, check_units
+from tests.support.model import End, Model
 from tests.support.simbell import SimBell
 from tests.support.simdisk import Disk
+from tests.support.simretention import expire
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
+from tests.support.storedlog import check_units
 from workers import indexer
 from workers.agent import Bells
-from workers.groups import Groups
-from workers.progress import UNSET
 from workers.session import Session
-from workers.sparetime import InSpareTime
 
 SETTINGS = {
     "mapped_file_size_commit_log": 16 * 1024,
@@ -169,23 +168,9 @@ class SimMachine:
             self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
             low = self.board.word(layout.BOARD_LOW)
             if low > self._seen_low:
-                self._expire(low)
+                self.index_holds = False  # what it had not met yet is passed over
+                expire(self, low)
                 self._seen_low = low
-
-    def _expire(self, low: int) -> None:
-        """Segments are about to go: nobody who has met them may need them still."""
-        actor = self.simulation.actors.get("groups")
-        agent = actor.agent if isinstance(actor, AgentActor) else None
-        groups = agent._first if isinstance(agent, InSpareTime) else None
-        ledger = groups.ledger if isinstance(groups, Groups) else None
-        held = {
-            (group, key): progress.committed
-            for group, known in (ledger.groups.items() if ledger else ())
-            for key, progress in known.queues.items()
-            if progress.committed != UNSET
-        }
-        self.index_holds = False  # what it had not met yet is passed over
-        self.model.expire(SimStorage(self.disk, "oracle"), low, held)
 
     # ---------------------------------------------------------------------------------- life, death
 
@@ -201,7 +186,8 @@ class SimMachine:
         try:
             self._bring_up(storage)
         except (KilledError, OSError) as death:
-            if isinstance(death, OSError) and not storage.faults.met:
+            full = isinstance(death, OSError) and death.errno == errno.ENOSPC
+            if isinstance(death, OSError) and not (storage.faults.met or full):
                 raise
             self.simulation.note(f"dies while starting: {death}")
             self.board = None

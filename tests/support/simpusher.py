@@ -10,9 +10,9 @@ from shm.codes import Role
 from shm.groupwire import DEAD_LETTER, LADDER, SendBack
 from shm.kernels import progress
 from shm.record import Record
-from tests.support.model import QueueName, require
 from tests.support.simclients import SimConsumer
 from tests.support.simmachine import SimMachine
+from tests.support.storedlog import QueueName, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,6 @@ class SimPusher(SimConsumer):
         self._outbox.append(join)
 
     def _hear(self, session: Session) -> bool:
-        before = len(self._outbox)
         lane = self._lane
         assert lane is not None, "attached"
         body = lane.take()
@@ -86,7 +85,11 @@ class SimPusher(SimConsumer):
             self.machine.bell(Role.GROUPS).ring()
         if body is None:
             return False
-        match groupwire.decode_notice(body):
+        self._obey(groupwire.decode_notice(body), session)
+        return True
+
+    def _obey(self, notice: groupwire.AnyNotice, session: Session) -> None:
+        match notice:
             case groupwire.Granted() as granted:
                 self._granted(granted, session)
             case groupwire.Revoke(queue, lease):
@@ -100,7 +103,6 @@ class SimPusher(SimConsumer):
                 self._outbox.extend(self._failed.values())
             case groupwire.Refused() as refused:
                 self._was_refused(refused)
-        return before <= len(self._outbox)
 
     def _was_refused(self, refused: groupwire.Refused) -> None:
         if refused.error == "Evicted":
@@ -162,7 +164,7 @@ class SimPusher(SimConsumer):
         if any(first <= offset < end for first, end in self._done[queue]):
             progress.ack_messages(session.arena, self._at(queue), offset, offset + 1)
             return True
-        self._running[queue][offset] = self._fetch(self._name(queue), offset)
+        self._running[queue][offset] = self._look(self._name(queue), offset)
         return True
 
     def _finish_one(self, queue: int, session: Session) -> bool:
@@ -212,7 +214,7 @@ class SimPusher(SimConsumer):
         committed = progress.ack_messages(session.arena, self._at(queue), offset, offset + 1)
         del self._running[queue][offset]
         if queue in self._revoked and not self._running[queue]:
-            lease, end = self.owned[queue]
+            end = self.owned[queue][1]
             assert committed == end, "all that was begun is done with"
             self._release_idle(queue, session)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +228,9 @@ def test_a_reader_of_the_output_may_leave(home: Path) -> None:
     )  # fmt: skip
     os.close(write)
     assert "Traceback" not in ran.stderr
+
+
+def test_the_version_is_told_without_a_command() -> None:
+    shown = command("--version")
+    assert shown.returncode == 0
+    assert shown.stdout.strip() == version("gantrymq")

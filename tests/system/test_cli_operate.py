@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from brokerd.sample import rates, take
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.producer import Producer
+from gantrymq.cli.board import running_board
 from gantrymq.temporary import Broker
 from shm.board import attach_board
 from shm.codes import ExitCode
@@ -59,8 +61,8 @@ PARTS = {
     "store": {"segment_bytes", "segments", "log_bytes", "disk_free_bytes",
               "disk_used_percent", "disk_full"},
     "log": {
-        "appended", "settled", "durable", "dispatched", "low", "durable_lag_bytes",
-        "dispatch_lag_bytes",
+        "appended", "settled", "durable", "dispatched", "indexed", "low", "durable_lag_bytes",
+        "dispatch_lag_bytes", "index_lag_bytes",
     },
     "processes": {
         "agent", "pid", "restarts", "started_ms", "heartbeats", "busy_cycles", "work", "bytes",
@@ -146,6 +148,11 @@ def test_top_shows_rates_and_needs_a_terminal(home: Path) -> None:
     ]
     (topic,) = [row for row in shown["topics"] if row["topic"] == "seen"]
     assert (topic["messages"], topic["sent_per_s"]) == (SENT, 0.0)
+    # Idle agents beat once a second: a shorter look does not call them silent.
+    assert {row["beats"] for row in shown["agents"]} <= {True, None}
+    early, late = (take(running_board(home), {}, time_s) for time_s in (0.0, 5.0))
+    late.agents["reader"].heartbeat = early.agents["reader"].heartbeat
+    assert False in [row["beats"] for row in rates(early, late)["agents"]]
     once = command("top", "--home", home, "--once", "--interval", 0.1)
     assert once.returncode == 0
     assert "groups by lag" in once.stdout
@@ -368,25 +375,3 @@ def test_a_look_costs_the_board_and_small_files_only(home: Path) -> None:
     board = attach_board(read_board_file(home)["board"])
     assert render(board, Watched(str(store_of(home))))
     assert set(opened) <= {"config/consumerOffset.json", "config/consumerOffset.json.bak"}
-
-
-def test_status_does_without_the_parser_of_options(home: Path) -> None:
-    """It would take longer than the rest; the answers are the same, and mistakes are told."""
-    code = (
-        "import sys\nsys.argv = ['gantrymq', *sys.argv[1:]]\n"
-        "from gantrymq.cli import main\n"
-        "try:\n    main()\nfinally:\n    print('typer' in sys.modules)\n"
-    )
-
-    def shown(*arguments: str) -> tuple[int, list[str]]:
-        line = [sys.executable, "-P", "-c", code, "status", *arguments]
-        ran = subprocess.run(line, capture_output=True, text=True, check=False)
-        return ran.returncode, ran.stdout.splitlines()
-
-    plain, parsed = shown("--home", str(home), "--json"), shown(f"--home={home}", "--json")
-    assert (plain[0], plain[1][-1]) == (0, "False")
-    assert (parsed[0], parsed[1][-1]) == (0, "True")
-    assert json.loads(plain[1][0]).keys() == json.loads(parsed[1][0]).keys()
-    assert shown("--home", str(home / "none"))[0] == ExitCode.NO_BROKER
-    for wrong in (["--hom"], ["--home"], [str(home)], ["--json", "--json", "x"]):
-        assert shown(*wrong)[0] == ExitCode.USAGE

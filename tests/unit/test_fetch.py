@@ -17,7 +17,7 @@ from shm.codes import Stop
 from shm.filter import parse_tags
 from shm.jit import JIT_OFF
 from shm.kernels import fetch
-from shm.properties import parse_properties
+from shm.properties import LOST_TAG, java_hash, parse_properties
 from shm.ranges import OPEN
 from tests.support.queue_files import QueueFiles, lay_out, random_record
 from tests.support.tree import ROOT
@@ -166,6 +166,24 @@ def test_tags_are_matched_by_hash_and_then_exactly(seed: int) -> None:
         assert reader.fetch() is Stop.DONE
         assert reader.column(fetch.QUEUE_OFFSET) == wanted, text
         assert reader.form[fetch.OFFSET] == 6
+
+
+def test_what_stands_for_a_lost_record_is_passed_over_unless_asked_for(seed: int) -> None:
+    """ADR 0014: `*` takes all but these, also where a neighbour's tag has the same hash."""
+    dice = random.Random(seed)
+    like = 'H"' + LOST_TAG[2:]
+    assert java_hash(like) == java_hash(LOST_TAG)
+    blocks = ["", f"TAGS\x01{LOST_TAG}\x02", f"TAGS\x01{like}\x02", f"a\x01b\x02TAGS\x01{LOST_TAG}"]
+    blocks += [f"TAGS\x01{LOST_TAG}\x02TAGS\x01{LOST_TAG}2\x02", f"KEYS\x01{LOST_TAG}\x02"]
+    made = [
+        replace(random_record(dice, offset), properties=block.encode())
+        for offset, block in enumerate(blocks)
+    ]
+    for text, wanted in (("*", [0, 2, 4, 5]), (LOST_TAG, [1, 3]), (like, [2])):
+        reader = Reader(lay_out(made), tags=text)
+        assert reader.fetch() is Stop.DONE
+        assert reader.column(fetch.QUEUE_OFFSET) == wanted, text
+        assert reader.form[fetch.OFFSET] == len(made)
 
 
 def test_the_last_of_several_tags_counts(seed: int) -> None:

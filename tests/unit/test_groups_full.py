@@ -64,6 +64,7 @@ def test_groups_starts_and_stops_on_a_full_disk() -> None:
     rig.sessions.stop = True
     rig.settle()
     assert rig.agent.finished
+    assert not ledger_module.is_closed(SimStorage(rig.disk), rig.board.epoch)
     plan.faults = []
     rig.restart_broker()
     queue = rig.agent.ledger.group("g").queue(("orders", 0))

@@ -66,6 +66,7 @@ def test_the_log_may_grow_piece_by_piece(tmp_path: Path, seed: int) -> None:
         indexing.follow(position)
         indexing.run()
         assert index_bytes(tmp_path) == expected(tmp_path, position)
+        assert indexing.board.word(layout.BOARD_INDEXED) == position
     indexing.follow(end)
     indexing.stop()
     assert index_bytes(tmp_path) == expected(tmp_path, end)

@@ -15,7 +15,7 @@ from clients.message import (
 )
 from shm import limits
 from shm.errors import MessageIllegal
-from shm.properties import parse_properties
+from shm.properties import LOST_TAG, parse_properties
 
 
 @pytest.mark.parametrize("topic", ["orders", "a" * 127, "%RETRY%" + "g" * 248, "a_b-c%d|e"])
@@ -55,7 +55,7 @@ def test_tags_and_properties_come_back() -> None:
     assert tag_block(None) == extra_block() == b""
 
 
-@pytest.mark.parametrize("tag", ["", " a", "a ", "a||b", "a\x01", "a\x02", "\ud800"])
+@pytest.mark.parametrize("tag", [LOST_TAG, "", " a", "a ", "a||b", "a\x01", "a\x02", "\ud800"])
 def test_tags_that_could_never_match(tag: str) -> None:
     """FL-1, FL-2, SF-27."""
     with pytest.raises(MessageIllegal):

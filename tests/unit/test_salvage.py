@@ -243,3 +243,29 @@ def test_seeds_of_bits(store: Path, tmp_path: Path, seed: int) -> None:
         assert records(tmp_path / str(number)).keys() == sound.keys()
         assert sum(item.records for item in done.lost) + done.records == len(sound)
         planter.take_back()
+
+
+def test_all_is_on_the_disk_before_it_has_its_name(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut leaves the whole new store, or none; the name itself is synced too."""
+    done: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real_fsync(descriptor)
+
+    def rename(old: Path, new: Path) -> Path:
+        if str(old).endswith(".partial"):
+            held = {str(path) for path in old.rglob("*")} | {str(old)}
+            assert sorted(held.difference(done)) == []
+            done.append("renamed")
+        return real_rename(old, new)
+
+    real_fsync, real_rename = os.fsync, Path.rename
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    target = store.parent / "saved"
+    salvage(store, target)
+    assert target.is_dir()
+    assert done[done.index("renamed") + 1 :] == [str(target.parent)]

@@ -11,6 +11,7 @@ import pytest
 
 from brokerd.verify import Finding, verify
 from clients.home import store_of
+from gantrymq.cli.board import running_board
 from shm import layout
 from shm.jsonsum import with_sum, without_sum
 from shm.storage import PosixStorage
@@ -163,6 +164,7 @@ def test_a_killed_store_is_judged_by_its_note(store: Path) -> None:
 def test_it_can_be_switched_off() -> None:
     with small_broker(message_index_enable=False) as broker:
         send_small(broker, 50)
+        assert running_board(broker.home).word(layout.BOARD_INDEXED) == -1
         broker.stop()
         store = store_of(broker.home)
         assert not (store / "index").exists()

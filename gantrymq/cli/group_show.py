@@ -1,0 +1,143 @@
+"""What `gantrymq group list` and `describe` show. Needs no parser of options."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from clients.home import store_of
+from gantrymq.cli.board import running_board
+from gantrymq.cli.output import home_of, print_json, print_rows
+from shm.errors import GantryError, Rejected
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shm.board import Board
+    from workers.ledger import GroupProgress
+    from workers.progress import Progress
+
+
+def show_groups(*, home: Path | None, as_json: bool) -> None:
+    """Print groups with their topics, members and lags."""
+    where = home_of(home)
+    board = running_board(where)
+    rows = []
+    for name, progress in sorted(_groups(where).items()):
+        queues = _queues(board, progress)
+        rows.append(
+            {
+                "group": name,
+                "topics": ",".join(sorted({row["topic"] for row in queues})),
+                "queues": len(queues),
+                "members": len({row["session"] for row in queues} - {None}),
+                "lag": sum(row["lag"] for row in queues),
+            }
+        )
+    print_rows(rows, as_json=as_json)
+
+
+def show_group(name: str, *, home: Path | None, as_json: bool) -> None:
+    """Print a group's queues. Raises Rejected if there is no such group."""
+    where = home_of(home)
+    board = running_board(where)
+    progress = find_group(where, name)
+    queues = _queues(board, progress)
+    for row in queues:
+        row["oldest_ms"] = _oldest_ms(board, where, row)
+    pids = _pids_of(where, sorted({row["session"] for row in queues} - {None}))
+    for row in queues:
+        row["pid"] = pids.get(str(row["session"]))
+    if as_json:
+        lag = sum(row["lag"] for row in queues)
+        print_json({"group": name, "lag": lag, "queues": queues})
+        return
+    sys.stdout.write(f"group {name}\n\n")
+    print_rows([plain(row) for row in queues], as_json=False)
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for people: what is missing is a dash."""
+    return {name: "-" if value is None else value for name, value in row.items()}
+
+
+def _groups(home: Path) -> dict[str, GroupProgress]:
+    from shm.storage import PosixStorage
+    from workers.ledgerreader import LedgerReader
+
+    return LedgerReader(PosixStorage(str(store_of(home)))).refresh()
+
+
+def find_group(home: Path, name: str) -> GroupProgress:
+    """What the ledger says of a group. Raises Rejected if there is none of that name."""
+    progress = _groups(home).get(name)
+    if progress is None:
+        raise Rejected(f"there is no group {name}: `gantrymq group list` shows all", group=name)
+    return progress
+
+
+def _oldest_ms(board: Board, home: Path, row: dict[str, Any]) -> int | None:
+    """How long ago the oldest message was stored that the group has not consumed; ms."""
+    import time
+
+    from shm.storage import PosixStorage
+    from shm.storereader import StoreReader
+
+    offset = row["offset"]
+    if offset is None or not row["lag"]:
+        return None
+    reader = StoreReader(PosixStorage(str(store_of(home))))
+    queue = row["topic"], row["queue"]
+    try:
+        places = reader.units(*queue, offset, offset + 1, board.cq_bytes)
+        stored_ms = reader.record(places[0]).store_timestamp if places else None
+    except (GantryError, OSError):  # retention was quicker
+        stored_ms = None
+    return None if stored_ms is None else max(0, time.time_ns() // 1_000_000 - stored_ms)
+
+
+def _queues(board: Board, progress: GroupProgress) -> list[dict[str, Any]]:
+    topics = {topic.name: topic for topic in board.topics() if topic.perm}
+    rows = []
+    for (name, queue_id), queue in sorted(progress.queues.items()):
+        topic = topics.get(name)
+        if topic is None or queue_id >= topic.queue_count:
+            continue
+        end = board.queue(topic.queue_base + queue_id)["max_offset"]
+        offset = queue.committed if queue.committed >= 0 else None
+        rows.append(
+            {
+                "topic": name,
+                "queue": queue_id,
+                "offset": offset,
+                "started": queue.started if queue.started >= 0 else None,
+                "max_offset": end,
+                "lag": max(0, end - offset) if offset is not None else 0,
+                "in_flight": _in_flight(queue),
+                "retries": max((count for _first, _end, count in queue.attempts), default=0),
+                "session": queue.lease.session if queue.lease else None,
+            }
+        )
+    return rows
+
+
+def _in_flight(queue: Progress) -> int:
+    """Messages that were handed out and are not done with."""
+    done = sum(end - first for first, end in queue.done)
+    return max(0, queue.started - queue.committed - done) if queue.committed >= 0 else 0
+
+
+def _pids_of(home: Path, sessions: list[int]) -> dict[str, int]:
+    """Processes of sessions; none if the supervisor does not answer."""
+    from clients.control import look_at
+    from shm import wire
+
+    found: dict[str, int] = {}
+    try:
+        with look_at(home) as control:
+            for at in range(0, len(sessions), wire.SESSIONS_ASKED_MAX):
+                asked = wire.ShowSessions(sessions[at : at + wire.SESSIONS_ASKED_MAX])
+                found |= control.request(asked, wire.SessionPids).pids
+    except (GantryError, OSError):
+        return found
+    return found

@@ -1,0 +1,72 @@
+"""Commands that only look, without the parser of options: it takes longer than they do.
+
+A call of a usual form (words, `--home DIR`, flags) is run at once; everything else is the parser's:
+other forms, mistakes, help.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A command: its function, how many words it has, and its flags besides --json."""
+
+    place: str
+    function: str
+    words: int = 0
+    flags: tuple[str, ...] = ()
+
+
+LOOKS: Final = {
+    ("status",): Look("board", "show"),
+    ("topic", "list"): Look("topic_show", "show_topics", flags=("system",)),
+    ("topic", "describe"): Look("topic_show", "show_topic", words=1),
+    ("group", "list"): Look("group_show", "show_groups"),
+    ("group", "describe"): Look("group_show", "show_group", words=1),
+    ("metrics",): Look("metrics_show", "show_metrics"),
+    ("get",): Look("message_show", "show_message", words=1),
+}
+
+
+def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
+    """What a call does; None if the parser of options has to look at it."""
+    for count in (1, 2):
+        look = LOOKS.get(tuple(arguments[:count]))
+        if look is not None:
+            return _call(look, list(arguments[count:]))
+    return None
+
+
+def _call(look: Look, left: list[str]) -> Callable[[], int] | None:
+    options: dict[str, Any] = {"home": None, "as_json": False} | dict.fromkeys(look.flags, False)
+    flags = {f"--{name}": name for name in look.flags} | {"--json": "as_json"}
+    words: list[str] = []
+    while left:
+        item = left.pop(0)
+        name = "home" if item == "--home" else flags.pop(item, "")
+        if name == "home":
+            if options["home"] is not None or not left or left[0].startswith("-"):
+                return None
+            options["home"] = Path(left.pop(0))
+        elif name:
+            options[name] = True
+        elif item.startswith("-") or not item:
+            return None
+        else:
+            words.append(item)
+    return partial(_run, look, words, options) if len(words) == look.words else None
+
+
+def _run(look: Look, words: list[str], options: dict[str, Any]) -> int:
+    function = getattr(import_module(f"gantrymq.cli.{look.place}"), look.function)
+    code = function(*words, **options)
+    sys.stdout.flush()
+    return int(code or 0)

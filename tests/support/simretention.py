@@ -1,0 +1,50 @@
+"""Tells the oracle what goes with segments: whose unread records, and whether that was said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from shm.codes import Role
+from tests.support.simstorage import SimStorage
+from tests.support.simulation import AgentActor
+from workers.groups import Groups
+from workers.progress import UNSET
+from workers.sparetime import InSpareTime
+
+if TYPE_CHECKING:
+    from tests.support.simmachine import SimMachine
+    from tests.support.storedlog import QueueName
+
+
+def expire(machine: SimMachine, low: int) -> None:
+    """Segments below `low` are about to go: who has met them may need them no more, or is named."""
+    ledger = _ledger(machine)
+    held: dict[tuple[str, QueueName], int] = {
+        (group, key): progress.committed
+        for group, known in (ledger.groups.items() if ledger else ())
+        for key, progress in known.queues.items()
+        if progress.committed != UNSET
+    }
+    told = _told(machine, low) if ledger else None
+    machine.model.expire(SimStorage(machine.disk, "oracle"), low, held, told)
+
+
+def _ledger(machine: SimMachine) -> Any:  # noqa: ANN401 - workers.ledger.Ledger, None if it died
+    actor = machine.simulation.actors.get(Role.GROUPS.name.lower())
+    agent = actor.agent if isinstance(actor, AgentActor) else None
+    groups = agent._first if isinstance(agent, InSpareTime) else None
+    return groups.ledger if isinstance(groups, Groups) else None
+
+
+def _told(machine: SimMachine, low: int) -> Counter[tuple[str, str]]:
+    """Losses by group and topic that the agent has written to its log in this very step."""
+    told: Counter[tuple[str, str]] = Counter()
+    table = machine.tables.get(Role.GROUPS)
+    for _level, event, fields in table.notes if table else ():
+        if event == "removed_while_needed" and fields["low"] == low:
+            who, what = str(fields["who"]), str(fields["what"])
+            count = fields["count"]
+            assert isinstance(count, int)
+            told[who.removeprefix("group "), what.removeprefix("messages of ")] += count
+    return told

@@ -1,0 +1,103 @@
+"""What the oracles of the simulator read of a store by themselves, and their verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from shm import layout
+from shm.record import OWN, Filler, Invalid, Record
+from shm.segment import open_log
+from shm.storage import Storage, read_file
+
+QueueName = tuple[str, int]
+
+
+class BrokenPromiseError(AssertionError):
+    """The oracle's verdict; its text begins with the promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record as found in the log."""
+
+    producer: str
+    seq: int
+    topic: str
+    queue: int
+    offset: int
+    position: int
+    end: int
+    body: bytes
+    origin: int = -1  # position of the record that the broker made it of; -1: it was sent
+    attempt: int = 0  # reconsumeTimes
+
+
+def broken(promise: str, what: str) -> NoReturn:
+    """Raise BrokenPromiseError."""
+    raise BrokenPromiseError(f"{promise}: {what}")
+
+
+def require(holds: bool, promise: str, what: str) -> None:
+    """`broken` unless a promise holds; where the text is dear, `broken` is called by itself."""
+    if not holds:
+        broken(promise, what)
+
+
+def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = True) -> list[Stored]:
+    """All records from `low` to below a position, each checked by its own checksums.
+
+    Nothing lies behind the log's end (if `whole`), nor behind the filler of a segment (P13).
+    """
+    found = []
+    log = open_log(storage)
+    for position, item in log.scan(low, appended, OWN):
+        if isinstance(item, Invalid):
+            broken("P13", f"no record at {position}: {item}")
+        if isinstance(item, Filler):
+            segment = log.segment_at(position)
+            assert segment is not None, "it has just been read"
+            rest = segment.view[position + layout.FILLER.size - segment.base :]
+            require(not rest.any(), "P13", f"bytes behind the filler at {position}")
+        elif isinstance(item, Record):
+            uniq = item.property_map()["UNIQ_KEY"]
+            found.append(
+                Stored(
+                    uniq[:20].lower(),
+                    int(uniq[20:], 16),
+                    item.topic,
+                    item.queue_id,
+                    item.queue_offset,
+                    position,
+                    position + item.total_size,
+                    item.body,
+                    max(-1, -1 - item.prepared_transaction_offset),
+                    item.reconsume_times,
+                )
+            )
+            if item.physical_offset != position:
+                broken("P13", f"position in {item}")
+    for segment in log.segments if whole else ():
+        rest = segment.view[max(0, appended - segment.base) :]
+        require(not rest.any(), "P13", f"bytes behind the log's end {appended}")
+    return found
+
+
+def check_units(
+    storage: Storage, log: list[Stored], queue: QueueName, units: int, low: int = 0
+) -> None:
+    """The first `units` of a ConsumeQueue name the queue's records in their order (P14)."""
+    folder = f"consumequeue/{queue[0]}/{queue[1]}"
+    files = storage.list(folder)
+    data = b"".join(read_file(storage, f"{folder}/{name}") for name in files)
+    first = int(files[0]) // layout.CQ_UNIT_BYTES if files else 0
+    records = [record for record in log if (record.topic, record.queue) == queue]
+    require(units <= len(records), "P14", f"{queue} has {units} units, {len(records)} records")
+    for offset in range(first, units):
+        unit = layout.CQ_UNIT.unpack(data, (offset - first) * layout.CQ_UNIT_BYTES)
+        if unit["size"] == layout.CQ_FILLER_SIZE and records[offset].position < low:
+            continue  # SF-65: made again without its record
+        record = records[offset]
+        names = (unit["physical_offset"], unit["size"])
+        expected = (record.position, record.end - record.position)
+        require(names == expected, "P14", f"unit {offset} of {queue} is {names}, not {expected}")

@@ -1,0 +1,113 @@
+"""Commands that only look: quick, and the same by the parser of options; messages by their keys."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.consumer import ConsumeFrom, PullConsumer
+from clients.producer import Producer
+from gantrymq.temporary import Broker
+from shm.codes import ExitCode
+from tests.support.brokers import command
+from tests.support.watchdog import poll_until
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    """Topic `seen` with four messages; group `half` has committed some of them."""
+    with Broker.temporary() as broker:
+        with Producer(broker.home) as producer:
+            for number in range(4):
+                producer.send("seen", b"body-%d" % number, tag="t", keys=["k"])
+        first = ConsumeFrom.FIRST_OFFSET
+        with PullConsumer("half", ["seen"], home=broker.home, consume_from=first) as consumer:
+            poll_until(lambda: len(consumer.poll(timeout=0.5)), "a message")
+            consumer.commit()
+        yield broker.home
+
+
+def rows(*arguments: object) -> list[dict[str, Any]]:
+    ran = command(*arguments, "--json")
+    assert ran.returncode == 0, ran
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+LOOKS = [
+    ("status",), ("topic", "list"), ("topic", "list", "--system"), ("topic", "describe", "seen"),
+    ("group", "list"), ("group", "describe", "half"), ("metrics",), ("get", "0"),
+]  # fmt: skip
+
+
+def test_looks_do_without_the_parser_of_options(home: Path) -> None:
+    """It would take longer than the rest."""
+    code = (
+        "import json, sys\nfrom gantrymq.cli import main\n"
+        "for line in json.loads(sys.argv[1]):\n"
+        "    sys.argv = ['gantrymq', *line]\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as end:\n        assert not end.code, line\n"
+        "assert not {'typer', 'numpy', 'numba'} & set(sys.modules)\n"
+    )
+    lines = [[*look, "--home", str(home)] for look in LOOKS]
+    line = [sys.executable, "-P", "-c", code, json.dumps(lines)]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran
+    assert "no such" not in ran.stdout
+    assert all(word in ran.stdout for word in ("broker at", "seen", "half", "body-0"))
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=" ".join)
+def test_a_look_is_the_same_by_the_parser_of_options(home: Path, look: tuple[str, ...]) -> None:
+    plain, parsed = rows(*look, "--home", home), rows(*look, f"--home={home}")
+    assert [row.keys() for row in plain] == [row.keys() for row in parsed]
+    assert look[0] in ("status", "metrics") or plain == parsed
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=" ".join)
+def test_a_wrong_look_is_refused_by_the_parser_of_options(look: tuple[str, ...]) -> None:
+    for wrong in (["--hom"], ["--home"], ["--json", "surplus", "words"], [""]):
+        ran = command(*look, *wrong)
+        assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, ""), ran
+    assert command(*look, "--help").returncode == ExitCode.OK
+
+
+def test_a_message_is_got_by_its_key(home: Path) -> None:
+    """SF-78, SF-82: `Aa#` and `BB#` have one hash, so the record has to decide."""
+    with Producer(home) as producer:
+        receipt = producer.send("Aa", b"first")
+        producer.send("BB", b"other")
+    wanted = ("get", receipt.message_id, "--home", home)
+    poll_until(lambda: command(*wanted).returncode == ExitCode.OK, "it is indexed")
+    (found,) = rows(*wanted)
+    assert (found["body"], found["offset_msg_id"]) == ("first", receipt.offset_msg_id)
+    assert found["message_id"] == receipt.message_id
+    assert rows(*wanted, "--topic", "Aa") == [found]
+    assert rows("get", receipt.offset_msg_id, "--home", home) == [found]
+    other = command(*wanted, "--topic", "BB")
+    assert (other.returncode, other.stdout) == (ExitCode.USAGE, "")
+    assert f"no message has the id {receipt.message_id}" in other.stderr
+    assert "the key index does not have it" in other.stderr
+
+
+def test_it_is_shown_how_far_the_index_is(home: Path) -> None:
+    def log() -> dict[str, Any]:
+        (shown,) = rows("status", "--home", home)
+        found: dict[str, Any] = shown["log"]
+        return found
+
+    with Producer(home) as producer:
+        producer.send("seen", b"one more")
+    poll_until(lambda: log()["index_lag_bytes"] == 0, "all is indexed")
+    shown = log()
+    assert shown["indexed"] == shown["appended"]
+    named = [
+        row for row in rows("metrics", "--home", home) if row["labels"] == {"position": "indexed"}
+    ]
+    assert [row["value"] for row in named] == [shown["indexed"]]
