@@ -7,6 +7,8 @@ groups, and fields that mean nothing here.
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from brokerd.log import Log
@@ -38,6 +40,18 @@ def default_group(name: str) -> dict[str, Any]:
     }
 
 
+def fields_of(note: Mapping[str, Any]) -> dict[str, Any]:
+    """What a member's `max_attempts` and order mean to RocketMQ; nothing if it states neither.
+
+    RocketMQ counts retries, so one less than deliveries (RD-17).
+    """
+    attempts = int(note.get("max_attempts") or 0)
+    if attempts <= 0:
+        return {}
+    orderly = bool(note.get("orderly"))
+    return {"retryMaxTimes": attempts - 1, "consumeMessageOrderly": orderly}
+
+
 class Subscriptions:
     """The file; the supervisor is its only writer."""
 
@@ -52,15 +66,17 @@ class Subscriptions:
         self._content = content if isinstance(content, dict) else {}
         restore_config(self._storage, GROUPS_FILE, self._content)
 
-    def add(self, name: str, log: Log) -> int:
-        """Put a group into the file unless it is there.
+    def add(self, name: str, log: Log, fields: Mapping[str, Any] = MappingProxyType({})) -> int:
+        """Put a group into the file unless it says `fields` there already.
 
         Returns the errno of a write that failed for good, else 0: for want of room the group is
         left out until it is joined again.
         """
         table = self._content.get(_TABLE) or {}
-        if name in table:
+        before = table.get(name)
+        if isinstance(before, dict) and {**before, **fields} == before:
             return 0
+        group = {**(before if isinstance(before, dict) else default_group(name)), **fields}
         version = self._content.get("dataVersion") or {}
         content = {
             "forbiddenTable": {},
@@ -71,7 +87,7 @@ class Subscriptions:
                 "counter": int(version.get("counter", 0)) + 1,
                 "timestamp": self._clock.wall_ms(),
             },
-            _TABLE: {**table, name: default_group(name)},
+            _TABLE: {**table, name: group},
         }
         try:
             write_config(self._storage, GROUPS_FILE, content)

@@ -23,10 +23,19 @@ class ConsumeFrom(IntEnum):
     TIMESTAMP = 2  # the session resolves it and sends `starts`
 
 
-#: (first offset, offset behind the last, deliveries begun by sessions that died)
+#: (first offset, offset behind the last, deliveries that failed without a retry record)
 Attempts = tuple[int, int, int]
 #: Ranges of attempts that one notice carries; older ranges beyond are merged to the higher count.
-ATTEMPTS_MAX: Final = 64
+ATTEMPTS_MAX: Final = 512
+#: (first offset, offset behind the last): done with, though `offset` has not passed them.
+Done = tuple[int, int]
+#: Characters of a subscription's text, and of the reason of a send-back.
+SUBSCRIPTION_CHARACTERS: Final = 1000
+WHY_CHARACTERS: Final = 1000
+
+#: `SendBack.delay`: RocketMQ's ladder (RD-19), and the dead-letter queue at once.
+LADDER: Final = 0
+DEAD_LETTER: Final = -1
 
 
 class Request(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -36,7 +45,9 @@ class Request(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Join(Request, frozen=True):
     """Become a member, or change the subscription; `topics` are topic slots of the board.
 
-    With `queues` (board queues) the member takes these by hand and none by balancing.
+    With `queues` (board queues) the member takes these by hand and none by balancing. All members
+    of a group that state a `digest` (of topics, expressions, `orderly` and `max_attempts`; 0: not
+    stated) must state the same; `subscription` is what people are shown of it.
     """
 
     serial: int
@@ -45,32 +56,86 @@ class Join(Request, frozen=True):
     consume_from: int = ConsumeFrom.LAST_OFFSET
     starts: dict[int, int] = {}
     queues: list[int] | None = None
+    max_attempts: int = 0
+    digest: int = 0
+    orderly: bool = False
+    subscription: str = ""
 
 
 class Commit(Request, frozen=True):
     """Offsets to store, and how far messages have been handed out, by leases still held.
 
-    Also how a session seeks. Serial 0 is answered only where a lease was over.
+    Also how a session seeks. Serial 0 is answered only where a lease was over. `done` has, for
+    queues without words in the progress table, what is done with above the offset.
     """
 
     serial: int
     leases: dict[int, int]
     offsets: dict[int, int] = {}
     started: dict[int, int] = {}
+    done: dict[int, list[Done]] = {}
 
 
 class Released(Request, frozen=True):
-    """A revoked queue is finished: nothing of it is being worked on any more."""
+    """A revoked queue is finished: nothing of it is being worked on any more.
+
+    `done` has what is done with above the offset.
+    """
 
     queue: int
     lease: int
     offset: int
+    done: list[Done] = []
 
 
 class Leave(Request, frozen=True):
     """Nothing is being worked on any more: all queues may go to others."""
 
     serial: int
+
+
+class SendBack(Request, frozen=True):
+    """A message has failed, or its attempts are used up: deliver it again later, or never.
+
+    `offset` is started and not done with. `delay`: LADDER, DEAD_LETTER, or ms from now. `why` is
+    the failure's type and text. Answered `SentBack` once the copy is in the log and the ledger
+    says that the message is done with: the session then sets its bit, or commits behind it.
+    """
+
+    serial: int
+    queue: int
+    lease: int
+    offset: int
+    delay: int
+    max_attempts: int
+    why: str = ""
+
+
+class Failed(Request, frozen=True):
+    """A delivery has failed and the message stays where it is (ordered consumption).
+
+    `attempts` is how many the session knew of before, from `Granted` and `Counted`: so a request
+    that is said twice counts once. Answered `Counted`.
+    """
+
+    serial: int
+    queue: int
+    lease: int
+    offset: int
+    attempts: int
+
+
+class Reset(Request, frozen=True):
+    """Set a group's offsets: board queue -> next offset to consume.
+
+    What members hold of these queues is asked back first; what they have not given back after
+    `patience_ms` ends their sessions. Answered `WasReset`.
+    """
+
+    serial: int
+    group: str
+    offsets: dict[int, int]
+    patience_ms: int = 30_000
 
 
 class Notice(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -90,6 +155,7 @@ class Granted(Notice, frozen=True):
     lease: int
     offset: int
     attempts: list[Attempts]
+    done: list[Done] = []
 
 
 class Revoke(Notice, frozen=True):
@@ -112,6 +178,32 @@ class Left(Notice, frozen=True):
     serial: int
 
 
+class SentBack(Notice, frozen=True):
+    """The message's copy is in the log: in the dead-letter queue (`dead`), or parked for retry."""
+
+    serial: int
+    queue: int
+    offset: int
+    dead: bool
+
+
+class Counted(Notice, frozen=True):
+    """The failed delivery is in the ledger; `attempts` have failed by now."""
+
+    serial: int
+    queue: int
+    offset: int
+    attempts: int
+
+
+class WasReset(Notice, frozen=True):
+    """The offsets are in the ledger: board queue -> offset before (-1: none) and now."""
+
+    serial: int
+    before: dict[int, int]
+    after: dict[int, int]
+
+
 class Rejoin(Notice, frozen=True):
     """`groups` was replaced: say `Join` again. Leases are as before."""
 
@@ -124,8 +216,10 @@ class Refused(Notice, frozen=True):
     text: str
 
 
-AnyRequest = Join | Commit | Released | Leave
-AnyNotice = Joined | Granted | Revoke | Committed | Left | Rejoin | Refused
+AnyRequest = Join | Commit | Released | Leave | SendBack | Failed | Reset
+AnyNotice = (
+    Joined | Granted | Revoke | Committed | Left | SentBack | Counted | WasReset | Rejoin | Refused
+)
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[AnyRequest] = msgspec.msgpack.Decoder(AnyRequest)

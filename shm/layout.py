@@ -214,7 +214,7 @@ PROGRESS_AT: Final = INTEREST_AT + 4 * limits.INTEREST_MAX
 
 PROGRESS: Final = Struct(
     "progress_slot",
-    32,
+    128,
     (
         Field(
             "lease", "u8", "whose offsets these are; 0: nobody's, or just being changed", "client"
@@ -222,16 +222,24 @@ PROGRESS: Final = Struct(
         Field("queue", "u8", "board queue number", "client"),
         Field("committed", "i8", "next offset to consume; falls only by a seek", "client"),
         Field("started", "i8", "messages below are handed out, or about to be", "client"),
+        Field("reserved", 32, "zero"),
+        Field(
+            "acked", 64, "bit (offset mod 512): done with, for offsets in [committed, started)",
+            "client",
+        ),
     ),
-    note="One for each queue under lease. `committed` is stored before `started` and loaded after"
-    " it: whatever is seen in between, all below `started` was begun. `groups` looks twice a second"
-    " at least, when it is rung, and when the session has ended.",
-)
+    note="One for each queue under lease. A message's bit is cleared before `started` passes it; it"
+    " stays within 512 of `committed` where bits are used (a consumer that finishes in"
+    " order leaves them zero). Read `started`, then bits, then `committed`: what is done with may"
+    " look undone for a moment while its client lives, never the other way round. `groups` looks"
+    " twice a second at least, when it is rung, and when the session has ended.",
+)  # fmt: skip
 PROGRESS_BYTES: Final = PROGRESS.size
 PROGRESS_LEASE: Final = PROGRESS.offset("lease")
 PROGRESS_QUEUE: Final = PROGRESS.offset("queue")
 PROGRESS_COMMITTED: Final = PROGRESS.offset("committed")
 PROGRESS_STARTED: Final = PROGRESS.offset("started")
+PROGRESS_ACKED: Final = PROGRESS.offset("acked")
 
 ROUTES_AT: Final = PROGRESS_AT + PROGRESS_BYTES * limits.PROGRESS_MAX
 
@@ -345,7 +353,8 @@ PROCESS: Final = Struct(
         Field("refused", "u8", "entries or requests refused", "the agent"),
         Field("bytes", "u8", "bytes of records handled", "the agent"),
         Field("faults", "u8", "sessions cut off for breaking a ring's rules", "the agent"),
-        Field("pad", 64, "zero"),
+        Field("stuck", "u8", "messages worked on for longer than consume_timeout", "groups"),
+        Field("pad", 56, "zero"),
     ),
 )
 PROCESSES_MAX: Final = 16

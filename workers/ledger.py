@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from shm import layout
-from shm.groupwire import Attempts
+from shm.groupwire import Done
 from shm.storage import File, Storage, is_disk_full, read_file, replace_file
 from workers.progress import UNSET, Lease, Progress
 
@@ -46,6 +46,10 @@ class Kind(IntEnum):
     CLAMP = 11  # offset: lowest, value: highest offset that the queue holds
     EXPORTED = 10  # value: CRC-32 of the offsets about to be written to consumerOffset.json
     CLOSED = 12  # value: the life of the broker that was stopped cleanly: nothing is missing
+    DONE = 13  # offset: first; value: behind the last of messages that are done with
+    SENDING = 14  # offset; attempt: the copy's; value: the log's end before it, -1: it was not put
+    FAILED = 15  # offset; attempt: failed deliveries by now
+    RESET = 16  # offset: next one to consume, whatever was known of the queue
 
 
 @dataclass(slots=True)
@@ -111,6 +115,22 @@ class Ledger:
         number = self.last_lease + 1
         self._change(Kind.GRANT, group, key, value=number, session=session)
         return number
+
+    def finish(self, group: str, key: QueueKey, done: Done) -> None:
+        """Note that messages are done with, whatever becomes of those before them."""
+        self._change(Kind.DONE, group, key, offset=done[0], value=done[1])
+
+    def sending(self, group: str, key: QueueKey, offset: int, attempt: int, position: int) -> None:
+        """Note that a message's copy is about to be put; `position` < 0: it was not."""
+        self._change(Kind.SENDING, group, key, offset=offset, attempt=attempt, value=position)
+
+    def fail(self, group: str, key: QueueKey, offset: int, attempts: int) -> None:
+        """Note how many deliveries of a message have failed."""
+        self._change(Kind.FAILED, group, key, offset=offset, attempt=attempts)
+
+    def reset(self, group: str, key: QueueKey, offset: int) -> None:
+        """Begin anew at an offset: nothing is known of what lies behind it."""
+        self._change(Kind.RESET, group, key, offset=offset)
 
     def end_lease(self, group: str, key: QueueKey, failed: bool) -> None:
         """Take a queue back; `failed` counts what was started as one more attempt."""
@@ -183,23 +203,11 @@ class Ledger:
             group.subscribed[key[0]] = key[1]
             return
         queue = group.queue(key)
-        if kind is Kind.COMMIT:
-            queue.commit(row["offset"])
-        elif kind is Kind.START:
-            queue.start(row["offset"])
-        elif kind is Kind.GRANT:
+        if kind is Kind.GRANT:
             queue.lease = Lease(row["value"], row["session"])
             self.last_lease = max(self.last_lease, row["value"])
-        elif kind is Kind.END:
-            queue.end_lease(bool(row["value"]))
-        elif kind is Kind.CLAMP:
-            queue.clamp(row["offset"], row["value"])
-        elif kind is Kind.ATTEMPTS:
-            ranges: list[Attempts] = [
-                *queue.attempts,
-                (row["offset"], row["value"], row["attempt"]),
-            ]
-            queue.set_attempts(ranges)
+        else:
+            _MEANING[kind](queue, row)
 
     def _apply_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
@@ -337,12 +345,31 @@ class Ledger:
             self._append(Kind.START, offset=queue.started, **numbers)
         for first, end, count in queue.attempts:
             self._append(Kind.ATTEMPTS, offset=first, value=end, attempt=count, **numbers)
+        for offset, (attempt, position) in queue.sending.items():
+            self._append(Kind.SENDING, offset=offset, attempt=attempt, value=position, **numbers)
+        for first, end in queue.done:
+            self._append(Kind.DONE, offset=first, value=end, **numbers)
 
     def close(self) -> None:
         """Give the descriptor back; what was not flushed is lost. Safe to call twice."""
         if self._file:
             self._file.close()
             self._file = None
+
+
+_MEANING: Final[dict[Kind, Callable[[Progress, dict[str, Any]], object]]] = {
+    Kind.COMMIT: lambda queue, row: queue.commit(row["offset"]),
+    Kind.START: lambda queue, row: queue.start(row["offset"]),
+    Kind.END: lambda queue, row: queue.end_lease(bool(row["value"])),
+    Kind.CLAMP: lambda queue, row: queue.clamp(row["offset"], row["value"]),
+    Kind.ATTEMPTS: lambda queue, row: queue.set_attempts(
+        [*queue.attempts, (row["offset"], row["value"], row["attempt"])]
+    ),
+    Kind.DONE: lambda queue, row: queue.finish(row["offset"], row["value"]),
+    Kind.SENDING: lambda queue, row: queue.send(row["offset"], row["attempt"], row["value"]),
+    Kind.FAILED: lambda queue, row: queue.fail(row["offset"], row["attempt"]),
+    Kind.RESET: lambda queue, row: queue.reset(row["offset"]),
+}
 
 
 def _entry(kind: Kind, name: bytes, **values: int) -> bytes:

@@ -20,6 +20,31 @@ _TRUE_ANYHOW = (groupwire.Refused, groupwire.Left)
 _WORD_MAX = (1 << 64) - 1
 
 
+class Begun:
+    """When messages of a queue were started, to the grain of a look's marks."""
+
+    def __init__(self) -> None:
+        self._marks: deque[list[int]] = deque()  # end, when it was reached last, and first
+
+    def note(self, committed: int, started: int, now_ns: int, grain_ns: int) -> None:
+        """What a look has seen; marks closer than the grain are one, at the later time."""
+        if self._marks and self._marks[-1][0] > started:
+            self._marks.clear()  # a seek
+        while self._marks and self._marks[0][0] <= committed:
+            self._marks.popleft()
+        end = self._marks[-1][0] if self._marks else committed
+        if started <= end:
+            return
+        if self._marks and now_ns - self._marks[-1][2] < grain_ns:
+            self._marks[-1][:2] = started, now_ns
+        else:
+            self._marks.append([started, now_ns, now_ns])
+
+    def since(self, now_ns: int) -> int:
+        """When the oldest message that is not done with was started; now if there is none."""
+        return self._marks[0][1] if self._marks else now_ns
+
+
 class Peer:
     """One attached session."""
 
@@ -29,7 +54,11 @@ class Peer:
         self.outbox: deque[groupwire.AnyNotice] = deque()
         self.joined: list[int] = []  # serials to be answered once queues are dealt out
         self.slots_seen = np.zeros(progress.SLOT_WORDS * limits.PROGRESS_MAX, np.int64)
-        self.stalled_since: dict[int, int] = {}  # queue -> when its oldest message was started
+        self.begun: dict[int, Begun] = {}  # queue -> when its messages were started
+        #: Words that say what is done with above `committed`: queue -> (lease, bits).
+        self.acked: dict[int, tuple[int, int]] = {}
+        self.stuck = (-1, -1)  # queue and offset that were reported last
+        self.acked_ns = 0  # when they went into the ledger last
 
     @property
     def uses_words(self) -> bool:

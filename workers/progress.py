@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
-from shm.groupwire import ATTEMPTS_MAX, Attempts
+from shm.groupwire import ATTEMPTS_MAX, Attempts, Done
+from shm.limits import PROGRESS_WINDOW
 
 UNSET = -1
+COUNT_MAX: Final = 0xFFFF  # attempts, as the ledger's entries have them
 
 
 @dataclass(slots=True)
@@ -21,33 +25,90 @@ class Lease:
 
 @dataclass(slots=True)
 class Progress:
-    """One (group, topic, queue). Messages in [committed, started) are being worked on."""
+    """One (group, topic, queue). Messages in [committed, started) are being worked on.
+
+    Of these, `done` are finished: ranges in order, apart from one another, all above `committed`.
+    """
 
     committed: int = UNSET
     started: int = UNSET
     lease: Lease | None = None
     attempts: list[Attempts] = field(default_factory=list)
+    done: list[Done] = field(default_factory=list)
+    #: Send-backs whose copy may be in the log: offset -> (the message's attempts, log position).
+    sending: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def commit(self, offset: int) -> None:
         """Set the next offset to consume, forward or (a seek) backward."""
         if offset < self.committed:
             self.started = offset
+            self.done.clear()
         self.committed = offset
         self.started = max(self.started, offset)
         self.attempts = [
             (max(first, offset), end, count) for first, end, count in self.attempts if end > offset
         ]
+        self.done = [(max(first, offset), end) for first, end in self.done if end > offset]
+        if self.sending:
+            self.sending = {at: known for at, known in self.sending.items() if at >= offset}
+
+    def finish(self, first: int, end: int) -> None:
+        """Messages [first, end) are done with, whatever becomes of those before them."""
+        first = max(first, self.committed)
+        if first >= end:
+            return
+        for offset in [at for at in self.sending if first <= at < end]:
+            del self.sending[offset]
+        before = [item for item in self.done if item[1] < first]
+        behind = [item for item in self.done if item[0] > end]
+        touching = self.done[len(before) : len(self.done) - len(behind)]
+        if touching:
+            first, end = min(first, touching[0][0]), max(end, touching[-1][1])
+        self.done = [*before, (first, end), *behind]
+        if self.lease is None:
+            self._pass_done()
+
+    def _pass_done(self) -> None:
+        """A holder moves `committed` itself; without one it passes what is done with."""
+        while self.done and self.done[0][0] <= self.committed:
+            self.commit(self.done[0][1])
+
+    def send(self, offset: int, attempt: int, position: int) -> None:
+        """A copy of a message is about to be put; `position` < 0: it was not."""
+        self.sending.pop(offset, None)
+        if position >= 0 and not self.is_done(offset):
+            self.sending[offset] = (attempt, position)
+
+    def fail(self, offset: int, attempts: int) -> None:
+        """So many deliveries of a message have failed."""
+        while self.attempts_of(offset) < min(attempts, COUNT_MAX):
+            self.add_attempt(offset, offset + 1)
+
+    def reset(self, offset: int) -> None:
+        """Begin anew at an offset."""
+        self.committed = self.started = offset
+        self.attempts, self.done, self.sending = [], [], {}
+
+    def is_done(self, offset: int) -> bool:
+        """Whether a message is done with."""
+        return offset < self.committed or any(a <= offset < b for a, b in self.done)
+
+    def fresh(self, ranges: list[Done]) -> list[Done]:
+        """Ranges without what is known to be done with."""
+        return list(without(ranges, self.done)) if self.done else ranges
 
     def start(self, next_offset: int) -> None:
         """Messages below `next_offset` have been handed out."""
         self.started = max(self.started, next_offset)
 
     def end_lease(self, failed: bool) -> None:
-        """The holder is gone; with `failed` what it had started counts as one more attempt."""
+        """The holder is gone; with `failed` what it had not finished counts as one more attempt."""
         if failed:
-            self.add_attempt(self.committed, self.started)
-        self.started = self.committed
+            for first, end in without([(self.committed, self.started)], self.done):
+                self.add_attempt(first, end)
         self.lease = None
+        self._pass_done()
+        self.started = self.committed
 
     def add_attempt(self, first: int, end: int) -> None:
         """Count one more delivery of [first, end)."""
@@ -56,7 +117,7 @@ class Progress:
         edges = sorted({first, end, *(edge for item in self.attempts for edge in item[:2])})
         ranges: list[Attempts] = []
         for low, high in pairwise(edges):
-            count = self.attempts_of(low) + (first <= low < end)
+            count = min(self.attempts_of(low) + (first <= low < end), COUNT_MAX)
             if count:
                 ranges.append((low, high, count))
         self.set_attempts(ranges)
@@ -83,9 +144,43 @@ class Progress:
 
     def clamp(self, low: int, high: int) -> bool:
         """Bring offsets into [low, high], what the queue holds; True if one had to change."""
-        before = (self.committed, self.started, list(self.attempts))
+        before = (self.committed, self.started, list(self.attempts), list(self.done))
         if self.committed != UNSET:
             self.commit(min(max(self.committed, low), high))
         self.started = min(self.started, high)
         self.attempts = [(a, min(b, high), n) for a, b, n in self.attempts if a < high]
-        return before != (self.committed, self.started, self.attempts)
+        self.done = [(a, min(b, high)) for a, b in self.done if a < high]
+        self.sending = {at: known for at, known in self.sending.items() if at < high}
+        return before != (self.committed, self.started, self.attempts, self.done)
+
+
+def without(ranges: Iterable[Done], holes: Sequence[Done]) -> Iterator[Done]:
+    """What is left of ranges when holes (in order, apart) are cut out."""
+    for first, end in ranges:
+        at = first
+        for low, high in holes:
+            if high > at and low < end:
+                if low > at:
+                    yield at, low
+                at = high
+        if at < end:
+            yield at, end
+
+
+def ranges_of(bits: int, committed: int, started: int) -> list[Done]:
+    """What a slot's `acked` says is done with, in [committed, started)."""
+    if not bits or started <= committed:
+        return []
+    turn = committed % PROGRESS_WINDOW
+    bits = bits >> turn | bits << (PROGRESS_WINDOW - turn)
+    bits &= (1 << min(started - committed, PROGRESS_WINDOW)) - 1
+    found: list[Done] = []
+    at = committed
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        run = (~bits & (bits + 1)).bit_length() - 1
+        bits >>= run
+        found.append((at + skip, at + skip + run))
+        at += skip + run
+    return found

@@ -1,4 +1,4 @@
-"""`gantrymq group ...`: who consumes what, how far, and who holds the queues."""
+"""`gantrymq group ...`: who consumes what, how far, who holds the queues; and moving them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from gantrymq.cli.completion import group_names
+from gantrymq.cli.completion import group_names, topic_names
 from gantrymq.cli.group_show import show_group, show_groups
 from gantrymq.cli.options import HomeOption, JsonOption
 
-app = typer.Typer(help="Look at consumer groups.", no_args_is_help=True)
+app = typer.Typer(help="Look at consumer groups, and move them.", no_args_is_help=True)
 
 
 @app.command(
@@ -32,9 +32,11 @@ def list_groups(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 \b
 offset   next message to consume, as committed
-started  next message that was not handed out yet; [offset, started) is being worked on
+started  next message that was not handed out yet
 lag      messages up to the queue's end that are not committed
+in_flight  messages below `started` that are not done with: they are being worked on
 retries  highest number of deliveries begun of a message that is not committed
+oldest_ms  how long ago the first message was stored that is not committed
 pid      the process that holds the queue; - if none does
 
 \b
@@ -49,3 +51,40 @@ def describe(
 ) -> None:
     """Show a group's queues."""
     show_group(name, home=home, as_json=as_json)
+
+
+@app.command(
+    "reset-offset",
+    help="""Let a group go on somewhere else: messages come again, or are left out.
+
+\b
+Members may be at work: they finish what runs, give the queues back, and get them again at the new
+place. Who has not given back after --patience seconds loses its session. What is left out is not
+kept for the group; `--dry-run` shows what would change.
+
+\b
+--to     begin, end, an offset (with --queue), or a time such as 2026-01-31T08:00 or
+         2026-01-31T08:00:00+01:00: the first message stored then or later
+
+\b
+Example: gantrymq group reset-offset billing --topic orders --to begin --dry-run
+Exit codes: 0 done; 2 no such group, topic, queue or place; 69 no broker.
+""",
+)
+def reset_offset(
+    name: Annotated[str, typer.Argument(help="The group.", autocompletion=group_names)],
+    topic: Annotated[str, typer.Option("--topic", help="The topic.", autocompletion=topic_names)],
+    to: Annotated[str, typer.Option("--to", help="begin, end, an offset, or a time.")],
+    queue: Annotated[int | None, typer.Option("--queue", min=0, help="Only this one.")] = None,
+    patience: Annotated[
+        float, typer.Option("--patience", min=0, max=3600, help="Seconds that members have.")
+    ] = 30.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a group go on somewhere else."""
+    from gantrymq.cli.group_reset import Wish, show_reset
+
+    wish = Wish(name, topic, queue, to, patience)
+    show_reset(wish, home=home, dry_run=dry_run, as_json=as_json)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from shm.board import Board
     from workers.ledger import GroupProgress
+    from workers.progress import Progress
 
 
 def show_groups(*, home: Path | None, as_json: bool) -> None:
@@ -40,10 +41,10 @@ def show_group(name: str, *, home: Path | None, as_json: bool) -> None:
     """Print a group's queues. Raises Rejected if there is no such group."""
     where = home_of(home)
     board = running_board(where)
-    progress = _groups(where).get(name)
-    if progress is None:
-        raise Rejected(f"there is no group {name}: `gantrymq group list` shows all", group=name)
+    progress = find_group(where, name)
     queues = _queues(board, progress)
+    for row in queues:
+        row["oldest_ms"] = _oldest_ms(board, where, row)
     pids = _pids_of(where, sorted({row["session"] for row in queues} - {None}))
     for row in queues:
         row["pid"] = pids.get(str(row["session"]))
@@ -52,10 +53,11 @@ def show_group(name: str, *, home: Path | None, as_json: bool) -> None:
         print_json({"group": name, "lag": lag, "queues": queues})
         return
     sys.stdout.write(f"group {name}\n\n")
-    print_rows([_plain(row) for row in queues], as_json=False)
+    print_rows([plain(row) for row in queues], as_json=False)
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for people: what is missing is a dash."""
     return {name: "-" if value is None else value for name, value in row.items()}
 
 
@@ -64,6 +66,34 @@ def _groups(home: Path) -> dict[str, GroupProgress]:
     from workers.ledgerreader import LedgerReader
 
     return LedgerReader(PosixStorage(str(store_of(home)))).refresh()
+
+
+def find_group(home: Path, name: str) -> GroupProgress:
+    """What the ledger says of a group. Raises Rejected if there is none of that name."""
+    progress = _groups(home).get(name)
+    if progress is None:
+        raise Rejected(f"there is no group {name}: `gantrymq group list` shows all", group=name)
+    return progress
+
+
+def _oldest_ms(board: Board, home: Path, row: dict[str, Any]) -> int | None:
+    """How long ago the oldest message was stored that the group has not consumed; ms."""
+    import time
+
+    from shm.storage import PosixStorage
+    from shm.storereader import StoreReader
+
+    offset = row["offset"]
+    if offset is None or not row["lag"]:
+        return None
+    reader = StoreReader(PosixStorage(str(store_of(home))))
+    queue = row["topic"], row["queue"]
+    try:
+        places = reader.units(*queue, offset, offset + 1, board.cq_bytes)
+        stored_ms = reader.record(places[0]).store_timestamp if places else None
+    except (GantryError, OSError):  # retention was quicker
+        stored_ms = None
+    return None if stored_ms is None else max(0, time.time_ns() // 1_000_000 - stored_ms)
 
 
 def _queues(board: Board, progress: GroupProgress) -> list[dict[str, Any]]:
@@ -83,11 +113,18 @@ def _queues(board: Board, progress: GroupProgress) -> list[dict[str, Any]]:
                 "started": queue.started if queue.started >= 0 else None,
                 "max_offset": end,
                 "lag": max(0, end - offset) if offset is not None else 0,
+                "in_flight": _in_flight(queue),
                 "retries": max((count for _first, _end, count in queue.attempts), default=0),
                 "session": queue.lease.session if queue.lease else None,
             }
         )
     return rows
+
+
+def _in_flight(queue: Progress) -> int:
+    """Messages that were handed out and are not done with."""
+    done = sum(end - first for first, end in queue.done)
+    return max(0, queue.started - queue.committed - done) if queue.committed >= 0 else 0
 
 
 def _pids_of(home: Path, sessions: list[int]) -> dict[str, int]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from brokerd.storereader import StoreReader, find_message
+from brokerd.findmessage import find_message
 from clients.home import store_of
 from gantrymq.cli.output import home_of, print_json
 from gantrymq.cli.records import message_of, print_fields
 from shm.errors import BrokerGone
 from shm.storage import PosixStorage
+from shm.storereader import StoreReader
 
 if TYPE_CHECKING:
     from pathlib import Path

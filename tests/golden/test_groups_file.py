@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.log import Log
-from brokerd.subscriptions import Subscriptions, default_group
+from brokerd.subscriptions import Subscriptions, default_group, fields_of
 from shm.clock import SystemClock
 from shm.configfile import read_config
 from shm.storage import PosixStorage
@@ -54,3 +54,24 @@ def test_fields_that_nobody_knows_are_kept(tmp_path_factory: pytest.TempPathFact
     assert (content["dataVersion"]["counter"], content["dataVersion"]["more"]) == (5, 2)
     kept = {"groupName": "g", "retryMaxTimes": 3, "later": {"x": 1}}
     assert content["subscriptionGroupTable"] == {"g": kept, "h": default_group("h")}
+
+
+def test_max_attempts_and_order_reach_the_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """RD-17: RocketMQ counts retries, one less than deliveries; what it says besides stays."""
+    root = tmp_path_factory.mktemp("store")
+    (root / "config").mkdir()
+    (root / "config" / NAME).write_text(
+        '{"subscriptionGroupTable":{"g":{"groupName":"g","retryMaxTimes":3,"later":1}}}'
+    )
+    storage = PosixStorage(str(root))
+    groups, log = Subscriptions(storage, SystemClock()), Log("debug", io.StringIO())
+    groups.load()
+    groups.add("g", log, fields_of({"max_attempts": 6, "orderly": True}))
+    groups.add("h", log, fields_of({"max_attempts": 17}))
+    groups.add("g", log, fields_of({"max_attempts": 0}))
+    content = read_config(storage, NAME)
+    assert content["dataVersion"]["counter"] == 2
+    found = content["subscriptionGroupTable"]
+    order = {"consumeMessageOrderly": True}
+    assert found["g"] == {"groupName": "g", "retryMaxTimes": 5, "later": 1} | order
+    assert found["h"] == default_group("h"), "17 deliveries are RocketMQ's 16 retries"

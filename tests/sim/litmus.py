@@ -20,6 +20,7 @@ from shm.board import Board
 from shm.codes import AgentState, EntryFlag, Owed, Role, Stop
 from shm.controllane import ControlLane, End
 from shm.kernels import complete, drain, frames, ring
+from tests.sim import progress_litmus
 from tests.support.lanes import lane_words
 from tests.support.memory_sessions import memory_board, memory_session
 from tests.support.schedules import Schedule, ScheduledBell
@@ -235,9 +236,10 @@ class Messages:
         assert self.taken["agent"] == BODIES[: len(self.taken["agent"])]
 
 
-PROGRAMS: dict[str, Callable[[Schedule], SendingLane | Messages]] = {
+PROGRAMS: dict[str, Callable[[Schedule], SendingLane | Messages | progress_litmus.Progress]] = {
     "lane": SendingLane,
     "messages": Messages,
+    "progress": progress_litmus.Progress,
 }
 
 
@@ -275,6 +277,8 @@ PLANTS = {
     "no_fence": no_fence,
     "tail_before_body": tail_before_body,
     "no_second_look": no_second_look,
+    "started_before_bits": progress_litmus.started_before_bits,
+    "bits_before_started": progress_litmus.bits_before_started,
 }
 
 

@@ -25,14 +25,14 @@ def litmus(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("program", ["lane", "messages"])
+@pytest.mark.parametrize("program", ["lane", "messages", "progress"])
 def test_every_schedule_keeps_order_and_wakes_all(program: str, seed: int) -> None:
     done = litmus(program, "--seeds", f"{seed}:{seed + 80}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout == "80 schedules\n"
 
 
-@pytest.mark.parametrize("program", ["lane", "messages"])
+@pytest.mark.parametrize("program", ["lane", "messages", "progress"])
 def test_a_client_that_dies_at_any_access_leaves_whole_entries(program: str, seed: int) -> None:
     done = litmus(program, "--kill", "--seeds", f"{seed}:{seed + 2}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -47,6 +47,8 @@ def test_a_client_that_dies_at_any_access_leaves_whole_entries(program: str, see
         ("lane", "tail_before_body"),
         ("messages", "no_fence"),
         ("messages", "no_second_look"),
+        ("progress", "started_before_bits"),
+        ("progress", "bits_before_started"),
     ],
 )
 def test_a_planted_bug_is_found(program: str, plant: str) -> None:

@@ -210,11 +210,13 @@ class Model:
         self._check_consumed(after)
 
     def _check_copies(self, copies: list[Stored]) -> None:
-        """Each comes from a parked record before it, which has no other (P8, P9)."""
+        """What was parked has one copy at most, on time (P8, P9); not of a message sent back."""
         parked = {record.position: record for record in self.log if record.destination}
         seen: set[int] = set()
         for copy in copies:
             source = parked.get(copy.origin)
+            if source is None and copy.attempt:
+                continue  # `groups` made it of what was consumed
             if source is None:
                 broken("P9", f"what {copy} comes from was never parked")
             require(copy.origin not in seen, "P9", f"{source} is delivered again by {copy}")
@@ -223,7 +225,7 @@ class Model:
                 broken("P9", f"{copy} is not the copy of {source}")
             if (copy.topic, copy.queue) != source.destination:
                 broken("P9", f"{copy} was to go to {source.destination}")
-            if self.even_clock and copy.store_ms < self.due_ms(source):
+            if self.even_clock and source.origin < 0 and copy.store_ms < self.due_ms(source):
                 broken("P8", f"{copy} is earlier than {self.due_ms(source)}")
             self.tally["delivered"] += 1
 
@@ -239,7 +241,8 @@ class Model:
         """
         copied = {record.origin for record in self.log}
         for record in self.log:
-            if record.destination is None or record.producer in self.vandals:
+            waits = record.destination is not None and record.origin < 0
+            if not waits or record.producer in self.vandals:
                 continue
             due = self.senders[record.producer].intents[record.seq].due
             delay = delay_of(due)

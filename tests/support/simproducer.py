@@ -50,6 +50,7 @@ class SimProducer(SimClient):
 
     def __init__(self, name: str, machine: SimMachine, count: int) -> None:
         super().__init__(name, machine)
+        self.topics: list[str] = []  # none: all of the machine
         self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
         self.left = count
         self.durable_end = 0  # somebody waits for this position
@@ -135,7 +136,7 @@ class SimProducer(SimClient):
         """One more message, or a batch of some."""
         count = self.dice.randint(2, BATCH_MAX) if self.dice.random() < 0.3 else 1
         count = min(count, self.left)
-        topic = self.dice.choice(list(self.machine.topics))
+        topic = self.dice.choice(self.topics or list(self.machine.topics))
         queue = self.dice.choice([-1, 0])
         flags = EntryFlag.RECEIPT | (EntryFlag.DURABLE if self.dice.random() < 0.2 else 0)
         batch = self._seq + 1 if count > 1 else 0

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from shm import layout
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import open_log
 from shm.storage import Storage, read_file
 from tests.support.parked import destination_of
 
 QueueName = tuple[str, int]
+_PARKED = (SCHEDULE_TOPIC, TIMER_TOPIC)
 
 
 class BrokenPromiseError(AssertionError):
@@ -33,6 +35,7 @@ class Stored:
     destination: QueueName | None = None  # of a parked one
     origin: int = -1  # of a copy: the parked record's position
     store_ms: int = 0
+    attempt: int = 0  # reconsumeTimes
 
 
 def broken(promise: str, what: str) -> NoReturn:
@@ -76,9 +79,10 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
                     position,
                     position + item.total_size,
                     item.body,
-                    destination_of(properties) if origin < 0 else None,
+                    destination_of(properties) if item.topic in _PARKED else None,
                     origin,
                     item.store_timestamp,
+                    item.reconsume_times,
                 )
             )
             if item.physical_offset != position:

@@ -68,7 +68,7 @@ SHARED = {
         "magic 0 fingerprint 8 epoch 16 session 24 bytes 32 wait_armed 128 durable_wanted 136"
         " interest_count 144 progress_count 148 evicted 256 revoked 384",
     ),
-    layout.PROGRESS: (32, "lease 0 queue 8 committed 16 started 24"),
+    layout.PROGRESS: (128, "lease 0 queue 8 committed 16 started 24 reserved 32 acked 64"),
     layout.ROUTE: (256, "ready 0 topic 4 block_bytes 8 block 16"),
     layout.BOARD: (
         2048,
@@ -80,7 +80,8 @@ SHARED = {
     ),
     layout.PROCESS: (
         128,
-        "pid 0 restarts 4 started_ms 8 heartbeat 16 busy 24 work 32 refused 40 bytes 48 faults 56",
+        "pid 0 restarts 4 started_ms 8 heartbeat 16 busy 24 work 32 refused 40 bytes 48 faults 56"
+        " stuck 64",
     ),
     layout.TOPIC: (
         320,
@@ -145,9 +146,9 @@ def test_constants_are_rocketmqs() -> None:
 
 
 def test_regions_follow_one_another() -> None:
-    assert (layout.INTEREST_AT, layout.PROGRESS_AT, layout.ROUTES_AT) == (512, 4608, 37376)
-    assert (layout.WRITER_LANE_AT, layout.GROUPS_LANE_AT) == (299520, 300032)
-    assert layout.RINGS_AT == 300544
+    assert (layout.INTEREST_AT, layout.PROGRESS_AT, layout.ROUTES_AT) == (512, 4608, 135680)
+    assert (layout.WRITER_LANE_AT, layout.GROUPS_LANE_AT) == (397824, 398336)
+    assert layout.RINGS_AT == 399360
     assert (layout.PROCESSES_AT, layout.TOPICS_AT) == (2048, 4096)
     assert layout.queues_at(16) == 4096 + 16 * 320
     assert layout.board_bytes(16, 4) == 4096 + 16 * 320 + 4 * 256

@@ -138,7 +138,7 @@ def test_garbage_in_the_words_harms_its_writer_alone(round_number: int) -> None:
     numbers = [0, 1, 3, 9, -1, 1 << 62, (1 << 63) - 1, -(1 << 63), *vandal.leases, *good.leases]
     numbers += [*vandal.leases.values(), *good.leases.values()]
     for _ in range(5):
-        words = np.array(dice.choices(numbers, k=4 * limits.PROGRESS_MAX), np.int64)
+        words = np.array(dice.choices(numbers, k=16 * limits.PROGRESS_MAX), np.int64)
         end = layout.PROGRESS_AT + words.nbytes
         arena[layout.PROGRESS_AT : end] = words.view(np.uint8)
         count = np.array([dice.choice([limits.PROGRESS_MAX, 0xFFFFFFFF])], np.uint32)
@@ -197,7 +197,8 @@ def test_a_member_gives_its_slots_back_and_uses_them_again() -> None:
     assert again.slot == given.slot
     at = layout.PROGRESS_AT + again.slot * layout.PROGRESS_BYTES
     words = layout.PROGRESS.unpack(session.arena, at)
-    assert words == {"lease": again.lease, "queue": again.number, "committed": 4, "started": 4}
+    known = {"lease": again.lease, "queue": again.number, "committed": 4, "started": 4}
+    assert words == known | {"reserved": bytes(32), "acked": bytes(64)}
 
 
 def test_queues_beyond_the_table_are_told_in_requests(monkeypatch: pytest.MonkeyPatch) -> None:

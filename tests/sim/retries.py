@@ -1,0 +1,207 @@
+"""Runs of push consumers that fail, die of messages, and are killed, as are all agents.
+
+`python -m tests.sim.retries --seeds 0:20`. Prints the failing seed and exits 1. P9: attempts end in
+one dead letter; each failure is one copy. P10: every message is finished, waits, or is dead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+from shm import layout
+from shm.groupwire import SendBack
+from shm.properties import SCHEDULE_TOPIC
+from tests.sim import scenario
+from tests.sim.scenario import World
+from tests.support.model import Model
+from tests.support.simmachine import SimMachine
+from tests.support.simpusher import (
+    DEAD,
+    MAX_ATTEMPTS,
+    PUSHED,
+    RETRY,
+    Deliveries,
+    SimPusher,
+)  # fmt: skip
+from tests.support.simulation import Simulation
+from tests.support.storedlog import Stored, broken, read_log, require
+from workers.sendbacks import Name, SendBacks
+
+TOPICS = {PUSHED: (2, "written"), RETRY: (2, "written"), DEAD: (1, "written")}
+STEPS_MAX = 60_000
+
+
+class Pushing:
+    """A machine with producers and push consumers only."""
+
+    def __init__(self, seed: int) -> None:
+        simulation, model = Simulation(seed), Model(frozenset())
+        machine = SimMachine(simulation, model, TOPICS)
+        self.world = World(simulation, model, machine, [], [])
+        self.deliveries = Deliveries()
+        self.pushers: list[SimPusher] = []
+        for _ in range(3):
+            producer = self.world.add_producer(simulation.dice.randint(5, 30))
+            producer.topics = [PUSHED]  # nobody sends to a retry topic
+            self.add_pusher()
+
+    def add_pusher(self) -> None:
+        """A fresh member."""
+        self.world.born += 1
+        name = f"pusher-{self.world.born}"
+        pusher = SimPusher(name, self.world.machine, self.deliveries, self.dies)
+        self.pushers.append(pusher)
+        self.world.simulation.add(pusher)
+
+    def dies(self, pusher: SimPusher) -> None:
+        """A process dies, and its supervisor starts another."""
+        if pusher in self.pushers:
+            self.pushers.remove(pusher)
+        pusher.die()
+        self.add_pusher()
+
+    def kill_a_pusher(self, _world: World) -> None:
+        """Between two of its steps."""
+        self.dies(self.world.dice.choice(self.pushers))
+
+    def settled(self) -> bool:
+        """All sent, and nothing is left to deliver, to park or to release."""
+        board = self.world.machine.board
+        if board is None or not all(producer.done for producer in self.world.producers):
+            return False
+        if board.word(layout.BOARD_DISPATCHED) < board.word(layout.BOARD_APPENDED):
+            return False
+        if self._count(SCHEDULE_TOPIC) != self._count(RETRY):
+            return False
+        self.world.model.log = self.read()
+        return not self.unsettled()
+
+    def _count(self, name: str) -> int:
+        board = self.world.machine.board
+        assert board is not None, "it runs"
+        topic = next(topic for topic in board.topics() if topic.name == name)
+        queues = range(topic.queue_base, topic.queue_base + topic.queue_count)
+        return sum(board.queue(queue)["next_offset"] for queue in queues)
+
+    def read(self) -> list[Stored]:
+        """The log as it is."""
+        board = self.world.machine.board
+        assert board is not None, "it runs"
+        storage = self.world.machine.storage_for("oracle")
+        return read_log(storage, board.word(layout.BOARD_APPENDED), whole=False)
+
+    def unsettled(self) -> list[int]:
+        """Positions of messages that were neither finished nor became a copy."""
+        copied = {record.origin for record in self.world.model.log}
+        return [
+            record.position
+            for record in self.world.model.log
+            if record.topic in (PUSHED, RETRY)
+            and record.position not in copied
+            and record.position not in self.deliveries.finished
+        ]
+
+    def check(self) -> None:
+        """P9 and P10 by what the log says."""
+        log = self.world.model.log
+        by_position = {record.position: record for record in log}
+        copies = [record for record in log if record.origin >= 0]
+        for origin, count in Counter(record.origin for record in copies).items():
+            require(count == 1, "P9", f"{count} copies of {by_position[origin]}")
+        for record in copies:
+            require(record.attempt <= MAX_ATTEMPTS, "P9", f"too many attempts: {record}")
+        dead = [record for record in log if record.topic == DEAD]
+        for record in dead:
+            require(record.attempt >= MAX_ATTEMPTS, "P9", f"dead too early: {record}")
+        roots = Counter((record.producer, record.seq) for record in dead)
+        require(max(roots.values(), default=0) <= 1, "P9", "two dead letters of one message")
+        for position in self.deliveries.sent_back:
+            if position not in {record.origin for record in copies}:
+                broken("P10", f"{by_position[position]} was sent back and has no copy")
+        self.world.model.tally["copies"] += len(copies)
+        self.world.model.tally["dead letters"] += len(dead)
+
+
+def run(seed: int, kinds: frozenset[str]) -> Pushing:
+    """One run; raises what the oracle or an agent finds."""
+    pushing = Pushing(seed)
+    world, simulation = pushing.world, pushing.world.simulation
+    faults: dict[str, Callable[[World], None]] = {
+        "kill_an_agent": scenario.kill_an_agent,
+        "kill_at_a_call": scenario.kill_at_a_call,
+        "kill_everything": scenario.kill_everything,
+        "kill_a_pusher": pushing.kill_a_pusher,
+    }
+    chosen = [faults[name] for name in sorted(kinds)]
+    for _ in range(world.dice.randint(1, 8) if chosen else 0):
+        world.more_traffic()
+        pause = simulation.steps + world.dice.randint(20, 800)
+        simulation.run_until(partial(scenario._has_reached, simulation, pause), STEPS_MAX)
+        world.dice.choice(chosen)(world)
+    world.consumers.extend(pushing.pushers)  # so that nobody adds one of another group
+    scenario.calm(world)
+    world.consumers.clear()
+    simulation.run_until(pushing.settled, STEPS_MAX)
+    pushing.check()
+    return pushing
+
+
+# ---------------------------------------------------------------------------------------- canaries
+
+
+def not_looked_for() -> None:
+    """What may have been put before a death is put again."""
+    SendBacks._unanswered = lambda self: ()  # type: ignore[method-assign]
+
+
+def answered_before_put() -> None:
+    """The session hears of a copy that is only planned."""
+    plan = SendBacks._plan
+
+    def hasty(self: SendBacks, session: int, request: SendBack, name: Name) -> None:
+        plan(self, session, request, name)
+        if name in self._pending:
+            self._finish(self._pending[name])
+            self._waiting.clear()
+
+    SendBacks._plan = hasty  # type: ignore[method-assign]
+
+
+PLANTS = {plant.__name__: plant for plant in (not_looked_for, answered_before_put)}
+KINDS = frozenset({"kill_an_agent", "kill_at_a_call", "kill_everything", "kill_a_pusher"})
+
+
+def main() -> None:
+    """Run many seeds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="0:20")
+    parser.add_argument("--faults", default=",".join(sorted(KINDS)))
+    parser.add_argument("--plant", choices=PLANTS)
+    wanted = parser.parse_args()
+    if wanted.plant:
+        PLANTS[wanted.plant]()
+    first, last = map(int, wanted.seeds.split(":"))
+    kinds = frozenset(wanted.faults.split(",")) - {"none"}
+    tally: Counter[str] = Counter()
+    for seed in range(first, last):
+        try:
+            tally += run(seed, kinds).world.model.tally
+        except BaseException as error:
+            latest = Simulation.latest
+            story = latest.trace[-12:] if latest else []
+            print("\n".join([*story, f"seed {seed} fails: {type(error).__name__}: {error}"]))
+            plant = f" --plant {wanted.plant}" if wanted.plant else ""
+            print(
+                f"replay: PYTHONHASHSEED=0 python -m tests.sim.retries --seeds {seed}:{seed + 1}"
+                f" --faults {wanted.faults}{plant}"
+            )
+            sys.exit(1)
+    print(f"{last - first} seeds: " + ", ".join(f"{n} {what}" for what, n in sorted(tally.items())))
+
+
+if __name__ == "__main__":
+    main()

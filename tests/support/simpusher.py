@@ -1,0 +1,232 @@
+"""A simulated push consumer: begins several messages, finishes them in any order, or fails."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+from shm import groupwire, layout
+from shm.codes import Role
+from shm.groupwire import DEAD_LETTER, LADDER, SendBack
+from shm.kernels import progress
+from shm.record import Record
+from tests.support.simclients import SimConsumer
+from tests.support.simmachine import SimMachine
+from tests.support.storedlog import QueueName, require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workers.session import Session
+
+PUSHED = "plain"
+GROUP = "p"
+RETRY, DEAD = f"%RETRY%{GROUP}", f"%DLQ%{GROUP}"
+MAX_ATTEMPTS = 3
+WINDOW = 6
+
+
+class Deliveries:
+    """What push consumers did, by log position: the oracle of P9 and P10 for a group."""
+
+    def __init__(self) -> None:
+        self.finished: set[int] = set()  # a listener has returned, and the bit was set
+        self.sent_back: set[int] = set()  # `groups` has answered SentBack
+        self.deaths: dict[int, int] = {}  # deliveries of a message's key that their process died of
+
+
+def fate(record: Record) -> str:
+    """What a listener makes of a message, by its content."""
+    fates = {0: "poison", 1: "fails once", 2: "deadly"}
+    return fates.get(zlib.crc32(record.body) % 12, "fine")
+
+
+class SimPusher(SimConsumer):
+    """A member of the group `p`."""
+
+    def __init__(
+        self,
+        name: str,
+        machine: SimMachine,
+        deliveries: Deliveries,
+        dies: Callable[[SimPusher], None],
+    ) -> None:
+        super().__init__(name, machine, GROUP)
+        self.deliveries = deliveries
+        self._dies = dies
+        self._running: dict[int, dict[int, Record]] = {}  # queue -> offset -> message
+        self._attempts: dict[int, list[groupwire.Attempts]] = {}
+        self._done: dict[int, list[groupwire.Done]] = {}
+        self._failed: dict[int, SendBack] = {}  # unanswered, by serial
+        self._revoked: dict[int, int] = {}
+
+    def session_over(self) -> None:
+        """Whatever ran is abandoned."""
+        super().session_over()
+        for held in (self._running, self._failed, self._revoked, self._attempts, self._done):
+            held.clear()
+
+    def _join(self) -> None:
+        metadata = self.machine.metadata
+        assert metadata is not None, "attached to a running broker"
+        slots = [metadata.open(topic, create=False).slot for topic in (PUSHED, RETRY)]
+        self._serial += 1
+        first = groupwire.ConsumeFrom.FIRST_OFFSET
+        join = groupwire.Join(
+            self._serial, GROUP, slots, first, max_attempts=MAX_ATTEMPTS, digest=7
+        )
+        self._outbox.append(join)
+
+    def _hear(self, session: Session) -> bool:
+        lane = self._lane
+        assert lane is not None, "attached"
+        body = lane.take()
+        if lane.wants_bell:
+            self.machine.bell(Role.GROUPS).ring()
+        if body is None:
+            return False
+        self._obey(groupwire.decode_notice(body), session)
+        return True
+
+    def _obey(self, notice: groupwire.AnyNotice, session: Session) -> None:
+        match notice:
+            case groupwire.Granted() as granted:
+                self._granted(granted, session)
+            case groupwire.Revoke(queue, lease):
+                self._revoke(queue, lease, session)
+            case groupwire.SentBack(serial, queue, offset):
+                self._was_sent_back(serial, queue, offset, session)
+            case groupwire.Committed(_, lost):
+                self._lose(lost, session)
+            case groupwire.Rejoin():
+                self._join()
+                self._outbox.extend(self._failed.values())
+            case groupwire.Refused() as refused:
+                self._was_refused(refused)
+
+    def _was_refused(self, refused: groupwire.Refused) -> None:
+        if refused.error == "Evicted":
+            self._failed.pop(refused.serial, None)
+            return
+        assert refused.error == "DiskFull", f"{self.name} was refused: {refused}"
+        self._join()
+
+    def _granted(self, granted: groupwire.Granted, session: Session) -> None:
+        queue = granted.queue
+        held = self.owned.get(queue)
+        self._take_over(queue, granted.lease, granted.offset, session)
+        if self.owned.get(queue) != held:
+            self._running[queue] = {}
+            self._attempts[queue] = granted.attempts
+            self._done[queue] = granted.done
+            self._revoked.pop(queue, None)
+
+    def _lose(self, lost: dict[int, int], session: Session) -> None:
+        for queue, lease in lost.items():
+            if queue in self.owned and self.owned[queue][0] == lease:
+                del self.owned[queue], self._running[queue]
+                self._close_slot(queue, session)
+
+    def _revoke(self, queue: int, lease: int, session: Session) -> None:
+        held = self.owned.get(queue)
+        if held is None or held[0] != lease:
+            self._repeat_release(queue, lease)
+            return
+        self._revoked[queue] = lease
+        self._release_idle(queue, session)
+
+    def _release_idle(self, queue: int, session: Session) -> None:
+        if queue in self._revoked and not self._running[queue]:
+            self._give_back(queue, self._revoked.pop(queue), session)
+
+    # ---------------------------------------------------------------------------------- messages
+
+    def _read(self, queue: int, session: Session) -> bool:
+        """Begin one message of a queue, or finish one."""
+        running = self._running[queue]
+        if running and (len(running) >= WINDOW or self.dice.random() < 0.5):
+            return self._finish_one(queue, session)
+        return self._begin_one(queue, session) or (
+            bool(running) and self._finish_one(queue, session)
+        )
+
+    def _begin_one(self, queue: int, session: Session) -> bool:
+        board = self.machine.board
+        assert board is not None, "a session implies a board"
+        lease, offset = self.owned[queue]
+        there = board.word(board.queue_at(queue) + layout.QUEUE_MAX_OFFSET)
+        if queue in self._revoked or offset >= there:
+            return False
+        begun = progress.begin_messages(session.arena, self._at(queue), offset + 1)
+        if begun <= offset:
+            return False  # the window is full
+        self.owned[queue] = (lease, offset + 1)
+        if any(first <= offset < end for first, end in self._done[queue]):
+            progress.ack_messages(session.arena, self._at(queue), offset, offset + 1)
+            return True
+        self._running[queue][offset] = self._look(self._name(queue), offset)
+        return True
+
+    def _finish_one(self, queue: int, session: Session) -> bool:
+        asked = {request.offset for request in self._failed.values() if request.queue == queue}
+        idle = [offset for offset in self._running[queue] if offset not in asked]
+        if not idle:
+            return False
+        offset = self.dice.choice(idle)
+        record = self._running[queue][offset]
+        attempts = self._attempts_of(queue, offset) + record.reconsume_times
+        if attempts >= MAX_ATTEMPTS:
+            self._fail(queue, offset, DEAD_LETTER)
+            return True
+        end = fate(record)
+        if end == "deadly":
+            key = hash(record.property_map()["UNIQ_KEY"])
+            self.deliveries.deaths[key] = self.deliveries.deaths.get(key, 0) + 1
+            what = f"{record.body!r} has killed {self.deliveries.deaths[key]} times"
+            require(self.deliveries.deaths[key] <= MAX_ATTEMPTS, "P9", what)
+            self._dies(self)
+        elif end == "poison" or (end == "fails once" and not attempts):
+            self._fail(queue, offset, LADDER)
+        else:
+            self._ack(queue, offset, session)
+            self.deliveries.finished.add(record.physical_offset)
+        return True
+
+    def _attempts_of(self, queue: int, offset: int) -> int:
+        found = (n for first, end, n in self._attempts[queue] if first <= offset < end)
+        return next(found, 0)
+
+    def _fail(self, queue: int, offset: int, delay: int) -> None:
+        self._serial += 1
+        lease = self.owned[queue][0]
+        request = SendBack(self._serial, queue, lease, offset, delay, MAX_ATTEMPTS, "it failed")
+        self._failed[self._serial] = request
+        self._outbox.append(request)
+
+    def _was_sent_back(self, serial: int, queue: int, offset: int, session: Session) -> None:
+        request = self._failed.pop(serial, None)
+        if request is not None and self.owned.get(queue, (0, 0))[0] == request.lease:
+            record = self._running[queue][offset]
+            self.deliveries.sent_back.add(record.physical_offset)
+            self._ack(queue, offset, session)
+
+    def _ack(self, queue: int, offset: int, session: Session) -> None:
+        committed = progress.ack_messages(session.arena, self._at(queue), offset, offset + 1)
+        del self._running[queue][offset]
+        if queue in self._revoked and not self._running[queue]:
+            end = self.owned[queue][1]
+            assert committed == end, "all that was begun is done with"
+            self._release_idle(queue, session)
+
+    def _commit(self, session: Session) -> None:
+        """Words say it all."""
+
+    def _may_sleep(self, session: Session) -> bool:
+        waiting = {(request.queue, request.offset) for request in self._failed.values()}
+        for queue, running in self._running.items():
+            if any((queue, offset) not in waiting for offset in running):
+                return False
+        return super()._may_sleep(session)
+
+    def _name(self, queue: int) -> QueueName:
+        return super()._name(queue)
