@@ -137,7 +137,10 @@ class SendBacks:
             self._ledger.finish(group, key, (offset, offset + 1))
             self._tell(session, groupwire.SentBack(request.serial, request.queue, offset, False))
             return
-        attempt = min(record.reconsume_times + progress.attempts_of(offset) + 1, COUNT_MAX)
+        attempt = record.reconsume_times + progress.attempts_of(offset) + 1
+        if 0 < request.max_attempts < attempt:  # used up before: this was no delivery more
+            attempt = max(record.reconsume_times, request.max_attempts)
+        attempt = min(attempt, COUNT_MAX)
         if offset in progress.sending:
             attempt = progress.sending[offset][0]
         failure = Failure(group, attempt, request.delay, request.max_attempts, request.why)

@@ -143,6 +143,8 @@ class SimPusher(SimConsumer):
 
     def _read(self, queue: int, session: Session) -> bool:
         """Begin one message of a queue, or finish one."""
+        if queue not in self.owned:
+            return False  # it has just died of a message
         running = self._running[queue]
         if running and (len(running) >= WINDOW or self.dice.random() < 0.5):
             return self._finish_one(queue, session)
