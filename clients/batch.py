@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from clients.columns import ByteColumn, Columns, PlainBodies, Words
-from clients.message import Message, MessageQueue, ReceivedMessage
+from clients.message import DLQ_PREFIX, Message, MessageQueue, ReceivedMessage, as_sent
 from clients.stored_body import SYS_COMPRESSED, plain_body
 from shm import layout
 from shm.errors import Corrupt
@@ -159,10 +159,10 @@ class MessageBatch(Sequence[Message]):
             index += self._count
         if not 0 <= index < self._count:
             raise IndexError(index)
-        return self._message(index)
+        return self.message_at(index)
 
     def __iter__(self) -> Iterator[Message]:
-        return map(self._message, range(self._count))
+        return map(self.message_at, range(self._count))
 
     @cached_property
     def _rows(self) -> list[tuple[int, ...]]:
@@ -180,7 +180,12 @@ class MessageBatch(Sequence[Message]):
         spans = (bodies[:-1], bodies[1:], properties[:-1], properties[1:])
         return list(zip(*(column.tolist() for column in columns), *spans, strict=True))
 
-    def _message(self, row: int) -> Message:
+    def prepare(self) -> None:
+        """Do beforehand what the first message asked for would have to wait for."""
+        _ = self._rows, self._views
+
+    def message_at(self, row: int) -> Message:
+        """One message; the row is not checked."""
         number, offset, position, born_ms, store_ms, reconsumed, flags, *span = self._rows[row]
         bodies, properties, hosts = self._views
         queue = self._queues[number]
@@ -196,8 +201,11 @@ class MessageBatch(Sequence[Message]):
         stored.pop("__CRC32#", None)
         tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
         unique = stored.pop("UNIQ_KEY", "")
+        topic = queue.topic
+        if stored and not topic.startswith(DLQ_PREFIX):
+            topic, stored = as_sent(topic, stored)
         return ReceivedMessage(
-            queue.topic,
+            topic,
             body,
             tag=tag,
             keys=tuple(keys.split()),

@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from shm import limits
-from shm.errors import MessageIllegal
+from shm.errors import MessageIllegal, Rejected
 from shm.properties import encode_properties
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from clients.listener import ConsumeResult
+
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 #: Bodies up to here need no look at limits.
 SMALL_BODY_BYTES: Final = 65_536
+
+
+#: Properties that brokers and clients keep for themselves (LW-36).
+_INTERNAL: Final = limits.RESERVED_KEYS - frozenset(
+    "__SHARDINGKEY MSG_TYPE CORRELATION_ID REPLY_TO_CLIENT TTL TRACE_CONTEXT INSTANCE_ID".split()  # noqa: SIM905 - as shm.limits has its names
+)
 
 
 class _NoProperties(Mapping[str, str]):
@@ -113,6 +121,21 @@ class ReceivedMessage(Message, frozen=True, kw_only=True, gc=False):
     born_host: str | None = None
     delivery_attempt: int | None = None
 
+    def retry_after(self, seconds: float) -> ConsumeResult:
+        """In a listener: if this delivery fails, the next one comes after so long.
+
+        Instead of RocketMQ's ladder; in ordered consumption instead of a pause of 1 s. Returns
+        FAILURE, for `return message.retry_after(30)`. Raises Rejected outside of the listener's
+        thread, or for a time below 0.
+        """
+        from clients.listener import ConsumeResult, wish_delay
+
+        if not seconds >= 0:
+            raise Rejected(f"retry_after takes seconds, 0 or more, not {seconds!r}")
+        if not wish_delay(self, max(1, round(seconds * 1000))):
+            raise Rejected("retry_after is for a push consumer's listener, in its own thread")
+        return ConsumeResult.FAILURE
+
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
@@ -123,6 +146,13 @@ class SendReceipt:
     message_queue: MessageQueue
     queue_offset: int
     durability: str
+
+
+def as_sent(topic: str, stored: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Topic and properties as the sender gave them: a retried message has its own topic (RD-40)."""
+    if topic.startswith(RETRY_PREFIX):
+        topic = stored.get("RETRY_TOPIC", topic)
+    return topic, {name: value for name, value in stored.items() if name not in _INTERNAL}
 
 
 def check_topic(topic: str) -> None:

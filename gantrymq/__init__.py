@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
     from clients.message import Message, MessageQueue, SendReceipt
+    from clients.listener import ConsumeResult
     from clients.producer import Producer
+    from clients.push_consumer import MessageModel, PushConsumer
+    from clients.subscription import FilterExpression, FilterType
     from gantrymq.temporary import Broker
     from shm.errors import (
         BrokerGone,
@@ -41,20 +44,25 @@ __all__ = [
     "BrokerGone",
     "Closed",
     "ConsumeFrom",
+    "ConsumeResult",
     "Corrupt",
     "DiskFull",
     "Evicted",
+    "FilterExpression",
     "FilterSyntaxError",
+    "FilterType",
     "GantryError",
     "GroupIllegal",
     "Incompatible",
     "Message",
     "MessageBatch",
     "MessageIllegal",
+    "MessageModel",
     "MessageQueue",
     "NotPermitted",
     "Producer",
     "PullConsumer",
+    "PushConsumer",
     "QueueFull",
     "Rejected",
     "SendReceipt",
@@ -69,11 +77,16 @@ __all__ = [
 _HOMES = {
     "Broker": "gantrymq.temporary",
     "ConsumeFrom": "clients.consumer",
+    "ConsumeResult": "clients.listener",
+    "FilterExpression": "clients.subscription",
+    "FilterType": "clients.subscription",
     "Message": "clients.message",
     "MessageBatch": "clients.consumer",
+    "MessageModel": "clients.push_consumer",
     "MessageQueue": "clients.message",
     "Producer": "clients.producer",
     "PullConsumer": "clients.consumer",
+    "PushConsumer": "clients.push_consumer",
     "SendReceipt": "clients.message",
 }
 
