@@ -99,12 +99,10 @@ class BroadcastMember(PushMember):
         session: Session,
         group: str,
         names: dict[int, str],
-        resume: dict[MessageQueue, Resumed],
-        terms: Terms,
         handoff: Handoff,
         offsets: OffsetFile,
     ) -> None:
-        super().__init__(session, group, names, resume, terms, handoff)
+        super().__init__(session, group, names, {}, Terms(), handoff)
         self._file = offsets
         self._save_ns = now_ns() + SAVE_NS
 

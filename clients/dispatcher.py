@@ -1,4 +1,7 @@
-"""The fetching thread of a push consumer: reads queues ahead of the listeners, speaks to `groups`."""
+"""The fetching thread of a push consumer.
+
+It reads queues ahead of the listeners, and speaks to `groups`.
+"""
 
 from __future__ import annotations
 

@@ -86,6 +86,7 @@ class ListenerThread(threading.Thread):
         run, pop, listener = chunk.run, chunk.rows.popleft, self._listener
         window, message_at = run.window, run.batch.message_at
         evicted, ordered = window.evicted, self._rules.orderly
+        special = chunk.exhausted or window.failures
         end = chunk.settled
         while not window.halted and not evicted[0]:
             try:
@@ -93,21 +94,18 @@ class ListenerThread(threading.Thread):
             except IndexError:
                 break
             chunk.current = row  # all rows below are finished: `relieve` counts on it
-            result: object = ConsumeResult.DEAD_LETTER
-            message, why = None, "its attempts are used up: its consumers died"
-            if not chunk.exhausted:
-                try:
-                    message = message_at(row)
-                    if ordered and window.failures:
-                        message = _counted(message, window.failures)
-                    result = listener(message)
-                    if result is None or result is SUCCESS:
-                        end = row + 1
-                        continue
-                    why = _why_not(result)
-                except BaseException as error:  # whatever it is, the message has failed
-                    result, why = ConsumeResult.FAILURE, f"{type(error).__name__}: {error}"
-                    log.debug("traceback of a failed listener", exc_info=error)
+            message = None
+            try:
+                message = message_at(row)
+                if special:
+                    message = _looked_at(chunk, message)
+                result = listener(message)
+                if result is None or result is SUCCESS:
+                    end = row + 1
+                    continue
+                why = _why_not(result)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the message has failed
+                result, why = _caught(error)
             failure = self._judge(chunk, row, message, result is ConsumeResult.DEAD_LETTER, why)
             if failure is not None and ordered:
                 chunk.rows.appendleft(row)
@@ -137,12 +135,26 @@ class ListenerThread(threading.Thread):
         return Failure(run.window, run.low(row), offset, delay, why[:WHY_CHARACTERS], chunk, keep)
 
 
-def _counted(message: Message, failures: dict[int, int]) -> Message:
+class _ExhaustedError(Exception):
+    """A message that is not to be delivered any more."""
+
+
+def _looked_at(chunk: Chunk, message: Message) -> Message:
     """The message with the deliveries that have failed under this lease."""
-    more = failures.get(message.queue_offset or 0, 0)
+    if chunk.exhausted:
+        raise _ExhaustedError("its attempts are used up: its consumers died")
+    more = chunk.run.window.failures.get(message.queue_offset or 0, 0)
     if not more:
         return message
     return msgspec.structs.replace(message, delivery_attempt=(message.delivery_attempt or 1) + more)
+
+
+def _caught(error: BaseException) -> tuple[ConsumeResult, str]:
+    """Result and reason of a listener that raised."""
+    if isinstance(error, _ExhaustedError):
+        return ConsumeResult.DEAD_LETTER, str(error)
+    log.debug("traceback of a failed listener", exc_info=error)
+    return ConsumeResult.FAILURE, f"{type(error).__name__}: {error}"
 
 
 def _why_not(result: object) -> str:

@@ -5,40 +5,25 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
-from datetime import datetime
-from enum import Enum
-from functools import partial
 from queue import SimpleQueue
 from types import FrameType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self, Unpack
 
 from clients.attachment import Attachment
 from clients.broadcast import BroadcastMember, OffsetFile
-from clients.consumer import ConsumeFrom, milliseconds
 from clients.dispatcher import Dispatcher, Limits
 from clients.handoff import Handoff
 from clients.listener import ConsumeResult, Listener, ListenerThread, Rules
 from clients.member import Terms
 from clients.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from clients.push_member import PushMember, Resumed
+from clients.push_options import MessageModel, Options, PushOptions
+from clients.session import Session
 from clients.subscription import Subscription, check_group, describe, digest, parse_subscription
 from shm.errors import Closed, GroupIllegal, Timeout
-from shm.filter import EVERYTHING, TagFilter, parse_tags
+from shm.filter import EVERYTHING, parse_tags
 
 __all__ = ["ConsumeResult", "Listener", "MessageModel", "PushConsumer"]
-
-#: Deliveries in all: RocketMQ's 16 retries (RD-22).
-MAX_ATTEMPTS: Final = 17
-CONSUME_TIMEOUT_S: Final = 900.0
-
-
-class MessageModel(Enum):
-    """Who gets a message: one member of the group, or each."""
-
-    CLUSTERING = "clustering"
-    BROADCASTING = "broadcasting"
-
 
 class PushConsumer:
     """A member of a group whose messages are given to `listener`.
@@ -63,47 +48,24 @@ class PushConsumer:
         subscription: Subscription,
         listener: Listener,
         *,
-        concurrency: int = 8,
-        orderly: bool = False,
-        model: MessageModel = MessageModel.CLUSTERING,
-        max_attempts: int = MAX_ATTEMPTS,
-        consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
-        consume_timestamp: datetime | None = None,
-        consume_timeout: float = CONSUME_TIMEOUT_S,
-        instance: str = "default",
         home: str | os.PathLike[str] | None = None,
+        **options: Unpack[PushOptions],
     ) -> None:
-        """Nothing is attached before `start`, `run` or `with`.
+        """Nothing is attached before `start`, `run` or `with`; `options` as `Options` has them.
 
-        `subscription` lists topics, or maps them to tags ("a || b", "*"). A message that a listener
-        has for longer than `consume_timeout` seconds is reported and given to another member,
-        unless `orderly`; the call itself goes on. `instance` tells broadcasting consumers of one
-        group on one machine apart. Raises GroupIllegal, MessageIllegal, FilterSyntaxError.
+        `subscription` lists topics, or maps them to tags ("a || b", "*"). Raises GroupIllegal,
+        MessageIllegal, FilterSyntaxError; TypeError for an option that does not exist.
         """
         check_group(group)
         if not callable(listener):
             raise GroupIllegal(f"the listener is {listener!r}: give a function of one message")
-        _require(isinstance(concurrency, int) and 1 <= concurrency <= 1000,
-                 f"concurrency is a number of threads, 1 to 1000, not {concurrency!r}")  # fmt: skip
-        _require(isinstance(max_attempts, int) and 1 <= max_attempts < 1 << 31,
-                 f"max_attempts counts deliveries, 1 or more, not {max_attempts!r}")  # fmt: skip
-        _require(consume_timeout > 0, f"consume_timeout is seconds, not {consume_timeout!r}")
-        _require(consume_from is not ConsumeFrom.TIMESTAMP or consume_timestamp is not None,
-                 "consume_from TIMESTAMP needs consume_timestamp")  # fmt: skip
         self.group = group
-        self.model = MessageModel(model)
+        self.options = Options(**options)
         self._filters = parse_subscription(subscription)
         self._listener = listener
-        self._orderly = orderly
-        self._concurrency = concurrency
-        self._max_attempts = max_attempts
-        self._timeout_ns = int(consume_timeout * 1e9)
-        self._consume_from = consume_from
-        self._consume_ms = milliseconds(consume_timestamp) if consume_timestamp else 0
         self._home = home
-        self._instance = instance
         self._pid = 0
-        self._handoff = Handoff(concurrency, orderly=orderly)
+        self._handoff = Handoff(self.options.concurrency, orderly=self.options.orderly)
         self._dispatcher: Dispatcher | None = None
         self._threads: list[ListenerThread] = []
         self._offsets: OffsetFile | None = None
@@ -130,8 +92,9 @@ class PushConsumer:
                 self._close_offsets()
                 raise
             self._dispatcher = dispatcher
-        rules = Rules(self._max_attempts, self._orderly, self._is_broadcast)
-        for number in range(self._concurrency):
+        options = self.options
+        rules = Rules(options.max_attempts, options.orderly, options.is_broadcast)
+        for number in range(options.concurrency):
             name = f"gantrymq-listener-{self.group}-{number}"
             thread = ListenerThread(name, self._listener, self._handoff, rules)
             self._threads.append(thread)
@@ -139,10 +102,13 @@ class PushConsumer:
         dispatcher.start()
 
     def _begin(self) -> Dispatcher:
-        if self._is_broadcast:
-            self._offsets = OffsetFile(self._home, self.group, self._instance)
+        options = self.options
+        if options.is_broadcast:
+            self._offsets = OffsetFile(self._home, self.group, options.instance)
         limits = Limits(
-            self._max_attempts, self._timeout_ns, not self._orderly and not self._is_broadcast
+            options.max_attempts,
+            int(options.consume_timeout * 1e9),
+            not options.orderly and not options.is_broadcast,
         )
         name = f"gantrymq-push-{self.group}"
         return Dispatcher(name, self._attach, self._handoff, limits, lambda: self._events.put(None))
@@ -245,39 +211,33 @@ class PushConsumer:
 
     # -------------------------------------------------------------------------------- the session
 
-    @property
-    def _is_broadcast(self) -> bool:
-        return self.model is MessageModel.BROADCASTING
-
     def _attach(self, places: dict[MessageQueue, Resumed]) -> tuple[Attachment, PushMember]:
-        filters: dict[str, TagFilter] = dict(self._filters)
-        terms = Terms(
-            self._max_attempts,
-            digest(filters, self._orderly, self._max_attempts),
-            self._orderly,
-            describe(filters),
-        )
-        make: Callable[..., PushMember] = partial(PushMember, terms=terms, handoff=self._handoff)
-        if self._is_broadcast:
-            assert self._offsets is not None
-            make = partial(
-                BroadcastMember, terms=terms, handoff=self._handoff, offsets=self._offsets
-            )
-        else:
+        filters = dict(self._filters)
+        if not self.options.is_broadcast:
             filters[RETRY_PREFIX + self.group] = parse_tags(EVERYTHING)  # RD-1
-        attachment = Attachment(self._home, self.group, filters, make)
-        if not self._is_broadcast:
+        attachment = Attachment(self._home, self.group, filters, self._make_member)
+        if not self.options.is_broadcast:
             attachment.open_topic(DLQ_PREFIX + self.group)
-        attachment.join(self._consume_from, self._consume_ms, places)
+        attachment.join(self.options.consume_from, self.options.consume_ms, places)
         member = attachment.member
         assert isinstance(member, PushMember)
         return attachment, member
+
+    def _make_member(
+        self,
+        session: Session,
+        group: str,
+        names: dict[int, str],
+        places: dict[MessageQueue, Resumed],
+    ) -> PushMember:
+        handoff, options, filters = self._handoff, self.options, self._filters
+        if self._offsets is not None:
+            return BroadcastMember(session, group, names, handoff, self._offsets)
+        orderly, most = options.orderly, options.max_attempts
+        terms = Terms(most, digest(filters, orderly, most), orderly, describe(filters))
+        return PushMember(session, group, names, places, terms, handoff)
 
     def _close_offsets(self) -> None:
         if self._offsets is not None:
             self._offsets.close()
 
-
-def _require(holds: bool, text: str) -> None:
-    if not holds:
-        raise GroupIllegal(text)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
-    from clients.message import Message, MessageQueue, SendReceipt
     from clients.listener import ConsumeResult
+    from clients.message import Message, MessageQueue, SendReceipt
     from clients.producer import Producer
-    from clients.push_consumer import MessageModel, PushConsumer
+    from clients.push_consumer import PushConsumer
+    from clients.push_options import MessageModel
     from clients.subscription import FilterExpression, FilterType
     from gantrymq.temporary import Broker
     from shm.errors import (
@@ -82,7 +83,7 @@ _HOMES = {
     "FilterType": "clients.subscription",
     "Message": "clients.message",
     "MessageBatch": "clients.consumer",
-    "MessageModel": "clients.push_consumer",
+    "MessageModel": "clients.push_options",
     "MessageQueue": "clients.message",
     "Producer": "clients.producer",
     "PullConsumer": "clients.consumer",
