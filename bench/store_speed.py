@@ -113,7 +113,7 @@ def _dispatch(home: Path, deadline: float) -> tuple[int, float]:
     metadata = Metadata(storage, settings, SystemClock())
     metadata.load()
     metadata.publish(board, Recovered(appended=end, durable=end))
-    bells = Bells(*(_Silent() for _ in range(4)))
+    bells = Bells.each(_Silent)
     reader = open_reader(storage, SystemClock(), board, _Nobody(), bells, settings)
     jit.warm()
     started = time.monotonic()

@@ -150,10 +150,10 @@ def _open_locked(
     except BaseException:
         unlink_board(board.name)
         raise
-    env = AgentEnv(
-        storage, clock, board, Bells(*(EventBell() for _ in agents.CONSTRUCTORS)), settings
-    )
+    env = AgentEnv(storage, clock, board, Bells.each(EventBell), settings)
     sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
+    for role in agents.SENDERS:
+        sessions.open_own(role, agents.bell_of(env.bells, role), settings.max_message_size)
     return Broker(home, configuration, log, lock_descriptor, life, board, metadata, sessions, env)
 
 

@@ -61,6 +61,7 @@ class SessionDesk:
             *record.descriptors,
             agents.bell_of(bells, Role.WRITER).fileno(),
             agents.bell_of(bells, Role.GROUPS).fileno(),
+            agents.bell_of(bells, Role.SCHEDULER).fileno(),
         )
         welcome = wire.Welcome(
             record.session,

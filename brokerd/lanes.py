@@ -44,7 +44,7 @@ class Lane:
 
     def __post_init__(self) -> None:
         self.view = self.words.data
-        self.view[frames.MAY_APPEND] = int(self.session.internal)
+        self.view[frames.MAY_APPEND] = int(self.session.owner > 0)
         self.view[frames.RESUMED_SEQ] = self.view[frames.SEQ]
         self.view[frames.HOT] = 1
         self._show_arrays()
@@ -133,7 +133,7 @@ class Lane:
             return False
         topic = board.topic(slot)
         # Without permission it was deleted: the kernel refuses it until it is created again.
-        if topic is None or (topic.system and topic.perm and not self.session.internal):
+        if topic is None or (topic.system and topic.perm and not self.session.owner):
             return False
         return not block or bool(legal_properties(np.frombuffer(block, np.uint8)))
 
@@ -188,7 +188,15 @@ def take_cursors(session: Session) -> NDArray[np.int64] | None:
     words[frames.UP_CURSOR] = load_word(arena, plan.control + layout.LANE_UP_HEAD)
     words[frames.DOWN_CURSOR] = load_word(arena, plan.control + layout.LANE_DOWN_TAIL)
     words[frames.DOWN_SEEN] = load_word(arena, plan.control + layout.LANE_DOWN_HEAD)
+    if session.owner:
+        _pass_over(arena, plan.control, words)
     return words if _cursors_legal(words) else None
+
+
+def _pass_over(arena: NDArray[np.uint8], control: int, words: NDArray[np.int64]) -> None:
+    """Take nothing of what an agent had put before: it looks in the log and puts the rest again."""
+    words[frames.UP_CURSOR] = load_word(arena, control + layout.LANE_UP_TAIL)
+    store_word(arena, control + layout.LANE_UP_HEAD, int(words[frames.UP_CURSOR]))
 
 
 def open_lane(

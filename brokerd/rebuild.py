@@ -226,7 +226,7 @@ def _dispatch(storage: Storage, settings: Settings, board: Board) -> None:
 
     nobody, clock = _Nobody(), SystemClock()
     patient = replace(settings, stop_timeout=_PATIENCE_S)  # nobody waits for the stop's end
-    bells = Bells(*(_NoBell() for _ in range(4)))
+    bells = Bells.each(_NoBell)
     reader = build(Role.READER, AgentEnv(storage, clock, board, bells, patient, nobody))
     try:
         while reader.do_work(clock.monotonic_ns()):

@@ -11,6 +11,7 @@ from brokerd.access import DESCRIPTORS_KEPT, Peer, is_reserved
 from shm import layout, limits, wire
 from shm.arena import ArenaPlan, create_arena, map_arena, plan_arena
 from shm.bell import EventBell
+from shm.codes import Role
 from shm.errors import Rejected, Unavailable
 
 PRODUCER_BYTES: Final = 10
@@ -30,6 +31,8 @@ class SessionRecord:
     bell: EventBell
     producer: bytes
     groups: bool
+    scheduler: bool = False
+    owner: int = 0  # Role of the agent whose own it is; 0: a client's
 
     @property
     def pid(self) -> int:
@@ -55,8 +58,9 @@ class SessionRecord:
     def added(self) -> wire.SessionAdded:
         """What agents are told."""
         return wire.SessionAdded(
-            self.session, self.pid, self.plan.size, self.ring_bytes, self.producer, self.groups
-        )
+            self.session, self.pid, self.plan.size, self.ring_bytes, self.producer, self.groups,
+            self.scheduler, self.owner,
+        )  # fmt: skip
 
 
 class Sessions:
@@ -71,12 +75,15 @@ class Sessions:
         self._count_max = count_max
         self._next = 1
         self._open: dict[int, SessionRecord] = {}
+        self._own: list[SessionRecord] = []
 
     def __len__(self) -> int:
+        """Clients' sessions."""
         return len(self._open)
 
     def __iter__(self) -> Iterator[SessionRecord]:
-        return iter(list(self._open.values()))
+        """All, the agents' own first."""
+        return iter([*self._own, *self._open.values()])
 
     def get(self, session: int) -> SessionRecord | None:
         """A session that is attached."""
@@ -91,9 +98,30 @@ class Sessions:
         session = self._next
         arena, bell = _make(plan, self._epoch, session)
         self._next += 1
-        record = SessionRecord(session, peer, plan, arena, bell, hello.producer, hello.groups)
+        record = SessionRecord(
+            session, peer, plan, arena, bell, hello.producer, hello.groups, hello.scheduler
+        )
         self._open[session] = record
         return record
+
+    def open_own(self, role: Role, bell: EventBell, body_bytes_max: int) -> None:
+        """Make an agent's own session, which outlives its process; `bell` is what wakes it.
+
+        It ends with this life of the broker, and counts for nobody.
+        """
+        # An entry takes half of a ring at most.
+        up_bytes = 1 << (2 * (body_bytes_max + limits.RECORD_OVERHEAD_BYTES_MAX) - 1).bit_length()
+        unused = _UNUSED_RING_BYTES
+        plan = plan_arena(up_bytes, limits.WRITER_DOWN_BYTES, unused, unused)
+        arena = create_arena(plan, self._epoch, self._next)
+        waking = EventBell(os.dup(bell.fileno()))
+        peer = Peer(os.getpid(), os.getuid(), 0)
+        # Random: what the last life's writer noted of it says nothing of this one's numbers.
+        producer = os.urandom(PRODUCER_BYTES)
+        self._own.append(
+            SessionRecord(self._next, peer, plan, arena, waking, producer, False, owner=role)
+        )
+        self._next += 1
 
     def _require_room(self, plan: ArenaPlan, uid: int) -> None:
         sizes = [record.plan.size for record in self._open.values() if record.peer.uid == uid]

@@ -48,11 +48,13 @@ class Session:
         producer: bytes = b"",
         groups: bool = False,
         up_bytes: int = 0,
+        scheduler: bool = False,
     ) -> None:
         """Attach to the broker at `home`.
 
         `producer` is the 10 bytes of a session that sends, `up_bytes` the size of its ring if not
-        the default. Raises BrokerGone, NotPermitted, Incompatible or Unavailable.
+        the default; `groups` and `scheduler` open lanes with these agents.
+        Raises BrokerGone, NotPermitted, Incompatible or Unavailable.
         """
         self.home: Path = find_home(home)
         self.is_open = False
@@ -64,15 +66,18 @@ class Session:
         self._someone_polls = False
         self._control = ControlChannel(self.home)
         try:
-            self._greet(producer, groups, up_bytes)
+            self._greet(
+                wire.Hello(
+                    os.getpid(), layout.FINGERPRINT, "client", producer, groups, scheduler, up_bytes
+                )
+            )
         except BaseException:
             self._control.close()
             raise
         self.is_open = True
         _sessions.add(self)
 
-    def _greet(self, producer: bytes, groups: bool, up_bytes: int) -> None:
-        hello = wire.Hello(os.getpid(), layout.FINGERPRINT, "client", producer, groups, up_bytes)
+    def _greet(self, hello: wire.Hello) -> None:
         answer, descriptors = self._ask(hello)
         try:
             welcome = expect(answer, wire.Welcome)
@@ -84,7 +89,8 @@ class Session:
             close_all(descriptors)
             raise
         os.close(descriptors[0])
-        self.bell, self.writer_bell, self.groups_bell = map(EventBell, descriptors[1:4])
+        self._bells = [EventBell(descriptor) for descriptor in descriptors[1:]]
+        self.bell, self.writer_bell, self.groups_bell, self.scheduler_bell = self._bells
         self._sleeper = select.poll()
         self._sleeper.register(self.bell.fileno(), select.POLLIN)
         self._sleeper.register(self._control.channel.fileno(), select.POLLIN)
@@ -278,7 +284,7 @@ class Session:
 
     def _give_back(self) -> None:
         self._control.close()
-        for bell in (self.bell, self.writer_bell, self.groups_bell):
+        for bell in self._bells:
             bell.close()
 
     def _leave_to_parent(self) -> None:

@@ -35,6 +35,7 @@ class ArenaPlan:
 
     writer: LanePlan
     groups: LanePlan
+    scheduler: LanePlan
     size: int
 
 
@@ -45,7 +46,8 @@ def plan_arena(
     groups_down: int = limits.GROUPS_DOWN_BYTES,
 ) -> ArenaPlan:
     """Compute the layout of an arena."""
-    sizes = (writer_up, writer_down, groups_up, groups_down)
+    scheduler = limits.SCHEDULER_RING_BYTES
+    sizes = (writer_up, writer_down, groups_up, groups_down, scheduler, scheduler)
     if any(size & (size - 1) or size < 256 for size in sizes):
         raise ValueError(f"ring sizes must be powers of two from 256: {sizes}")
     starts = [layout.RINGS_AT]
@@ -55,7 +57,8 @@ def plan_arena(
     return ArenaPlan(
         LanePlan(layout.WRITER_LANE_AT, starts[0], writer_up, starts[1], writer_down),
         LanePlan(layout.GROUPS_LANE_AT, starts[2], groups_up, starts[3], groups_down),
-        (starts[4] + page - 1) // page * page,
+        LanePlan(layout.SCHEDULER_LANE_AT, starts[4], scheduler, starts[5], scheduler),
+        (starts[6] + page - 1) // page * page,
     )
 
 

@@ -184,7 +184,7 @@ ARENA: Final = Struct(
         Field("pad3", 120, "zero"),
     ),
     note="One session's memory: header, interest list, progress table, route table, writer lane,"
-    " groups lane, rings.",
+    " groups lane, scheduler lane, rings.",
 )
 ARENA_BYTES: Final = ARENA.size
 ARENA_WAIT_ARMED: Final = ARENA.offset("wait_armed")
@@ -248,8 +248,9 @@ ROUTE_TOPIC: Final = ROUTE.offset("topic")
 
 WRITER_LANE_AT: Final = ROUTES_AT + ROUTE_BYTES * limits.ROUTES_MAX
 GROUPS_LANE_AT: Final = WRITER_LANE_AT + LANE_BYTES
-RINGS_AT: Final = GROUPS_LANE_AT + LANE_BYTES
-# Rings follow in this order: writer up, writer down, groups up, groups down (shm/arena.py).
+SCHEDULER_LANE_AT: Final = GROUPS_LANE_AT + LANE_BYTES
+RINGS_AT: Final = SCHEDULER_LANE_AT + LANE_BYTES
+# Rings follow, up and down of each: writer, groups, scheduler (shm/arena.py).
 assert RINGS_AT % LINE_BYTES == 0
 
 # ----------------------------------------------------------------------------------------- board

@@ -27,6 +27,7 @@ WRITER_UP_BYTES: Final = 1 << 20
 WRITER_DOWN_BYTES: Final = 1 << 19
 GROUPS_UP_BYTES: Final = 1 << 16
 GROUPS_DOWN_BYTES: Final = 1 << 16
+SCHEDULER_RING_BYTES: Final = 1 << 12  # either direction
 
 STAGING_BYTES: Final = 6 * 1024 * 1024  # a largest record and then some
 DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
@@ -67,7 +68,7 @@ RESERVED_KEYS: Final = frozenset(
 # A drained batch may end just short of DRAIN_BYTES and then take one largest record.
 assert STAGING_BYTES >= DRAIN_BYTES + BODY_BYTES_MAX + RECORD_OVERHEAD_BYTES_MAX
 # Ring cursors are masked.
-assert all(
-    n & (n - 1) == 0
-    for n in (WRITER_UP_BYTES, WRITER_DOWN_BYTES, GROUPS_UP_BYTES, GROUPS_DOWN_BYTES)
-)
+_RINGS: Final = (
+    WRITER_UP_BYTES, WRITER_DOWN_BYTES, GROUPS_UP_BYTES, GROUPS_DOWN_BYTES, SCHEDULER_RING_BYTES,
+)  # fmt: skip
+assert all(n & (n - 1) == 0 for n in _RINGS)

@@ -36,6 +36,7 @@ class Hello(Frame, frozen=True):
     kind: str = "client"
     producer: bytes = b""  # 10 bytes; empty for a session that does not send
     groups: bool = False  # wants a lane with groups
+    scheduler: bool = False  # wants a lane with the scheduler
     up_bytes: int = 0  # size of the writer lane's up ring, a power of two; 0 = the default
 
 
@@ -86,7 +87,7 @@ OWNERS_ONLY: Final = (CreateTopic, DeleteTopic, ShowSettings, ShowSessions, Stop
 
 
 class Welcome(Frame, frozen=True):
-    """A session. Descriptors with it: arena, client's bell, writer's bell, groups' bell."""
+    """A session. Descriptors with it: arena, and bells of client, writer, groups, scheduler."""
 
     session: int
     epoch: int
@@ -151,7 +152,8 @@ class SessionAdded(Frame, frozen=True):
     ring_bytes: tuple[int, int, int, int]
     producer: bytes
     groups: bool
-    internal: bool = False  # a broker agent's own session: may APPEND
+    scheduler: bool = False
+    owner: int = 0  # Role of the broker's agent whose own session it is: that may APPEND
 
 
 class SessionRemoved(Frame, frozen=True):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Protocol, Self
 
 from shm import limits
 from shm.bell import Bell
@@ -51,10 +51,16 @@ def is_busy(records: int, since_ns: int) -> bool:
 class Bells:
     """The bell of each agent: everybody may ring, only its agent waits."""
 
+    scheduler: Bell
     writer: Bell
     flusher: Bell
     reader: Bell
     groups: Bell
+
+    @classmethod
+    def each(cls, make: Callable[[], Bell]) -> Self:
+        """A bell of its own for every agent."""
+        return cls(*(make() for _ in fields(cls)))
 
 
 class Waiter(Protocol):

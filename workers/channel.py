@@ -172,7 +172,8 @@ class SocketSessionTable:
             frame.pid,
             frame.producer,
             frame.groups,
-            frame.internal,
+            frame.scheduler,
+            frame.owner,
         )
         for view in self._views:
             view.tell(Attached(session))

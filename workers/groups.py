@@ -7,7 +7,7 @@ is asked again: a replaced `groups` sends `Rejoin`, and sessions repeat what has
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -20,15 +20,22 @@ from shm.codes import AgentState, Role
 from shm.controllane import BrokenLane
 from shm.errors import Incompatible
 from shm.storage import Storage
-from workers.agent import IDLE_NS
+from workers.admission import fault_of
+from workers.agent import IDLE_NS, Bells
 from workers.failure import declare_failed
 from workers.ledger import Ledger, open_ledger
-from workers.membership import Member, Membership, Move
+from workers.membership import Membership, Move
+from workers.missing import Missing
 from workers.offsetfile import Exports, import_offsets
+from workers.outlet import Outlet
 from workers.peer import Peer
+from workers.records import LiveReader
 from workers.reports import LOOK_NS, Reports
+from workers.resets import Resets
+from workers.sendbacks import SendBacks, SendBackSettings
 from workers.session import Attached, Session, SessionTable
 
+MINUTE_NS: Final = 60_000_000_000
 REQUESTS_PER_CYCLE: Final = 256
 #: Requests between two looks for others that wait for the processor.
 POLITE: Final = 8
@@ -39,11 +46,9 @@ EXPORT_NS: Final = 5_000_000_000  # CQ-30
 DISK_RETRY_NS: Final = 100_000_000
 #: Changes that wait for room on the disk; beyond them, requests wait in their rings.
 WAITING_BYTES_MAX: Final = 1 << 20
-#: After a replacement, sessions are told again at once; one that was not by then is ended.
-MISSING_NS: Final = 2_000_000_000
 
 
-class GroupsSettings(Protocol):
+class GroupsSettings(SendBackSettings, Protocol):
     """What `groups` needs of the broker's settings."""
 
     @property
@@ -58,19 +63,28 @@ class Groups:
     name = "groups"
 
     def __init__(
-        self, ledger: Ledger, clock: Clock, board: Board, sessions: SessionTable, minutes: int
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        settings: GroupsSettings,
+        writer_bell: Bell,
     ) -> None:
         self.ledger = ledger
         self.board = board
         self.membership = Membership(ledger, board)
-        self.reports = Reports(self.membership, board, minutes * 60_000_000_000)
+        self.reports = Reports(self.membership, board, settings.consume_timeout * MINUTE_NS)
+        reader = LiveReader(ledger.storage, board)
+        self.sendbacks = SendBacks(self.membership, reader, clock, settings, self._answer)
+        self.resets = Resets(self.membership, self._answer, self._end_session)
         self.finished = False
         self.failed = False
         self._clock = clock
         self._sessions = sessions
+        self._writer_bell = writer_bell
         self._peers: dict[int, Peer] = {}
-        self._restoring = True
-        self._missing_since = -1
+        self.missing = Missing(self.membership, sessions.cut_off)
         self._synced_ns = self._exported_ns = 0
         self._exports = Exports(ledger)
         self._retry_ns = 0  # while the disk is full: when to try again
@@ -97,14 +111,18 @@ class Groups:
 
     def _cycle(self, now_ns: int) -> int:
         done = self._hear_sessions()
-        self._end_missing(now_ns)
+        done += self.sendbacks.collect(now_ns)
+        self.missing.end(self._peers.keys(), now_ns)
         stopping = self._sessions.stopping()
-        if self.ledger.waiting_bytes < WAITING_BYTES_MAX:
+        if self.ledger.waiting_bytes < WAITING_BYTES_MAX and not self.sendbacks.is_full:
             for peer in list(self._peers.values()):
                 done += self._serve(peer, now_ns)
         self.membership.grown()
+        done += self.resets.work(now_ns)
         done += self._balance()
         stored = self._store(now_ns)
+        if stored:
+            done += self.sendbacks.put(now_ns)
         done += sum(self._tell(peer, stored) for peer in list(self._peers.values()))
         last = stopping and not done
         if stored:
@@ -136,7 +154,9 @@ class Groups:
         events = self._sessions.poll()
         for event in events:
             if isinstance(event, Attached):
-                if event.session.groups:
+                if event.session.owner == Role.GROUPS:
+                    self.sendbacks.outlet = Outlet(event.session, self._writer_bell)
+                elif event.session.groups:
                     self._attach(event.session)
             else:
                 self._detach(event.session)
@@ -155,29 +175,6 @@ class Groups:
         for _ in self._requests(peer, limits.GROUPS_UP_BYTES):
             pass  # what it had published counts, commits above all
         self._end(peer, failed=True)
-
-    def restore(self) -> None:
-        """Members of the last `groups` of this life, as far as they hold leases."""
-        self.membership.topics.refresh()
-        for session in self.membership.holders():
-            for group, key, _lease in self.membership.leases_of(session):
-                slot = self.membership.topics.slots.get(key[0])
-                topics = frozenset() if slot is None else frozenset([slot])
-                self.membership.restore_member(group, Member(session, topics, 0))
-
-    def _end_missing(self, now_ns: int) -> None:
-        if not self._restoring:
-            return
-        missing = self.membership.holders() - self._peers.keys()
-        self._restoring = bool(missing)
-        if not missing:
-            return
-        if self._missing_since < 0:
-            self._missing_since = now_ns
-        elif now_ns - self._missing_since >= MISSING_NS:
-            for session in missing:
-                self._sessions.cut_off(session, "groups was replaced and was not told of it")
-                self.membership.leave(session, failed=True)
 
     # ---------------------------------------------------------------------------------- requests
 
@@ -244,21 +241,39 @@ class Groups:
                 self.reports.commit(peer, request, self._clock.monotonic_ns())
             case groupwire.Released():
                 self.reports.release(peer, request)
+            case groupwire.SendBack():
+                self.sendbacks.ask(peer.session.session, request)
+            case groupwire.Failed():
+                self.reports.fail(peer, request)
+            case groupwire.Reset():
+                now_ns = self._clock.monotonic_ns()
+                self.resets.ask(peer.session.session, request, now_ns)
             case groupwire.Leave():
                 self._end(peer, failed=False)
                 peer.outbox.append(groupwire.Left(request.serial))
 
+    def _answer(self, session: int, notice: groupwire.AnyNotice) -> None:
+        """Tell a session something, once all changes are in the ledger; nobody if it is gone."""
+        peer = self._peers.get(session)
+        if peer is not None:
+            peer.outbox.append(notice)
+
+    def _end_session(self, session: int, why: str) -> None:
+        if session in self._peers:
+            self._cut_off(self._peers[session], why)
+
     def _join(self, peer: Peer, request: groupwire.Join) -> None:
         session = peer.session.session
         self.membership.topics.refresh()
-        fault = self._fault_of(session, request)
+        fault = fault_of(self.membership, session, request)
         if fault:
             self.reports.refuse(1)
             text = fault[:FAULT_CHARACTERS]  # it may quote all that the request has room for
             peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", text))
             return
         self.membership.join(session, request)
-        self._sessions.note("debug", wire.GROUP_JOINED, group=request.group)
+        fields = {"max_attempts": request.max_attempts, "orderly": request.orderly}
+        self._sessions.note("debug", wire.GROUP_JOINED, group=request.group, **fields)
         peer.joined.append(request.serial)
         for _group, key, lease in list(self.membership.leases_of(session)):
             queue = self.membership.topics.queue(key)
@@ -266,16 +281,6 @@ class Groups:
                 # After a replacement both sides may have missed the last word: say it again.
                 lease.revoking = False
                 self._announce(peer, queue, request.group)
-
-    def _fault_of(self, session: int, request: groupwire.Join) -> str:
-        name = request.group
-        if not name or len(name.encode()) > limits.GROUP_BYTES_MAX or not _is_name(name):
-            return f"{name!r} is no group name: letters, digits and _-%| only (CQ-100)"
-        unknown = [t for t in request.topics if t not in self.membership.topics.by_slot]
-        if unknown or not request.topics:
-            return f"topic slots {unknown} do not exist" if unknown else "no topic subscribed"
-        other = self.membership.group_of.get(session, name)
-        return "" if other == name else f"this session is in group {other!r} already"
 
     # ----------------------------------------------------------------------------------- notices
 
@@ -339,7 +344,7 @@ class Groups:
     # ------------------------------------------------------------------------- time and stopping
 
     def _keep_durable(self, now_ns: int, last: bool) -> None:
-        if now_ns - self._synced_ns >= SYNC_NS or last:
+        if last or (now_ns - self._synced_ns >= SYNC_NS and self.sendbacks.are_durable()):
             self._synced_ns = now_ns
             self.ledger.sync()
         if now_ns - self._exported_ns >= EXPORT_NS or last:
@@ -356,22 +361,25 @@ class Groups:
         if any(not peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()):
             return 0
         idle_ns = LOOK_NS if any(peer.uses_words for peer in self._peers.values()) else IDLE_NS
-        if not self.ledger.unsynced:
-            return idle_ns
-        return min(idle_ns, max(1, self._synced_ns + SYNC_NS - now_ns))
+        idle_ns = min(idle_ns, self.sendbacks.arm(now_ns))
+        for deadline_ns in (
+            self.resets.deadline_ns(),
+            self._synced_ns + SYNC_NS if self.ledger.unsynced else None,
+        ):
+            if deadline_ns is not None:
+                idle_ns = min(idle_ns, max(1, deadline_ns - now_ns))
+        return idle_ns
 
     def disarm(self) -> None:
         """Awake again."""
         for peer in self._peers.values():
             peer.lane.disarm()
+        self.sendbacks.disarm()
 
     def close(self) -> None:
-        """Give the ledger's descriptor back."""
+        """Give descriptors back."""
+        self.sendbacks.close()
         self.ledger.close()
-
-
-def _is_name(text: str) -> bool:
-    return all(c.isascii() and (c.isalnum() or c in "_-%|") for c in text)
 
 
 def open_groups(
@@ -379,15 +387,14 @@ def open_groups(
     clock: Clock,
     board: Board,
     sessions: SessionTable,
-    bells: Sequence[Bell],
+    bells: Bells,
     settings: GroupsSettings,
 ) -> Groups:
     """Read ledger and consumerOffset.json and make the agent. Raises OSError."""
-    del bells  # those of the other agents: `groups` has nothing to tell them
     ledger = open_ledger(storage, board.epoch)
     import_offsets(ledger)
-    groups = Groups(ledger, clock, board, sessions, settings.consume_timeout)
-    groups.restore()
+    groups = Groups(ledger, clock, board, sessions, settings, bells.writer)
+    groups.missing.restore()
     groups.membership.clamp_offsets()
     ledger.flush_if_room()
     return groups

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from shm import layout
 from shm.board import Board, TopicSlot
-from shm.groupwire import ConsumeFrom, Done, Join
+from shm.groupwire import ConsumeFrom, Done, Failed, Join
 from workers.assignment import assign
 from workers.ledger import Ledger, QueueKey
 from workers.progress import UNSET, Lease, Progress
@@ -26,6 +26,8 @@ class Member:
     topics: frozenset[int]
     consume_from: int
     chosen: frozenset[int] | None = None  # queues taken by hand; None: by balancing
+    digest: int = 0  # of its subscription; 0: not stated
+    subscription: str = ""
 
 
 @dataclass(slots=True)
@@ -110,6 +112,8 @@ class Membership:
         self.topics = Topics(board)
         self.groups: dict[str, Group] = {}
         self.group_of: dict[int, str] = {}
+        #: Queues that nobody is to have for now: their offsets are being reset.
+        self.blocked: set[tuple[str, int]] = set()
         self._appended_at_start = board.word(layout.BOARD_APPENDED)
 
     # -------------------------------------------------------------------------- joining, leaving
@@ -119,6 +123,7 @@ class Membership:
         self.topics.refresh()
         group = self.groups.setdefault(request.group, Group(request.group))
         member = Member(session, frozenset(request.topics), request.consume_from)
+        member.digest, member.subscription = request.digest, request.subscription
         if request.queues is not None:
             offered = (queue for slot in member.topics for queue in self.topics.queues(slot))
             member.chosen = frozenset(offered).intersection(request.queues)
@@ -186,14 +191,15 @@ class Membership:
             self.groups[name].members.pop(session, None)
         for group, key, _lease in list(self.leases_of(session)):
             self.ledger.end_lease(group, key, failed)
-            self._mark(group)
+            self.mark(group)
 
     def unsettle(self, session: int) -> None:
         """Balance a session's group anew."""
         if session in self.group_of:
-            self._mark(self.group_of[session])
+            self.mark(self.group_of[session])
 
-    def _mark(self, group: str) -> None:
+    def mark(self, group: str) -> None:
+        """Balance a group anew."""
         self.groups.setdefault(group, Group(group)).dirty = True
 
     # ------------------------------------------------------------------------------------ leases
@@ -257,8 +263,20 @@ class Membership:
             return False
         group, key, _ = held
         self.ledger.end_lease(group, key, failed=False)
-        self._mark(group)
+        self.mark(group)
         return True
+
+    def fail(self, session: int, request: Failed) -> int:
+        """Count a failed delivery; how many there are by now, or -1 if the lease is over."""
+        held = self.held(session, request.queue, request.lease)
+        if held is None:
+            return -1
+        group, key, progress = held
+        known = progress.attempts_of(request.offset)
+        if request.attempts >= known and progress.committed <= request.offset < progress.started:
+            known += 1
+            self.ledger.fail(group, key, request.offset, known)
+        return known
 
     # --------------------------------------------------------------------------------- balancing
 
@@ -299,6 +317,8 @@ class Membership:
             if queue not in leases:
                 key = self.topics.key(queue)
                 assert key is not None, f"the board lost queue {queue}"
+                if progress.queue(key).sending:
+                    continue  # of a holder before; balanced again when that is settled
                 if progress.queue(key).committed == UNSET:  # a queue younger than the subscription
                     self.ledger.commit(group.name, key, self._inside(queue, 0))
                 yield Move(group.name, queue, session, grant=True)
@@ -320,7 +340,8 @@ class Membership:
             slot: [queue for queue in self.topics.queues(slot) if queue not in by_hand]
             for slot in slots
         }
-        return assign(queues_of, subscribed, owned) | by_hand
+        target = assign(queues_of, subscribed, owned) | by_hand
+        return {q: session for q, session in target.items() if (group.name, q) not in self.blocked}
 
     def _leases(self, group: str) -> dict[int, Lease]:
         found = (

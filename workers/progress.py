@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from shm.groupwire import ATTEMPTS_MAX, Attempts, Done
 from shm.limits import PROGRESS_WINDOW
 
 UNSET = -1
+COUNT_MAX: Final = 0xFFFF  # attempts, as the ledger's entries have them
 
 
 @dataclass(slots=True)
@@ -63,6 +65,13 @@ class Progress:
         if touching:
             first, end = min(first, touching[0][0]), max(end, touching[-1][1])
         self.done = [*before, (first, end), *behind]
+        if self.lease is None:
+            self._pass_done()
+
+    def _pass_done(self) -> None:
+        """A holder moves `committed` itself; without one it passes what is done with."""
+        while self.done and self.done[0][0] <= self.committed:
+            self.commit(self.done[0][1])
 
     def send(self, offset: int, attempt: int, position: int) -> None:
         """A copy of a message is about to be put; `position` < 0: it was not."""
@@ -72,8 +81,7 @@ class Progress:
 
     def fail(self, offset: int, attempts: int) -> None:
         """So many deliveries of a message have failed."""
-        missing = attempts - self.attempts_of(offset)
-        for _ in range(missing):
+        while self.attempts_of(offset) < min(attempts, COUNT_MAX):
             self.add_attempt(offset, offset + 1)
 
     def reset(self, offset: int) -> None:
@@ -99,8 +107,7 @@ class Progress:
             for first, end in without([(self.committed, self.started)], self.done):
                 self.add_attempt(first, end)
         self.lease = None
-        while self.done and self.done[0][0] <= self.committed:
-            self.commit(self.done[0][1])
+        self._pass_done()
         self.started = self.committed
 
     def add_attempt(self, first: int, end: int) -> None:
@@ -110,7 +117,7 @@ class Progress:
         edges = sorted({first, end, *(edge for item in self.attempts for edge in item[:2])})
         ranges: list[Attempts] = []
         for low, high in pairwise(edges):
-            count = self.attempts_of(low) + (first <= low < end)
+            count = min(self.attempts_of(low) + (first <= low < end), COUNT_MAX)
             if count:
                 ranges.append((low, high, count))
         self.set_attempts(ranges)

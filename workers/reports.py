@@ -23,6 +23,7 @@ from workers.progress import ranges_of
 LOOK_NS: Final = 500_000_000
 #: Queues in one notice about words: it has to fit into half of the ring.
 LOST_PER_NOTICE: Final = 64
+LEASE_OVER: Final = "the lease of the message's queue is over"
 #: A stuck message is noticed later by at most this part of consume_timeout.
 STALL_GRAINS: Final = 64
 
@@ -133,6 +134,17 @@ class Reports:
         peer.begun.pop(request.queue, None)
         peer.acked.pop(request.queue, None)
         self._membership.release(session, request.queue, request.lease)
+
+    def fail(self, peer: Peer, request: groupwire.Failed) -> None:
+        """Count a failed delivery of a message that stays where it is."""
+        attempts = self._membership.fail(peer.session.session, request)
+        if attempts < 0:
+            self.refuse(1)
+            peer.outbox.append(groupwire.Committed(0, {request.queue: request.lease}))
+            peer.outbox.append(groupwire.Refused(request.serial, "Evicted", LEASE_OVER))
+            return
+        answer = groupwire.Counted(request.serial, request.queue, request.offset, attempts)
+        peer.outbox.append(answer)
 
     def stuck(self, peer: Peer, now_ns: int) -> int | None:
         """A queue whose oldest message was started longer than consume_timeout ago."""

@@ -24,7 +24,8 @@ class Session:
     pid: int
     producer: bytes  # 10 bytes, or empty
     groups: bool = False
-    internal: bool = False
+    scheduler: bool = False
+    owner: int = 0  # Role of the agent whose own session it is; 0: a client's
 
 
 @dataclass(frozen=True, slots=True)

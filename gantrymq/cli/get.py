@@ -27,9 +27,9 @@ def get(
     as_json: JsonOption = False,
 ) -> None:
     """Print one message."""
-    from brokerd.storereader import StoreReader, position_of
     from gantrymq.cli.records import message_of, print_fields
     from shm.storage import PosixStorage
+    from shm.storereader import StoreReader, position_of
 
     reader = StoreReader(PosixStorage(str(store_of(home_of(home)))))
     found = message_of(reader.record(position_of(message)))

@@ -13,8 +13,8 @@ from shm.record import Filler, Invalid
 
 def inspect(text: str, directory: Path, *, as_json: bool) -> int:
     """Print what lies there; returns the exit code."""
-    from brokerd.storereader import StoreReader, position_of
     from shm.storage import PosixStorage
+    from shm.storereader import StoreReader, position_of
 
     position = position_of(text)
     reader = StoreReader(PosixStorage(str(directory)))

@@ -57,8 +57,8 @@ def _records(
 ) -> Iterator[Record]:
     """In the order of storing, as far as one look shows several."""
     from brokerd.lock import is_held
-    from brokerd.storereader import StoreReader
     from shm.storage import PosixStorage
+    from shm.storereader import StoreReader
 
     reader = StoreReader(PosixStorage(str(store_of(home))))
     count, follow = wanted

@@ -278,8 +278,12 @@ def _store_crc(staging: Bytes, at: int, shifted: int, size: int, magic: int, bod
 def _find_topic(board: Bytes, head: Words, routes: Words, batch: Words) -> int:
     """Topic of the entry's route into `head`; OK, a Status, or -ROUTE if it is to be loaded.
 
-    A topic that was deleted since has no permission left.
+    A topic that was deleted since has no permission left. A broker's agent names topic slots, also
+    of a deleted one (DT-16).
     """
+    if batch[frames.INTERNAL] and head[KIND] != SEND:
+        head[TOPIC] = head[ROUTE_ID]
+        return OK
     if head[ROUTE_ID] >= ROUTES_MAX:
         return UNKNOWN_ROUTE
     row = head[ROUTE_ID] * frames.ROUTE_WORDS

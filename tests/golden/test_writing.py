@@ -25,7 +25,7 @@ from brokerd.writer import open_writer
 from shm import layout
 from shm.arena import plan_arena
 from shm.board import Board, format_board
-from shm.codes import EntryFlag, EntryKind, Status
+from shm.codes import EntryFlag, EntryKind, Role, Status
 from shm.kernels import frames
 from shm.kernels.ring import put_raw, take_completions
 from shm.storage import PosixStorage
@@ -68,14 +68,14 @@ class Rig:
             metadata.open(name, create=True)  # the set's direct writes know topics of no list
         self.slots = {topic.name: topic.slot for topic in self.board.topics()}
         self.tables = [MemorySessions() for _ in range(3)]
-        bells = Bells(*(SimBell() for _ in range(4)))
+        bells = Bells.each(SimBell)
         parts = [(storage, self.clock, self.board, table, bells, settings) for table in self.tables]
         self.agents: list[Agent] = [
             open_writer(*parts[0]), open_flusher(*parts[1]), open_reader(*parts[2])
         ]  # fmt: skip
         plan = plan_arena()
         arena = np.zeros(plan.size, np.uint8)
-        self.session = Session(1, arena, plan, SimBell(), 0, bytes(range(10)), internal=True)
+        self.session = Session(1, arena, plan, SimBell(), 0, bytes(range(10)), owner=Role.SCHEDULER)
         self.lane = lane_words(plan.writer)
         for slot in self.slots.values():
             set_route(self.session, slot, slot)

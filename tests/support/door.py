@@ -12,7 +12,7 @@ from pathlib import Path
 
 from brokerd import config, epoch
 from brokerd.access import Access
-from brokerd.agents import CONSTRUCTORS, AgentEnv
+from brokerd.agents import AgentEnv
 from brokerd.broker import Broker, make_directories
 from brokerd.control import ControlServer
 from brokerd.log import Log
@@ -43,7 +43,7 @@ class Door:
         self.board = epoch.create_board(home, life, settings, clock.wall_ms())
         metadata = Metadata(storage, settings, clock)
         metadata.publish(self.board, Found())
-        bells = Bells(*(EventBell() for _ in CONSTRUCTORS))
+        bells = Bells.each(EventBell)
         env = AgentEnv(storage, clock, self.board, bells, settings)
         sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
         self.log = io.StringIO()

@@ -11,9 +11,11 @@ from shm.controllane import ControlLane, End
 from shm.kernels import progress
 from tests.support.faults import FaultPlan
 from tests.support.memory_sessions import MemorySessions, memory_board, memory_session
+from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from workers.agent import Bells
 from workers.groups import Groups, open_groups
 from workers.session import Session
 
@@ -117,9 +119,13 @@ class Rig:
 
     def open_agent(self) -> Groups:
         """Make the agent over the present disk."""
-        settings = SimpleNamespace(consume_timeout=15)
+        settings = SimpleNamespace(
+            consume_timeout=15, message_delay_level="1s 5s 10s 30s", timer_precision_ms=1000
+        )
         storage = SimStorage(self.disk, "groups", self.faults)
-        return open_groups(storage, self.clock, self.board, self.sessions, (), settings)
+        return open_groups(
+            storage, self.clock, self.board, self.sessions, Bells.each(SimBell), settings
+        )
 
     def attach(self) -> Hand:
         """Add a session."""

@@ -106,6 +106,7 @@ class SimMachine:
         self.tables: dict[Role, MemorySessions] = {}
         self.stores: dict[str, SimStorage] = {}
         self.sessions: dict[int, tuple[Session, Client]] = {}
+        self._own: list[Session] = []  # of agents, for one life
         self.lives = 0
         self.ended_by = End.STOP
         self.index_holds = True  # nobody has damaged it on purpose
@@ -229,6 +230,7 @@ class SimMachine:
             check_index(self._storage("oracle"), found.appended, settled, self.model.tally)
         self._old_board = board
         self._bells = self._new_bells()
+        self._own = [self._own_session(role) for role in agents.SENDERS]
         for role in ROLES:
             self.start_agent(role)
         board.set_half(layout.BOARD_STATE, BrokerState.READY)
@@ -264,7 +266,7 @@ class SimMachine:
         if self.board is None:
             return
         table = self.tables[role] = MemorySessions()
-        for session, _client in self.sessions.values():
+        for session in (*self._own, *(session for session, _client in self.sessions.values())):
             table.attach(session)
         name = role.name.lower()
         storage = self._storage(name, self.plans.agents.pop(role, ()))
@@ -337,6 +339,14 @@ class SimMachine:
 
     # ------------------------------------------------------------------------------------- sessions
 
+    def _own_session(self, role: Role) -> Session:
+        """As `Sessions.open_own`."""
+        assert self.board is not None, "made while the broker starts"
+        number, self._next_session = self._next_session, self._next_session + 1
+        plan, producer = plan_arena(32768, 4096, 4096, 4096), self._random_bytes(10)
+        made = memory_session(number, plan, epoch=self.board.epoch, producer=producer)
+        return replace(made, bell=self.bell(role), groups=False, owner=int(role))
+
     def attach(self, client: Client) -> Session | None:
         """A session for a client, or None while the broker is down."""
         if self.board is None:
@@ -375,6 +385,7 @@ class SimMachine:
     def _cut_off(self, number: int, why: str) -> None:
         entry = self.sessions.get(number)
         if entry is None:
+            assert number not in {own.session for own in self._own}, f"an agent's own: {why}"
             return
         self.simulation.note(f"session {number} of {entry[1].name} is cut off: {why}")
         self.model.tally["cut off"] += 1
@@ -394,7 +405,7 @@ class SimMachine:
         return storage
 
     def _new_bells(self) -> Bells:
-        return Bells(SimBell(), SimBell(), SimBell(), SimBell())
+        return Bells.each(SimBell)
 
     def _random_bytes(self, count: int) -> bytes:
         return self.simulation.dice.getrandbits(8 * count).to_bytes(count, "big")

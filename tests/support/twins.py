@@ -60,7 +60,7 @@ class Machine:
         settings = load(given=sizes, environment={}).settings
         self.clock = clock
         self.board = memory_board({"orders": QUEUES}, segment_bytes=SEGMENT_BYTES)
-        bells = Bells(*(SimBell() for _ in range(4)))
+        bells = Bells.each(SimBell)
         tables = [MemorySessions() for _ in range(3)]
         parts = [(storage, clock, self.board, table, bells, settings) for table in tables]
         self.agents: list[Agent] = [

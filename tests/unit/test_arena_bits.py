@@ -84,7 +84,7 @@ class Machine:
         self.clock = SimClock(0)
         self.board = memory_board({"orders": 1}, segment_bytes=1 << 20)
         self.tables = {role: MemorySessions() for role in agents.CONSTRUCTORS}
-        bells = Bells(*(SimBell() for _ in self.tables))
+        bells = Bells.each(SimBell)
         storage = PosixStorage(str(folder))
         self.agents: list[Agent] = [
             agents.build(role, AgentEnv(storage, self.clock, self.board, bells, settings, table))

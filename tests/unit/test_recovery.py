@@ -55,7 +55,7 @@ def let_reader_work(machine: SimMachine, storage: SimStorage, found: Recovered) 
     metadata.load()
     board = machine._format(1 << 16)
     metadata.publish(board, found)
-    bells = Bells(SimBell(), SimBell(), SimBell(), SimBell())
+    bells = Bells.each(SimBell)
     reader = open_reader(
         storage, machine.simulation.clock, board, MemorySessions(), bells, settings
     )

@@ -17,7 +17,7 @@ from shm.ranges import EVERYTHING, read_ranges
 from shm.record import OWN, RECOVERY, Filler, Invalid, Record, parse_record
 
 if TYPE_CHECKING:
-    from shm.storage import PosixStorage
+    from shm.storage import Storage
 
 _DIRECTORY: Final = "commitlog"
 _QUEUES: Final = "consumequeue"
@@ -39,7 +39,7 @@ class Place:
 class StoreReader:
     """Reads the store below `storage`."""
 
-    def __init__(self, storage: PosixStorage) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._ranges = read_ranges(storage) or EVERYTHING
 

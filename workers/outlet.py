@@ -1,0 +1,197 @@
+"""A broker agent's own way into the log: copies go up, outcomes come down.
+
+The session outlives the agent's process, and the writer deduplicates nothing of it: what makes
+derived records exactly once is their origin in the log (design: identity). So after a start of
+this agent, or of a writer, the outlet trusts nothing that its rings hold: the agent waits until
+`reconcile` says that the log holds all that will ever come of earlier puts, reads there which of
+its copies exist, and puts the rest again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from shm import layout
+from shm.bell import Bell
+from shm.codes import EntryFlag, EntryKind
+from shm.kernels import frames
+from shm.kernels.ring import FULL, arm, put_raw, take_completions
+from shm.kernels.words import load_word, store_half, store_word
+from workers.session import Session
+
+#: Outcomes taken at one time.
+_ROWS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A record as it is to be stored; hosts are 8 or 20 bytes, as bits of `sys_flag` say."""
+
+    topic: int  # slot on the board
+    queue_id: int
+    body: bytes
+    properties: bytes  # stored form (SF-27); an old checksum trailer in it is dropped (SF-22)
+    origin: int  # position of the record that it comes from
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a copy; `status` is codes.Status, places are -1 if it was refused."""
+
+    tag: object
+    status: int
+    position: int
+    end: int
+    queue_offset: int
+    store_ms: int
+
+
+def origin_field(position: int) -> int:
+    """What preparedTransactionOffset says of a record's origin (HO-91, HO-92)."""
+    return -1 - position
+
+
+class Outlet:
+    """The agent's end of its own session's lane with the writer."""
+
+    def __init__(self, session: Session, writer_bell: Bell) -> None:
+        self.session = session
+        self.trusted = False
+        self._bell = writer_bell
+        self._arena = session.arena
+        self._control = session.plan.writer.control
+        self._waiting: dict[int, object] = {}
+        self._rows = np.zeros(_ROWS * frames.COMPLETION_WORDS, np.int64)
+        self._adopted = 0
+        self.words = np.zeros(frames.LANE_WORDS, np.int64)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Stand where the lane's words say that this end stands."""
+        plan, words = self.session.plan.writer, self.words
+        words[:] = 0
+        words[frames.CONTROL] = plan.control
+        words[frames.UP], words[frames.UP_MASK] = plan.up, plan.up_bytes - 1
+        words[frames.DOWN], words[frames.DOWN_MASK] = plan.down, plan.down_bytes - 1
+        words[frames.UP_CURSOR] = self._word(layout.LANE_UP_TAIL)
+        words[frames.UP_SEEN] = self._word(layout.LANE_UP_HEAD)
+        words[frames.DOWN_CURSOR] = self._word(layout.LANE_DOWN_HEAD)
+        # An entry takes more bytes than seqs: this is above all that were ever used here.
+        words[frames.SEQ] = words[frames.COMPLETED] = words[frames.UP_CURSOR]
+
+    def _word(self, field: int) -> int:
+        return int(load_word(self._arena, self._control + field))
+
+    # ------------------------------------------------------------------------------------- trust
+
+    @property
+    def waiting(self) -> int:
+        """Copies without an outcome."""
+        return len(self._waiting)
+
+    def is_lost(self) -> bool:
+        """Whether a writer has come since: what waits may be in the log or not.
+
+        From then on nothing can be put until `reconcile` has said so.
+        """
+        if self.trusted and self._word(layout.LANE_ADOPTED) != self._adopted:
+            self.trusted = False
+        return not self.trusted
+
+    def reconcile(self) -> bool:
+        """True once all that was ever put and will be stored lies below the board's `appended`.
+
+        Outcomes that were on their way are dropped.
+        """
+        adopted = self._word(layout.LANE_ADOPTED)
+        if not adopted or self._word(layout.LANE_UP_HEAD) != self._word(layout.LANE_UP_TAIL):
+            return False
+        down = self._word(layout.LANE_DOWN_TAIL)
+        store_word(self._arena, self._control + layout.LANE_DOWN_HEAD, down)
+        self._waiting.clear()
+        self._begin()
+        self._adopted = adopted
+        self.trusted = self._word(layout.LANE_ADOPTED) == adopted
+        return self.trusted
+
+    # ------------------------------------------------------------------------------ putting, taking
+
+    def put(self, copy: Copy, tag: object) -> bool:
+        """Hand a copy to the writer; False if its ring is full. `tag` comes with the outcome."""
+        assert self.trusted, "reconcile comes first"
+        seq = int(self.words[frames.SEQ]) + 1
+        done = put_raw(self._arena, self.words, np.frombuffer(_entry(copy, seq), np.uint8))
+        if done == FULL:
+            return False
+        assert done == 1, "its ring is made for the largest message"
+        self._waiting[seq] = tag
+        if self.words[frames.RING]:
+            self._bell.ring()
+        return True
+
+    def poll(self) -> list[Outcome]:
+        """Outcomes that have come, in order of the puts."""
+        if not self.trusted:
+            return []
+        count = take_completions(self._arena, self.words, self._rows)
+        if self.words[frames.RING]:
+            self._bell.ring()
+        rows = self._rows[: count * frames.COMPLETION_WORDS].reshape(count, -1).tolist()
+        return [
+            Outcome(
+                self._waiting.pop(row[frames.OUT_SEQ]),
+                row[frames.OUT_STATUS],
+                row[frames.OUT_POSITION],
+                row[frames.OUT_END],
+                row[frames.OUT_OFFSET],
+                row[frames.OUT_MS],
+            )
+            for row in rows
+        ]
+
+    # ------------------------------------------------------------------------------------ sleeping
+
+    def arm(self) -> bool:
+        """Announce sleep until the next outcome; False if there is one."""
+        flag = self._control + layout.LANE_CLIENT_ARMED
+        word = self._control + layout.LANE_DOWN_TAIL
+        return bool(arm(self._arena, flag, 1, word, int(self.words[frames.DOWN_CURSOR])))
+
+    def disarm(self) -> None:
+        """Awake."""
+        store_half(self._arena, self._control + layout.LANE_CLIENT_ARMED, 0)
+
+
+def _entry(copy: Copy, seq: int) -> bytes:
+    fixed = layout.ENTRY_BYTES + layout.APPEND_BYTES
+    length = (fixed + len(copy.body) + len(copy.properties) + 7) & ~7
+    head = layout.ENTRY.pack(
+        length=length,
+        kind=EntryKind.APPEND,
+        flags=EntryFlag.RECEIPT,
+        seq=seq,
+        born_ms=copy.born_ms,
+        route=copy.topic,
+        queue=copy.queue_id,
+        body_bytes=len(copy.body),
+        extra_bytes=len(copy.properties),
+        app_flag=copy.flag,
+    )
+    form = layout.APPEND.pack(
+        sys_flag=copy.sys_flag,
+        reconsume_times=copy.reconsume_times,
+        prepared_offset=origin_field(copy.origin),
+        born_host=copy.born_host,
+        store_host=copy.store_host,
+    )
+    entry = head + form + copy.body + copy.properties
+    return entry + bytes(length - len(entry))

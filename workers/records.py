@@ -1,0 +1,105 @@
+"""Single records of the live store, for an agent that derives others from them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from shm import layout
+from shm.errors import Rejected
+from shm.record import STRUCTURE, Record, parse_record
+from shm.storereader import StoreReader
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import File, Storage
+
+FILES_KEPT: Final = 32
+_CHUNK: Final = 1 << 20
+_HEAD: Final = layout.FILLER.size
+_FLAGS_END: Final = layout.RECORD_SYS_FLAG + 4
+_BORN_V6: Final = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4
+_PREPARED: Final = layout.RECORD.offset("prepared_transaction_offset")
+_PREPARED_END: Final = _PREPARED + 2 * _BORN_V6 + 8
+
+
+class LiveReader(StoreReader):
+    """Reads records below `appended`; keeps the last few files open."""
+
+    def __init__(self, storage: Storage, board: Board) -> None:
+        super().__init__(storage)
+        self._board = board
+        self._files: OrderedDict[str, File] = OrderedDict()
+
+    def record_of(self, topic: str, queue_id: int, offset: int) -> Record | None:
+        """The record at a queue offset; None if retention has removed it. Raises Corrupt."""
+        try:
+            positions = self.units(topic, queue_id, offset, offset + 1, self._board.cq_bytes)
+            found = self.record(positions[0]) if positions else None
+        except (Rejected, FileNotFoundError):
+            found = None
+        low = self._board.word(layout.BOARD_LOW)
+        return found if found is not None and found.physical_offset >= low else None
+
+    def derived(self, start: int) -> Iterator[Record]:
+        """Records from `start` to the log's end that the broker made of others, in order."""
+        position = max(start, self._board.word(layout.BOARD_LOW))
+        end = self._board.word(layout.BOARD_APPENDED)
+        while position < end:
+            base = position // self._board.segment_bytes * self._board.segment_bytes
+            stop = min(end, base + self._board.segment_bytes)
+            with contextlib.suppress(FileNotFoundError):  # retention was quicker: nothing is lost
+                yield from self._derived_in(f"commitlog/{base:020d}", base, position, stop)
+            position = base + self._board.segment_bytes
+
+    def _derived_in(self, name: str, base: int, position: int, stop: int) -> Iterator[Record]:
+        while position < stop:
+            data = self._read(name, position - base, min(_CHUNK, stop - position))
+            at = 0
+            while at + _PREPARED_END <= len(data) or position + len(data) == stop:
+                total = int.from_bytes(data[at : at + 4], "big")
+                magic = int.from_bytes(data[at + 4 : at + _HEAD], "big")
+                if total < _HEAD or magic == layout.FILLER_MAGIC:
+                    return
+                if _prepared(data, at) < 0:
+                    whole = self._read(name, position + at - base, total)
+                    item = parse_record(whole, 0, len(whole), STRUCTURE)
+                    if isinstance(item, Record):
+                        yield item
+                at += total
+                if at >= len(data):
+                    break
+            position += at
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _segment(self, position: int) -> tuple[int, int]:
+        base = position // self._board.segment_bytes * self._board.segment_bytes
+        if position >= self._board.word(layout.BOARD_APPENDED):
+            raise Rejected(f"the log does not reach position {position}")
+        return base, self._board.segment_bytes
+
+    def _read(self, name: str, at: int, count: int) -> bytes:
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = self._storage.open(name)
+            if len(self._files) > FILES_KEPT:
+                self._files.popitem(last=False)[1].close()
+        else:
+            self._files.move_to_end(name)
+        buffer = bytearray(count)
+        return bytes(buffer[: file.read_into(buffer, at)])
+
+
+def _prepared(data: bytes, at: int) -> int:
+    """The field preparedTransactionOffset of the record whose head starts at `at`."""
+    flags = int.from_bytes(data[at + layout.RECORD_SYS_FLAG : at + _FLAGS_END], "big")
+    wider = bool(flags & layout.SYS_BORN_V6) + bool(flags & layout.SYS_STORE_V6)
+    place = at + _PREPARED + wider * _BORN_V6
+    return int.from_bytes(data[place : place + 8], "big", signed=True)
