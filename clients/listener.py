@@ -104,7 +104,7 @@ class ListenerThread(threading.Thread):
                     end = row + 1
                     continue
                 why = _why_not(result)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the message has failed
+            except BaseException as error:
                 result, why = _caught(error)
             failure = self._judge(chunk, row, message, result is ConsumeResult.DEAD_LETTER, why)
             if failure is not None and ordered:

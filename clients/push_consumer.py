@@ -25,6 +25,7 @@ from shm.filter import EVERYTHING, parse_tags
 
 __all__ = ["ConsumeResult", "Listener", "MessageModel", "PushConsumer"]
 
+
 class PushConsumer:
     """A member of a group whose messages are given to `listener`.
 
@@ -240,4 +241,3 @@ class PushConsumer:
     def _close_offsets(self) -> None:
         if self._offsets is not None:
             self._offsets.close()
-
