@@ -18,8 +18,11 @@ GROUPS_FILE: Final = "subscriptionGroup.json"
 _TABLE: Final = "subscriptionGroupTable"
 
 
-def default_group(name: str) -> dict[str, Any]:
-    """What RocketMQ makes of a group on first use (store-format.md section 12)."""
+def default_group(name: str, retry_queues: int = 1) -> dict[str, Any]:
+    """What RocketMQ makes of a group on first use (store-format.md section 12).
+
+    But for the queues of its retry topic, of which it makes one.
+    """
     return {
         "attributes": {},
         "brokerId": 0,
@@ -33,7 +36,7 @@ def default_group(name: str) -> dict[str, Any]:
         "groupSysFlag": 0,
         "notifyConsumerIdsChangedEnable": True,
         "retryMaxTimes": 16,
-        "retryQueueNums": 1,
+        "retryQueueNums": retry_queues,
         "whichBrokerWhenConsumeSlowly": 1,
     }
 
@@ -41,7 +44,9 @@ def default_group(name: str) -> dict[str, Any]:
 class Subscriptions:
     """The file; the supervisor is its only writer."""
 
-    def __init__(self, storage: Storage, clock: Clock) -> None:
+    def __init__(self, storage: Storage, clock: Clock, retry_queues: int = 1) -> None:
+        """`retry_queues`: of a new group's retry topic."""
+        self._retry_queues = retry_queues
         self._storage = storage
         self._clock = clock
         self._content: dict[str, Any] = {}
@@ -51,6 +56,9 @@ class Subscriptions:
         content = read_config(self._storage, GROUPS_FILE)
         self._content = content if isinstance(content, dict) else {}
         restore_config(self._storage, GROUPS_FILE, self._content)
+
+    def __contains__(self, name: str) -> bool:
+        return name in (self._content.get(_TABLE) or {})
 
     def add(self, name: str, log: Log) -> int:
         """Put a group into the file unless it is there.
@@ -71,7 +79,7 @@ class Subscriptions:
                 "counter": int(version.get("counter", 0)) + 1,
                 "timestamp": self._clock.wall_ms(),
             },
-            _TABLE: {**table, name: default_group(name)},
+            _TABLE: {**table, name: default_group(name, self._retry_queues)},
         }
         try:
             write_config(self._storage, GROUPS_FILE, content)

@@ -13,7 +13,7 @@ from clients.columns import Columns
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
 from clients.member import ANSWER_NS, GroupMember, now_ns
-from clients.message import RETRY_PREFIX, MessageQueue
+from clients.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from clients.session import Session
 from shm import layout, limits
 from shm.errors import GroupIllegal, Timeout
@@ -43,7 +43,12 @@ class Attachment:
         self._make_member = member
         self.session = Session(home, groups=True)
         try:
-            self._opened = [self.session.open_topic(topic) for topic in filters]
+            own = (RETRY_PREFIX + group, DLQ_PREFIX + group)
+            self._opened = [
+                self.session.open_topic(topic, of_member=topic in own) for topic in filters
+            ]
+            if own[0] in filters:  # what fails in the end goes there
+                self.session.open_topic(own[1], of_member=True)
         except BaseException:
             self.session.close()
             raise
@@ -54,14 +59,6 @@ class Attachment:
         self._nothing = MessageBatch(_NOTHING, 0, {}, {})
         self._queues: dict[int, MessageQueue] = {}
         self._attempts: dict[int, Sequence[Attempts]] = {}
-
-    def open_topic(self, topic: str) -> None:
-        """Have a topic made that is not read from."""
-        try:
-            self.session.open_topic(topic)
-        except BaseException:
-            self.session.close()
-            raise
 
     def join(
         self,

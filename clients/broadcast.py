@@ -11,7 +11,8 @@ from typing import Final
 
 from clients.handoff import Handoff
 from clients.home import find_home, state_folder
-from clients.member import Assigned, Terms, now_ns
+from clients.assigned import Assigned
+from clients.member import Terms, now_ns
 from clients.message import MessageQueue, is_name
 from clients.push_member import PushMember, Resumed
 from clients.session import Session

@@ -44,7 +44,9 @@ class Chunk:
     that are below `current` are finished or `failed`.
     """
 
-    __slots__ = ("alone", "begun_ns", "current", "exhausted", "failed", "rows", "run", "settled")
+    __slots__ = (
+        "alone", "begun_ns", "current", "exhausted", "failed", "rows", "run", "settled", "stuck",
+    )  # fmt: skip
 
     def __init__(
         self, run: Run, rows: Iterable[int], *, alone: bool = False, exhausted: bool = False
@@ -56,6 +58,7 @@ class Chunk:
         self.failed: list[int] = []
         self.alone, self.exhausted = alone, exhausted
         self.begun_ns = 0
+        self.stuck = -1  # the row that was last reported to take too long
 
     def begin(self) -> bool:
         """Say that the rows are about to be handed out; False if they may not be."""

@@ -11,7 +11,8 @@ from typing import Final, Literal, Self
 
 from clients.attachment import Attachment
 from clients.batch import MessageBatch
-from clients.member import Assigned, now_ns
+from clients.assigned import Assigned
+from clients.member import now_ns
 from clients.message import Message, MessageQueue
 from clients.subscription import Subscription, parse_subscription
 from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Unavailable

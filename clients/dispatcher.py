@@ -22,6 +22,7 @@ from clients.handoff import Handoff
 from clients.member import now_ns
 from clients.message import MessageQueue
 from clients.push_member import PushMember, Resumed
+from clients.watch import RELIEF_NS, Limits, Watch
 from clients.window import Window
 from shm import groupwire
 from shm.errors import BrokerGone, Corrupt, Evicted, GantryError, Unavailable
@@ -29,8 +30,7 @@ from shm.errors import BrokerGone, Corrupt, Evicted, GantryError, Unavailable
 log = logging.getLogger("gantrymq")
 
 FETCH_ROWS: Final = 1024
-#: How often chunks that take long are looked at, and how often all else is without a reason.
-RELIEF_NS: Final = 10_000_000
+#: How often it looks round without a reason.
 LOOK_NS: Final = 500_000_000
 #: A failure that `groups` could not take down is told again after so long.
 RETELL_NS: Final = 1_000_000_000
@@ -47,14 +47,6 @@ class Attach(Protocol):
     """Begins a session and joins; `places` are those of the session before."""
 
     def __call__(self, places: dict[MessageQueue, Resumed]) -> tuple[Attachment, PushMember]: ...
-
-
-class Limits(NamedTuple):
-    """What ends a message's deliveries."""
-
-    max_attempts: int
-    consume_timeout_ns: int
-    send_back: bool  # what takes too long goes to another member meanwhile
 
 
 class Due(NamedTuple):
@@ -81,7 +73,7 @@ class Dispatcher(threading.Thread):
         self._limits = limits
         self._ended = ended
         self._stopping = False
-        self._busy_since: dict[Chunk, tuple[int, int]] = {}
+        self._watch = Watch(handoff, limits)
         self._due: list[Due] = []
         self._order = itertools.count()
         self._places: dict[MessageQueue, Resumed] = {}
@@ -110,7 +102,6 @@ class Dispatcher(threading.Thread):
         self._places = self.member.resumable() if resume else {}
         self.member.let_go()
         self.lost_before += self.member.lost_commits
-        self._busy_since.clear()
         self._handoff.close()
         self._attachment.session.close()
         self._attachment = None
@@ -166,7 +157,7 @@ class Dispatcher(threading.Thread):
         self._tell()
         for failure, notice in self.member.answers():
             self._hear(failure, notice)
-        self._watch()
+        self._watch.look(now_ns())
 
     def _fetch(self, attachment: Attachment) -> bool:
         """Fetch and hand over; True if there may be more at once."""
@@ -331,44 +322,6 @@ class Dispatcher(threading.Thread):
             failure.window.pending.remove(chunk)
         failure.window.suspended = False
         self._handoff.go_on(chunk)
-
-    # ------------------------------------------------------------------------------ slow listeners
-
-    def _watch(self) -> None:
-        """See to chunks that take long, and to messages that take too long."""
-        handoff, now = self._handoff, now_ns()
-        running = list(handoff.running)
-        if not running:
-            self._busy_since.clear()
-            return
-        known, self._busy_since = self._busy_since, {}
-        slow = False
-        for chunk in running:
-            row, since = known.get(chunk, (-1, now))
-            if row != chunk.current:
-                row, since = chunk.current, now
-            self._busy_since[chunk] = (row, since)
-            slow = slow or now - since >= RELIEF_NS
-            if now - since >= self._limits.consume_timeout_ns:
-                self._report_stuck(chunk, row, (now - since) / 1e9)
-        if slow:
-            handoff.relieve()
-
-    def _report_stuck(self, chunk: Chunk, row: int, seconds: float) -> None:
-        """A message takes longer than consume_timeout: another member is to try it (RD-43)."""
-        run, handoff = chunk.run, self._handoff
-        with handoff.lock:
-            if row in chunk.failed or row < chunk.settled or chunk not in handoff.running:
-                return
-            why = f"the listener has not ended for {seconds:.1f} s (consume_timeout)"
-            if not self._limits.send_back:
-                return
-            chunk.failed.append(row)
-            failure = Failure(
-                run.window, run.low(row), run.offsets[row], groupwire.LADDER, why, chunk, False
-            )
-            handoff.note(failure)
-        log.error("message %d of %s: %s", run.offsets[row], run.window.queue, why)
 
     # --------------------------------------------------------------------------------------- end
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clients.columns import Columns
 from clients.logfiles import LogFiles
-from clients.member import Assigned
+from clients.assigned import Assigned
 from shm import layout
 from shm.board import Board
 from shm.codes import Stop

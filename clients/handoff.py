@@ -181,6 +181,8 @@ class Handoff:
     def fail(self, failure: Failure, chunk: Chunk, row: int) -> None:
         """A row has failed; the chunk goes on."""
         with self.lock:
+            if row in chunk.failed:
+                return  # it took so long that it was sent back before
             chunk.failed.append(row)
             self.note(failure)
         self.wake()

@@ -11,15 +11,16 @@ from typing import Any, Self, Unpack
 
 from clients.attachment import Attachment
 from clients.broadcast import BroadcastMember, OffsetFile
-from clients.dispatcher import Dispatcher, Limits
+from clients.dispatcher import Dispatcher
 from clients.handoff import Handoff
 from clients.listener import ConsumeResult, Listener, ListenerThread, Rules
 from clients.member import Terms
-from clients.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
+from clients.message import RETRY_PREFIX, MessageQueue
 from clients.push_member import PushMember, Resumed
 from clients.push_options import MessageModel, Options, PushOptions
 from clients.session import Session
 from clients.subscription import Subscription, check_group, describe, digest, parse_subscription
+from clients.watch import Limits
 from shm.errors import Closed, GroupIllegal, Timeout
 from shm.filter import EVERYTHING, parse_tags
 
@@ -217,8 +218,6 @@ class PushConsumer:
         if not self.options.is_broadcast:
             filters[RETRY_PREFIX + self.group] = parse_tags(EVERYTHING)  # RD-1
         attachment = Attachment(self._home, self.group, filters, self._make_member)
-        if not self.options.is_broadcast:
-            attachment.open_topic(DLQ_PREFIX + self.group)
         attachment.join(self.options.consume_from, self.options.consume_ms, places)
         member = attachment.member
         assert isinstance(member, PushMember)

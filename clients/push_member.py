@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from clients.chunks import Failure
 from clients.handoff import Handoff
-from clients.member import Assigned, GroupMember, Terms
+from clients.assigned import Assigned
+from clients.member import GroupMember, Terms
 from clients.message import MessageQueue
 from clients.session import Session
 from clients.window import Window

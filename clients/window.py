@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.member import Assigned
+from clients.assigned import Assigned
 from shm import layout
 from shm.groupwire import Done
 from shm.kernels import poll, progress

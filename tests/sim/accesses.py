@@ -20,7 +20,7 @@ import numpy as np
 
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
-from clients.member import Assigned
+from clients.assigned import Assigned
 from clients.message import MessageQueue
 from shm import atomics
 from shm.controllane import ControlLane, End

@@ -20,7 +20,7 @@ from brokerd.writer import open_writer
 from clients.batch import MessageBatch
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
-from clients.member import Assigned
+from clients.assigned import Assigned
 from clients.message import MessageQueue
 from shm import layout
 from shm.arena import plan_arena

@@ -12,7 +12,7 @@ import pytest
 
 from clients.batch import MessageBatch
 from clients.consumer import ConsumeFrom, PullConsumer
-from clients.member import Assigned
+from clients.assigned import Assigned
 from clients.message import MessageQueue
 from clients.producer import Producer
 from gantrymq.temporary import Broker

@@ -1,0 +1,421 @@
+"""Push consumers of a real broker: who gets what, failures, deaths, ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clients.consumer import ConsumeFrom, PullConsumer
+from clients.listener import ConsumeResult
+from clients.message import Message
+from clients.producer import Producer
+from clients.push_consumer import PushConsumer
+from clients.push_options import MessageModel
+from clients.subscription import FilterExpression, FilterType
+from gantrymq.temporary import Broker
+from shm.errors import BrokerGone, Closed, FilterSyntaxError, GroupIllegal, Rejected
+from shm.properties import parse_properties
+from tests.support.watchdog import poll_until
+
+FIRST = ConsumeFrom.FIRST_OFFSET
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker.temporary(message_delay_level="1s 1s 1s") as running:
+        yield running
+
+
+@pytest.fixture
+def topic(unique_name: str) -> str:
+    return unique_name
+
+
+def send(broker: Broker, topic: str, bodies: range, **parts: object) -> None:
+    with Producer(home=broker.home) as producer:
+        for body in bodies:
+            producer.send_oneway(topic, b"%d" % body, **parts)  # type: ignore[arg-type]
+        producer.flush(timeout=PATIENCE_S)
+
+
+class Seen:
+    """A listener that keeps what it was given; `answer` says what becomes of a body."""
+
+    def __init__(self, answer: Callable[[Message], ConsumeResult | None] | None = None) -> None:
+        self.messages: list[Message] = []
+        self._answer = answer
+
+    def __call__(self, message: Message) -> ConsumeResult | None:
+        self.messages.append(message)
+        return self._answer(message) if self._answer else None
+
+    @property
+    def bodies(self) -> list[int]:
+        return [int(bytes(message.body)) for message in list(self.messages)]
+
+    def wait_for(self, count: int) -> None:
+        poll_until(lambda: len(self.messages) >= count, f"{count} messages came", PATIENCE_S)
+
+
+def left_over(broker: Broker, group: str, topic: str) -> int:
+    """Messages that the group's next member would get."""
+    with PullConsumer(group, [topic], home=broker.home) as consumer:
+        return len(consumer.poll(timeout=0))
+
+
+def dead_letters(broker: Broker, group: str, count: int) -> dict[int, dict[str, str]]:
+    """Bodies and stored properties in the group's dead-letter queue, once there are so many."""
+    found: dict[int, dict[str, str]] = {}
+    with PullConsumer(
+        f"dlq-{group}", [f"%DLQ%{group}"], home=broker.home, consume_from=FIRST
+    ) as consumer:
+        while len(found) < count:
+            batch = consumer.poll(timeout=PATIENCE_S)
+            assert len(batch), f"{len(found)} of {count} dead letters came"
+            for body, stored in zip(batch.bodies, batch.raw_properties, strict=True):
+                found[int(bytes(body))] = parse_properties(bytes(stored))
+    return found
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_every_message_comes_once_and_is_acknowledged(
+    broker: Broker, topic: str, concurrency: int
+) -> None:
+    send(broker, topic, range(3000))
+    seen = Seen()
+    group = "g-" + topic
+    with PushConsumer(
+        group, [topic], seen, home=broker.home, consume_from=FIRST, concurrency=concurrency
+    ) as consumer:
+        seen.wait_for(3000)
+        assert len(consumer.assignment()) == 4 + 8
+    assert Counter(seen.bodies) == Counter(range(3000))
+    assert {m.delivery_attempt for m in seen.messages} == {1}
+    assert consumer.lost_acks == 0
+    assert left_over(broker, group, topic) == 0
+
+
+def test_messages_come_as_they_are_sent_and_by_tags(broker: Broker, topic: str) -> None:
+    """FL-4; what tags keep away is acknowledged as well."""
+    seen = Seen()
+    group = "g-" + topic
+    send(broker, topic, range(3), tag="open")
+    with PushConsumer(
+        group, {topic: "paid || lost"}, seen, home=broker.home, consume_from=FIRST
+    ):
+        send(broker, topic, range(3, 10), tag="paid")
+        send(broker, topic, range(10, 1500), tag="open")
+        send(broker, topic, range(1500, 1510), tag="lost")
+        seen.wait_for(17)
+    assert sorted(seen.bodies) == [*range(3, 10), *range(1500, 1510)]
+    assert left_over(broker, group, topic) == 0
+
+
+def test_one_slow_message_holds_nobody_up(broker: Broker, topic: str) -> None:
+    """Chunks are relieved of what they have not begun, and what they have done is acknowledged."""
+    go_on = threading.Event()
+    send(broker, topic, range(200), queue_id=0)
+    seen = Seen(lambda m: None if bytes(m.body) != b"100" or go_on.wait(PATIENCE_S) else None)
+    group = "g-" + topic
+    with PushConsumer(
+        group, [topic], seen, home=broker.home, consume_from=FIRST, concurrency=2
+    ):
+        try:
+            seen.wait_for(200)
+        finally:
+            go_on.set()
+    assert Counter(seen.bodies) == Counter(range(200))
+    assert left_over(broker, group, topic) == 0
+
+
+def test_two_members_share_and_take_over(broker: Broker, topic: str) -> None:
+    group = "g-" + topic
+    one, two = Seen(), Seen()
+    with PushConsumer(group, [topic], one, home=broker.home, consume_from=FIRST) as first:
+        send(broker, topic, range(400))
+        one.wait_for(400)
+        with PushConsumer(group, [topic], two, home=broker.home) as second:
+            poll_until(lambda: len(second.assignment()) == 6, "queues are shared")
+            assert not set(first.assignment()) & set(second.assignment())
+            send(broker, topic, range(400, 800))
+            poll_until(lambda: len(one.bodies) + len(two.bodies) == 800, "all came")
+        poll_until(lambda: len(first.assignment()) == 12, "the queues came back")
+        send(broker, topic, range(800, 900))
+        poll_until(lambda: len(one.bodies) + len(two.bodies) == 900, "all came")
+    assert two.bodies
+    assert Counter(one.bodies + two.bodies) == Counter(range(900))
+
+
+def test_members_that_subscribe_differently_are_refused(broker: Broker, topic: str) -> None:
+    group = "g-" + topic
+    send(broker, topic, range(1))
+    with PushConsumer(group, {topic: "a || b"}, Seen(), home=broker.home):
+        with PushConsumer(group, {topic: "b||a"}, Seen(), home=broker.home):
+            pass
+        with pytest.raises(GroupIllegal, match=group):
+            PushConsumer(group, {topic: "a"}, Seen(), home=broker.home).start()
+
+
+def test_what_fails_goes_to_the_dead_letter_queue_with_its_reason(
+    broker: Broker, topic: str
+) -> None:
+    """RD-16, RD-18, RD-20, RD-42: no retries are left, so it is sent back once."""
+    group = "g-" + topic
+    send(broker, topic, range(30), tag="x", properties={"mine": "1"})
+
+    def answer(message: Message) -> ConsumeResult | None:
+        body = int(bytes(message.body))
+        if body == 7:
+            raise ValueError("seven")
+        return {8: ConsumeResult.FAILURE, 9: ConsumeResult.DEAD_LETTER}.get(body)
+
+    seen = Seen(answer)
+    with PushConsumer(
+        group, [topic], seen, home=broker.home, consume_from=FIRST, max_attempts=1
+    ):
+        seen.wait_for(30)
+    dead = dead_letters(broker, group, 3)
+    assert dead.keys() == {7, 8, 9}
+    assert all(found["RETRY_TOPIC"] == topic for found in dead.values())
+    assert dead[7]["DLQ_REASON"] == "ValueError: seven"
+    assert (dead[7]["TAGS"], dead[7]["mine"]) == ("x", "1")
+    assert Counter(seen.bodies) == Counter(range(30))
+    assert left_over(broker, group, topic) == 0
+
+
+def test_a_failed_message_comes_again_with_its_own_topic(broker: Broker, topic: str) -> None:
+    """RD-40, RD-22, LW-36; `retry_after` instead of the ladder."""
+    group = "g-" + topic
+    send(broker, topic, range(20), properties={"mine": "1"})
+
+    def answer(message: Message) -> ConsumeResult | None:
+        if int(bytes(message.body)) == 3 and message.delivery_attempt == 1:
+            return message.retry_after(0.05)  # type: ignore[attr-defined, no-any-return]
+        return ConsumeResult.FAILURE if int(bytes(message.body)) == 4 else None
+
+    seen = Seen(answer)
+    with PushConsumer(
+        group, [topic], seen, home=broker.home, consume_from=FIRST, max_attempts=3
+    ):
+        seen.wait_for(23)
+        dead = dead_letters(broker, group, 1)
+    assert Counter(seen.bodies) == Counter([*range(20), 3, 4, 4])
+    attempts: dict[int, list[int | None]] = defaultdict(list)
+    for body, message in zip(seen.bodies, seen.messages, strict=True):
+        attempts[body].append(message.delivery_attempt)
+        assert (message.topic, message.properties) == (topic, {"mine": "1"})
+    assert (attempts[3], attempts[4]) == ([1, 2], [1, 2, 3])
+    assert dead.keys() == {4}
+
+
+def test_ordered_messages_keep_their_order_and_block_their_queue_only(
+    broker: Broker, topic: str
+) -> None:
+    """RD-45: the pause is `retry_after`; in the end the message goes to the dead-letter queue."""
+    group = "g-" + topic
+    for queue in range(4):
+        send(broker, topic, range(100 * queue, 100 * queue + 30), queue_id=queue)
+
+    def answer(message: Message) -> ConsumeResult | None:
+        if int(bytes(message.body)) == 105:
+            return message.retry_after(0.02)  # type: ignore[attr-defined, no-any-return]
+        if int(bytes(message.body)) == 210 and (message.delivery_attempt or 0) < 3:
+            message.retry_after(0.02)  # type: ignore[attr-defined]
+            raise RuntimeError("not yet")
+        return None
+
+    seen = Seen(answer)
+    with PushConsumer(
+        group, [topic], seen, home=broker.home, consume_from=FIRST, orderly=True, max_attempts=4
+    ):
+        seen.wait_for(120 + 3 + 2)
+        dead = dead_letters(broker, group, 1)
+    assert dead.keys() == {105}
+    per_queue: dict[int, list[int]] = defaultdict(list)
+    for body in seen.bodies:
+        per_queue[body // 100].append(body)
+    for queue, bodies in per_queue.items():
+        assert bodies == sorted(bodies), queue
+    assert Counter(seen.bodies)[105] == 4
+    assert [m.delivery_attempt for m in seen.messages if bytes(m.body) == b"210"] == [1, 2, 3]
+    assert left_over(broker, group, topic) == 0
+
+
+DEADLY = """
+import os, signal, sys
+from gantrymq import ConsumeFrom, PushConsumer
+home, topic, out = sys.argv[1:4]
+def on_message(message):
+    if bytes(message.body) == b"13":
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open(out, "ab") as file:
+        file.write(bytes(message.body) + b"\\n")
+consumer = PushConsumer("g-" + topic, [topic], on_message, home=home, max_attempts=3,
+                        consume_from=ConsumeFrom.FIRST_OFFSET, concurrency=4)
+print("ready", flush=True)
+consumer.run()
+"""
+
+
+def consumer_process(broker: Broker, topic: str, out: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", DEADLY, str(broker.home), topic, str(out)],
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def test_a_message_that_kills_its_consumers_is_a_dead_letter_in_the_end(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """Its neighbours are delivered; the last consumer ends by SIGTERM."""
+    out = tmp_path / "seen"
+    send(broker, topic, range(40), queue_id=0)
+    for _ in range(3):
+        assert consumer_process(broker, topic, out).wait(timeout=PATIENCE_S) == -signal.SIGKILL
+    last = consumer_process(broker, topic, out)
+    try:
+        dead = dead_letters(broker, "g-" + topic, 1)
+        assert dead.keys() == {13}
+        wanted = set(range(40)) - {13}
+        poll_until(lambda: set(map(int, out.read_text().split())) == wanted, "the others came")
+    finally:
+        last.send_signal(signal.SIGTERM)
+        assert last.wait(timeout=PATIENCE_S) == 0
+    assert left_over(broker, "g-" + topic, topic) == 0
+
+
+def test_stop_finishes_what_runs_and_nothing_else(broker: Broker, topic: str) -> None:
+    send(broker, topic, range(50), queue_id=1)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(_message: Message) -> None:
+        entered.set()
+        assert go_on.wait(PATIENCE_S)
+
+    seen = Seen(wait)
+    group = "g-" + topic
+    consumer = PushConsumer(
+        group, [topic], seen, home=broker.home, consume_from=FIRST, concurrency=1
+    )
+    consumer.start()
+    assert entered.wait(PATIENCE_S)
+    with pytest.raises(TimeoutError):
+        consumer.stop(timeout=0.05)
+    go_on.set()
+    consumer.stop()
+    assert not consumer.is_running
+    assert seen.bodies == [0]
+    with PullConsumer(group, [topic], home=broker.home) as rest:
+        batch = rest.poll(timeout=PATIENCE_S)
+        assert [int(bytes(body)) for body in batch.bodies] == list(range(1, 50))
+        assert set(batch.delivery_attempts.tolist()) == {1}
+
+
+def test_a_listener_that_never_ends_is_reported_and_its_message_sent_back(
+    broker: Broker, topic: str
+) -> None:
+    """RD-43; what it says later counts for nothing more."""
+    go_on = threading.Event()
+    group = "g-" + topic
+    send(broker, topic, range(3), queue_id=0)
+    seen = Seen(lambda m: None if bytes(m.body) != b"1" or go_on.wait(PATIENCE_S) else None)
+    with PushConsumer(
+        group, [topic], seen, home=broker.home, consume_from=FIRST, concurrency=2,
+        consume_timeout=0.2, max_attempts=1,
+    ):  # fmt: skip
+        try:
+            dead = dead_letters(broker, group, 1)
+        finally:
+            go_on.set()
+    assert "consume_timeout" in dead[1]["DLQ_REASON"]
+    assert left_over(broker, group, topic) == 0
+
+
+def test_broadcasting_gives_all_to_each_and_goes_on_where_it_was(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RD-44, CQ-35: a failed message is dropped; offsets are the user's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    group = "g-" + topic
+    send(broker, topic, range(20))
+
+    def make(seen: Seen, instance: str) -> PushConsumer:
+        return PushConsumer(
+            group, [topic], seen, home=broker.home, consume_from=FIRST,
+            model=MessageModel.BROADCASTING, instance=instance,
+        )  # fmt: skip
+
+    one, two = Seen(lambda _: ConsumeResult.FAILURE), Seen()
+    with make(one, "one"), make(two, "two"):
+        with pytest.raises(GroupIllegal, match="instance"):
+            make(Seen(), "two").start()
+        one.wait_for(20)
+        two.wait_for(20)
+    send(broker, topic, range(20, 30))
+    again = Seen()
+    with make(again, "two"):
+        again.wait_for(10)
+    assert sorted(one.bodies) == sorted(two.bodies) == list(range(20))
+    assert sorted(again.bodies) == list(range(20, 30))
+
+
+def test_a_listener_may_stop_its_consumer(broker: Broker, topic: str) -> None:
+    send(broker, topic, range(1))
+    consumer = PushConsumer(
+        "g-" + topic, [topic], lambda _: consumer.stop(), home=broker.home, consume_from=FIRST
+    )
+    consumer.run()
+    assert not consumer.is_running
+
+
+def test_a_forked_child_is_told(broker: Broker, topic: str) -> None:
+    send(broker, topic, range(1))
+    with PushConsumer("g-" + topic, [topic], Seen(), home=broker.home) as consumer:
+        child = os.fork()
+        if child == 0:
+            try:
+                consumer.stop()
+            except Closed:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        with pytest.raises(Closed, match="started before"):
+            consumer.start()
+
+
+def test_mistakes_are_named(broker: Broker, tmp_path: Path) -> None:
+    seen = Seen()
+    for group in ("", "a b", "x" * 121):
+        with pytest.raises(GroupIllegal):
+            PushConsumer(group, ["t"], seen)
+    with pytest.raises(GroupIllegal, match="empty"):
+        PushConsumer("g", [], seen)
+    with pytest.raises(GroupIllegal, match="listener"):
+        PushConsumer("g", ["t"], None)  # type: ignore[arg-type]
+    with pytest.raises(GroupIllegal, match="max_attempts"):
+        PushConsumer("g", ["t"], seen, max_attempts=0)
+    with pytest.raises(GroupIllegal, match="concurrency"):
+        PushConsumer("g", ["t"], seen, concurrency=0)
+    with pytest.raises(TypeError, match="threads"):
+        PushConsumer("g", ["t"], seen, threads=3)  # type: ignore[call-arg]
+    with pytest.raises(FilterSyntaxError, match="SQL92"):
+        PushConsumer("g", {"t": FilterExpression("a > 1", FilterType.SQL92)}, seen)
+    with pytest.raises(BrokerGone):
+        PushConsumer("g", ["t"], seen, home=tmp_path).start()
+
+
+def test_retry_after_is_for_listeners(broker: Broker, topic: str) -> None:
+    send(broker, topic, range(1))
+    with PullConsumer("g-" + topic, [topic], home=broker.home, consume_from=FIRST) as consumer:
+        message = consumer.poll(timeout=PATIENCE_S)[0]
+    with pytest.raises(Rejected, match="listener"):
+        message.retry_after(1)  # type: ignore[attr-defined]
