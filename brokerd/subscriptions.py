@@ -7,6 +7,8 @@ groups, and fields that mean nothing here.
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from brokerd.log import Log
@@ -41,6 +43,18 @@ def default_group(name: str, retry_queues: int = 1) -> dict[str, Any]:
     }
 
 
+def fields_of(note: Mapping[str, Any]) -> dict[str, Any]:
+    """What a member's `max_attempts` and order mean to RocketMQ; nothing if it states neither.
+
+    RocketMQ counts retries, so one less than deliveries (RD-17).
+    """
+    attempts = int(note.get("max_attempts") or 0)
+    if attempts <= 0:
+        return {}
+    orderly = bool(note.get("orderly"))
+    return {"retryMaxTimes": attempts - 1, "consumeMessageOrderly": orderly}
+
+
 class Subscriptions:
     """The file; the supervisor is its only writer."""
 
@@ -60,15 +74,17 @@ class Subscriptions:
     def __contains__(self, name: str) -> bool:
         return name in (self._content.get(_TABLE) or {})
 
-    def add(self, name: str, log: Log) -> int:
-        """Put a group into the file unless it is there.
+    def add(self, name: str, log: Log, fields: Mapping[str, Any] = MappingProxyType({})) -> int:
+        """Put a group into the file unless it says `fields` there already.
 
         Returns the errno of a write that failed for good, else 0: for want of room the group is
         left out until it is joined again.
         """
         table = self._content.get(_TABLE) or {}
-        if name in table:
+        before = table.get(name)
+        if isinstance(before, dict) and {**before, **fields} == before:
             return 0
+        group = {**(before if isinstance(before, dict) else self._default(name)), **fields}
         version = self._content.get("dataVersion") or {}
         content = {
             "forbiddenTable": {},
@@ -79,7 +95,7 @@ class Subscriptions:
                 "counter": int(version.get("counter", 0)) + 1,
                 "timestamp": self._clock.wall_ms(),
             },
-            _TABLE: {**table, name: default_group(name, self._retry_queues)},
+            _TABLE: {**table, name: group},
         }
         try:
             write_config(self._storage, GROUPS_FILE, content)
@@ -88,3 +104,6 @@ class Subscriptions:
             return 0 if is_disk_full(error) else error.errno or errno.EIO
         self._content = content
         return 0
+
+    def _default(self, name: str) -> dict[str, Any]:
+        return default_group(name, self._retry_queues)

@@ -23,6 +23,7 @@ from brokerd.desk import SessionDesk
 from brokerd.notify import ServiceManager
 from brokerd.reactor import Reactor
 from brokerd.sessions import SessionRecord
+from brokerd.subscriptions import fields_of
 from brokerd.textfile import Textfile
 from brokerd.watchdog import Watchdog
 from shm import layout, wire
@@ -236,7 +237,8 @@ class Supervisor:
 
     def _heed(self, crew: Crew, note: wire.Note) -> None:
         if note.event == wire.GROUP_JOINED:
-            if number := self.broker.metadata.groups.add(str(note.fields["group"]), self._log):
+            name, said = str(note.fields["group"]), fields_of(note.fields)
+            if number := self.broker.metadata.groups.add(name, self._log, said):
                 self.fail(_code_of(number), "a write of subscriptionGroup.json failed")
             return
         if note.event == wire.QUEUES_BEGIN:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shm import layout
 from shm.bell import Bell
@@ -134,18 +135,28 @@ class Outlet:
             return False
         assert done == 1, "its ring is made for the largest message"
         self._waiting[seq] = tag
+        self.ring_if_asked()
+        return True
+
+    def ring_if_asked(self) -> None:
+        """Wake the writer if the last call of a kernel over `words` says so."""
         if self.words[frames.RING]:
             self._bell.ring()
-        return True
+
+    def poll_rows(self) -> NDArray[np.int64]:
+        """Completions that have come, in order of the puts: COMPLETION_WORDS columns.
+
+        The rows are good until the next call.
+        """
+        count = 0
+        if self.trusted:
+            count = take_completions(self._arena, self.words, self._rows)
+            self.ring_if_asked()
+        rows = self._rows[: count * frames.COMPLETION_WORDS]
+        return rows.reshape(count, frames.COMPLETION_WORDS)
 
     def poll(self) -> list[Outcome]:
         """Outcomes that have come, in order of the puts."""
-        if not self.trusted:
-            return []
-        count = take_completions(self._arena, self.words, self._rows)
-        if self.words[frames.RING]:
-            self._bell.ring()
-        rows = self._rows[: count * frames.COMPLETION_WORDS].reshape(count, -1).tolist()
         return [
             Outcome(
                 self._waiting.pop(row[frames.OUT_SEQ]),
@@ -155,7 +166,7 @@ class Outlet:
                 row[frames.OUT_OFFSET],
                 row[frames.OUT_MS],
             )
-            for row in rows
+            for row in self.poll_rows().tolist()
         ]
 
     # ------------------------------------------------------------------------------------ sleeping

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from clients.consumer import ConsumeFrom, PullConsumer
+from clients.groupreset import reset_offsets
 from clients.listener import ConsumeResult
 from clients.message import Message, MessageQueue
 from clients.producer import Producer
 from clients.push_consumer import PushConsumer
-from shm import groupwire
 from shm.codes import Role
 from tests.support.brokers import ServingBroker
 from tests.support.watchdog import poll_until
@@ -59,12 +59,8 @@ consumer.run()
 
 def reset(broker: ServingBroker, group: str, queue: MessageQueue, offset: int) -> None:
     """Set an offset; whoever does not give the queue back at once loses its session."""
-    with PullConsumer("resetter-" + group, [queue.topic], home=broker.home) as helper:
-        member = helper._member
-        numbers = {a.queue: a.number for a in member.assigned.values()}
-        serial = member._next_serial()
-        request = groupwire.Reset(serial, group, {numbers[queue]: offset}, patience_ms=100)
-        member._ask(serial, request)
+    topic = next(topic for topic in broker.board.topics() if topic.name == queue.topic)
+    reset_offsets(broker.home, group, {topic.queue_base + queue.queue_id: offset}, 0.1)
 
 
 def test_who_was_stopped_and_evicted_learns_it_first(

@@ -1,0 +1,93 @@
+"""An operator's hand on a group's offsets: where they would go, and setting them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from clients.logfiles import LogFiles
+from clients.message import MessageQueue
+from clients.session import Session
+from shm import errors, groupwire
+from shm.codes import ClientState
+from shm.controllane import ControlLane, End
+
+if TYPE_CHECKING:
+    from shm.board import Board, TopicSlot
+
+#: How much longer than members have the answer may take.
+_ANSWER_NS: Final = 30_000_000_000
+_SERIAL: Final = 1
+
+
+def offset_of(place: str, store: str, board: Board, topic: TopicSlot, queue_id: int) -> int:
+    """The queue offset that `begin`, `end`, a number or an ISO 8601 time means.
+
+    A time means the first message stored then or later (CQ-62); without an offset it is this
+    machine's time. Raises Rejected.
+    """
+    row = board.queue(topic.queue_base + queue_id)
+    low, high = row["min_offset"], row["max_offset"]
+    if place == "begin":
+        return low
+    if place == "end":
+        return high
+    if place.isdecimal():
+        return int(place)
+    try:
+        moment_ms = int(datetime.fromisoformat(place).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise errors.Rejected(
+            f"--to {place}: give begin, end, an offset, or a time such as 2026-01-31T08:00"
+        ) from None
+    return LogFiles(store, board).offset_at(
+        MessageQueue(topic.name, queue_id), low, high, moment_ms
+    )
+
+
+def reset_offsets(
+    home: str | os.PathLike[str], group: str, offsets: Mapping[int, int], patience_s: float
+) -> dict[int, int]:
+    """Set a group's offsets (board queue -> next to consume); returns those before, -1 for none.
+
+    Members finish what runs and give the queues back first; who has not within `patience_s` is
+    ended. Raises GroupIllegal, Timeout, BrokerGone, ...
+    """
+    request = groupwire.Reset(_SERIAL, group, dict(offsets), int(patience_s * 1000))
+    session = Session(home, groups=True)
+    try:
+        answer = _ask(session, request, int(patience_s * 1e9) + _ANSWER_NS)
+    finally:
+        session.close()
+    if isinstance(answer, groupwire.Refused):
+        raise getattr(errors, answer.error, errors.Rejected)(answer.text)
+    assert isinstance(answer, groupwire.WasReset), "waited for"
+    return answer.before
+
+
+def _ask(session: Session, request: groupwire.Reset, timeout_ns: int) -> groupwire.AnyNotice:
+    lane = ControlLane(session.arena, session.plan.groups, End.CLIENT)
+    heard: list[groupwire.AnyNotice] = []
+
+    def put() -> None:
+        lane.put(groupwire.encode(request))
+        session.groups_bell.ring()
+
+    def ready() -> bool:
+        lane.arm(ClientState.ARMED)
+        while (body := lane.take()) is not None:
+            notice = groupwire.decode_notice(body)
+            if isinstance(notice, groupwire.Rejoin):
+                put()  # the `groups` that it was said to has died
+            elif isinstance(notice, groupwire.WasReset | groupwire.Refused):
+                heard.append(notice)
+        return bool(heard)
+
+    put()
+    now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    if not session.wait(now_ns + timeout_ns, ready):
+        raise errors.Timeout("groups did not answer: it may still set the offsets")
+    return heard[0]

@@ -1,0 +1,272 @@
+"""Failed messages on their way back: what the copy says, and that there is one of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from shm import groupwire
+from shm.codes import Role
+from shm.groupwire import DEAD_LETTER, LADDER, SendBack, SentBack
+from tests.support.faults import FaultPlan, Moment, kill_at
+from tests.support.groups_rig import Hand, only
+from tests.support.retry_rig import RetryRig
+from workers.ledger import Ledger
+from workers.progress import Progress
+from workers.sendbacks import Pending, SendBacks
+
+
+def member(rig: RetryRig, started: int = 1, committed: int = 0) -> Hand:
+    """A member that has begun all of queue 0 up to `started`."""
+    hand = rig.attach()
+    rig.settle()
+    hand.join()
+    hand.note(q0=(committed, started))
+    rig.settle()
+    return hand
+
+
+def filled(messages: int = 1, **properties: str) -> RetryRig:
+    rig = RetryRig()
+    for number in range(messages):
+        rig.send(b"m%d" % number, properties=properties)
+    rig.settle()
+    return rig
+
+
+def send_back(hand: Hand, offset: int = 0, delay: int = LADDER, most: int = 17) -> SentBack:
+    request = SendBack(9, 0, hand.leases[0], offset, delay, most, "ValueError: no\x01good")
+    return only(hand.say(request), SentBack)
+
+
+def test_a_failed_message_is_parked_for_its_groups_retry_topic() -> None:
+    """RD-16, RD-19, RD-20; design: origin."""
+    rig = filled(TAGS="paid", colour="red")
+    hand = member(rig)
+    assert send_back(hand) == SentBack(9, 0, 0, dead=False)
+    original, copy = rig.log()
+    assert (copy.topic, copy.queue_id, copy.body, copy.flag) == (
+        "SCHEDULE_TOPIC_XXXX", 2, original.body, original.flag,
+    )  # fmt: skip
+    assert copy.reconsume_times == 1
+    assert copy.prepared_transaction_offset == -1 - original.physical_offset
+    assert (copy.born_timestamp, copy.born_host) == (original.born_timestamp, original.born_host)
+    found = copy.property_map()
+    assert found.pop("REAL_QID") in {"0", "1", "2"}
+    found.pop("__CRC32#")
+    kept = original.property_map()
+    kept.pop("__CRC32#")
+    assert found == kept | {
+        "DELAY": "3", "REAL_TOPIC": "%RETRY%g", "RETRY_TOPIC": "orders", "WAIT": "false",
+        "ORIGIN_MESSAGE_ID": original.offset_message_id,
+    }  # fmt: skip
+    assert (found["TAGS"], found["colour"]) == ("paid", "red")
+
+
+def test_the_last_attempt_makes_a_dead_letter_that_says_why() -> None:
+    """RD-18, RD-23."""
+    rig = filled()
+    hand = member(rig)
+    assert send_back(hand, most=1).dead
+    original, copy = rig.log()
+    found = copy.property_map()
+    assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%DLQ%g", 0, 1)
+    assert (found["DELAY"], found["RETRY_TOPIC"]) == ("0", "orders")
+    assert found["DLQ_REASON"] == "ValueError: no good"
+    assert found["ORIGIN_MESSAGE_ID"] == found["DLQ_ORIGIN_MESSAGE_ID"]
+    assert found["DLQ_ORIGIN_MESSAGE_ID"] == original.offset_message_id
+    assert found["DLQ_ORIGIN_TOPIC"] == "orders"
+
+
+def test_a_listener_may_ask_for_the_dead_letter_queue_at_once_and_for_a_delay() -> None:
+    rig = filled(2)
+    hand = member(rig, started=2)
+    assert send_back(hand, 0, DEAD_LETTER).dead
+    assert not send_back(hand, 1, 2_500).dead
+    dead, timed = rig.copies()
+    assert dead.topic == "%DLQ%g"
+    assert timed.topic == "rmq_sys_wheel_timer"
+    found = timed.property_map()
+    due = rig.clock.wall_ms() + 2_500
+    assert found["TIMER_DELIVER_MS"] == str(due)
+    assert found["TIMER_OUT_MS"] == str(due // 1000 * 1000 - (1000 if due % 1000 == 0 else 0))
+    assert (found["REAL_TOPIC"], "DELAY" in found) == ("%RETRY%g", False)
+
+
+def test_deliveries_that_died_count_as_attempts() -> None:
+    """Three consumers die of it; the fourth delivery is the last of four."""
+    rig = filled()
+    for _ in range(3):
+        rig.kill(member(rig))
+        rig.settle()
+    hand = member(rig)
+    assert hand.granted[0].attempts == [(0, 1, 3)]
+    assert send_back(hand, most=4).dead
+    assert rig.copies()[0].reconsume_times == 4
+
+
+def test_the_ladder_goes_on_and_ends_at_its_highest_level() -> None:
+    """RD-19, RD-22: level 2 + k for the k-th failure, DT-10 beyond the highest."""
+    rig = filled()
+    for _ in range(8):
+        rig.kill(member(rig))
+        rig.settle()
+    send_back(member(rig))
+    copy = rig.copies()[0]
+    assert (copy.reconsume_times, copy.property_map()["DELAY"], copy.queue_id) == (9, "5", 4)
+
+
+def test_what_was_sent_back_is_not_delivered_again_and_neighbours_are() -> None:
+    rig = filled(3)
+    hand = member(rig, started=3)
+    send_back(hand, 1)
+    rig.kill(hand)
+    rig.settle()
+    granted = member(rig).granted[0]
+    assert (granted.offset, granted.done) == (0, [(1, 2)])
+    assert granted.attempts == [(0, 1, 1), (2, 3, 1)]
+
+
+def test_a_request_said_twice_makes_one_copy() -> None:
+    rig = filled()
+    hand = member(rig)
+    send_back(hand)
+    assert send_back(hand) == SentBack(9, 0, 0, dead=False)
+    assert len(rig.copies()) == 1
+
+
+@pytest.mark.parametrize("offset", [1, 5, -1])
+def test_what_was_not_handed_out_cannot_fail(offset: int) -> None:
+    rig = filled(2)
+    hand = member(rig)
+    heard = hand.say(SendBack(9, 0, hand.leases[0], offset, LADDER, 17))
+    if offset < 0:
+        assert only(heard, SentBack).offset == offset, "below what is committed: done with"
+    else:
+        assert only(heard, groupwire.Refused).error == "MessageIllegal"
+    assert not rig.copies()
+
+
+def test_a_lease_that_is_over_gives_no_right_to_send_back() -> None:
+    rig = filled()
+    hand = member(rig)
+    heard = hand.say(SendBack(9, 0, hand.leases[0] + 1, 0, LADDER, 17))
+    assert only(heard, groupwire.Refused).error == "Evicted"
+    assert not rig.copies()
+
+
+# Who dies, between any two duty cycles.
+DEATHS = {
+    "groups": (Role.GROUPS,),
+    "writer": (Role.WRITER,),
+    "groups and writer": (Role.GROUPS, Role.WRITER),
+    "all": (Role.GROUPS, Role.WRITER),
+    "reader": (Role.READER,),
+    "client": (),
+}
+
+
+def die_after(steps: int, who: str) -> tuple[bool, bool]:
+    """Let somebody die after so many steps of agents.
+
+    Returns whether the answer had come by then, and whether all is as it should be afterwards.
+    """
+    rig = filled(2)
+    hand = member(rig, started=2)
+    request = SendBack(9, 0, hand.leases[0], 0, LADDER, 17, "it failed")
+    assert hand.lane.put(groupwire.encode(request))
+    order = (Role.GROUPS, Role.WRITER, Role.GROUPS, Role.FLUSHER, Role.READER)
+    for step in range(steps):
+        rig.step(order[step % len(order)])
+    over = any(isinstance(notice, SentBack) for notice in hand.listen())
+    for role in DEATHS[who]:
+        rig.start(role)
+    alive = who not in ("client", "all")
+    if not alive:
+        rig.kill(hand)
+    rig.settle()
+    return over, outcome_is_right(rig, hand, alive=alive)
+
+
+@pytest.mark.parametrize("who", DEATHS)
+def test_whoever_dies_between_two_steps_there_is_one_copy(who: str) -> None:
+    """P9: a copy for the failure, and the message is not delivered again besides."""
+    over = False
+    for steps in range(40):
+        over, right = die_after(steps, who)
+        assert right, f"{who} died after {steps} steps"
+        if over:
+            break
+    assert over, "the last death came after the answer"
+    assert steps > 2
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+def test_groups_may_die_in_any_call_of_its_storage(moment: Moment) -> None:
+    for call in range(1, 40):
+        rig = filled(2)
+        hand = member(rig, started=2)
+        plan = rig.faults[Role.GROUPS] = FaultPlan([kill_at(call, moment)])
+        rig.start(Role.GROUPS)
+        rig.settle()
+        hand.listen()
+        hand.join()
+        heard = hand.say(SendBack(9, 0, hand.leases[0], 0, LADDER, 17, "it failed"))
+        if not any(isinstance(notice, SentBack) for notice in heard):
+            hand.join()
+            send_back(hand)
+        assert len(rig.copies()) == 1, plan.met
+        if not plan.met:
+            break
+    assert call > 2, "it died in some"
+
+
+def no_looking_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SendBacks, "_unanswered", lambda self: ())
+
+
+def no_intent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "sending", lambda *_: None)
+
+
+def granted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue goes to the next owner while a copy is on its way."""
+    finish = SendBacks._finish
+
+    def late(self: SendBacks, pending: Pending) -> None:
+        self._ledger.group("g").queue(("orders", 0)).sending.clear()
+        finish(self, pending)
+
+    monkeypatch.setattr(SendBacks, "_finish", late)
+    monkeypatch.setattr(Progress, "send", lambda *_: None)
+
+
+@pytest.mark.parametrize("plant", [no_looking_back, no_intent, granted_at_once])
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert not all(right_or_stuck(steps, who) for steps in range(1, 12) for who in DEATHS)
+
+
+def right_or_stuck(steps: int, who: str) -> bool:
+    try:
+        return die_after(steps, who)[1]
+    except (AssertionError, KeyError):  # a queue that nobody was granted
+        return False
+
+
+def outcome_is_right(rig: RetryRig, hand: Hand, *, alive: bool) -> bool:
+    """One copy, and an answer; without a client, a copy or one more attempt, never both."""
+    heard = hand.listen()
+    if alive:
+        if groupwire.Rejoin() in heard:  # as the client does: it says again what was not answered
+            hand.join()
+            if not any(isinstance(notice, SentBack) for notice in hand.heard):
+                send_back(hand)
+        return len(rig.copies()) == 1
+    granted = member(rig).granted[0]
+    copies = len(rig.copies())
+    again = not any(first <= 0 < end for first, end in granted.done) and granted.offset == 0
+    return copies + again == 1
