@@ -14,7 +14,7 @@ from brokerd import topics
 from brokerd.config import Settings
 from brokerd.subscriptions import Subscriptions
 from brokerd.topics import TopicConfig
-from shm import layout
+from shm import layout, limits
 from shm.board import Board, TopicSlot
 from shm.clock import Clock
 from shm.codes import Level
@@ -131,6 +131,29 @@ class Metadata:
         queues = min(queues, self._deleted.get(name, queues))
         return self.create(name, queues, self._settings.default_durability)
 
+    def have(self, name: str) -> None:
+        """Have a topic on the board that a parked record names, whatever the settings say of it.
+
+        One that could not be made by a send is there as if it had been deleted: hidden (DT-16).
+        """
+        if name in self._slots:
+            return
+        try:
+            self.open(name, create=True, of_member=True)
+        except Rejected:
+            board = self._on_board
+            if not name or len(name.encode()) > limits.RETRY_TOPIC_BYTES_MAX:
+                return
+            full = board.half(layout.BOARD_TOPIC_COUNT) >= board.topics_max
+            if full or board.half(layout.BOARD_QUEUE_COUNT) >= board.queues_max:
+                return
+            self._deleted[name] = 1
+            self._save_deleted()
+            self._add_slot(TopicConfig(name, 1, 0, 0), 1)
+
+    def _save_deleted(self) -> None:
+        replace_file(self._storage, DELETED_FILE, with_sum(json.dumps(self._deleted)).encode())
+
     def create(self, name: str, queues: int, level: str) -> TopicSlot:
         """Make a topic; the same again is fine. Raises Rejected and its kinds.
 
@@ -180,7 +203,7 @@ class Metadata:
             config.attributes[topics.BEGINS_ATTRIBUTE] = ",".join(map(str, begins))
         self._keep(config)
         del self._deleted[config.name]
-        replace_file(self._storage, DELETED_FILE, with_sum(json.dumps(self._deleted)).encode())
+        self._save_deleted()
         for at, begin in zip(places, begins, strict=True):
             board.set_word(at + layout.QUEUE_MIN_OFFSET, begin)
         self._add_queues(old.slot, range(old.queue_count, config.write_queues))
@@ -218,7 +241,7 @@ class Metadata:
             raise Rejected(f"topic {name} is a system topic and stays", topic=name)
         slot = self._slot(name)
         self._deleted[name] = slot.queue_count
-        replace_file(self._storage, DELETED_FILE, with_sum(json.dumps(self._deleted)).encode())
+        self._save_deleted()
         del self._topics[name]
         self._save()
         at = self._on_board.topic_at(slot.slot)

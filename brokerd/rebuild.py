@@ -32,6 +32,7 @@ from workers.indexnote import DIRECTORY as INDEX
 from workers.indexnote import NOTE_FILE as INDEX_FILE
 from workers.queues import DIRECTORY as QUEUES
 from workers.queues import PROGRESS_FILE
+from workers.schedulenote import FILE as SCHEDULE_FILE
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
     from workers.session import Attached, Detached
 
 #: In the order in which they go. Directories: all files below.
-DERIVED: Final = (PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SIDECARS, QUEUES, INDEX)
+DERIVED: Final = (
+    PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, SIDECARS, QUEUES, INDEX
+)  # fmt: skip
 #: Removed durably, each before anything that it speaks of.
-_FIRST: Final = frozenset({PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE})
+_FIRST: Final = frozenset({PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE})
 _PATIENCE_S: Final = 1_000_000
 
 

@@ -245,6 +245,8 @@ class Supervisor:
             self.broker.metadata.begin_queues(note.fields["queues"])
             return
         agent = children.name_of(crew.roles)
+        if note.event == wire.TOPIC_WANTED:
+            self.broker.metadata.have(str(note.fields["topic"]))
         self._log.write(note.level, note.event, {"agent": agent, **note.fields})
 
     def _child_ended(self, child: Child) -> None:

@@ -195,6 +195,11 @@ GROUP_JOINED: Final = "group_joined"
 QUEUES_BEGIN: Final = "queues_begin"
 
 
+#: Event of the Note by which the scheduler asks for a topic (field `topic`) that a parked record
+#: names and the board has not: it is delivered all the same (DT-16).
+TOPIC_WANTED: Final = "topic_wanted"
+
+
 class Note(Frame, frozen=True):
     """A line for the log."""
 

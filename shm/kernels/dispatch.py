@@ -121,7 +121,7 @@ def _same_bytes(left: Bytes, left_at: int, right: Bytes, right_at: int, count: i
 
 
 @kernel()
-def _find_topic(memory: Bytes, row: Words, board: Bytes, index: Words, mask: int) -> int:
+def find_topic(memory: Bytes, row: Words, board: Bytes, index: Words, mask: int) -> int:
     """Topic slot of a record, or -1. Open addressing over (slot + 1)."""
     size = row[TOPIC_SIZE]
     at = row[TOPIC_AT]
@@ -217,7 +217,7 @@ def _collect(
         if stop != DONE:
             form[CULPRIT] = at
             return stop
-        topic = _find_topic(memory, row, board, index, mask)
+        topic = find_topic(memory, row, board, index, mask)
         base = machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_QUEUE_BASE)
         count = machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_QUEUE_COUNT)
         if topic < 0 or row[QUEUE_ID] >= count or row[QUEUE_ID] < 0:

@@ -1,0 +1,244 @@
+"""Lives of a broker's agents in this process over one store, and a clock that jumps when all rest.
+
+For tests of what is delivered later: parked records go in by a broker agent's own session, and the
+log is read back record by record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from brokerd import agents, epoch
+from brokerd.agents import AgentEnv
+from brokerd.config import Settings, load
+from brokerd.metadata import Metadata
+from brokerd.recovery import recover
+from shm import layout
+from shm.arena import plan_arena
+from shm.board import Board, format_board
+from shm.codes import Role, Status
+from shm.properties import SCHEDULE_TOPIC, encode_properties
+from shm.record import STRUCTURE, Filler, Record, parse_record
+from shm.storage import PosixStorage
+from tests.support.memory_sessions import MemorySessions, memory_session
+from tests.support.simbell import SimBell
+from tests.support.simclock import SimClock
+from workers.agent import Agent, Bells
+from workers.outlet import Copy, Outcome, Outlet
+from workers.session import Session
+
+ROLES = (Role.SCHEDULER, Role.WRITER, Role.FLUSHER, Role.READER)
+SIZES = {
+    "mapped_file_size_commit_log": 1 << 18,
+    "mapped_file_size_consume_queue": 20 * 500,
+    "topics_max": 64,
+    "board_queues_max": 2048,
+    "message_index_enable": False,
+}
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+HOST = bytes([127, 0, 0, 1, 0, 0, 42, 159])
+TURNS_MAX = 20_000
+LEAST_NS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """What a test parks."""
+
+    topic: str
+    queue_id: int
+    properties: dict[str, str]
+    body: bytes = b"later"
+    sys_flag: int = 0
+
+
+def level_message(level: int, topic: str = "later", **more: str) -> Parked:
+    """A message parked by a delay level (DT-11)."""
+    properties = {**more, "DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": "0"}
+    return Parked(SCHEDULE_TOPIC, level - 1, properties)
+
+
+class Life:
+    """One life of the broker's agents over a directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        clock: SimClock,
+        sizes: dict[str, object] | None = None,
+        topics: Sequence[str] = ("later",),
+        boot: bytes = bytes(16),
+    ) -> None:
+        self.clock = clock
+        self.storage = PosixStorage(str(directory))
+        self.settings: Settings = load(given={**SIZES, **(sizes or {})}, environment={}).settings
+        found = recover(self.storage, self.settings, None, lambda *_: None)
+        self.metadata = Metadata(self.storage, self.settings, clock)
+        self.metadata.load()
+        self.board = self._format(boot)
+        self.metadata.publish(self.board, found)
+        epoch.mark_running(self.storage, epoch.Life(1, boot.hex()), found.appended)
+        for name in topics:
+            self.metadata.create(name, 2, "written")
+        self.slots = {topic.name: topic.slot for topic in self.board.topics()}
+        self.bells = Bells.each(SimBell)
+        self.own = [self._own_session(role) for role in agents.SENDERS]
+        self.tables: dict[Role, MemorySessions] = {}
+        self.agents: dict[Role, Agent] = {}
+        for role in ROLES:
+            self.start(role)
+        self.outlet = Outlet(self.own[1], self.bells.writer)
+        self.outcomes: list[Outcome] = []
+
+    def _format(self, boot: bytes) -> Board:
+        settings = self.settings
+        size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
+        memory = memoryview(bytearray(size))
+        format_board(
+            memory, epoch=1, boot_id=boot, topics_max=settings.topics_max,
+            queues_max=settings.board_queues_max,
+            segment_bytes=settings.mapped_file_size_commit_log,
+            cq_bytes=settings.mapped_file_size_consume_queue, started_ms=self.clock.wall_ms(),
+        )  # fmt: skip
+        return Board(memory)
+
+    def _own_session(self, role: Role) -> Session:
+        made = memory_session(100 + role, plan_arena(1 << 20, 1 << 18), producer=os.urandom(10))
+        bell = getattr(self.bells, role.name.lower())
+        return replace(made, bell=bell, groups=False, owner=int(role))
+
+    def start(self, role: Role) -> None:
+        """Start or replace an agent."""
+        table = self.tables[role] = MemorySessions()
+        for session in self.own:
+            table.attach(session)
+        env = AgentEnv(self.storage, self.clock, self.board, self.bells, self.settings, table)
+        self.agents[role] = agents.build(role, env)
+
+    def kill(self, role: Role) -> None:
+        """An agent is gone between two steps, and replaced at once."""
+        self.agents.pop(role)
+        self.start(role)
+
+    # ------------------------------------------------------------------------------------- running
+
+    def turn(self) -> int:
+        """One duty cycle of each agent; heeds what they ask the supervisor for."""
+        now_ns, done = self.clock.monotonic_ns(), 0
+        for agent in self.agents.values():
+            work = agent.do_work(now_ns)
+            if not work:  # as its loop does
+                agent.arm(now_ns)
+                agent.disarm()
+            done += work
+        for table in self.tables.values():
+            assert not table.failures, table.failures
+            for _level, event, fields in table.notes:
+                if event == "topic_wanted":
+                    self.metadata.have(str(fields["topic"]))
+        return done
+
+    def settle(self) -> None:
+        """Let all agents work until none has anything to do at this time."""
+        idle = 0
+        for _ in range(TURNS_MAX):
+            idle = 0 if self.turn() else idle + 1
+            if idle == 3:
+                return
+        raise AssertionError("the agents do not come to rest")
+
+    def sleep(self) -> int:
+        """Nanoseconds that all agents would sleep at most."""
+        now_ns = self.clock.monotonic_ns()
+        naps = [agent.arm(now_ns) for agent in self.agents.values()]
+        for agent in self.agents.values():
+            agent.disarm()
+        return min(naps)
+
+    def run_for(self, duration_ms: int) -> None:
+        """Let time pass: from one thing that is due to the next."""
+        end = self.clock.monotonic_ns() + duration_ms * 1_000_000
+        while (now := self.clock.monotonic_ns()) < end:
+            self.settle()
+            self.clock.advance(max(1, min(max(self.sleep(), LEAST_NS), end - now)))
+        self.settle()
+
+    def stop(self) -> None:
+        """A clean stop, agent by agent."""
+        for role in ROLES:
+            self.tables[role].stop = True
+            idle = 0
+            while idle < 3:
+                idle = 0 if self.turn() else idle + 1
+                self.clock.advance(1_000_000)
+            self.agents.pop(role).close()
+        epoch.mark_stopped(self.storage, self.board.word(layout.BOARD_DURABLE))
+
+    # -------------------------------------------------------------------------------- parking, log
+
+    def slot(self, topic: str) -> int:
+        """A topic's place on the board; system topics are made."""
+        if topic not in {t.name for t in self.board.topics()}:
+            queues = 18 if topic == SCHEDULE_TOPIC else 1
+            self.metadata._deleted[topic] = queues
+            from brokerd.topics import TopicConfig
+
+            self.metadata._add_slot(TopicConfig(topic, queues, queues, 6), queues)
+        return next(t.slot for t in self.board.topics() if t.name == topic)
+
+    def park(self, *messages: Parked) -> list[int]:
+        """Append parked records as a broker agent would; returns their positions."""
+        while not self.outlet.trusted:
+            self.turn()
+            self.outlet.reconcile()
+        self.outcomes.clear()
+        for message in messages:
+            copy = Copy(
+                self.slot(message.topic), message.queue_id, message.body,
+                encode_properties(message.properties), -1, 0, message.sys_flag,
+                self.clock.wall_ms(), HOST, HOST, 0,
+            )  # fmt: skip
+            while not self.outlet.put(copy, None):
+                self.turn()
+                self.outcomes += self.outlet.poll()
+        while len(self.outcomes) < len(messages):
+            self.turn()
+            self.outcomes += self.outlet.poll()
+        assert {outcome.status for outcome in self.outcomes} == {Status.OK}
+        return [outcome.position for outcome in self.outcomes]
+
+    def records(self) -> list[Record]:
+        """All records of the log."""
+        return list(_records(self.storage, self.board.segment_bytes))
+
+    def delivered(self, topic: str = "later") -> list[Record]:
+        """Copies in a topic, in order of the log."""
+        return [
+            record
+            for record in self.records()
+            if record.topic == topic and record.prepared_transaction_offset < 0
+        ]
+
+
+def _records(storage: PosixStorage, segment_bytes: int) -> Iterator[Record]:
+    for name in storage.list("commitlog"):
+        if not name.isdigit():
+            continue
+        data = np.fromfile(f"{storage.root}/commitlog/{name}", np.uint8).data
+        at = 0
+        while at < segment_bytes:
+            found = parse_record(data, at, segment_bytes, STRUCTURE, int(name) + at)
+            if isinstance(found, Filler) or not isinstance(found, Record):
+                break
+            yield found
+            at += found.total_size
+
+
+def origins(records: Sequence[Record]) -> list[int]:
+    """Positions that copies come from."""
+    return [-1 - record.prepared_transaction_offset for record in records]

@@ -1,0 +1,81 @@
+"""Delay levels: what is parked is delivered once, in order, on its millisecond (DT-10 to DT-17)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shm.codes import Role
+from tests.support.parking import Life, level_message, origins
+from tests.support.simclock import SimClock
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    """A broker that has just begun."""
+    return Life(tmp_path, SimClock())
+
+
+def test_a_level_is_delivered_when_it_is_due(life: Life) -> None:
+    """DT-13, DT-14: not a millisecond early, and all properties are kept."""
+    stored_ms = life.clock.wall_ms()
+    [position] = life.park(level_message(1, TAGS="t", UNIQ_KEY="0" * 32))
+    life.run_for(999)
+    assert not life.delivered()
+    life.run_for(3)
+    [copy] = life.delivered()
+    assert origins([copy]) == [position]
+    assert copy.store_timestamp - stored_ms in (1000, 1001, 1002)
+    kept = copy.property_map()
+    assert {k: kept[k] for k in ("TAGS", "DELAY", "REAL_TOPIC", "REAL_QID")} == {
+        "TAGS": "t", "DELAY": "1", "REAL_TOPIC": "later", "REAL_QID": "0",
+    }  # fmt: skip
+    life.stop()
+
+
+def test_levels_keep_their_order_and_do_not_wait_for_each_other(life: Life) -> None:
+    """DT-12: within a level by time of storing."""
+    first = life.park(*(level_message(2) for _ in range(50)), level_message(1))
+    life.run_for(100)
+    second = life.park(*(level_message(2) for _ in range(50)))
+    life.run_for(6000)
+    assert origins(life.delivered()) == [first[-1], *first[:-1], *second]
+    life.stop()
+
+
+@pytest.mark.parametrize("victim", [Role.SCHEDULER, Role.WRITER, Role.READER])
+def test_a_death_repeats_nothing_and_loses_nothing(life: Life, victim: Role) -> None:
+    """P5: exactly one copy, though puts were on their way."""
+    positions = life.park(*(level_message(1) for _ in range(200)))
+    life.run_for(995)
+    life.clock.advance(20_000_000)
+    for number in range(12):
+        life.agents[Role.SCHEDULER].do_work(life.clock.monotonic_ns())
+        if number % 3 == 1:
+            life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+        life.kill(victim)
+    life.run_for(500)
+    assert sorted(origins(life.delivered())) == positions
+    life.stop()
+
+
+def test_a_restart_goes_on(tmp_path: Path) -> None:
+    """A clean stop leaves the rest parked; the next life delivers it, without the note as well."""
+    clock = SimClock()
+    life = Life(tmp_path, clock)
+    positions = life.park(level_message(1), level_message(2))
+    life.run_for(1500)
+    life.stop()
+    offsets = (tmp_path / "config" / "delayOffset.json").read_text()
+    assert "1:1" in offsets
+    for lost in ((), ("gantry/schedule.json", "config/delayOffset.json")):
+        for name in lost:
+            (tmp_path / name).unlink()
+        life = Life(tmp_path, clock)
+        life.run_for(4000)
+        assert origins(life.delivered()) == positions
+        life.stop()
+    note = json.loads((tmp_path / "gantry" / "schedule.json").read_text())
+    assert note["levels"] == {"1": 1, "2": 1}

@@ -1,0 +1,298 @@
+"""Copies of parked records on their way into the log: put, answered, refused, or lost sight of.
+
+Copies go up in the order in which they are handed in, and are answered in that order. What a
+writer that died may have taken is looked for in the log by its origin; the rest is put again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout, wire
+from shm.codes import Status, Stop
+from shm.errors import StoreFailed
+from shm.kernels import frames, parked
+from shm.kernels.dispatch import index_topics
+from shm.kernels.parked import DAMAGED, DROPPED, DUE_WORDS, NO_TOPIC, PUT, TOO_LARGE, put_copies
+from shm.marks import mark
+from shm.properties import parse_properties
+from shm.ranges import EVERYTHING, read_ranges
+from shm.record import STRUCTURE, Record, parse_record
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+    from workers.logviews import LogViews
+    from workers.outlet import Outlet
+    from workers.session import SessionTable
+
+Rows = NDArray[np.int64]
+
+#: Rows of one call: a step stays short.
+PUTS_MAX: Final = 4096
+RETRY_NS: Final = 100_000_000
+#: How often a missing topic is asked for.
+ASK_NS: Final = 1_000_000_000
+NOTHING: Final[Rows] = np.zeros((0, DUE_WORDS), np.int64)
+
+
+def due_rows(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> Rows:
+    """Rows of parked records, to be handed in."""
+    rows = np.zeros((len(positions), DUE_WORDS), np.int64)
+    rows[:, parked.DUE_POSITION] = positions
+    rows[:, parked.DUE_SIZE] = sizes
+    return rows
+
+
+@dataclass(slots=True)
+class _Put:
+    """Copies that went up by one call, and where the log ended before it."""
+
+    rows: Rows
+    first_seq: int
+    appended: int
+
+    @property
+    def last_seq(self) -> int:
+        """Number of the last of them."""
+        return self.first_seq + len(self.rows) - 1
+
+
+class Delivery:
+    """Only user of the scheduler's outlet for copies of parked records."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        board: Board,
+        sessions: SessionTable,
+        outlet: Outlet,
+        views: LogViews,
+    ) -> None:
+        self._board = board
+        self._words = board.array()
+        self._table = sessions
+        self._outlet = outlet
+        self._views = views
+        self._ranges = read_ranges(storage) or EVERYTHING
+        self._form = np.zeros(parked.FORM_WORDS, np.int64)
+        self._index: Rows = np.zeros(0, np.int64)
+        self._topics = (-1, -1)
+        self._flying: deque[_Put] = deque()
+        self._again: Rows = NOTHING
+        self._retry_ns = self._ask_ns = 0
+        self.absent: Rows = NOTHING  # their topics are not on the board
+        self.end = 0  # behind the last copy that was answered
+        self.delivered = 0
+
+    # --------------------------------------------------------------------------------- handing in
+
+    @property
+    def flying(self) -> int:
+        """Copies without an answer."""
+        return sum(len(put.rows) for put in self._flying)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that was handed in is in the log, but for what `absent` has."""
+        return not self._flying and not len(self._again)
+
+    @property
+    def put_seq(self) -> int:
+        """Number of the last copy that went up."""
+        return int(self._outlet.words[frames.SEQ])
+
+    @property
+    def answered_seq(self) -> int:
+        """All copies up to this number are answered, and none of them is to be put again."""
+        if len(self._again):
+            return -1
+        return self._flying[0].first_seq - 1 if self._flying else self.put_seq
+
+    def begin(self, left: NDArray[np.int64]) -> None:
+        """What the agent before had passed over: positions and sizes."""
+        self.absent = due_rows(left[:, 0], left[:, 1])
+        self._ask_ns = 0
+
+    def wait_ns(self, now_ns: int) -> int:
+        """How long nothing is to be tried again."""
+        waits = [self._retry_ns - now_ns] if len(self._again) else []
+        if len(self.absent):
+            waits.append(self._ask_ns - now_ns)
+        return max(0, min(waits, default=1 << 62))
+
+    def put(self, rows: Rows) -> int:
+        """Hand in due records; returns how many of them are taken care of, from the first on."""
+        if len(self._again):
+            return 0  # order: these were due before
+        return self._put(rows)
+
+    def _put(self, rows: Rows) -> int:
+        self._follow_topics()
+        rows = rows[:PUTS_MAX]
+        form, board = self._form, self._board
+        form[parked.NEXT], form[parked.COUNT] = 0, len(rows)
+        while form[parked.NEXT] < len(rows):
+            first = int(form[parked.NEXT])
+            if not self._enter(int(rows[first, parked.DUE_POSITION])):
+                rows[first, parked.DUE_STATE] = DAMAGED
+                self._pass_over(rows[first : first + 1])
+                form[parked.NEXT] = first + 1
+                continue
+            appended = board.word(layout.BOARD_APPENDED)
+            seq = self.put_seq + 1
+            mark("scheduler.before_put")
+            stop = put_copies(
+                self._view, form, rows.reshape(-1), self._words, self._index,
+                self._outlet.session.arena, self._outlet.words,
+            )  # fmt: skip
+            done = rows[first : int(form[parked.NEXT])]
+            if form[parked.PUTS]:
+                kept = done[done[:, parked.DUE_STATE] == PUT]
+                self._flying.append(_Put(kept, seq, appended))
+                self._outlet.ring_if_asked()
+                mark("scheduler.after_put")
+            if form[parked.PASSED]:
+                self._pass_over(done[done[:, parked.DUE_STATE] != PUT])
+            if stop == Stop.BACKPRESSURE:
+                break
+        return int(form[parked.NEXT])
+
+    def _enter(self, position: int) -> bool:
+        """Map the segment of a record and say who wrote it; False if it is gone."""
+        if position < self._board.word(layout.BOARD_LOW):
+            return False
+        try:
+            base, self._view = self._views.segment(position)
+        except FileNotFoundError:
+            return False
+        stretch = self._ranges.stretch(position)
+        form = self._form
+        form[parked.BASE] = base
+        form[parked.STRETCH_FROM], form[parked.STRETCH_END] = stretch.start, stretch.end
+        form[parked.OURS] = int(stretch.ours)
+        return True
+
+    def _follow_topics(self) -> None:
+        board = self._board
+        now = (board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_TOPIC_CHANGES))
+        if now == self._topics:
+            return
+        room = 16
+        while room < 4 * now[0]:
+            room *= 2
+        self._index = np.zeros(room, np.int64)
+        index_topics(self._words, now[0], self._index)
+        self._topics = now
+
+    def _pass_over(self, rows: Rows) -> None:
+        """What cannot be put: a topic is asked for, the rest is named in the broker's log."""
+        missing = rows[rows[:, parked.DUE_STATE] == NO_TOPIC]
+        if len(missing):
+            self.absent = np.concatenate((self.absent, missing))
+            self._ask_for(missing)
+        whys = {DAMAGED: "damaged", DROPPED: "no topic that takes it", TOO_LARGE: "too large"}
+        for position, _size, state in rows.tolist():
+            if state in whys:
+                self._table.note(
+                    "error", "parked_record_passed_over", position=position, why=whys[state]
+                )
+
+    def record(self, position: int) -> Record | None:
+        """A parked record, for what is rare; None if it cannot be read."""
+        if not self._enter(position):
+            return None
+        at = position - int(self._form[parked.BASE])
+        found = parse_record(self._view.data, at, self._view.size, STRUCTURE, position)
+        return found if isinstance(found, Record) else None
+
+    def _ask_for(self, rows: Rows) -> None:
+        names = set()
+        for position in rows[:, parked.DUE_POSITION].tolist():
+            found = self.record(position)
+            if found is not None:
+                names.add(parse_properties(found.properties).get("REAL_TOPIC", ""))
+        for name in sorted(names - {""}):
+            self._table.note("warning", wire.TOPIC_WANTED, topic=name)
+
+    # ----------------------------------------------------------------------------------- answers
+
+    def take_answers(self, now_ns: int) -> int:
+        """Hear what became of copies; put again what a full disk refused. Raises StoreFailed."""
+        answers = self._outlet.poll_rows()
+        if self._outlet.is_lost():
+            return 0  # the writer of now may have answered later ones than it passed over
+        if len(answers):
+            self._hear(answers, now_ns)
+        done = len(answers)
+        if len(self._again) and now_ns >= self._retry_ns:
+            done += self._put_again()
+        return done
+
+    def _put_again(self) -> int:
+        again, self._again = self._again, NOTHING
+        taken = self._put(again)
+        self._again = np.concatenate((again[taken:], self._again))
+        return taken
+
+    def _hear(self, answers: Rows, now_ns: int) -> None:
+        refused = answers[answers[:, frames.OUT_STATUS] > Status.DUPLICATE]
+        for answer in refused.tolist():
+            self._refused(answer[frames.OUT_SEQ], Status(answer[frames.OUT_STATUS]), now_ns)
+        self.end = max(self.end, int(answers[:, frames.OUT_END].max()))
+        last = int(answers[-1, frames.OUT_SEQ])
+        while self._flying and self._flying[0].last_seq <= last:
+            self.delivered += len(self._flying.popleft().rows)
+
+    def _refused(self, seq: int, status: Status, now_ns: int) -> None:
+        """A full disk is waited for (DT-16); what can never be stored is named and passed over."""
+        if status is Status.STORE_FAILED:
+            raise StoreFailed("the writer's store has failed", errno=0)
+        for put in self._flying:
+            if put.first_seq <= seq <= put.last_seq:
+                row = put.rows[seq - put.first_seq : seq - put.first_seq + 1]
+                break
+        else:
+            return  # not a delivery
+        if status is Status.DISK_FULL:
+            self._again = np.concatenate((self._again, row))
+            self._retry_ns = now_ns + RETRY_NS
+            return
+        position = int(row[0, parked.DUE_POSITION])
+        self._table.note("error", "delivery_refused", position=position, why=status.name)
+
+    # -------------------------------------------------------------------------------- after a loss
+
+    @property
+    def unsure_from(self) -> int:
+        """Log position from which on copies without an answer may be; -1 if none is unsure."""
+        return self._flying[0].appended if self._flying else -1
+
+    def lost(self, found: NDArray[np.int64]) -> None:
+        """The writer was replaced: of what had no answer, `found` are the origins in the log."""
+        rows = [put.rows for put in self._flying]
+        self._flying.clear()
+        if rows:
+            unsure = np.concatenate(rows)
+            gone = ~np.isin(unsure[:, parked.DUE_POSITION], found)
+            self._again = np.concatenate((unsure[gone], self._again))
+        self.end = max(self.end, self._board.word(layout.BOARD_APPENDED))
+
+    # ------------------------------------------------------------------------------ missing topics
+
+    def look_for_topics(self, now_ns: int) -> int:
+        """Try again what had no topic, once the board has changed; ask again now and then."""
+        board = self._board
+        now = (board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_TOPIC_CHANGES))
+        if not len(self.absent) or (now == self._topics and now_ns < self._ask_ns):
+            return 0
+        self._ask_ns = now_ns + ASK_NS
+        rows, self.absent = self.absent, NOTHING
+        taken = self._put(rows)
+        self.absent = np.concatenate((self.absent, rows[taken:]))
+        return taken if now == self._topics else 0

@@ -1,0 +1,69 @@
+"""Segments and ConsumeQueue files as an agent reads them: read-only maps, the last few kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from workers.queues import queue_directory
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+
+VIEWS_MAX: Final = 32
+#: A unit as RocketMQ stores it.
+UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
+assert UNIT.itemsize == layout.CQ_UNIT_BYTES
+
+
+class LogViews:
+    """Maps by file name. A map of a file that grows in place shows what is written later."""
+
+    def __init__(self, storage: Storage, board: Board) -> None:
+        self._storage = storage
+        self._board = board
+        self._views: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
+
+    def segment(self, position: int) -> tuple[int, NDArray[np.uint8]]:
+        """First position and map of the segment that holds a log position.
+
+        Raises FileNotFoundError if it is gone.
+        """
+        base = position // self._board.segment_bytes * self._board.segment_bytes
+        return base, self._view(f"commitlog/{base:020d}")
+
+    def units(self, topic: str, queue_id: int, offset: int, end: int) -> NDArray[np.void]:
+        """Units [offset, end) of a queue, as far as they are in one file.
+
+        Raises FileNotFoundError if it is gone.
+        """
+        per_file = self._board.cq_bytes // UNIT.itemsize
+        first = offset // per_file * per_file
+        name = f"{queue_directory(topic, queue_id)}/{first * UNIT.itemsize:020d}"
+        view = self._view(name)[: self._board.cq_bytes]
+        found: NDArray[np.void] = view.view(UNIT)[offset - first : end - first]
+        return found
+
+    def drop(self) -> None:
+        """Give the maps back, those of removed files above all."""
+        self._views.clear()
+
+    def _view(self, name: str) -> NDArray[np.uint8]:
+        view = self._views.get(name)
+        if view is not None:
+            self._views.move_to_end(name)
+            return view
+        file = self._storage.open(name)
+        try:
+            view = file.view()
+        finally:
+            file.close()
+        self._views[name] = view
+        if len(self._views) > VIEWS_MAX:
+            self._views.popitem(last=False)
+        return view

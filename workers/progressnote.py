@@ -1,0 +1,121 @@
+"""When the scheduler's progress is written down, and what of it may be.
+
+A picture is taken of how far copies were put. It becomes the note when all of them are answered
+and durable: then nothing that it counts can be missing in the log, whatever happens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from shm import layout
+from shm.marks import mark
+from workers.schedulenote import (
+    Note,
+    read_level_offsets,
+    read_note,
+    write_level_offsets,
+    write_note,
+)
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.clock import Clock
+    from shm.storage import Storage
+    from workers.delaylevels import DelayLevels
+    from workers.delivery import Delivery
+    from workers.timeline import Timeline
+
+INTERVAL_NS: Final = 10_000_000_000  # DT-17
+
+
+class ProgressNote:
+    """Writes `gantry/schedule.json` and `config/delayOffset.json`."""
+
+    def __init__(self, storage: Storage, clock: Clock, board: Board, delivery: Delivery) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._board = board
+        self._delivery = delivery
+        low = board.word(layout.BOARD_LOW)
+        #: What the agent before has left.
+        self.found = read_note(storage) or Note(scanned=low)
+        self._written = self.found
+        self._exported: dict[int, int] | None = None
+        self._picture: tuple[Note, int] | None = None  # and the seq that must be answered
+        self._next_ns = 0
+
+    def follow(self, levels: DelayLevels, time: Timeline) -> None:
+        """Of these it takes its pictures."""
+        self._levels = levels
+        self._time = time
+
+    def clock(self) -> tuple[int | None, int]:
+        """`base_ns` and the largest wall clock of the agent before, as far as they hold still."""
+        same = self.found.boot_id == self._board.boot_id.hex()
+        return (self.found.base_ns if same else None), self.found.wall_ms
+
+    def level_offsets(self) -> dict[int, int]:
+        """Where levels go on: another broker may have been further since."""
+        offsets = dict(self.found.levels)
+        for level, offset in read_level_offsets(self._storage).items():
+            offsets[level] = max(offset, offsets.get(level, 0))
+        return offsets
+
+    # ------------------------------------------------------------------------------------ writing
+
+    def keep(self, now_ns: int) -> int:
+        """Take a picture when it is time, write it down when it holds; whether something was."""
+        if not self._next_ns:
+            self._next_ns = now_ns + INTERVAL_NS
+        if self._picture is None and now_ns >= self._next_ns:
+            self._next_ns = now_ns + INTERVAL_NS
+            self._take_picture()
+        return int(self._write_if_sure())
+
+    def write_last(self) -> bool:
+        """At a clean stop; False as long as the disk has not all that is counted."""
+        if self._picture is None:
+            self._take_picture()
+        if self._picture is not None:
+            self._write_if_sure()
+        return self._picture is None
+
+    def _take_picture(self) -> None:
+        board, delivery = self._board, self._delivery
+        # Before anything that is not counted is put: its copy is behind this.
+        scanned = min(board.word(layout.BOARD_APPENDED), board.word(layout.BOARD_DURABLE))
+        note = Note(
+            scanned=scanned,
+            levels=self._levels.offsets,
+            absent=delivery.absent[:, :2].tolist(),
+            boot_id=board.boot_id.hex(),
+            base_ns=self._time.base_ns,
+            wall_ms=self._time.wall_ms(),
+        )
+        self._picture = (note, delivery.put_seq)
+
+    def _write_if_sure(self) -> bool:
+        if self._picture is None:
+            return False
+        note, seq = self._picture
+        delivery = self._delivery
+        if delivery.answered_seq < seq or self._board.word(layout.BOARD_DURABLE) < delivery.end:
+            return False
+        self._picture = None
+        if note.levels != self._exported:
+            write_level_offsets(self._storage, note.levels, self._clock.wall_ms())
+            self._exported = note.levels
+        if not note.says_more_than(self._written):
+            return False
+        mark("scheduler.before_note")
+        write_note(self._storage, note)
+        self._written = note
+        mark("scheduler.after_note")
+        return True
+
+    def wait_ns(self, now_ns: int) -> int:
+        """How long nothing is to be written."""
+        if self._picture is not None:
+            return 10_000_000
+        return max(1, self._next_ns - now_ns)

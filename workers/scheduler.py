@@ -1,0 +1,274 @@
+"""The scheduler: delivers what is parked, when its time has come, once.
+
+What is pending is what the log says: parked records without a copy. `gantry/schedule.json` says
+how far that was counted, so that a start looks at little of the log. Nothing is counted before the
+copy was answered by the writer and is durable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from shm import layout
+from shm.codes import Role
+from shm.errors import Corrupt, StoreFailed
+from shm.kernels.ring import arm as arm_flag
+from shm.kernels.words import store_half
+from shm.properties import parse_delay_levels
+from shm.storage import is_disk_full
+from workers.agent import IDLE_NS
+from workers.delaylevels import NEVER, DelayLevels
+from workers.delivery import PUTS_MAX, Delivery
+from workers.failure import declare_failed, has_failed
+from workers.logviews import LogViews
+from workers.origins import OriginScan
+from workers.outlet import Outlet
+from workers.progressnote import ProgressNote
+from workers.session import Attached, Session
+from workers.timeline import NS, Timeline
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.clock import Clock
+    from shm.storage import Storage
+    from workers.agent import Bells
+    from workers.session import SessionTable
+
+#: While something is awaited that rings no bell.
+LOOK_NS: Final = 1_000_000
+SPACE_RETRY_NS: Final = 1_000_000_000
+
+
+class SchedulerSettings(Protocol):
+    """What the scheduler needs of the broker's settings."""
+
+    @property
+    def message_delay_level(self) -> str:
+        """RocketMQ's delay levels."""
+        ...
+
+
+class Scheduler:
+    """Agent; only writer of `gantry/schedule.json`, `gantry/timers/` and `delayOffset.json`."""
+
+    name = "scheduler"
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        bells: Bells,
+        settings: SchedulerSettings,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._board = board
+        self._table = sessions
+        self._bells = bells
+        self._delays = parse_delay_levels(settings.message_delay_level)
+        self._views = LogViews(storage, board)
+        self._outlet: Outlet | None = None
+        self._scan: OriginScan | None = None
+        self._cycles = self._busy = self._work = 0
+        self._topics = (-1, -1)
+        self._space_ns = 0
+        self._failed = self._finished = self._held_up = False
+
+    # -------------------------------------------------------------------------------- duty cycle
+
+    def do_work(self, now_ns: int) -> int:
+        """One short step; 0 if nothing is to be done now."""
+        self._hear_sessions()
+        if self._failed or self._finished:
+            return 0
+        if has_failed(self._board):
+            self._failed = True  # somebody else has said so
+            return 0
+        try:
+            done = self._step(now_ns)
+        except OSError as error:
+            if not is_disk_full(error):
+                self._fail(error.errno or 0, f"schedule: {error}")
+                return 0
+            self._table.note("warning", "no_space_for_schedule")
+            self._space_ns = now_ns + SPACE_RETRY_NS
+            done = 0
+        except (StoreFailed, Corrupt) as error:
+            self._fail(error.fields.get("errno") or 0, str(error))
+            return 0
+        self._count(done)
+        return done
+
+    def _step(self, now_ns: int) -> int:
+        if self._outlet is None or (self._outlet.is_lost() and not self._reconcile()):
+            return self._stop_early()
+        if self._scan is not None:
+            self._read_origins()
+            return 1
+        self._time.look()
+        done = self._delivery.take_answers(now_ns)
+        if self._outlet.is_lost():
+            return 1
+        done += self._follow_topics(now_ns)
+        if self._table.stopping():
+            return self._finish(now_ns)
+        done += self._deliver()
+        if now_ns >= self._space_ns:
+            done += self._note.keep(now_ns)
+        return done
+
+    def _stop_early(self) -> int:
+        """Without a writer nothing is in its hands that the log does not tell."""
+        self._finished = self._table.stopping()
+        return 0
+
+    def _count(self, done: int) -> None:
+        self._cycles += 1
+        self._busy += int(done > 0)
+        self._work += done
+        at = self._board.process_at(Role.SCHEDULER)
+        self._board.set_word(at + layout.PROCESS_HEARTBEAT, self._cycles)
+        self._board.set_word(at + layout.PROCESS_BUSY, self._busy)
+        self._board.set_word(at + layout.PROCESS_WORK, self._work)
+
+    def _fail(self, errno: int, what: str) -> None:
+        self._failed = True
+        declare_failed(self._board, self._table, (), errno, what)
+
+    # ----------------------------------------------------------------------------------- sessions
+
+    def _hear_sessions(self) -> None:
+        for event in self._table.poll():
+            if isinstance(event, Attached) and event.session.owner == Role.SCHEDULER:
+                self._open(event.session)
+
+    def _open(self, session: Session) -> None:
+        """This agent's own session is known: it may put, once the writer has answered all."""
+        self._outlet = Outlet(session, self._bells.writer)
+        self._arena = session.arena
+        self._delivery = Delivery(
+            self._storage, self._board, self._table, self._outlet, self._views
+        )
+        self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
+        self._time = Timeline(self._clock, *self._note.clock())
+        self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
+        self._note.follow(self._levels, self._time)
+        self._begun = False
+
+    # ----------------------------------------------------------------------------- what is there
+
+    def _reconcile(self) -> bool:
+        """Once the log has all that was put before: look there for what is not counted."""
+        assert self._outlet is not None, "it is lost"
+        if not self._outlet.reconcile():
+            return False
+        start = self._delivery.unsure_from if self._begun else self._note.found.scanned
+        appended = self._board.word(layout.BOARD_APPENDED)
+        self._scan = OriginScan(
+            self._storage, self._board, self._views, appended if start < 0 else start, appended
+        )
+        return True
+
+    def _read_origins(self) -> None:
+        scan = self._scan
+        assert scan is not None, "it is going on"
+        if not scan.finished:
+            scan.step()
+            return
+        self._scan = None
+        if self._begun:
+            self._delivery.lost(scan.origins())
+            return
+        self._begun = True
+        found, done = self._note.found, scan.origins()
+        self._levels.begin(self._note.level_offsets(), done)
+        left = np.array(found.absent, np.int64).reshape(-1, 2)
+        self._delivery.begin(left[~np.isin(left[:, 0], done)])
+
+    def _follow_topics(self, now_ns: int) -> int:
+        board = self._board
+        now = (board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_QUEUE_COUNT))
+        if now != self._topics:
+            self._topics = now
+            self._levels.find_queues()
+            self._show_interest()
+        return self._delivery.look_for_topics(now_ns)
+
+    # ----------------------------------------------------------------------------------- delivery
+
+    def _deliver(self) -> int:
+        done = 0
+        self._held_up = False
+        for level, rows in self._levels.due():
+            taken = self._delivery.put(rows)
+            self._levels.taken(level, taken)
+            done += taken
+            if taken < min(len(rows), PUTS_MAX):
+                self._held_up = True  # the ring is full, or the disk
+                break
+        return done
+
+    # ------------------------------------------------------------------------------ sleep and stop
+
+    def _show_interest(self) -> None:
+        queues = np.array(self._levels.queues, np.uint32)
+        end = layout.INTEREST_AT + 4 * len(queues)
+        self._arena[layout.INTEREST_AT : end].view(np.uint32)[:] = queues
+        store_half(self._arena, layout.ARENA_INTEREST_COUNT, len(queues))
+
+    def arm(self, now_ns: int) -> int:
+        """Sleep until a parked record comes, an answer, or the next one's time."""
+        if self._failed or self._finished:
+            return IDLE_NS
+        if self._outlet is None:
+            return IDLE_NS
+        if not self._outlet.trusted:
+            return LOOK_NS
+        if self._scan is not None or not self._outlet.arm():
+            return 0
+        flag, word = layout.ARENA_WAIT_ARMED, layout.ARENA_DURABLE_WANTED
+        arm_flag(self._arena, flag, 1, word, 0)
+        return 0 if self._levels.has_more() else self._sleep_ns(now_ns)
+
+    def _sleep_ns(self, now_ns: int) -> int:
+        sleep_ns = min(IDLE_NS, self._note.wait_ns(now_ns), self._delivery.wait_ns(now_ns))
+        due_ms = NEVER if self._held_up else self._levels.next_due_ms()
+        if due_ms < NEVER:
+            sleep_ns = min(sleep_ns, due_ms * NS - self._time.delay_ns())
+        return max(0, sleep_ns)
+
+    def disarm(self) -> None:
+        """Awake."""
+        if self._outlet is not None:
+            self._outlet.disarm()
+            store_half(self._arena, layout.ARENA_WAIT_ARMED, 0)
+
+    def _finish(self, now_ns: int) -> int:
+        """A clean stop: what went up is answered and counted; what is due later stays parked."""
+        del now_ns
+        if self._delivery.flying:
+            return 1
+        if not self._note.write_last():
+            return 1
+        self._finished = True
+        return 0
+
+    def close(self) -> None:
+        """Give the maps back."""
+        self._views.drop()
+
+
+def open_scheduler(
+    storage: Storage,
+    clock: Clock,
+    board: Board,
+    sessions: SessionTable,
+    bells: Any,  # noqa: ANN401 - workers.agent.Bells
+    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+) -> Scheduler:
+    """A scheduler that goes on where the log and its note say."""
+    return Scheduler(storage, clock, board, sessions, bells, settings)

@@ -1,0 +1,97 @@
+"""What time it is for a delay, and for a point in time (design: time).
+
+A point in time has come once the largest wall clock seen has reached it: a clock that steps back
+holds, and repeats nothing. A delay passes by CLOCK_BOOTTIME, which no step moves; its records know
+only the wall clock that they were stored at. So this keeps a wall of its own, which goes on evenly
+from the agent's first look, and how far the machine's was from it, and since when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from shm.clock import Clock
+
+NS: Final = 1_000_000
+#: The two clocks count milliseconds at different moments, and are corrected a little all the time.
+STEP_MS: Final = 5
+#: Steps of the wall clock that are remembered.
+STEPS_MAX: Final = 64
+
+
+@dataclass(slots=True)
+class _Pace:
+    """A time during which the wall clock ran evenly: what it showed, and how far ahead it was."""
+
+    ahead_ms: int
+    first_ms: int
+    last_ms: int
+
+
+class Timeline:
+    """Two clocks in milliseconds, both of which never go back."""
+
+    def __init__(self, clock: Clock, base_ns: int | None = None, seen_ms: int = 0) -> None:
+        """`base_ns`: as in `base_ns` of the agent before, in the same boot of the machine."""
+        self._clock = clock
+        wall_ms = clock.wall_ms()
+        self.base_ns = wall_ms * NS - clock.monotonic_ns() if base_ns is None else base_ns
+        self._seen_ms = seen_ms
+        ahead = wall_ms - self.delay_ms()
+        # Before this agent's time the wall may have run either way: the later time counts.
+        self._paces = [_Pace(0, 0, max(wall_ms, seen_ms))]
+        if abs(ahead) > STEP_MS:
+            self._paces.append(_Pace(ahead, 0, wall_ms))
+        self._frozen_ms = -1
+        self.look()
+
+    def delay_ns(self) -> int:
+        """The even wall, in nanoseconds."""
+        return self._clock.monotonic_ns() + self.base_ns
+
+    def delay_ms(self) -> int:
+        """The even wall, by which delays pass."""
+        return self.delay_ns() // NS
+
+    def wall_ms(self) -> int:
+        """The largest wall clock seen."""
+        return self._seen_ms
+
+    def look(self) -> None:
+        """Notice steps of the wall clock. To be called in each cycle."""
+        wall_ms = self._clock.wall_ms()
+        ahead = wall_ms - self.delay_ms()
+        now = self._paces[-1]
+        if abs(ahead - now.ahead_ms) > STEP_MS:
+            if wall_ms < now.last_ms:
+                self._frozen_ms = self._seen_ms  # what is stored now says this (design: time)
+            self._paces.append(_Pace(ahead, wall_ms, wall_ms))
+            del self._paces[:-STEPS_MAX]
+        else:
+            now.last_ms = max(now.last_ms, wall_ms)
+        self._seen_ms = max(self._seen_ms, wall_ms)
+
+    def due_after(self, stored_ms: NDArray[np.int64], delay_ms: int) -> NDArray[np.int64]:
+        """When a delay has passed since records were stored, by `delay_ms()`; never too early.
+
+        A millisecond is added, for they were stored within one. Where the wall clock has shown the
+        same time twice, the later one counts.
+        """
+        latest = self.delay_ms()
+        ahead = np.full(len(stored_ms), np.iinfo(np.int64).max)
+        for pace in self._paces:
+            fits = (stored_ms >= pace.first_ms - STEP_MS) & (stored_ms <= pace.last_ms + STEP_MS)
+            ahead[fits] = np.minimum(ahead[fits], pace.ahead_ms)
+        unknown = ahead == np.iinfo(np.int64).max
+        ahead[unknown] = 0
+        stored = np.minimum(stored_ms - ahead, latest)
+        stored[unknown] = latest
+        if self._frozen_ms >= 0:
+            stored[abs(stored_ms - self._frozen_ms) <= STEP_MS] = latest
+        due: NDArray[np.int64] = stored + delay_ms + 1
+        return due
