@@ -21,8 +21,6 @@ from shm.properties import parse_properties
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_host_text = lru_cache(maxsize=1024)(format_host)
-
 
 class MessageBatch(Sequence[Message]):
     """Messages of one poll, in order within each queue.
@@ -194,7 +192,8 @@ class MessageBatch(Sequence[Message]):
         if self._attempts:
             ranges = self._attempts.get(number, ())
             begun = sum(count for first, end, count in ranges if first <= offset < end)
-        born, store = _hosts(hosts, row, flags)
+        at = row * fetch.HOSTS_BYTES
+        both = bytes(hosts[at : at + fetch.HOSTS_BYTES])
         body = bytes(bodies[span[0] : span[1]])
         if flags & SYS_COMPRESSED:
             body = self._plain(row, body, flags)
@@ -211,11 +210,11 @@ class MessageBatch(Sequence[Message]):
             keys=tuple(keys.split()),
             properties=stored,
             queue_id=queue.queue_id,
-            message_id=unique or offset_message_id(store, position),
+            message_id=unique or offset_message_id(_store_host(both, flags), position),
             queue_offset=offset,
             born_timestamp=born_ms,
             store_timestamp=store_ms,
-            born_host=_host_text(born),
+            born_host=_born_host(both, flags & layout.SYS_BORN_V6),
             delivery_attempt=reconsumed + 1 + begun,
         )
 
@@ -279,10 +278,13 @@ class MessageBatch(Sequence[Message]):
         return self.raw_bodies[row] if plain is None else memoryview(plain)
 
 
-def _hosts(hosts: memoryview, row: int, flags: int) -> tuple[bytes, bytes]:
-    """Born and store host of a row as stored."""
-    at = row * fetch.HOSTS_BYTES
-    both = bytes(hosts[at : at + fetch.HOSTS_BYTES])
-    born = layout.HOST_BYTES_V6 if flags & layout.SYS_BORN_V6 else layout.HOST_BYTES_V4
-    store = layout.HOST_BYTES_V6 if flags & layout.SYS_STORE_V6 else layout.HOST_BYTES_V4
-    return both[:born], both[fetch.STORE_HOST_AT : fetch.STORE_HOST_AT + store]
+@lru_cache(maxsize=1024)
+def _born_host(both: bytes, is_v6: int) -> str:
+    """The born host of a row's two, as text."""
+    return format_host(both[: layout.HOST_BYTES_V6 if is_v6 else layout.HOST_BYTES_V4])
+
+
+def _store_host(both: bytes, flags: int) -> bytes:
+    """The store host of a row's two, as stored."""
+    size = layout.HOST_BYTES_V6 if flags & layout.SYS_STORE_V6 else layout.HOST_BYTES_V4
+    return both[fetch.STORE_HOST_AT : fetch.STORE_HOST_AT + size]

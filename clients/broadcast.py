@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 from typing import Final
 
+from clients.assigned import Assigned
 from clients.handoff import Handoff
 from clients.home import find_home, state_folder
-from clients.assigned import Assigned
 from clients.member import Terms, now_ns
 from clients.message import MessageQueue, is_name
 from clients.push_member import PushMember, Resumed

@@ -9,9 +9,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from clients.assigned import Assigned
 from clients.attachment import Attachment
 from clients.batch import MessageBatch
-from clients.assigned import Assigned
 from clients.member import now_ns
 from clients.message import Message, MessageQueue
 from clients.subscription import Subscription, parse_subscription

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.assigned import Assigned
 from clients.columns import Columns
 from clients.logfiles import LogFiles
-from clients.assigned import Assigned
 from shm import layout
 from shm.board import Board
 from shm.codes import Stop

@@ -110,17 +110,6 @@ class Message(_Content, frozen=True, kw_only=True, gc=False):
         """How often it was delivered, this time included."""
         return None
 
-
-class ReceivedMessage(Message, frozen=True, kw_only=True, gc=False):
-    """A message as a consumer gets it: the lower fields are filled in by the broker."""
-
-    message_id: str | None = None
-    queue_offset: int | None = None
-    born_timestamp: int | None = None
-    store_timestamp: int | None = None
-    born_host: str | None = None
-    delivery_attempt: int | None = None
-
     def retry_after(self, seconds: float) -> ConsumeResult:
         """In a listener: if this delivery fails, the next one comes after so long.
 
@@ -135,6 +124,17 @@ class ReceivedMessage(Message, frozen=True, kw_only=True, gc=False):
         if not wish_delay(self, max(1, round(seconds * 1000))):
             raise Rejected("retry_after is for a push consumer's listener, in its own thread")
         return ConsumeResult.FAILURE
+
+
+class ReceivedMessage(Message, frozen=True, kw_only=True, gc=False):
+    """A message as a consumer gets it: the lower fields are filled in by the broker."""
+
+    message_id: str | None = None
+    queue_offset: int | None = None
+    born_timestamp: int | None = None
+    store_timestamp: int | None = None
+    born_host: str | None = None
+    delivery_attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

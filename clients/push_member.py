@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from clients.assigned import Assigned
 from clients.chunks import Failure
 from clients.handoff import Handoff
-from clients.assigned import Assigned
 from clients.member import GroupMember, Terms
 from clients.message import MessageQueue
 from clients.session import Session

@@ -109,9 +109,7 @@ class Session:
         """
         known = self._topics.get(name)
         if known is None:
-            known = expect(
-                self.request(wire.OpenTopic(name, create, of_member)), wire.TopicOpened
-            )
+            known = expect(self.request(wire.OpenTopic(name, create, of_member)), wire.TopicOpened)
             self._topics[name] = known
         return known
 

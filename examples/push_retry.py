@@ -9,7 +9,15 @@ from __future__ import annotations
 
 import threading
 
-from gantrymq import Broker, ConsumeFrom, ConsumeResult, Message, Producer, PullConsumer, PushConsumer
+from gantrymq import (
+    Broker,
+    ConsumeFrom,
+    ConsumeResult,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
 
 booked: list[str] = []
 all_booked = threading.Event()

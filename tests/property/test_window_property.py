@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from clients.chunks import Chunk, Run
 from clients.assigned import Assigned
+from clients.chunks import Chunk, Run
 from clients.message import MessageQueue
 from clients.window import Window
 from shm.kernels import poll
