@@ -32,8 +32,8 @@ log = logging.getLogger("gantrymq")
 FETCH_ROWS: Final = 1024
 #: How often it looks round without a reason.
 LOOK_NS: Final = 500_000_000
-#: A failure that `groups` could not take down is told again after so long.
-RETELL_NS: Final = 1_000_000_000
+#: A failure that `groups` could not take down is told again after so long (RD-41).
+RETELL_NS: Final = 5_000_000_000
 #: Ordered: the pause before a message that has failed comes again (RD-45).
 PAUSE_MS: Final = 1000
 #: How long a lost session waits for listeners before another is begun.
@@ -197,7 +197,7 @@ class Dispatcher(threading.Thread):
     def _next_look(self) -> int:
         now = now_ns()
         wait_ns = LOOK_NS
-        if any(chunk.rows for chunk in list(self._handoff.running)):
+        if self.member.is_restless or any(c.rows for c in list(self._handoff.running)):
             wait_ns = RELIEF_NS
         if self._handoff.running:
             wait_ns = min(wait_ns, max(RELIEF_NS, self._limits.consume_timeout_ns // 4))
