@@ -63,6 +63,7 @@ class SessionDesk:
             agents.bell_of(bells, Role.GROUPS).fileno(),
             agents.bell_of(bells, Role.SCHEDULER).fileno(),
         )
+        settings = broker.configuration.settings
         welcome = wire.Welcome(
             record.session,
             broker.life.epoch,
@@ -70,6 +71,8 @@ class SessionDesk:
             store,
             record.plan.size,
             record.ring_bytes,
+            settings.broker_name,
+            settings.timer_precision_ms,
         )
         return welcome, descriptors
 

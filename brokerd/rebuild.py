@@ -33,6 +33,7 @@ from workers.indexnote import NOTE_FILE as INDEX_FILE
 from workers.queues import DIRECTORY as QUEUES
 from workers.queues import PROGRESS_FILE
 from workers.schedulenote import FILE as SCHEDULE_FILE
+from workers.timerbuckets import DIRECTORY as TIMERS
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 #: In the order in which they go. Directories: all files below.
 DERIVED: Final = (
-    PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, SIDECARS, QUEUES, INDEX
+    PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TIMERS, SIDECARS, QUEUES, INDEX
 )  # fmt: skip
 #: Removed durably, each before anything that it speaks of.
 _FIRST: Final = frozenset({PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE})

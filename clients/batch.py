@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from clients.columns import ByteColumn, Columns, PlainBodies, Words
-from clients.message import DLQ_PREFIX, Message, MessageQueue, ReceivedMessage, as_sent
+from clients.message import (
+    DLQ_PREFIX,
+    GROUP_PROPERTY,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    as_sent,
+)
 from clients.stored_body import SYS_COMPRESSED, plain_body
 from shm import layout
 from shm.errors import Corrupt
 from shm.groupwire import Attempts
 from shm.kernels import fetch
+from shm.limits import RESERVED_KEYS
 from shm.messageid import format_host, offset_message_id
 from shm.properties import parse_properties
 
@@ -197,11 +205,10 @@ class MessageBatch(Sequence[Message]):
         body = bytes(bodies[span[0] : span[1]])
         if flags & SYS_COMPRESSED:
             body = self._plain(row, body, flags)
-        stored.pop("__CRC32#", None)
         tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
-        unique = stored.pop("UNIQ_KEY", "")
+        unique, group = stored.pop("UNIQ_KEY", ""), stored.pop(GROUP_PROPERTY, None)
         topic = queue.topic
-        if stored and not topic.startswith(DLQ_PREFIX):
+        if not RESERVED_KEYS.isdisjoint(stored) and not topic.startswith(DLQ_PREFIX):
             topic, stored = as_sent(topic, stored)
         return ReceivedMessage(
             topic,
@@ -210,6 +217,7 @@ class MessageBatch(Sequence[Message]):
             keys=tuple(keys.split()),
             properties=stored,
             queue_id=queue.queue_id,
+            message_group=group,
             message_id=unique or offset_message_id(_store_host(both, flags), position),
             queue_offset=offset,
             born_timestamp=born_ms,

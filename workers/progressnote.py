@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from workers.delaylevels import DelayLevels
     from workers.delivery import Delivery
     from workers.timeline import Timeline
+    from workers.timers import Timers
 
 INTERVAL_NS: Final = 10_000_000_000  # DT-17
 
@@ -45,9 +46,10 @@ class ProgressNote:
         self._picture: tuple[Note, int] | None = None  # and the seq that must be answered
         self._next_ns = 0
 
-    def follow(self, levels: DelayLevels, time: Timeline) -> None:
+    def follow(self, levels: DelayLevels, timers: Timers, time: Timeline) -> None:
         """Of these it takes its pictures."""
         self._levels = levels
+        self._timers = timers
         self._time = time
 
     def clock(self) -> tuple[int | None, int]:
@@ -68,17 +70,16 @@ class ProgressNote:
         """Take a picture when it is time, write it down when it holds; whether something was."""
         if not self._next_ns:
             self._next_ns = now_ns + INTERVAL_NS
-        if self._picture is None and now_ns >= self._next_ns:
+        if self._picture is None and now_ns >= self._next_ns and self._timers.can_be_counted:
             self._next_ns = now_ns + INTERVAL_NS
             self._take_picture()
         return int(self._write_if_sure())
 
     def write_last(self) -> bool:
         """At a clean stop; False as long as the disk has not all that is counted."""
-        if self._picture is None:
+        if self._picture is None and self._timers.can_be_counted:
             self._take_picture()
-        if self._picture is not None:
-            self._write_if_sure()
+        self._write_if_sure()
         return self._picture is None
 
     def _take_picture(self) -> None:
@@ -92,6 +93,9 @@ class ProgressNote:
             boot_id=board.boot_id.hex(),
             base_ns=self._time.base_ns,
             wall_ms=self._time.wall_ms(),
+            made=(self._timers.made or f"{board.epoch:x}") if self._timers.next else "",
+            timers_ms=self._timers.done_ms(),
+            timers_next=self._timers.next,
         )
         self._picture = (note, delivery.put_seq)
 
@@ -102,6 +106,8 @@ class ProgressNote:
         delivery = self._delivery
         if delivery.answered_seq < seq or self._board.word(layout.BOARD_DURABLE) < delivery.end:
             return False
+        if not self._timers.sync_some():
+            return True
         self._picture = None
         if note.levels != self._exported:
             write_level_offsets(self._storage, note.levels, self._clock.wall_ms())
@@ -109,8 +115,11 @@ class ProgressNote:
         if not note.says_more_than(self._written):
             return False
         mark("scheduler.before_note")
+        if note.made:
+            self._timers.belong_to(note.made)
         write_note(self._storage, note)
         self._written = note
+        self._timers.counted(note.made, note.timers_ms)
         mark("scheduler.after_note")
         return True
 

@@ -27,8 +27,10 @@ SCAN_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What was answered, and was durable, when it was written. All that it does not count has its
-    copy at or behind `scanned`, if it has one."""
+    """What was answered, and was durable, when it was written.
+
+    All that it does not count has its copy at or behind `scanned`, if it has one.
+    """
 
     scanned: int = 0
     levels: dict[int, int] = field(default_factory=dict)  # level -> next queue offset
@@ -37,11 +39,18 @@ class Note:
     base_ns: int = 0  # workers.timeline: from CLOCK_BOOTTIME to its even wall
     wall_ms: int = 0  # largest wall clock seen
 
+    made: str = ""  # which buckets hold the timers that wait
+    timers_ms: int = 0  # all due up to here, of the units below `timers_next`, is done
+    timers_next: int = 0
+
     def says_more_than(self, other: Note) -> bool:
         """Whether it is worth writing: progress, or much less to read at a start."""
         if self.scanned - other.scanned >= SCAN_BYTES:
             return True
-        return (self.levels, self.absent) != (other.levels, other.absent)
+        ours, others = (
+            (note.levels, note.absent, note.made, note.timers_next) for note in (self, other)
+        )
+        return ours != others
 
 
 def read_note(storage: Storage) -> Note | None:
@@ -63,6 +72,9 @@ def read_note(storage: Storage) -> Note | None:
             str(content["boot_id"]),
             int(content["base_ns"]),
             int(content["wall_ms"]),
+            str(content["made"]),
+            int(content["timers_ms"]),
+            int(content["timers_next"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -28,6 +28,7 @@ from workers.outlet import Outlet
 from workers.progressnote import ProgressNote
 from workers.session import Attached, Session
 from workers.timeline import NS, Timeline
+from workers.timers import Timers
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -47,6 +48,11 @@ class SchedulerSettings(Protocol):
     @property
     def message_delay_level(self) -> str:
         """RocketMQ's delay levels."""
+        ...
+
+    @property
+    def timer_precision_ms(self) -> int:
+        """RocketMQ's slots of time."""
         ...
 
 
@@ -70,6 +76,7 @@ class Scheduler:
         self._table = sessions
         self._bells = bells
         self._delays = parse_delay_levels(settings.message_delay_level)
+        self._precision_ms = settings.timer_precision_ms
         self._views = LogViews(storage, board)
         self._outlet: Outlet | None = None
         self._scan: OriginScan | None = None
@@ -156,7 +163,10 @@ class Scheduler:
         self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
         self._time = Timeline(self._clock, *self._note.clock())
         self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
-        self._note.follow(self._levels, self._time)
+        self._timers = Timers(
+            self._storage, self._board, self._views, self._time, self._precision_ms
+        )
+        self._note.follow(self._levels, self._timers, self._time)
         self._begun = False
 
     # ----------------------------------------------------------------------------- what is there
@@ -187,6 +197,7 @@ class Scheduler:
         found, done = self._note.found, scan.origins()
         self._levels.begin(self._note.level_offsets(), done)
         left = np.array(found.absent, np.int64).reshape(-1, 2)
+        self._timers.begin(found.made, found.timers_ms, found.timers_next, done)
         self._delivery.begin(left[~np.isin(left[:, 0], done)])
 
     def _follow_topics(self, now_ns: int) -> int:
@@ -195,6 +206,7 @@ class Scheduler:
         if now != self._topics:
             self._topics = now
             self._levels.find_queues()
+            self._timers.find_queue()
             self._show_interest()
         return self._delivery.look_for_topics(now_ns)
 
@@ -209,13 +221,16 @@ class Scheduler:
             done += taken
             if taken < min(len(rows), PUTS_MAX):
                 self._held_up = True  # the ring is full, or the disk
-                break
-        return done
+                return done
+        sent, had_room = self._timers.deliver(self._delivery)
+        self._held_up = not had_room
+        return done + sent + self._timers.read()
 
     # ------------------------------------------------------------------------------ sleep and stop
 
     def _show_interest(self) -> None:
-        queues = np.array(self._levels.queues, np.uint32)
+        wanted = [*self._levels.queues, *([self._timers.queue] if self._timers.queue >= 0 else [])]
+        queues = np.array(wanted, np.uint32)
         end = layout.INTEREST_AT + 4 * len(queues)
         self._arena[layout.INTEREST_AT : end].view(np.uint32)[:] = queues
         store_half(self._arena, layout.ARENA_INTEREST_COUNT, len(queues))
@@ -232,14 +247,18 @@ class Scheduler:
             return 0
         flag, word = layout.ARENA_WAIT_ARMED, layout.ARENA_DURABLE_WANTED
         arm_flag(self._arena, flag, 1, word, 0)
-        return 0 if self._levels.has_more() else self._sleep_ns(now_ns)
+        if self._levels.has_more() or self._timers.has_more():
+            return 0
+        return self._sleep_ns(now_ns)
 
     def _sleep_ns(self, now_ns: int) -> int:
         sleep_ns = min(IDLE_NS, self._note.wait_ns(now_ns), self._delivery.wait_ns(now_ns))
-        due_ms = NEVER if self._held_up else self._levels.next_due_ms()
+        if self._held_up:  # an answer or a moment brings room
+            return max(0, min(sleep_ns, LOOK_NS))
+        due_ms = self._levels.next_due_ms()
         if due_ms < NEVER:
             sleep_ns = min(sleep_ns, due_ms * NS - self._time.delay_ns())
-        return max(0, sleep_ns)
+        return max(0, min(sleep_ns, self._timers.sleep_ns()))
 
     def disarm(self) -> None:
         """Awake."""
@@ -258,7 +277,9 @@ class Scheduler:
         return 0
 
     def close(self) -> None:
-        """Give the maps back."""
+        """Give files and maps back."""
+        if self._outlet is not None:
+            self._timers.close()
         self._views.drop()
 
 

@@ -234,7 +234,7 @@ def _aim(log: Bytes, form: Words, row: Words, targets: Targets) -> int:
         return -DROPPED
     row[scan.TOPIC_AT] = form[REAL_AT]
     row[scan.TOPIC_SIZE] = form[REAL_BYTES]
-    topic: int = find_topic(log, row, board, index, mask)
+    topic = find_topic(log, row, board, index, mask)
     if topic < 0:
         return -NO_TOPIC
     count = machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_QUEUE_COUNT)
@@ -242,7 +242,8 @@ def _aim(log: Bytes, form: Words, row: Words, targets: Targets) -> int:
         return -NO_TOPIC
     if form[REAL_QUEUE] < 0 or form[REAL_QUEUE] >= count:  # it has fewer queues than it had
         form[REAL_QUEUE] = max(form[REAL_QUEUE], 0) % count
-    return topic
+    found: int = topic
+    return found
 
 
 @kernel()

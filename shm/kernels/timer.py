@@ -1,0 +1,202 @@
+"""Units of rmq_sys_wheel_timer -> rows that say when each record is due, and what it is.
+
+The exact time is what the sender has asked for (TIMER_DELIVER_MS; storeTimestamp and a delay), as
+long as it agrees with the rounded TIMER_OUT_MS (DT-33); a record that a RocketMQ has rolled has a
+later storeTimestamp, and only the rounded time tells.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shm import machine
+from shm.codes import Stop
+from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from shm.kernels import scan
+from shm.kernels.parked import find_end, number_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Words = NDArray[np.int64]
+
+DONE = int(Stop.DONE)
+ROLL = int(Stop.ROLL)
+
+# Columns of a row: TIMER_WORDS each.
+DUE_MS, POSITION, SIZE, KEY_HASH, KIND, OUT_MS, STORED_MS = range(7)
+TIMER_WORDS = 7
+
+# KIND: bits.
+AFTER = 1  # a delay, which passes by CLOCK_BOOTTIME; else a point in time
+DELETE = 2  # a recall: it is never delivered, nor is what it names
+ROLLED = 4  # a RocketMQ has appended it again; the record before is done
+NOTHING = 8  # unreadable, or nothing says when: passed over
+
+# Words of `read_timers`.
+NEXT = 0  # unit to go on with; moved on
+COUNT = 1
+BASE = 2  # log position of the view's first byte
+PRECISION_MS = 3  # RocketMQ's
+DELIVER_MS = 4  # scratch: numbers of the record's properties, -1 without
+DELAY_MS = 5
+DELAY_SEC = 6
+ROUNDED_MS = 7
+ROLLS = 8
+KEY_AT = 9  # where UNIQ_KEY's value is, and its length
+KEY_BYTES = 10
+DELETES = 11
+ROW_AT = 12
+FORM_WORDS = ROW_AT + scan.ROW_WORDS
+
+#: Longest span of DT-33's rounding.
+PRECISION_MAX_MS = 1000
+_FILLER_SIZE = 0x7FFFFFFF
+_TIMER = int.from_bytes(b"TIMER_", "little")
+_TIMER_MASK = (1 << 48) - 1
+_UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "little")
+
+
+@kernel()
+def _letters(memory: Bytes, at: int, count: int) -> int:
+    """A short name as a number: its length and first, middle and last letters tell those apart."""
+    last = at + count - 1
+    return (
+        count << 24
+        | machine.load8(memory, at) << 16
+        | machine.load8(memory, at + count // 2) << 8
+        | machine.load8(memory, last)
+    )
+
+
+def _code(name: bytes) -> int:
+    return len(name) << 24 | name[0] << 16 | name[len(name) // 2] << 8 | name[-1]
+
+
+_DELIVER_MS = _code(b"DELIVER_MS")
+_DELAY_MS = _code(b"DELAY_MS")
+_DELAY_SEC = _code(b"DELAY_SEC")
+_OUT_MS = _code(b"OUT_MS")
+_ROLL_TIMES = _code(b"ROLL_TIMES")
+_DEL_UNIQKEY = _code(b"DEL_UNIQKEY")
+
+
+@kernel()
+def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
+    """A property TIMER_...; `at` is behind that."""
+    mid = at
+    while mid < end and memory[mid] != 1:
+        mid += 1
+    if mid == at or mid >= end:
+        return
+    name = _letters(memory, at, mid - at)
+    value = number_of(memory, mid + 1, end - mid - 1)
+    if name == _DELIVER_MS:
+        form[DELIVER_MS] = value
+    elif name == _DELAY_MS:
+        form[DELAY_MS] = value
+    elif name == _DELAY_SEC:
+        form[DELAY_SEC] = value
+    elif name == _OUT_MS:
+        form[ROUNDED_MS] = value
+    elif name == _ROLL_TIMES:
+        form[ROLLS] = value
+    elif name == _DEL_UNIQKEY:
+        form[DELETES] = 1
+        start = mid + 1
+        for place in range(mid + 1, end):  # DT-76: either form
+            if memory[place] == 43:
+                start = place + 1
+        form[KEY_AT] = start
+        form[KEY_BYTES] = end - start
+
+
+@kernel()
+def _read_times(memory: Bytes, form: Words, row: Words) -> None:
+    at = row[scan.PROPERTIES_AT]
+    end = at + row[scan.PROPERTIES_SIZE]
+    for field in range(DELIVER_MS, KEY_AT):
+        form[field] = -1
+    form[KEY_BYTES] = 0
+    form[DELETES] = 0
+    while at < end:
+        stop = find_end(memory, at, end)
+        if stop - at > 9:
+            head = machine.load64(memory, at)
+            if head & _TIMER_MASK == _TIMER:
+                _take_timer(memory, at + 6, stop, form)
+            elif head == _UNIQ_KEY and memory[at + 8] == 1 and not form[DELETES]:
+                form[KEY_AT] = at + 9
+                form[KEY_BYTES] = stop - at - 9
+        at = stop + 1
+
+
+@kernel()
+def _choose(form: Words, row: Words, out: Words, at: int) -> None:
+    """DUE_MS, OUT_MS and KIND of a row."""
+    kind = (DELETE if form[DELETES] else 0) | (ROLLED if form[ROLLS] > 0 else 0)
+    rounded = form[ROUNDED_MS]
+    due = form[DELIVER_MS]
+    if form[DELAY_MS] >= 0:
+        due = row[scan.STORE_MS] + form[DELAY_MS]
+        kind |= AFTER
+    if form[DELAY_SEC] >= 0:  # DT-30: the first that is there
+        due = row[scan.STORE_MS] + 1000 * form[DELAY_SEC]
+        kind |= AFTER
+    if rounded >= 0 and not rounded < due <= rounded + PRECISION_MAX_MS:
+        due = rounded + form[PRECISION_MS]
+        kind &= ~AFTER
+    if rounded < 0 and due >= 0:
+        precision = form[PRECISION_MS]
+        rounded = (due - 1) // precision * precision
+    out[at + DUE_MS] = due
+    out[at + OUT_MS] = rounded
+    out[at + STORED_MS] = row[scan.STORE_MS]
+    out[at + KIND] = kind if due >= 0 else NOTHING
+
+
+@kernel()
+def _read_timers(
+    log: Bytes, limit: int, form: Words, positions: Words, sizes: Words, out: Words
+) -> int:
+    row = machine.shift(form, ROW_AT)
+    while form[NEXT] < form[COUNT]:
+        unit = form[NEXT]
+        position = positions[unit]
+        at = unit * TIMER_WORDS
+        out[at + POSITION] = position
+        out[at + SIZE] = sizes[unit]
+        out[at + KEY_HASH] = 0
+        out[at + KIND] = NOTHING
+        out[at + DUE_MS] = 0
+        out[at + OUT_MS] = -1
+        out[at + STORED_MS] = 0
+        form[NEXT] = unit + 1
+        if sizes[unit] == _FILLER_SIZE:  # SF-65: there never was a message
+            continue
+        place = position - form[BASE]
+        if place < 0 or place >= limit:
+            form[NEXT] = unit
+            return ROLL
+        found = scan.parse_record(log, place, limit, position, scan.CHECK_PLACE, row)
+        if found != DONE or row[scan.SIZE] != sizes[unit]:
+            continue
+        _read_times(log, form, row)
+        _choose(form, row, out, at)
+        hashed = scan.hash_on(0, log, form[KEY_AT], form[KEY_BYTES]) if form[KEY_BYTES] else 0
+        out[at + KEY_HASH] = hashed
+    return DONE
+
+
+@kernel(i8, BYTES_RO, WORDS, WORDS_RO, WORDS_RO, WORDS)
+def read_timers(log: Bytes, form: Words, positions: Words, sizes: Words, out: Words) -> int:
+    """Rows of units from form[NEXT] to before form[COUNT], into the same places of `out`.
+
+    Returns DONE, or ROLL: the next record is not in this segment's view.
+    """
+    raw = machine.raw
+    return _read_timers(
+        raw(log), log.size, raw(form), raw(positions), raw(sizes), raw(out)
+    )

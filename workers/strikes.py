@@ -1,0 +1,74 @@
+"""Which timers a recall takes out, or a later record of a RocketMQ replaces.
+
+Both name their target by its UNIQ_KEY, and stand in the same slot of RocketMQ's (DT-73, DT-76).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shm.kernels.timer import DELETE, ROLLED
+from shm.properties import parse_properties
+from shm.record import STRUCTURE, Record, parse_record
+from workers.timerpool import KIND_SHIFT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from workers.logviews import LogViews
+    from workers.timerpool import Entries
+
+_DELETE_BIT = DELETE << KIND_SHIFT
+_ROLLED_BIT = ROLLED << KIND_SHIFT
+
+
+def properties_at(views: LogViews, position: int) -> dict[str, str]:
+    """Properties of a record; none if it cannot be read."""
+    try:
+        base, view = views.segment(position)
+    except FileNotFoundError:
+        return {}
+    found = parse_record(view.data, position - base, view.size, STRUCTURE, position)
+    return found.property_map() if isinstance(found, Record) else {}
+
+
+def struck(entries: Entries, others: Sequence[Entries], views: LogViews) -> NDArray[np.int64]:
+    """Positions of the timers, among `entries` and `others`, that are not to be delivered."""
+    killers = entries[entries["size"] & (_DELETE_BIT | _ROLLED_BIT) != 0]
+    gone: set[int] = set()
+    suspects: dict[int, set[int]] = {}
+    for part in (entries, *others):
+        hit = part[np.isin(part["hash"], killers["hash"])]
+        for position, size, key in zip(
+            hit["position"].tolist(), hit["size"].tolist(), hit["hash"].tolist(), strict=True
+        ):
+            if not size & _DELETE_BIT:
+                suspects.setdefault(key, set()).add(position)
+    for killer in killers.tolist():
+        _ms, position, size, key = killer
+        there = suspects.get(key, set()) - {position}
+        if not there:
+            continue
+        named = properties_at(views, position)
+        for suspect in there:
+            if suspect not in gone and _is_named(
+                named, properties_at(views, suspect), is_recall=bool(size & _DELETE_BIT)
+            ):
+                if size & _DELETE_BIT or suspect < position:
+                    gone.add(suspect)
+    return np.array(sorted(gone), np.int64)
+
+
+def _is_named(killer: dict[str, str], target: dict[str, str], *, is_recall: bool) -> bool:
+    if killer.get("TIMER_OUT_MS") != target.get("TIMER_OUT_MS"):
+        return False
+    unique = target.get("UNIQ_KEY", "")
+    if is_recall:
+        key = killer.get("TIMER_DEL_UNIQKEY", "")
+        return key in (unique, f"{target.get('REAL_TOPIC', '')}+{unique}")
+    same = ("UNIQ_KEY", "REAL_TOPIC", "REAL_QID")
+    return bool(unique) and all(killer.get(name) == target.get(name) for name in same)

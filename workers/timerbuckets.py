@@ -1,0 +1,207 @@
+"""Bucket files of timers: `gantry/timers/<minute>`, appended to, read when due, then removed.
+
+A minute of more than `SPLIT_ENTRIES` is split into files of seconds, `<minute>.<second>`, before it
+is read. A time belongs to the bucket of the millisecond before it, so that a recall, which is a
+little earlier than what it names, but in the same slot of RocketMQ's, is in the same bucket.
+Derived: without these files the log is read again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from workers.timerpool import ENTRY, NEVER, in_order
+
+if TYPE_CHECKING:
+    from shm.storage import File, Storage
+    from workers.timerpool import Entries
+
+DIRECTORY: Final = "gantry/timers"
+MINUTE_MS: Final = 60_000
+SECOND_MS: Final = 1_000
+SPLIT_ENTRIES: Final = 1_000_000
+OPEN_MAX: Final = 256
+#: Entries that are read from a file at one time.
+CHUNK: Final = 250_000
+
+
+class TimerBuckets:
+    """The files; which of them have to be synced; which comes next."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._open: OrderedDict[str, tuple[File, int]] = OrderedDict()
+        self._dirty: set[str] = set()
+        self._new = False
+        self._known: set[str] = set()  # buckets not yet opened
+        self._order: list[tuple[int, str]] = []  # the same, by their first ms
+        self._split: set[int] = set()  # minutes whose entries go into files of seconds
+        self._passed: dict[str, int] = {}  # those that were opened: the last ms of each
+
+    def begin(self, made: str) -> bool:
+        """Take over what is there; False, and all is removed, if it does not belong to `made`."""
+        found = self._storage.list(DIRECTORY)
+        if not made or _owner(made) not in found:
+            for name in found:
+                self._storage.unlink(f"{DIRECTORY}/{name}")
+            return False
+        names = [name for name in found if not name.startswith(_owner(""))]
+        self._split = {int(name.partition(".")[0]) for name in names if "." in name}
+        for name in names:
+            self._know(name)
+        for name in names:  # half split
+            if "." not in name and int(name) in self._split:
+                self._split_minute(name)
+        return True
+
+    def belong_to(self, made: str) -> None:
+        """From now on the files are those that this note speaks of. Raises OSError."""
+        self._storage.create(f"{DIRECTORY}/{_owner(made)}").close()
+        self._storage.sync_directory(DIRECTORY)
+
+    def _know(self, name: str) -> None:
+        if name not in self._known and name not in self._passed:
+            self._known.add(name)
+            heapq.heappush(self._order, (_start_of(name), name))
+
+    # ------------------------------------------------------------------------------------ writing
+
+    def append(self, entries: Entries) -> None:
+        """Put entries where they belong: one write for each bucket. Raises OSError."""
+        if not len(entries):
+            return
+        minutes = (entries["ms"] - 1) // MINUTE_MS
+        keys = minutes * MINUTE_MS
+        if self._split:
+            split = np.isin(minutes, list(self._split))
+            keys[split] = (entries["ms"][split] - 1) // SECOND_MS * SECOND_MS
+        order = np.argsort(keys, kind="stable")
+        keys, entries = keys[order], entries[order]
+        starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+        for first, end in zip(starts.tolist(), [*starts.tolist()[1:], len(keys)], strict=True):
+            self._write(int(keys[first]), entries[first:end])
+
+    def _write(self, start: int, entries: Entries) -> None:
+        minute = start // MINUTE_MS
+        name = str(minute)
+        if minute in self._split:
+            name = f"{minute}.{start % MINUTE_MS // SECOND_MS:02d}"
+        file, size = self._file(name)
+        file.write_at(np.ascontiguousarray(entries).view(np.uint8).data, size)
+        self._open[name] = (file, size + entries.nbytes)
+        self._dirty.add(name)
+        self._know(name)
+
+    def _file(self, name: str) -> tuple[File, int]:
+        if name in self._open:
+            self._open.move_to_end(name)
+            return self._open[name]
+        path = f"{DIRECTORY}/{name}"
+        try:
+            file = self._storage.open(path, write=True)
+            size = file.size() // ENTRY.itemsize * ENTRY.itemsize  # a torn entry is written over
+        except FileNotFoundError:
+            file, size = self._storage.create(path), 0
+            self._new = True
+        self._open[name] = (file, size)
+        if len(self._open) > OPEN_MAX:
+            self._open.popitem(last=False)[1][0].close()
+        return file, size
+
+    def sync_some(self, most: int) -> bool:
+        """Make some of what was written durable; True if all of it is. Raises OSError."""
+        for name in sorted(self._dirty)[:most]:
+            self._file(name)[0].sync()
+            self._dirty.discard(name)
+        if not self._dirty and self._new:
+            self._storage.sync_directory(DIRECTORY)
+            self._new = False
+        return not self._dirty
+
+    # ------------------------------------------------------------------------------------ reading
+
+    def next_ms(self) -> int:
+        """Entries of buckets that were not opened are later than this; very large without any."""
+        while self._order and self._order[0][1] not in self._known:
+            heapq.heappop(self._order)
+        return self._order[0][0] if self._order else NEVER
+
+    def open_next(self) -> tuple[int, Entries] | None:
+        """Entries of the first bucket and the last ms that it covers; None: it was only split."""
+        name = self._order[0][1]
+        file, size = self._file(name)
+        is_minute = "." not in name
+        if is_minute and size > SPLIT_ENTRIES * ENTRY.itemsize:
+            self._split_minute(name)
+            return None
+        self._known.discard(name)
+        end = _start_of(name) + (MINUTE_MS if is_minute else SECOND_MS)
+        self._passed[name] = end
+        return end, in_order(self._read(file, 0, size))
+
+    def _read(self, file: File, at: int, end: int) -> Entries:
+        entries = np.zeros((end - at) // ENTRY.itemsize, ENTRY)
+        if len(entries):
+            count = file.read_into(entries.view(np.uint8).data, at)
+            entries = entries[: count // ENTRY.itemsize]
+        return entries[entries["ms"] > 0]
+
+    def _split_minute(self, name: str) -> None:
+        """The same entries in files of seconds; the minute's file goes when these are durable."""
+        self._known.discard(name)
+        self._split.add(int(name))
+        file, size = self._file(name)
+        for at in range(0, size, CHUNK * ENTRY.itemsize):
+            self.append(self._read(file, at, min(size, at + CHUNK * ENTRY.itemsize)))
+        while not self.sync_some(64):
+            pass
+        self._remove(name)
+
+    def put_back(self, entries: Entries) -> None:
+        """Entries that were opened too early: their minutes go on in files of seconds."""
+        minutes = set(((entries["ms"] - 1) // MINUTE_MS).tolist())
+        self._split |= minutes
+        # Such a file may have been opened, for a time before: what it holds is in memory.
+        for name in [name for name in self._passed if "." in name]:
+            if self._passed[name] > int(entries["ms"].min()):
+                raise AssertionError(f"second {name} is given back")
+        self.append(entries)
+
+    def forget_passed(self, done_ms: int) -> int:
+        """Remove files all of whose entries are done and counted; how many. Raises OSError."""
+        gone = [name for name, end in self._passed.items() if end <= done_ms]
+        for name in gone:
+            del self._passed[name]
+            self._remove(name)
+        minute = done_ms // MINUTE_MS
+        self._split = {number for number in self._split if number >= minute}
+        return len(gone)
+
+    def _remove(self, name: str) -> None:
+        if name in self._open:
+            self._open.pop(name)[0].close()
+        self._dirty.discard(name)
+        path = f"{DIRECTORY}/{name}"
+        if self._storage.exists(path):
+            self._storage.unlink(path)
+
+    def close(self) -> None:
+        """Give the files back."""
+        for file, _size in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+def _owner(made: str) -> str:
+    """Name of the empty file that says which note the files belong to."""
+    return f"of-{made}"
+
+
+def _start_of(name: str) -> int:
+    """Its entries are later than this ms."""
+    minute, _, second = name.partition(".")
+    return int(minute) * MINUTE_MS + int(second or "0") * SECOND_MS

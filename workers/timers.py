@@ -1,0 +1,304 @@
+"""Timers: what waits in rmq_sys_wheel_timer, by its exact millisecond, in bounded memory.
+
+Every unit is read once: its entry goes into a bucket file, and into memory if its bucket was opened
+already; what is due when it is read goes to memory alone, and nothing is counted before it is put.
+After a start, all units that are not counted are read into buckets first: a record that stands
+there twice is found out when its bucket is opened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm import layout
+from shm.codes import Stop
+from shm.kernels import timer
+from shm.kernels.timer import TIMER_WORDS, read_timers
+from shm.properties import TIMER_TOPIC
+from workers.delivery import due_rows
+from workers.strikes import struck
+from workers.timerbuckets import SECOND_MS, TimerBuckets
+from workers.timerpool import ENTRY, KIND_SHIFT, NEVER, SIZE_MASK, TimerPool
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shm.board import Board
+    from shm.storage import Storage
+    from workers.delivery import Delivery
+    from workers.logviews import LogViews
+    from workers.timeline import Timeline
+    from workers.timerpool import Entries
+
+#: Units that are read at one time.
+UNITS_MAX: Final = 8_192
+#: Entries in memory at most, but for what is due within two seconds.
+POOL_MAX: Final = 1_500_000
+#: Buckets are opened so long before their time.
+LEAD_MS: Final = 2_000
+PUTS: Final = 4_096
+AFTER_BIT: Final = timer.AFTER << KIND_SHIFT
+KILLERS: Final = (timer.DELETE | timer.ROLLED) << KIND_SHIFT
+DELETE_BIT: Final = timer.DELETE << KIND_SHIFT
+
+
+class Timers:
+    """What is due by its own time, and how far it has come."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        board: Board,
+        views: LogViews,
+        timeline: Timeline,
+        precision_ms: int,
+    ) -> None:
+        self._board = board
+        self._views = views
+        self._time = timeline
+        self._buckets = TimerBuckets(storage)
+        self._form = np.zeros(timer.FORM_WORDS, np.int64)
+        self._form[timer.PRECISION_MS] = precision_ms
+        self._out = np.zeros(UNITS_MAX * TIMER_WORDS, np.int64)
+        self._loose = TimerPool()  # of no bucket: due when they were read
+        self._at = TimerPool()
+        self._after = TimerPool()
+        self._done: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.queue = -1
+        self.next = 0  # queue offset of the first unit that was not read
+        self._front_ms = 0  # buckets are open up to here
+        self._begun_ms = 0  # what the agent before had counted
+        self._catch_up = 0  # until this offset is read, all goes into buckets
+        self.made = ""
+
+    def begin(
+        self, made: str, done_ms: int, following: int, done: NDArray[np.int64]
+    ) -> None:
+        """Go on: all due up to `done_ms` of the units below `following` is done.
+
+        `made` names the buckets that belong to it; `done` are positions (sorted) with a copy.
+        """
+        if self._buckets.begin(made):
+            self.made, self._front_ms, self.next = made, done_ms, following
+            self._begun_ms = done_ms
+        self._done = done
+
+    def find_queue(self) -> None:
+        """Follow the board: the queue may be there by now."""
+        named = [topic for topic in self._board.topics() if topic.name == TIMER_TOPIC]
+        if named and self.queue < 0:
+            self.queue = named[0].queue_base
+            low, high = self._bounds()
+            self.next = min(max(self.next, low), max(low, high))
+            self._catch_up = high
+
+    def _bounds(self) -> tuple[int, int]:
+        at = self._board.queue_at(self.queue)
+        low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
+        return low, self._board.word(at + layout.QUEUE_MAX_OFFSET)
+
+    @property
+    def _is_catching_up(self) -> bool:
+        return self.next < self._catch_up
+
+    # ------------------------------------------------------------------------------------ reading
+
+    def has_more(self) -> bool:
+        """Whether there is something to read, or a bucket to open."""
+        return self._can_read() or self._can_open()
+
+    def _can_read(self) -> bool:
+        if self.queue < 0 or len(self._loose) or self._held() > POOL_MAX:
+            return False
+        return self._bounds()[1] > self.next
+
+    def _can_open(self) -> bool:
+        return not self._is_catching_up and self._buckets.next_ms() < self._horizon()
+
+    def _horizon(self) -> int:
+        return max(self._time.wall_ms(), self._time.delay_ms()) + LEAD_MS
+
+    def _held(self) -> int:
+        return len(self._at) + len(self._after)
+
+    def read(self) -> int:
+        """Read some units, or open a bucket; how many units, or 1. Raises OSError."""
+        if self._can_read():
+            return self._read_units()
+        if not self._can_open():
+            return 0
+        opened = self._buckets.open_next()
+        if opened is not None:
+            end_ms, entries = opened
+            is_killer = entries["size"] & KILLERS != 0
+            wanted = (entries["ms"] > self._begun_ms) | is_killer
+            self._take_in(entries[wanted & ~self._are_done(entries["position"])])
+            self._front_ms = max(self._front_ms, end_ms)
+            self._keep_small()
+        return 1
+
+    def _read_units(self) -> int:
+        low, high = self._bounds()
+        first = max(self.next, low)
+        units = self._views.units(TIMER_TOPIC, 0, first, min(high, first + UNITS_MAX))
+        positions = units["position"].astype(np.int64)
+        sizes = units["size"].astype(np.int64)
+        self._parse(positions, sizes)
+        rows = self._out[: len(units) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
+        wanted = rows[:, timer.KIND] & timer.NOTHING == 0
+        wanted &= ~self._are_done(positions)
+        self._sort_out(self._entries(rows[wanted]))
+        self.next = first + len(units)
+        return len(units)
+
+    def _parse(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        form = self._form
+        form[timer.NEXT], form[timer.COUNT] = 0, len(positions)
+        while form[timer.NEXT] < form[timer.COUNT]:
+            unit = int(form[timer.NEXT])
+            try:
+                base, view = self._views.segment(int(positions[unit]))
+            except FileNotFoundError:  # it has expired
+                place = unit * TIMER_WORDS
+                self._out[place : place + TIMER_WORDS] = 0
+                self._out[place + timer.KIND] = timer.NOTHING
+                form[timer.NEXT] = unit + 1
+                continue
+            form[timer.BASE] = base
+            if read_timers(view, form, positions, sizes, self._out) == Stop.DONE:
+                break
+
+    def _entries(self, rows: NDArray[np.int64]) -> Entries:
+        """Rows of the kernel as entries, delays by the timeline's own wall."""
+        due, stored = rows[:, timer.DUE_MS], rows[:, timer.STORED_MS]
+        after = rows[:, timer.KIND] & timer.AFTER != 0
+        if after.any():
+            due = due.copy()
+            due[after] += self._time.due_after(stored[after], 0) - 1 - stored[after]
+        entries = np.zeros(len(rows), ENTRY)
+        entries["ms"] = due
+        entries["position"] = rows[:, timer.POSITION]
+        entries["size"] = rows[:, timer.SIZE] | rows[:, timer.KIND] << KIND_SHIFT
+        entries["hash"] = rows[:, timer.KEY_HASH]
+        return entries
+
+    def _are_done(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if not len(self._done):
+            return np.zeros(len(positions), np.bool_)
+        places = np.minimum(np.searchsorted(self._done, positions), len(self._done) - 1)
+        found: NDArray[np.bool_] = self._done[places] == positions
+        return found
+
+    def _sort_out(self, entries: Entries) -> None:
+        """New entries to where they belong: a bucket, memory, or both."""
+        killers = entries["size"] & KILLERS != 0
+        if self._is_catching_up:
+            loose = (entries["ms"] <= self._begun_ms) & ~killers
+        else:
+            loose = self._are_due(entries) & ~killers
+        self._loose.add(entries[loose])
+        kept = entries[~loose]
+        self._buckets.append(kept)
+        if not self._is_catching_up:
+            self._take_in(kept[kept["ms"] <= self._front_ms])
+            self._keep_small()
+
+    def _are_due(self, entries: Entries) -> NDArray[np.bool_]:
+        after = entries["size"] & AFTER_BIT != 0
+        now: NDArray[np.int64] = np.where(after, self._now_after(), self._time.wall_ms())
+        due: NDArray[np.bool_] = entries["ms"] <= now
+        return due
+
+    def _now_after(self) -> int:
+        """A delay was stored within a millisecond, and ends within one."""
+        return self._time.delay_ms() - 1
+
+    def _take_in(self, entries: Entries) -> None:
+        """Into memory, but for recalls and what they name."""
+        if (entries["size"] & KILLERS != 0).any():
+            pools = (self._at, self._after)
+            gone = struck(entries, [run for pool in pools for run in pool.runs()], self._views)
+            for pool in pools:
+                pool.remove(gone)
+            recalls = entries["size"] & DELETE_BIT != 0
+            entries = entries[~recalls & ~np.isin(entries["position"], gone)]
+        after = entries["size"] & AFTER_BIT != 0
+        self._after.add(entries[after])
+        self._at.add(entries[~after])
+
+    def _keep_small(self) -> None:
+        """Give back to files of seconds what is not due soon, when it becomes too much."""
+        if self._held() <= POOL_MAX:
+            return
+        border = -(-self._horizon() // SECOND_MS) * SECOND_MS
+        if border >= self._front_ms:
+            return
+        late = np.concatenate((self._at.cut(border + 1), self._after.cut(border + 1)))
+        if len(late):
+            self._buckets.put_back(late)
+        self._front_ms = border
+
+    # ----------------------------------------------------------------------------------- delivery
+
+    def deliver(self, delivery: Delivery) -> tuple[int, bool]:
+        """Hand in what is due; how many, and whether there was room for all that was tried."""
+        if self._is_catching_up:
+            return 0, True
+        done = 0
+        pools = (
+            (self._loose, NEVER), (self._at, self._time.wall_ms()),
+            (self._after, self._now_after()),
+        )  # fmt: skip
+        for pool, now_ms in pools:
+            if pool.next_ms() > now_ms:
+                continue
+            rows = pool.take(now_ms, PUTS)
+            sizes = (rows["size"] & SIZE_MASK).astype(np.int64)
+            taken = delivery.put(due_rows(rows["position"].astype(np.int64), sizes))
+            pool.drop(rows[:taken])
+            done += taken
+            if taken < len(rows):
+                return done, False
+        return done, True
+
+    def sleep_ns(self) -> int:
+        """How long nothing of it is due."""
+        ms = 1_000_000
+        horizon = (self._buckets.next_ms() - self._horizon()) * ms
+        at = (self._at.next_ms() - self._time.wall_ms()) * ms
+        after = (self._after.next_ms() + 1) * ms - self._time.delay_ns()
+        loose = NEVER if not len(self._loose) else 0
+        return max(0, min(horizon, at, after, loose))
+
+    # ----------------------------------------------------------------------------------- progress
+
+    @property
+    def can_be_counted(self) -> bool:
+        """Whether all that was read is in a bucket or was put."""
+        return not len(self._loose) and not self._is_catching_up
+
+    def done_ms(self) -> int:
+        """All that is due up to here, of the units that were read, was put."""
+        pending = min(self._at.next_ms(), self._after.next_ms()) - 1
+        now_ms = min(self._time.wall_ms(), self._now_after())
+        return min(pending, self._buckets.next_ms(), now_ms)
+
+    def sync_some(self) -> bool:
+        """Make buckets durable, some at a time; True when all are. Raises OSError."""
+        return self._buckets.sync_some(4)
+
+    def counted(self, made: str, done_ms: int) -> None:
+        """A note that says so is durable."""
+        self.made = made
+        self._buckets.forget_passed(done_ms)
+
+    def belong_to(self, made: str) -> None:
+        """The next note will name the buckets so."""
+        if made != self.made:
+            self._buckets.belong_to(made)
+
+    def close(self) -> None:
+        """Give files back."""
+        self._buckets.close()
