@@ -147,6 +147,7 @@ def test_two_members_share_and_take_over(broker: Broker, topic: str) -> None:
         one.wait_for(400)
         with PushConsumer(group, [topic], two, home=broker.home) as second:
             poll_until(lambda: len(second.assignment()) == 6, "queues are shared")
+            assert Counter(queue.topic for queue in second.assignment())[topic] == 2
             assert not set(first.assignment()) & set(second.assignment())
             send(broker, topic, range(400, 800))
             poll_until(lambda: len(one.bodies) + len(two.bodies) == 800, "all came")
