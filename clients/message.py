@@ -185,7 +185,9 @@ def as_sent(topic: str, stored: Mapping[str, str]) -> tuple[str, dict[str, str]]
     """Topic and properties as the sender gave them (RD-40, LW-36)."""
     if topic.startswith(RETRY_PREFIX):
         topic = stored.get("RETRY_TOPIC", topic)
-    return topic, {name: value for name, value in stored.items() if name not in limits.RESERVED_KEYS}
+    return topic, {
+        name: value for name, value in stored.items() if name not in limits.RESERVED_KEYS
+    }
 
 
 def check_topic(topic: str) -> None:
