@@ -284,9 +284,8 @@ class Dispatcher(threading.Thread):
         window = failure.window
         match notice:
             case groupwire.SentBack(dead=dead):
-                level = logging.WARNING if dead else logging.DEBUG
                 where = "dead letter" if dead else "to be tried again"
-                log.log(level, "%s %d: %s: %s", window.queue, failure.offset, where, failure.why)
+                log.info("%s %d: %s: %s", window.queue, failure.offset, where, failure.why)
                 with self._handoff.lock:
                     window.owed -= 1
                     self._handoff.refused += not window.finish(failure.first, failure.offset + 1)

@@ -13,31 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
+from clients.consumer import PullConsumer
 from clients.groupreset import reset_offsets
 from clients.listener import ConsumeResult
 from clients.message import Message, MessageQueue
-from clients.producer import Producer
 from clients.push_consumer import PushConsumer
 from shm.codes import Role
 from tests.support.brokers import ServingBroker
+from tests.support.push import FIRST, PATIENCE_S, send
 from tests.support.watchdog import poll_until
-
-FIRST = ConsumeFrom.FIRST_OFFSET
-PATIENCE_S = 30.0
 
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingBroker]:
     with ServingBroker(tmp_path_factory.mktemp("push") / "home") as broker:
         yield broker.wait_until_ready()
-
-
-def send(broker: ServingBroker, topic: str, bodies: range, queue_id: int | None = None) -> None:
-    with Producer(home=broker.home) as producer:
-        for body in bodies:
-            producer.send_oneway(topic, b"%d" % body, queue_id=queue_id)
-        producer.flush(timeout=PATIENCE_S)
 
 
 STOPPED = """
