@@ -92,6 +92,10 @@ class Settings:
         8, "queues", "queues of a topic that a send creates: this, but 4 at most (CQ-105)",
         (1, limits.QUEUES_PER_TOPIC_MAX),
     )  # fmt: skip
+    retry_queue_nums: int = _setting(
+        8, "queues", "queues of a group's retry topic (RocketMQ: 1): retries spread over members",
+        (1, limits.QUEUES_PER_TOPIC_MAX),
+    )  # fmt: skip
     message_delay_level: str = _setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "",
         "RocketMQ's delay levels, the first is level 1: numbers with s, m, h or d",

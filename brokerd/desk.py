@@ -97,8 +97,8 @@ class SessionDesk:
         """Answer a request. Raises GantryError to refuse."""
         metadata = self._broker.metadata
         match frame:
-            case wire.OpenTopic(name, create):
-                return _opened(metadata.open(name, create=create))
+            case wire.OpenTopic(name, create, of_member):
+                return _opened(metadata.open(name, create=create, of_member=of_member))
             case wire.CreateTopic(name, queues, level):
                 return _opened(metadata.create(name, queues, level))
             case wire.DeleteTopic(name):

@@ -57,7 +57,7 @@ class Metadata:
         self._storage = storage
         self._settings = settings
         self._clock = clock
-        self.groups = Subscriptions(storage, clock)
+        self.groups = Subscriptions(storage, clock, settings.retry_queue_nums)
         self._topics: dict[str, TopicConfig] = {}
         self._deleted: dict[str, int] = {}
         self._unsaved = False
@@ -111,22 +111,37 @@ class Metadata:
         ):
             board.set_word(word, value)
 
-    def open(self, name: str, *, create: bool) -> TopicSlot:
+    def open(self, name: str, *, create: bool, of_member: bool = False) -> TopicSlot:
         """A topic's slot; made by the settings' rules if `create` (CQ-104, CQ-105).
 
+        `of_member`: a retry or dead-letter topic is asked for by a member of its group (RD-14).
         Raises MessageIllegal or TopicNotFound.
         """
         topics.require_valid_name(name)
         if name in self._topics:
             return self._slot(name)
+        if create and topics.is_retry_kind(name):
+            return self._create_of_group(name, of_member)
         if not create or not self._settings.auto_create_topic_enable or topics.is_system(name):
             raise TopicNotFound(
                 f"there is no topic {name}: create it with `gantrymq topic create {name}`",
                 topic=name,
             )
-        if topics.is_retry_kind(name):
-            return self.create(name, 1, self._settings.default_durability)
         queues = min(topics.AUTO_CREATED_QUEUES_MAX, self._settings.default_topic_queue_nums)
+        queues = min(queues, self._deleted.get(name, queues))
+        return self.create(name, queues, self._settings.default_durability)
+
+    def _create_of_group(self, name: str, of_member: bool) -> TopicSlot:
+        """A group's retry or dead-letter topic: only for a group that exists (RD-11, RD-30)."""
+        group = topics.group_of(name)
+        if not of_member and group not in self.groups:
+            raise TopicNotFound(
+                f"there is no topic {name}, for there is no group {group}: a push consumer of the"
+                " group makes both",
+                topic=name,
+            )
+        dead = name.startswith(topics.DEAD_LETTER_PREFIX)
+        queues = 1 if dead else self._settings.retry_queue_nums
         queues = min(queues, self._deleted.get(name, queues))
         return self.create(name, queues, self._settings.default_durability)
 
@@ -138,7 +153,7 @@ class Metadata:
         if name in self._slots:
             return
         try:
-            self.open(name, create=True)
+            self.open(name, create=True, of_member=True)
         except Rejected:
             board = self._on_board
             if not name or len(name.encode()) > limits.RETRY_TOPIC_BYTES_MAX:

@@ -20,8 +20,11 @@ GROUPS_FILE: Final = "subscriptionGroup.json"
 _TABLE: Final = "subscriptionGroupTable"
 
 
-def default_group(name: str) -> dict[str, Any]:
-    """What RocketMQ makes of a group on first use (store-format.md section 12)."""
+def default_group(name: str, retry_queues: int = 1) -> dict[str, Any]:
+    """What RocketMQ makes of a group on first use (store-format.md section 12).
+
+    But for the queues of its retry topic, of which it makes one.
+    """
     return {
         "attributes": {},
         "brokerId": 0,
@@ -35,7 +38,7 @@ def default_group(name: str) -> dict[str, Any]:
         "groupSysFlag": 0,
         "notifyConsumerIdsChangedEnable": True,
         "retryMaxTimes": 16,
-        "retryQueueNums": 1,
+        "retryQueueNums": retry_queues,
         "whichBrokerWhenConsumeSlowly": 1,
     }
 
@@ -55,7 +58,9 @@ def fields_of(note: Mapping[str, Any]) -> dict[str, Any]:
 class Subscriptions:
     """The file; the supervisor is its only writer."""
 
-    def __init__(self, storage: Storage, clock: Clock) -> None:
+    def __init__(self, storage: Storage, clock: Clock, retry_queues: int = 1) -> None:
+        """`retry_queues`: of a new group's retry topic."""
+        self._retry_queues = retry_queues
         self._storage = storage
         self._clock = clock
         self._content: dict[str, Any] = {}
@@ -65,6 +70,9 @@ class Subscriptions:
         content = read_config(self._storage, GROUPS_FILE)
         self._content = content if isinstance(content, dict) else {}
         restore_config(self._storage, GROUPS_FILE, self._content)
+
+    def __contains__(self, name: str) -> bool:
+        return name in (self._content.get(_TABLE) or {})
 
     def add(self, name: str, log: Log, fields: Mapping[str, Any] = MappingProxyType({})) -> int:
         """Put a group into the file unless it says `fields` there already.
@@ -76,7 +84,7 @@ class Subscriptions:
         before = table.get(name)
         if isinstance(before, dict) and {**before, **fields} == before:
             return 0
-        group = {**(before if isinstance(before, dict) else default_group(name)), **fields}
+        group = {**(before if isinstance(before, dict) else self._default(name)), **fields}
         version = self._content.get("dataVersion") or {}
         content = {
             "forbiddenTable": {},
@@ -96,3 +104,6 @@ class Subscriptions:
             return 0 if is_disk_full(error) else error.errno or errno.EIO
         self._content = content
         return 0
+
+    def _default(self, name: str) -> dict[str, Any]:
+        return default_group(name, self._retry_queues)

@@ -103,6 +103,11 @@ def is_retry_kind(name: str) -> bool:
     return name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
 
 
+def group_of(name: str) -> str:
+    """The group whose retry or dead-letter topic this is."""
+    return name.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+
+
 def require_valid_name(name: str) -> None:
     """Raise MessageIllegal unless the name keeps to CQ-100, SF-35 and SF-36."""
     longest = limits.RETRY_TOPIC_BYTES_MAX if is_retry_kind(name) else limits.TOPIC_BYTES_MAX

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from clients.columns import Columns
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
 from clients.member import ANSWER_NS, GroupMember, now_ns
-from clients.message import MessageQueue
+from clients.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from clients.session import Session
 from shm import layout, limits
 from shm.errors import GroupIllegal, Timeout
@@ -33,12 +33,22 @@ class Attachment:
         home: str | os.PathLike[str] | None,
         group: str,
         filters: Mapping[str, TagFilter],
+        member: Callable[..., GroupMember] = GroupMember,
     ) -> None:
-        """Attach and open the topics. Raises BrokerGone, TopicNotFound, ..."""
+        """Attach and open the topics. Raises BrokerGone, TopicNotFound, ...
+
+        `member` makes the member that `join` lets join.
+        """
         self.group = group
+        self._make_member = member
         self.session = Session(home, groups=True)
         try:
-            self._opened = [self.session.open_topic(topic) for topic in filters]
+            own = (RETRY_PREFIX + group, DLQ_PREFIX + group)
+            self._opened = [
+                self.session.open_topic(topic, of_member=topic in own) for topic in filters
+            ]
+            if own[0] in filters:  # what fails in the end goes there
+                self.session.open_topic(own[1], of_member=True)
         except BaseException:
             self.session.close()
             raise
@@ -54,13 +64,13 @@ class Attachment:
         self,
         consume_from: ConsumeFrom,
         consume_ms: int,
-        places: dict[MessageQueue, tuple[int, int]],
+        places: Mapping[MessageQueue, tuple[Any, ...]],
         chosen: Iterable[MessageQueue] | None = None,
     ) -> None:
         """Become a member; `places` as `GroupMember.places`. Raises GroupIllegal, Timeout, ..."""
         names = {topic.slot: topic.name for topic in self._opened}
         try:
-            self.member = GroupMember(self.session, self.group, names, places)
+            self.member = self._make_member(self.session, self.group, names, places)
             timed = consume_from is ConsumeFrom.TIMESTAMP
             starts = self._starts(consume_ms) if timed else {}
             self.member.join(consume_from, starts, self.numbers(chosen))
@@ -88,6 +98,8 @@ class Attachment:
         self.catch_up()
         starts: dict[int, int] = {}
         for topic in self._opened:
+            if topic.name.startswith(RETRY_PREFIX):
+                continue  # begins at 0
             for number in range(topic.queue_base, topic.queue_base + topic.queues):
                 words = self.session.board.queue(number)
                 queue = MessageQueue(topic.name, words["queue_id"])
@@ -163,6 +175,10 @@ class Attachment:
         arena[layout.ARENA_INTEREST_COUNT : layout.ARENA_INTEREST_COUNT + 4] = count
 
     # ----------------------------------------------------------------------------------- sleeping
+
+    def sate(self, sated: bool) -> None:
+        """While sated, `wait` sleeps whatever there is to fetch."""
+        self._fetcher.sate(sated)
 
     def wait(self, deadline_ns: int) -> bool:
         """Sleep until there may be something to fetch or to hear; False when the time is up."""

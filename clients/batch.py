@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from clients.columns import ByteColumn, Columns, PlainBodies, Words
-from clients.message import GROUP_PROPERTY, Message, MessageQueue, ReceivedMessage
+from clients.message import (
+    DLQ_PREFIX,
+    GROUP_PROPERTY,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    as_sent,
+)
 from clients.stored_body import SYS_COMPRESSED, plain_body
 from shm import layout
 from shm.errors import Corrupt
@@ -21,8 +28,6 @@ from shm.properties import parse_properties
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_host_text = lru_cache(maxsize=1024)(format_host)
 
 
 class MessageBatch(Sequence[Message]):
@@ -160,10 +165,10 @@ class MessageBatch(Sequence[Message]):
             index += self._count
         if not 0 <= index < self._count:
             raise IndexError(index)
-        return self._message(index)
+        return self.message_at(index)
 
     def __iter__(self) -> Iterator[Message]:
-        return map(self._message, range(self._count))
+        return map(self.message_at, range(self._count))
 
     @cached_property
     def _rows(self) -> list[tuple[int, ...]]:
@@ -181,7 +186,12 @@ class MessageBatch(Sequence[Message]):
         spans = (bodies[:-1], bodies[1:], properties[:-1], properties[1:])
         return list(zip(*(column.tolist() for column in columns), *spans, strict=True))
 
-    def _message(self, row: int) -> Message:
+    def prepare(self) -> None:
+        """Do beforehand what the first message asked for would have to wait for."""
+        _ = self._rows, self._views
+
+    def message_at(self, row: int) -> Message:
+        """One message; the row is not checked."""
         number, offset, position, born_ms, store_ms, reconsumed, flags, *span = self._rows[row]
         bodies, properties, hosts = self._views
         queue = self._queues[number]
@@ -190,27 +200,29 @@ class MessageBatch(Sequence[Message]):
         if self._attempts:
             ranges = self._attempts.get(number, ())
             begun = sum(count for first, end, count in ranges if first <= offset < end)
-        born, store = _hosts(hosts, row, flags)
+        at = row * fetch.HOSTS_BYTES
+        both = bytes(hosts[at : at + fetch.HOSTS_BYTES])
         body = bytes(bodies[span[0] : span[1]])
         if flags & SYS_COMPRESSED:
             body = self._plain(row, body, flags)
         tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
         unique, group = stored.pop("UNIQ_KEY", ""), stored.pop(GROUP_PROPERTY, None)
-        if not RESERVED_KEYS.isdisjoint(stored):  # LW-36
-            stored = {name: stored[name] for name in stored if name not in RESERVED_KEYS}
+        topic = queue.topic
+        if not RESERVED_KEYS.isdisjoint(stored) and not topic.startswith(DLQ_PREFIX):
+            topic, stored = as_sent(topic, stored)
         return ReceivedMessage(
-            queue.topic,
+            topic,
             body,
             tag=tag,
             keys=tuple(keys.split()),
             properties=stored,
             queue_id=queue.queue_id,
             message_group=group,
-            message_id=unique or offset_message_id(store, position),
+            message_id=unique or offset_message_id(_store_host(both, flags), position),
             queue_offset=offset,
             born_timestamp=born_ms,
             store_timestamp=store_ms,
-            born_host=_host_text(born),
+            born_host=_born_host(both, flags & layout.SYS_BORN_V6),
             delivery_attempt=reconsumed + 1 + begun,
         )
 
@@ -274,10 +286,13 @@ class MessageBatch(Sequence[Message]):
         return self.raw_bodies[row] if plain is None else memoryview(plain)
 
 
-def _hosts(hosts: memoryview, row: int, flags: int) -> tuple[bytes, bytes]:
-    """Born and store host of a row as stored."""
-    at = row * fetch.HOSTS_BYTES
-    both = bytes(hosts[at : at + fetch.HOSTS_BYTES])
-    born = layout.HOST_BYTES_V6 if flags & layout.SYS_BORN_V6 else layout.HOST_BYTES_V4
-    store = layout.HOST_BYTES_V6 if flags & layout.SYS_STORE_V6 else layout.HOST_BYTES_V4
-    return both[:born], both[fetch.STORE_HOST_AT : fetch.STORE_HOST_AT + store]
+@lru_cache(maxsize=1024)
+def _born_host(both: bytes, is_v6: int) -> str:
+    """The born host of a row's two, as text."""
+    return format_host(both[: layout.HOST_BYTES_V6 if is_v6 else layout.HOST_BYTES_V4])
+
+
+def _store_host(both: bytes, flags: int) -> bytes:
+    """The store host of a row's two, as stored."""
+    size = layout.HOST_BYTES_V6 if flags & layout.SYS_STORE_V6 else layout.HOST_BYTES_V4
+    return both[fetch.STORE_HOST_AT : fetch.STORE_HOST_AT + size]

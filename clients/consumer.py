@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from clients.assigned import Assigned
 from clients.attachment import Attachment
 from clients.batch import MessageBatch
-from clients.member import Assigned, now_ns
-from clients.message import Message, MessageQueue, check_topic
+from clients.member import now_ns
+from clients.message import Message, MessageQueue
+from clients.subscription import Subscription, parse_subscription
 from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
-from shm.filter import EVERYTHING, TagFilter, parse_tags
 from shm.groupwire import ConsumeFrom
 from shm.kernels import poll
 
@@ -45,7 +46,7 @@ class PullConsumer:
     def __init__(
         self,
         group: str,
-        subscription: Iterable[str] | Mapping[str, str],
+        subscription: Subscription,
         *,
         home: str | os.PathLike[str] | None = None,
         consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
@@ -61,10 +62,10 @@ class PullConsumer:
             raise GroupIllegal("consume_from TIMESTAMP needs consume_timestamp")
         self.group = group
         self.auto_commit = auto_commit
-        self._filters = _filters(subscription)
+        self._filters = parse_subscription(subscription)
         self._home = home
         self._consume_from = consume_from
-        self._consume_ms = _milliseconds(consume_timestamp) if consume_timestamp else 0
+        self._consume_ms = milliseconds(consume_timestamp) if consume_timestamp else 0
         self._lost_before = 0
         self._closed = False
         self._selected = False
@@ -204,7 +205,7 @@ class PullConsumer:
         low = words["min_offset"]
         high = max(low, words["max_offset"])
         if isinstance(to, datetime):
-            offset = attachment.files.offset_at(queue, low, high, _milliseconds(to))
+            offset = attachment.files.offset_at(queue, low, high, milliseconds(to))
         else:
             offset = {"begin": low, "end": high}[to] if isinstance(to, str) else to
         if not low <= offset <= high:
@@ -366,20 +367,9 @@ class _Pace:
         return self.marked
 
 
-def _filters(subscription: Iterable[str] | Mapping[str, str]) -> dict[str, TagFilter]:
-    """A filter per topic."""
-    if isinstance(subscription, str):
-        raise GroupIllegal("subscription is a list of topics or a mapping of topics to tags")
-    if not isinstance(subscription, Mapping):
-        subscription = dict.fromkeys(subscription, EVERYTHING)
-    for topic in subscription:
-        check_topic(topic)
-    return {topic: parse_tags(text) for topic, text in subscription.items()}
-
-
 def _deadline(timeout_s: float | None) -> int:
     return _FOREVER_NS if timeout_s is None else now_ns() + int(timeout_s * 1e9)
 
 
-def _milliseconds(moment: datetime) -> int:
+def milliseconds(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)

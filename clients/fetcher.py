@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.assigned import Assigned
 from clients.columns import Columns
 from clients.logfiles import LogFiles
-from clients.member import Assigned
 from shm import layout
 from shm.board import Board
 from shm.codes import Stop
@@ -160,7 +160,8 @@ class Fetcher:
             share = max(1, (rows - int(form[fetch.ROWS])) // len(waiting))
             left = []
             for queue in waiting:
-                end = self._board.word(self._slot(queue) + layout.QUEUE_MAX_OFFSET)
+                there = self._board.word(self._slot(queue) + layout.QUEUE_MAX_OFFSET)
+                end = min(there, queue.words[poll.END])
                 share = min(share, rows - int(form[fetch.ROWS]))
                 if not self._fetch_queue(queue, min(end, queue.position + share), columns):
                     return int(form[fetch.ROWS])
@@ -191,6 +192,10 @@ class Fetcher:
     def _skip_removed(self, queue: Assigned) -> None:
         low = self._board.word(self._slot(queue) + layout.QUEUE_MIN_OFFSET)
         queue.position = max(queue.position, low)
+
+    def sate(self, sated: bool) -> None:
+        """While sated, `poll.rest` sleeps whatever there is to fetch."""
+        self._words[poll.SATED] = sated
 
     def _run(self, queue: Assigned, end: int, columns: Columns, fresh: bool) -> tuple[Stop, bool]:
         """One kernel call, within a queue file, a segment, a stretch; and: map the file anew."""

@@ -28,10 +28,14 @@ def find_home(given: str | os.PathLike[str] | None = None) -> Path:
         return Path(named).expanduser().absolute()
     if os.geteuid() == 0:
         return SYSTEM_HOME
+    return state_folder() / "gantrymq"
+
+
+def state_folder() -> Path:
+    """The user's folder for what programs keep, by the XDG rules."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG rules: a relative path counts as unset.
-    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
-    return base / "gantrymq"
+    # A relative path counts as unset.
+    return Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
 
 
 def store_of(home: Path) -> Path:

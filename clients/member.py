@@ -10,17 +10,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.assigned import Assigned
 from clients.message import MessageQueue
 from clients.session import Session
 from shm import errors, groupwire, layout, limits
 from shm.codes import ClientState
 from shm.controllane import ControlLane, End
-from shm.groupwire import Attempts
 from shm.kernels import poll, progress
 
 ANSWER_NS: Final = 30_000_000_000
@@ -32,58 +32,19 @@ QUEUES_PER_REQUEST: Final = 256
 _RELEASED_KEPT: Final = 4096
 
 
-class _Offset:
-    """One of a queue's offsets, in the row of words that the poll's kernel moves."""
+class Terms(NamedTuple):
+    """What a member states of itself, as groupwire.Join has it."""
 
-    def __init__(self, place: int) -> None:
-        self._place = place
-
-    def __get__(self, owner: Assigned, kind: type[Assigned]) -> int:
-        return owner.words[self._place]
-
-    def __set__(self, owner: Assigned, value: int) -> None:
-        owner.words[self._place] = value
-
-
-class Assigned:
-    """A queue under lease. Each offset is that of the next message: to fetch, to hand out, ..."""
-
-    position = _Offset(poll.POSITION)  # to fetch
-    delivered = _Offset(poll.DELIVERED)  # to hand out
-    passed = _Offset(poll.PASSED)  # the application is done with all below
-    begun = _Offset(poll.BEGUN)  # the application has, or is about to get, all below
-
-    def __init__(self, number: int, queue: MessageQueue, lease: int, offset: int) -> None:
-        """`number` is the board's, `offset` the ledger's."""
-        self.number = number
-        self.queue = queue
-        self.lease = lease
-        self.row = np.zeros(poll.ROW_WORDS, np.int64)
-        self.words = self.row.data  # quicker, one by one
-        self.words[poll.NUMBER] = number
-        self.position = self.delivered = self.passed = self.begun = offset
-        self.base = offset  # the ledger's offset is not below
-        self.slot = -1  # of the progress table; -1: reported by requests, with
-        self.committed = offset  # what was sent last
-        self.started = offset  # and `begun` likewise
-        self.attempts: list[Attempts] = []
-        self.revoked = False
-        self.paused = False
-        self.generation = 0  # rises when rows fetched ahead are void
-
-    def move_to(self, offset: int) -> None:
-        """Go on at another place, whatever was fetched ahead."""
-        self.position = self.delivered = self.passed = self.begun = self.started = offset
-        self.base = min(self.base, offset)
-        self.generation += 1
-
-    def pass_delivered(self) -> None:
-        """The application is done with all that it was handed."""
-        self.words[poll.PASSED] = self.words[poll.DELIVERED]
+    max_attempts: int = 0
+    digest: int = 0
+    orderly: bool = False
+    subscription: str = ""
 
 
 class GroupMember:
     """Membership of one session; see the module."""
+
+    terms = Terms()
 
     def __init__(
         self,
@@ -132,8 +93,9 @@ class GroupMember:
         Raises GroupIllegal, Timeout, or what the session raises.
         """
         self._join = groupwire.Join(
-            self._next_serial(), self.group, sorted(self.names), consume_from, starts, chosen
-        )
+            self._next_serial(), self.group, sorted(self.names), consume_from, starts, chosen,
+            *self.terms,
+        )  # fmt: skip
         self._ask(self._join.serial, self._join)
 
     def commit(self) -> None:
@@ -271,6 +233,8 @@ class GroupMember:
             case groupwire.Committed():
                 self._lose(notice.lost)
                 self._answer(notice.serial, notice)
+            case groupwire.SentBack() | groupwire.Counted() | groupwire.WasReset():
+                self._answer(notice.serial, notice)
             case groupwire.Joined() | groupwire.Left() | groupwire.Refused():
                 self._answer(notice.serial, notice)
 
@@ -299,7 +263,7 @@ class GroupMember:
             self._drop(known)
         assigned = Assigned(notice.queue, queue, notice.lease, offset)
         assigned.position = assigned.delivered = assigned.passed = assigned.begun = start
-        assigned.attempts = notice.attempts
+        assigned.attempts, assigned.done = notice.attempts, notice.done
         self._give_slot(assigned)
         self.assigned[notice.queue] = assigned
         self.changed = True
@@ -309,7 +273,7 @@ class GroupMember:
             self._untabled += 1
             return
         assigned.slot = self._free.pop()
-        assigned.words[poll.SLOT] = progress.open_slot(
+        assigned.place = assigned.words[poll.SLOT] = progress.open_slot(
             self.session.arena, assigned.slot, assigned.lease, assigned.number, assigned.committed
         )
 
@@ -320,7 +284,7 @@ class GroupMember:
         if assigned.slot < 0:
             self._untabled -= 1
             return
-        progress.close_slot(self.session.arena, assigned.words[poll.SLOT])
+        progress.close_slot(self.session.arena, assigned.place)
         assigned.words[poll.SLOT] = 0
         self._free.append(assigned.slot)
 
@@ -362,11 +326,13 @@ class GroupMember:
         for assigned in revoked:
             if assigned.delivered > assigned.passed:
                 continue
-            released = groupwire.Released(assigned.number, assigned.lease, assigned.passed)
-            self._remember(released)
-            self._drop(assigned)
-            self._put(released)
-            self.session.groups_bell.ring()
+            self._release(groupwire.Released(assigned.number, assigned.lease, assigned.passed))
+
+    def _release(self, released: groupwire.Released) -> None:
+        self._remember(released)
+        self._drop(self.assigned[released.queue])
+        self._put(released)
+        self.session.groups_bell.ring()
 
     def _remember(self, released: groupwire.Released) -> None:
         self._released[released.lease] = released
@@ -386,4 +352,5 @@ def _commit(serial: int, items: list[Assigned]) -> groupwire.Commit:
     started = {a.number: a.begun for a in items if a.begun > a.passed}
     for a in items:
         a.committed, a.started = a.passed, max(a.started, a.begun)
-    return groupwire.Commit(serial, {a.number: a.lease for a in items}, offsets, started)
+    done = {a.number: a.done for a in items if a.done}
+    return groupwire.Commit(serial, {a.number: a.lease for a in items}, offsets, started, done)

@@ -102,14 +102,16 @@ class Session:
 
     # -------------------------------------------------------------------------------------- asking
 
-    def open_topic(self, name: str, *, create: bool = True) -> wire.TopicOpened:
-        """A topic's number and queues; asked for once.
+    def open_topic(
+        self, name: str, *, create: bool = True, of_member: bool = False
+    ) -> wire.TopicOpened:
+        """A topic's number and queues; asked for once. `of_member` as wire.OpenTopic has it.
 
         Raises TopicNotFound, MessageIllegal, or what `check` raises.
         """
         known = self._topics.get(name)
         if known is None:
-            known = expect(self.request(wire.OpenTopic(name, create)), wire.TopicOpened)
+            known = expect(self.request(wire.OpenTopic(name, create, of_member)), wire.TopicOpened)
             self._topics[name] = known
         return known
 

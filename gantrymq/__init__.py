@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
+    from clients.listener import ConsumeResult
     from clients.message import Message, MessageQueue, SendReceipt
     from clients.producer import Producer
+    from clients.push_consumer import PushConsumer
+    from clients.push_options import MessageModel
     from clients.recalls import RecallOutcome
+    from clients.subscription import FilterExpression, FilterType
     from gantrymq.temporary import Broker
     from shm.errors import (
         BrokerGone,
@@ -42,20 +46,25 @@ __all__ = [
     "BrokerGone",
     "Closed",
     "ConsumeFrom",
+    "ConsumeResult",
     "Corrupt",
     "DiskFull",
     "Evicted",
+    "FilterExpression",
     "FilterSyntaxError",
+    "FilterType",
     "GantryError",
     "GroupIllegal",
     "Incompatible",
     "Message",
     "MessageBatch",
     "MessageIllegal",
+    "MessageModel",
     "MessageQueue",
     "NotPermitted",
     "Producer",
     "PullConsumer",
+    "PushConsumer",
     "QueueFull",
     "RecallOutcome",
     "Rejected",
@@ -71,12 +80,17 @@ __all__ = [
 _HOMES = {
     "Broker": "gantrymq.temporary",
     "ConsumeFrom": "clients.consumer",
+    "ConsumeResult": "clients.listener",
+    "FilterExpression": "clients.subscription",
+    "FilterType": "clients.subscription",
     "Message": "clients.message",
     "MessageBatch": "clients.consumer",
+    "MessageModel": "clients.push_options",
     "MessageQueue": "clients.message",
     "Producer": "clients.producer",
     "RecallOutcome": "clients.recalls",
     "PullConsumer": "clients.consumer",
+    "PushConsumer": "clients.push_consumer",
     "SendReceipt": "clients.message",
 }
 

@@ -41,10 +41,15 @@ class Hello(Frame, frozen=True):
 
 
 class OpenTopic(Frame, frozen=True):
-    """Asks for a topic's number; `create` lets the broker make it by its settings."""
+    """Asks for a topic's number; `create` lets the broker make it by its settings.
+
+    With `of_member` the session is about to join the group whose retry or dead-letter topic it is:
+    the topic is made though nobody knows the group yet.
+    """
 
     name: str
     create: bool = True
+    of_member: bool = False
 
 
 class CreateTopic(Frame, frozen=True):

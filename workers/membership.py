@@ -336,12 +336,21 @@ class Membership:
         members = group.members.items()
         subscribed = {session: m.topics for session, m in members if m.chosen is None}
         slots = sorted(set().union(*subscribed.values())) if subscribed else []
-        queues_of = {
-            slot: [queue for queue in self.topics.queues(slot) if queue not in by_hand]
-            for slot in slots
-        }
-        target = assign(queues_of, subscribed, owned) | by_hand
+        # Retry topics apart: otherwise one member might have those, and another all the rest.
+        target: dict[int, int] = {}
+        for retries in (False, True):
+            queues_of = {
+                slot: [queue for queue in self.topics.queues(slot) if queue not in by_hand]
+                for slot in slots
+                if self._is_retry(slot) == retries
+            }
+            target |= assign(queues_of, subscribed, owned)
+        target |= by_hand
         return {q: session for q, session in target.items() if (group.name, q) not in self.blocked}
+
+    def _is_retry(self, slot: int) -> bool:
+        topic = self.topics.by_slot.get(slot)
+        return topic is not None and topic.name.startswith(RETRY_PREFIX)
 
     def _leases(self, group: str) -> dict[int, Lease]:
         found = (

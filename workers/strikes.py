@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shm.kernels.timer import DELETE, ROLLED
-from shm.properties import parse_properties
 from shm.record import STRUCTURE, Record, parse_record
 from workers.timerpool import KIND_SHIFT
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
 
 # Words of the state.
@@ -53,6 +54,7 @@ DESCRIPTORS: Final = 16  # two struct pollfd: the bell, the control socket
 TIMEOUT: Final = 18  # seconds and nanoseconds
 RINGS: Final = 20  # what is read from the bell
 STOP: Final = 21  # a codes.Stop: what has STOPPED the last call
+SATED: Final = 22  # 1: whatever there is to fetch, sleep
 STATE_WORDS: Final = 24
 
 # Bits of MODE.
@@ -75,6 +77,7 @@ TAGS: Final = 11  # addresses and count as fetch.fetch has them
 TAG_COUNT: Final = 12
 TAG_BYTES: Final = 13
 FILTER: Final = 14
+END: Final = 15  # messages from here on are not fetched yet
 ROW_WORDS: Final = 16
 
 # Words that say where the arrays of columns are, as fetch.fetch names them.
@@ -83,6 +86,9 @@ ROW_WORDS: Final = 16
     HOSTS,
 ) = range(9)  # fmt: skip
 COLUMN_WORDS: Final = 9
+
+#: As END: as far as there are messages.
+NO_END: Final = 1 << 62
 
 # What `poll` returns if not rows.
 ATTEND: Final = -1  # look at the session and its notices, then call again
@@ -132,6 +138,15 @@ def _is_notified(words: Words) -> int:
 
 
 @kernel()
+def _there(board: Bytes, row: Words) -> int:
+    """How far a queue may be fetched."""
+    # SYNC POINT: max_offset (other end: the reader publishes units)
+    there: int = atomics.load_acquire(board, row[PLACE] + QUEUE_MAX_OFFSET)
+    end: int = row[END]
+    return min(there, end)
+
+
+@kernel()
 def _count_waiting(words: Words) -> int:
     """Units that are there to fetch; LEFT says in how many queues."""
     board = machine.bytes_at(words[BOARD])
@@ -140,8 +155,7 @@ def _count_waiting(words: Words) -> int:
     for index in range(words[COUNT]):
         row = _row(words, index)
         if row[ACTIVE]:
-            # SYNC POINT: max_offset (other end: the reader publishes units)
-            more = atomics.load_acquire(board, row[PLACE] + QUEUE_MAX_OFFSET) - row[POSITION]
+            more = _there(board, row) - row[POSITION]
             if more > 0:
                 waiting += more
                 left += 1
@@ -172,8 +186,7 @@ def _fetch_queue(words: Words, row: Words, most: int) -> int:
     board = machine.bytes_at(words[BOARD])
     form = machine.words_at(words[FORM])
     row[POSITION] = max(row[POSITION], machine.load64(board, row[PLACE] + QUEUE_MIN_OFFSET))
-    there = atomics.load_acquire(board, row[PLACE] + QUEUE_MAX_OFFSET)
-    end = min(there, row[POSITION] + most)
+    end = min(_there(board, row), row[POSITION] + most)
     if row[POSITION] >= end:
         return DONE
     form[fetch.OFFSET] = row[POSITION]
@@ -217,8 +230,7 @@ def _fetch_all(words: Words) -> int:
                 stop = _fetch_queue(words, row, most)
                 if stop != DONE:
                     return stop
-                there = atomics.load_acquire(board, row[PLACE] + QUEUE_MAX_OFFSET)
-                left += 1 if row[POSITION] < there else 0
+                left += 1 if row[POSITION] < _there(board, row) else 0
     return DONE
 
 
@@ -286,7 +298,9 @@ def _arm(words: Words) -> int:
     atomics.store_release32(arena, lane[frames.CONTROL] + LANE_CLIENT_ARMED, ARMED)
     # SYNC POINT: sleep (other ends: the reader and `groups` ring those who wait)
     atomics.fence()
-    return 0 if _is_notified(words) or _count_waiting(words) else 1
+    if _is_notified(words):
+        return 0
+    return 0 if _count_waiting(words) and not words[SATED] else 1
 
 
 @kernel(i8, WORDS)

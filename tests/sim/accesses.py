@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from clients.assigned import Assigned
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
-from clients.member import Assigned
 from clients.message import MessageQueue
 from shm import atomics
 from shm.controllane import ControlLane, End

@@ -17,10 +17,10 @@ import numpy as np
 from brokerd.config import load
 from brokerd.flusher import open_flusher
 from brokerd.writer import open_writer
+from clients.assigned import Assigned
 from clients.batch import MessageBatch
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
-from clients.member import Assigned
 from clients.message import MessageQueue
 from shm import layout
 from shm.arena import plan_arena

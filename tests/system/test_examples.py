@@ -18,6 +18,8 @@ PRINTED = {
     "orders": r"ada( \d+){10}\nbob( \d+){10}\neve( \d+){10}\n",
     "ingest_csv": r"12345 rows are on the disk\n",
     "async_web": r"200 requests answered, 200 seen\n",
+    "push_retry": r"busy at attempt 2\ncake at attempt 1\ntea at attempt 1\n"
+    r"dead: nonsense - ValueError: no order at all\n",
     "prefork_workers": r"300 jobs, 8955050 in all, workers ended with 0 0 0\n",
     "analyse_topic": r"5000 messages, and 5000 of the last hour\nper queue: \{0: \d+.*\}\n"
     r"mean: \[(\d+\.\d+(, )?){5}\]\nbytes of bodies: 140000\n",

@@ -83,4 +83,4 @@ def test_a_group_that_is_joined_is_in_rocketmqs_file(unique_name: str) -> None:
                 return content.get("subscriptionGroupTable", {}).get(group)
 
             poll_until(entry, "it is written")
-            assert entry() == default_group(group)
+            assert entry() == default_group(group, retry_queues=8)

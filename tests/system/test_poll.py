@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from clients.assigned import Assigned
 from clients.batch import MessageBatch
 from clients.consumer import ConsumeFrom, PullConsumer
-from clients.member import Assigned
 from clients.message import MessageQueue
 from clients.producer import Producer
 from gantrymq.temporary import Broker

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from brokerd import config, topics
+from brokerd.log import Log
 from brokerd.metadata import Metadata
 from shm import layout
 from shm.board import Board, format_board
@@ -73,10 +75,23 @@ def test_the_default_queues_setting_lowers_that(store_dir: Path) -> None:
     assert metadata.open("orders", create=True).queue_count == 2
 
 
-def test_a_retry_topic_has_one_queue(store_dir: Path) -> None:
-    """CQ-105."""
+def test_a_groups_topics_are_made_for_its_members_whatever_the_settings(store_dir: Path) -> None:
+    """RD-1, RD-14."""
+    metadata = open_metadata(
+        store_dir, make_board(), auto_create_topic_enable=False, retry_queue_nums=3
+    )
+    assert metadata.open("%RETRY%billing", create=True, of_member=True).queue_count == 3
+    assert metadata.open("%DLQ%billing", create=True, of_member=True).queue_count == 1
+
+
+def test_no_topic_is_made_for_a_group_that_nobody_knows(store_dir: Path) -> None:
+    """RD-30."""
     metadata = open_metadata(store_dir, make_board())
-    assert metadata.open("%RETRY%billing", create=True).queue_count == 1
+    for name in ("%RETRY%billing", "%DLQ%billing"):
+        with pytest.raises(TopicNotFound, match="no group billing"):
+            metadata.open(name, create=True)
+    metadata.groups.add("billing", Log("debug", io.StringIO()))
+    assert metadata.open("%RETRY%billing", create=True).queue_count == 8
 
 
 def test_queues_of_a_topic_are_contiguous_and_topics_follow(store_dir: Path) -> None:

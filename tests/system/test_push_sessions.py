@@ -1,0 +1,145 @@
+"""Push consumers whose session ends or whose `groups` dies: nothing is lost, little comes twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clients.consumer import PullConsumer
+from clients.groupreset import reset_offsets
+from clients.listener import ConsumeResult
+from clients.message import Message, MessageQueue
+from clients.push_consumer import PushConsumer
+from shm.codes import Role
+from tests.support.brokers import ServingBroker
+from tests.support.push import FIRST, PATIENCE_S, send
+from tests.support.watchdog import poll_until
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingBroker]:
+    with ServingBroker(tmp_path_factory.mktemp("push") / "home") as broker:
+        yield broker.wait_until_ready()
+
+
+STOPPED = """
+import sys
+from pathlib import Path
+from gantrymq import ConsumeFrom, PushConsumer
+home, topic, folder = sys.argv[1:4]
+def on_message(message):
+    with open(folder + "/seen", "a") as file:
+        file.write(bytes(message.body).decode() + " " + str(consumer.lost_acks) + "\\n")
+    if bytes(message.body) == b"2":
+        with open(folder + "/gate") as gate:
+            gate.read()
+consumer = PushConsumer("g-" + topic, [topic], on_message, home=home, orderly=True,
+                        concurrency=1, consume_from=ConsumeFrom.FIRST_OFFSET)
+consumer.run()
+"""
+
+
+def reset(broker: ServingBroker, group: str, queue: MessageQueue, offset: int) -> None:
+    """Set an offset; whoever does not give the queue back at once loses its session."""
+    topic = next(topic for topic in broker.board.topics() if topic.name == queue.topic)
+    reset_offsets(broker.home, group, {topic.queue_base + queue.queue_id: offset}, 0.1)
+
+
+def test_who_was_stopped_and_evicted_learns_it_first(
+    serving: ServingBroker, unique_name: str, tmp_path: Path
+) -> None:
+    """It finishes message 2 after its queue went to another: that counts for nothing, and its
+    listener is called with nothing more of that lease."""
+    topic, group = unique_name, "g-" + unique_name
+    send(serving, topic, range(6), queue_id=0)
+    gate, seen = tmp_path / "gate", tmp_path / "seen"
+    os.mkfifo(gate)
+    command = [sys.executable, "-c", STOPPED, str(serving.home), topic, str(tmp_path)]
+    child = subprocess.Popen(command)
+    try:
+        poll_until(lambda: seen.exists() and "2 0" in seen.read_text(), "message 2 is begun")
+        child.send_signal(signal.SIGSTOP)
+        reset(serving, group, MessageQueue(topic, 0), 2)
+        messages: list[int] = []
+        with PushConsumer(
+            group, [topic], lambda m: messages.append(int(bytes(m.body))),
+            home=serving.home, orderly=True,
+        ):  # fmt: skip
+            poll_until(lambda: messages == [2, 3, 4, 5], "another member has the queue")
+            child.send_signal(signal.SIGCONT)
+            gate.write_text("")
+            send(serving, topic, range(6, 40))
+            poll_until(
+                lambda: len(messages) + len(seen.read_text().split("\n")) - 1 == 4 + 3 + 34,
+                "both are at work again",
+            )
+    finally:
+        child.send_signal(signal.SIGCONT)
+        child.terminate()
+        assert child.wait(timeout=PATIENCE_S) == 0
+    lines = [line.split() for line in seen.read_text().splitlines()]
+    assert [int(body) for body, _ in lines[:3]] == [0, 1, 2]
+    assert all(int(body) >= 6 and lost == "1" for body, lost in lines[3:]), lines
+
+
+def test_groups_may_die(serving: ServingBroker, unique_name: str) -> None:
+    """Requests repeat: every failure gets to the dead-letter queue once, nothing comes twice."""
+    topic, group = unique_name, "g-" + unique_name
+    bodies: list[int] = []
+
+    def fail_some(message: Message) -> ConsumeResult | None:
+        bodies.append(int(bytes(message.body)))
+        return ConsumeResult.DEAD_LETTER if bodies[-1] % 10 == 0 else None
+
+    with PushConsumer(group, [topic], fail_some, home=serving.home, consume_from=FIRST):
+        for part in range(3):
+            send(serving, topic, range(100 * part, 100 * part + 100))
+            poll_until(lambda part=part: len(bodies) > 100 * part + 20, "some came")  # type: ignore[misc]
+            pid = serving.pid_of(Role.GROUPS)
+            os.kill(pid, signal.SIGKILL)
+            poll_until(lambda pid=pid: serving.pid_of(Role.GROUPS) not in (0, pid), "replaced")  # type: ignore[misc]
+        poll_until(lambda: len(bodies) >= 300, "all came")
+    assert Counter(bodies) == Counter(range(300))
+    with PullConsumer("d-" + group, [f"%DLQ%{group}"], home=serving.home, consume_from=FIRST) as c:
+        dead = [int(bytes(body)) for body in c.poll(timeout=PATIENCE_S).bodies]
+    assert sorted(dead) == list(range(0, 300, 10))
+    with PullConsumer(group, [topic], home=serving.home) as rest:
+        assert len(rest.poll(timeout=0)) == 0
+
+
+def test_a_restart_of_the_broker_is_waited_for(tmp_path: Path, unique_name: str) -> None:
+    """What runs is finished meanwhile, and does not come again."""
+    topic, group = unique_name, "g-" + unique_name
+    bodies: list[int] = []
+    entered, go_on = threading.Event(), threading.Event()
+
+    def listen(message: Message) -> None:
+        bodies.append(int(bytes(message.body)))
+        if bodies[-1] == 5:
+            entered.set()
+            assert go_on.wait(PATIENCE_S)
+
+    with ServingBroker(tmp_path / "home") as serving:
+        serving.wait_until_ready()
+        send(serving, topic, range(50), queue_id=0)
+        with PushConsumer(
+            group, [topic], listen, home=serving.home, consume_from=FIRST, concurrency=2
+        ):
+            poll_until(lambda: entered.is_set() and len(bodies) == 50, "one is left")
+            epoch = serving.board.epoch
+            serving.stop()
+            go_on.set()
+            serving.again().wait_until_ready(not_epoch=epoch)
+            send(serving, topic, range(50, 80), queue_id=0)
+            poll_until(lambda: len(bodies) >= 80, "the others came")
+        assert Counter(bodies) == Counter(range(80))
+        with PullConsumer(group, [topic], home=serving.home) as rest:
+            assert len(rest.poll(timeout=0)) == 0
