@@ -56,6 +56,20 @@ class Level:
         return self.at < len(self.offsets)
 
 
+    @property
+    def has_room(self) -> bool:
+        """Whether more units may be taken to hand: early, for the clock may be set meanwhile."""
+        return len(self.offsets) - self.at < UNITS_MAX
+
+    def add(self, end: int, *columns: NDArray[np.int64]) -> None:
+        """Units behind those at hand, up to a queue offset: offsets, positions, sizes, times."""
+        held = (self.offsets, self.positions, self.sizes, self.due)
+        self.offsets, self.positions, self.sizes, self.due = (
+            np.concatenate((old[self.at :], new)) for old, new in zip(held, columns, strict=True)
+        )
+        self.end, self.at = end, 0
+
+
 class DelayLevels:
     """What is due in each level, and how far it has come."""
 
@@ -87,11 +101,11 @@ class DelayLevels:
         return [self._base + level.number - 1 for level in self._levels]
 
     def has_more(self) -> bool:
-        """Whether units have come to a level that has none at hand."""
+        """Whether units have come to a level that has room for them."""
         return any(
             self._board.word(self._at(level) + layout.QUEUE_MAX_OFFSET) > level.end
             for level in self._levels
-            if not level.holds
+            if level.has_room
         )
 
     def _at(self, level: Level) -> int:
@@ -118,7 +132,7 @@ class DelayLevels:
         now_ms = self._time.delay_ms()
         found = []
         for level in self._levels:
-            if not level.holds:
+            if level.has_room:
                 self._read(level)
             if level.holds and (count := _count_due(level, now_ms)):
                 part = slice(level.at, level.at + count)
@@ -141,11 +155,11 @@ class DelayLevels:
         positions, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
         # SF-65: some units have no record; others have their copies.
         need = (sizes != layout.CQ_FILLER_SIZE) & ~np.isin(positions, self._done)
-        level.end, level.at = first + len(units), 0
-        level.offsets = first + np.flatnonzero(need)
-        level.positions, level.sizes = positions[need], sizes[need]
         stored = units["code"].astype(np.int64)[need] - level.delay_ms
-        level.due = self._time.due_after(stored, level.delay_ms)
+        level.add(
+            first + len(units), first + np.flatnonzero(need), positions[need], sizes[need],
+            self._time.due_after(stored, level.delay_ms),
+        )  # fmt: skip
 
     def next_due_ms(self) -> int:
         """When the first unit is due, on the timeline of delays; NEVER if there is none."""

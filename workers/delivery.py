@@ -89,6 +89,7 @@ class Delivery:
         self.absent: Rows = NOTHING  # their topics are not on the board
         self.end = 0  # behind the last copy that was answered
         self.delivered = 0
+        self.repeats = 0  # times that something had to be put again: under other numbers
         self._others: list[Outcome] = []
 
     # --------------------------------------------------------------------------------- handing in
@@ -102,6 +103,11 @@ class Delivery:
     def settled(self) -> bool:
         """Whether all that was handed in is in the log, but for what `absent` has."""
         return not self._flying and not len(self._again)
+
+    @property
+    def waits_again(self) -> bool:
+        """Whether something waits to be put again."""
+        return len(self._again) > 0
 
     @property
     def put_seq(self) -> int:
@@ -270,6 +276,7 @@ class Delivery:
             return  # not a delivery
         if status is Status.DISK_FULL:
             self._again = np.concatenate((self._again, row))
+            self.repeats += 1
             self._retry_ns = now_ns + RETRY_NS
             return
         position = int(row[0, parked.DUE_POSITION])
@@ -286,6 +293,7 @@ class Delivery:
         """The writer was replaced: of what had no answer, `found` are the origins in the log."""
         rows = [put.rows for put in self._flying]
         self._flying.clear()
+        self.repeats += 1
         if rows:
             unsure = np.concatenate(rows)
             gone = ~np.isin(unsure[:, parked.DUE_POSITION], found)

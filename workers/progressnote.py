@@ -45,7 +45,8 @@ class ProgressNote:
         self.found = read_note(storage) or Note(scanned=low)
         self._written = self.found
         self._exported = read_level_offsets(storage)
-        self._picture: tuple[Note, int] | None = None  # and the seq that must be answered
+        # With it: the number that must be answered, and how often copies were put again.
+        self._picture: tuple[Note, int, int] | None = None
         self._next_ns = 0
 
     def follow(self, levels: DelayLevels, timers: Timers, time: Timeline) -> None:
@@ -86,6 +87,8 @@ class ProgressNote:
 
     def _take_picture(self) -> None:
         board, delivery = self._board, self._delivery
+        if delivery.waits_again:
+            return
         # Before anything that is not counted is put: its copy is behind this.
         scanned = min(board.word(layout.BOARD_APPENDED), board.word(layout.BOARD_DURABLE))
         note = Note(
@@ -99,13 +102,17 @@ class ProgressNote:
             timers_ms=self._timers.done_ms(),
             timers_next=self._timers.next,
         )
-        self._picture = (note, delivery.put_seq)
+        self._picture = (note, delivery.put_seq, delivery.repeats)
 
     def _write_if_sure(self) -> bool:
         if self._picture is None:
             return False
-        note, seq = self._picture
+        note, seq, repeats = self._picture
         delivery = self._delivery
+        if delivery.repeats != repeats:  # what it counts goes up under other numbers
+            self._picture = None
+            self._next_ns = 0
+            return False
         if delivery.answered_seq < seq or self._board.word(layout.BOARD_DURABLE) < delivery.end:
             return False
         if not self._timers.sync_some():

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 RECALL_TAG: Final = "_RECALL_TAG_"
 REQUESTS_MAX: Final = 64
+CANCELLED_MAX: Final = 4096
 _HOST: Final = bytes([127, 0, 0, 1]) + bytes(4)
 
 
@@ -64,6 +65,7 @@ class RecallDesk:
         self._peers: dict[int, _Peer] = {}
         self._asked: list[_Asked] = []
         self._flying: dict[int, _Asked] = {}  # by target
+        self._cancelled: dict[schedulerwire.Handle, int] = {}  # lately: ends of their records
         self._appended = -1  # where the log ended before the first recall without an answer
         self._told: list[tuple[int, Recalled]] = []
 
@@ -121,10 +123,13 @@ class RecallDesk:
         if asked.target >= 0:
             return 0  # on its way
         handle = asked.handle
+        if handle in self._cancelled:
+            asked.end = self._cancelled[handle]
+            return 1
+        if any(other.handle == handle for other in self._flying.values()):
+            return 0  # somebody else has asked: wait for what becomes of it
         found = self._timers.find(handle.due_ms, java_hash(handle.unique) & 0xFFFFFFFF)
         for position, is_recall in found:
-            if position in self._flying:
-                return 0  # somebody else has asked: wait for what becomes of it
             if self._is_meant(handle, position, is_recall=is_recall):
                 if is_recall:
                     return self._close(asked, CANCELLED)
@@ -200,8 +205,7 @@ class RecallDesk:
         assert isinstance(asked, _Asked), "nothing else goes up by this way"
         self._flying.pop(asked.target, None)
         if outcome.status <= Status.DUPLICATE:
-            asked.end = outcome.end
-            self._timers.give_up(asked.target)
+            self._cancel(asked, outcome.end)
             return
         self._timers.let_go(asked.target)
         self._close(asked, "", Status(outcome.status).name)
@@ -211,11 +215,17 @@ class RecallDesk:
         flying, self._flying = self._flying, {}
         for target, asked in flying.items():
             if target in found:
-                asked.end = self._board.word(layout.BOARD_APPENDED)
-                self._timers.give_up(target)
+                self._cancel(asked, self._board.word(layout.BOARD_APPENDED))
             else:
                 self._timers.let_go(target)
                 asked.target = -1
+
+    def _cancel(self, asked: _Asked, end: int) -> None:
+        asked.end = end
+        self._timers.give_up(asked.target)
+        self._cancelled[asked.handle] = end
+        if len(self._cancelled) > CANCELLED_MAX:  # by now they are found in their buckets
+            del self._cancelled[next(iter(self._cancelled))]
 
     def _tell(self) -> int:
         told, kept = 0, []

@@ -191,7 +191,8 @@ class Scheduler:
         unsure = (self._delivery.unsure_from, self._recalls.unsure_from)
         start = min((at for at in unsure if at >= 0), default=appended)
         if not self._begun:
-            start = self._note.found.scanned
+            found = self._note.found
+            start = found.scanned if self._timers.take_over(found) else 0
         self._scan = OriginScan(self._storage, self._board, self._views, start, appended)
         return True
 
@@ -210,7 +211,7 @@ class Scheduler:
         found, done = self._note.found, scan.origins()
         self._levels.begin(self._note.level_offsets(), done)
         left = np.array(found.absent, np.int64).reshape(-1, 2)
-        self._timers.begin(found, done)
+        self._timers.begin(done)
         self._delivery.begin(left[~np.isin(left[:, 0], done)])
 
     def _follow_topics(self, now_ns: int) -> int:

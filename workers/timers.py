@@ -78,12 +78,17 @@ class Timers:
         self._held_back: dict[int, tuple[Entries, Entries]] = {}
         self._gone: set[int] = set()  # recalled, as far as a bucket may still have them
 
-    def begin(self, found: Note, done: NDArray[np.int64]) -> None:
-        """Go on from a note; `done` are positions (sorted) with a copy behind what it counts."""
-        if self._buckets.begin(found.made):
-            self.made, self.next = found.made, found.timers_next
-            self._begun_ms = found.timers_ms
-            self._is_another_boot = found.boot_id != self._board.boot_id.hex()
+    def take_over(self, found: Note) -> bool:
+        """Go on from a note; False if its buckets are gone: then all units are read again."""
+        if not self._buckets.begin(found.made):
+            return not found.made
+        self.made, self.next = found.made, found.timers_next
+        self._begun_ms = found.timers_ms
+        self._is_another_boot = found.boot_id != self._board.boot_id.hex()
+        return True
+
+    def begin(self, done: NDArray[np.int64]) -> None:
+        """`done` are positions (sorted) that have a copy, as far as the note does not count it."""
         self._done = done
 
     def find_queue(self) -> None:
