@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from brokerd.commitlog import segment_name
 from brokerd.holders import GroupsHolder, Holder, Pins, firsts_of, lowest_of
+from brokerd.parkedholder import ParkedHolder
 from brokerd.relations import parse_hours
 from brokerd.removal import Removal, Steps
 from shm import layout, sidecar
@@ -285,5 +286,7 @@ def open_retention(
     ledger: Ledger,
 ) -> Retention:
     """The agent with all its holders; `ledger` is that of `groups`, in the same process."""
-    holders = (GroupsHolder(storage, board, ledger), Pins(storage))
+    holders = (
+        GroupsHolder(storage, board, ledger), ParkedHolder(storage, board), Pins(storage)
+    )  # fmt: skip
     return Retention(storage, clock, board, sessions, settings, holders)

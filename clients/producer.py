@@ -20,6 +20,7 @@ from clients.batches import BatchFuture, LaidOut, Wished, lay_out
 from clients.delays import DELAY_PARTS, NOW, Due, due_of
 from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, message_of
+from clients.recalls import Recaller, RecallOutcome
 from clients.receipts import ReceiptFuture
 from clients.writerlink import WriterLink
 from shm import jit, limits
@@ -61,6 +62,8 @@ class Producer:
         self.producer_group = producer_group
         self._form = np.zeros(ring.FORM_WORDS, np.int64)
         self._link = WriterLink(home, timeout)
+        self._recaller = Recaller(home)
+        self._patience_s = timeout
         self._put_batch_urgent: Callable[..., BatchFuture | None] = self._send_batch_urgent
         self._put_urgent: Callable[..., int] = self._submit_urgent
         self._put_durable: Callable[..., int] = self._submit_durable
@@ -357,10 +360,23 @@ class Producer:
                 self._link.living(self._link.deadline(None)), topic
             )
 
+    def recall_message(
+        self, topic: str, recall_handle: str, *, timeout: float | None = None
+    ) -> RecallOutcome:
+        """Cancel a delayed message; says whether that was in time.
+
+        `recall_handle` is its receipt's. Levels have none. Raises MessageIllegal for what is no
+        handle of the topic, Timeout when it is not known what became of it.
+        """
+        self._link.require_open()
+        patience = self._patience_s if timeout is None else timeout
+        return self._recaller.recall(topic, recall_handle, patience)
+
     # ----------------------------------------------------------------------------------------- end
 
     def close(self) -> None:
         """Flush and end the session. Safe to call twice."""
+        self._recaller.close()
         if not self._link.is_open:
             return
         try:
@@ -380,6 +396,7 @@ class Producer:
         if kind is None:
             self.close()
         else:
+            self._recaller.close()
             self._link.end()
 
 

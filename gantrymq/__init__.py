@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
     from clients.message import Message, MessageQueue, SendReceipt
     from clients.producer import Producer
+    from clients.recalls import RecallOutcome
     from gantrymq.temporary import Broker
     from shm.errors import (
         BrokerGone,
@@ -56,6 +57,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "QueueFull",
+    "RecallOutcome",
     "Rejected",
     "SendReceipt",
     "SettingIllegal",
@@ -73,6 +75,7 @@ _HOMES = {
     "MessageBatch": "clients.consumer",
     "MessageQueue": "clients.message",
     "Producer": "clients.producer",
+    "RecallOutcome": "clients.recalls",
     "PullConsumer": "clients.consumer",
     "SendReceipt": "clients.message",
 }

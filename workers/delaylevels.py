@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from shm.board import Board
     from workers.logviews import LogViews
+    from workers.othersettled import OtherSettled
     from workers.timeline import Timeline
 
 #: Units of a level that are looked at together.
@@ -70,10 +71,19 @@ class DelayLevels:
         self._base = -1
         self._known: Mapping[int, int] = {}
         self._done: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._others: OtherSettled | None = None
 
-    def begin(self, known: Mapping[int, int], done: NDArray[np.int64]) -> None:
-        """Go on from these offsets; `done` are positions (sorted) that have their copies."""
-        self._known, self._done = known, done
+    def begin(
+        self,
+        known: Mapping[int, int],
+        done: NDArray[np.int64],
+        others: OtherSettled | None = None,
+    ) -> None:
+        """Go on from these offsets; `done` are positions (sorted) that have their copies.
+
+        `others`: what another broker has delivered.
+        """
+        self._known, self._done, self._others = known, done, others
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -141,6 +151,9 @@ class DelayLevels:
         positions, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
         # SF-65: some units have no record; others have their copies.
         need = (sizes != layout.CQ_FILLER_SIZE) & ~np.isin(positions, self._done)
+        if self._others is not None:
+            number = level.number - 1
+            need &= ~self._others.among(SCHEDULE_TOPIC, number, first, len(units))
         level.end, level.at = first + len(units), 0
         level.offsets = first + np.flatnonzero(need)
         level.positions, level.sizes = positions[need], sizes[need]

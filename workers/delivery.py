@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shm.board import Board
     from shm.storage import Storage
     from workers.logviews import LogViews
-    from workers.outlet import Outlet
+    from workers.outlet import Outcome, Outlet
     from workers.session import SessionTable
 
 Rows = NDArray[np.int64]
@@ -89,6 +89,7 @@ class Delivery:
         self.absent: Rows = NOTHING  # their topics are not on the board
         self.end = 0  # behind the last copy that was answered
         self.delivered = 0
+        self._others: list[Outcome] = []
 
     # --------------------------------------------------------------------------------- handing in
 
@@ -243,11 +244,19 @@ class Delivery:
     def _hear(self, answers: Rows, now_ns: int) -> None:
         refused = answers[answers[:, frames.OUT_STATUS] > Status.DUPLICATE]
         for answer in refused.tolist():
-            self._refused(answer[frames.OUT_SEQ], Status(answer[frames.OUT_STATUS]), now_ns)
+            if answer[frames.OUT_SEQ] not in self._outlet.tagged:
+                self._refused(answer[frames.OUT_SEQ], Status(answer[frames.OUT_STATUS]), now_ns)
+        if self._outlet.waiting:
+            self._others += self._outlet.outcomes_of(answers)
         self.end = max(self.end, int(answers[:, frames.OUT_END].max()))
         last = int(answers[-1, frames.OUT_SEQ])
         while self._flying and self._flying[0].last_seq <= last:
             self.delivered += len(self._flying.popleft().rows)
+
+    def take_others(self) -> list[Outcome]:
+        """What became of copies that others have put by the same outlet."""
+        others, self._others = self._others, []
+        return others
 
     def _refused(self, seq: int, status: Status, now_ns: int) -> None:
         """A full disk is waited for (DT-16); what can never be stored is named and passed over."""

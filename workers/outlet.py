@@ -9,6 +9,7 @@ its copies exist, and puts the rest again.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -155,8 +156,17 @@ class Outlet:
         rows = self._rows[: count * frames.COMPLETION_WORDS]
         return rows.reshape(count, frames.COMPLETION_WORDS)
 
+    @property
+    def tagged(self) -> Collection[int]:
+        """Seqs of the copies that `put` has put, as far as they have no outcome."""
+        return self._waiting.keys()
+
     def poll(self) -> list[Outcome]:
         """Outcomes that have come, in order of the puts."""
+        return self.outcomes_of(self.poll_rows())
+
+    def outcomes_of(self, completions: NDArray[np.int64]) -> list[Outcome]:
+        """Outcomes of the copies that `put` has put, among rows of `poll_rows`."""
         return [
             Outcome(
                 self._waiting.pop(row[frames.OUT_SEQ]),
@@ -166,7 +176,8 @@ class Outlet:
                 row[frames.OUT_OFFSET],
                 row[frames.OUT_MS],
             )
-            for row in self.poll_rows().tolist()
+            for row in completions.tolist()
+            if row[frames.OUT_SEQ] in self._waiting
         ]
 
     # ------------------------------------------------------------------------------------ sleeping

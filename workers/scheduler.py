@@ -26,6 +26,7 @@ from workers.logviews import LogViews
 from workers.origins import OriginScan
 from workers.outlet import Outlet
 from workers.progressnote import ProgressNote
+from workers.recalls import RecallDesk
 from workers.session import Attached, Session
 from workers.timeline import NS, Timeline
 from workers.timers import Timers
@@ -120,10 +121,12 @@ class Scheduler:
         done = self._delivery.take_answers(now_ns)
         if self._outlet.is_lost():
             return 1
+        for outcome in self._delivery.take_others():
+            self._recalls.answered(outcome)
         done += self._follow_topics(now_ns)
         if self._table.stopping():
             return self._finish(now_ns)
-        done += self._deliver()
+        done += self._recalls.serve(self._time.wall_ms()) + self._deliver()
         if now_ns >= self._space_ns:
             done += self._note.keep(now_ns)
         return done
@@ -150,8 +153,13 @@ class Scheduler:
 
     def _hear_sessions(self) -> None:
         for event in self._table.poll():
-            if isinstance(event, Attached) and event.session.owner == Role.SCHEDULER:
-                self._open(event.session)
+            if isinstance(event, Attached):
+                if event.session.owner == Role.SCHEDULER:
+                    self._open(event.session)
+                elif event.session.scheduler:
+                    self._recalls.attach(event.session)
+            elif self._outlet is not None:
+                self._recalls.detach(event.session)
 
     def _open(self, session: Session) -> None:
         """This agent's own session is known: it may put, once the writer has answered all."""
@@ -166,6 +174,9 @@ class Scheduler:
         self._timers = Timers(
             self._storage, self._board, self._views, self._time, self._precision_ms
         )
+        self._recalls = RecallDesk(
+            self._board, self._table, self._views, self._outlet, self._timers
+        )
         self._note.follow(self._levels, self._timers, self._time)
         self._begun = False
 
@@ -176,11 +187,12 @@ class Scheduler:
         assert self._outlet is not None, "it is lost"
         if not self._outlet.reconcile():
             return False
-        start = self._delivery.unsure_from if self._begun else self._note.found.scanned
         appended = self._board.word(layout.BOARD_APPENDED)
-        self._scan = OriginScan(
-            self._storage, self._board, self._views, appended if start < 0 else start, appended
-        )
+        unsure = (self._delivery.unsure_from, self._recalls.unsure_from)
+        start = min((at for at in unsure if at >= 0), default=appended)
+        if not self._begun:
+            start = self._note.found.scanned
+        self._scan = OriginScan(self._storage, self._board, self._views, start, appended)
         return True
 
     def _read_origins(self) -> None:
@@ -192,12 +204,15 @@ class Scheduler:
         self._scan = None
         if self._begun:
             self._delivery.lost(scan.origins())
+            self._recalls.lost(set(scan.origins().tolist()))
             return
         self._begun = True
         found, done = self._note.found, scan.origins()
-        self._levels.begin(self._note.level_offsets(), done)
+        self._levels.begin(self._note.level_offsets(), done, self._note.others)
         left = np.array(found.absent, np.int64).reshape(-1, 2)
-        self._timers.begin(found.made, found.timers_ms, found.timers_next, done)
+        self._timers.begin(
+            found.made, found.timers_ms, found.timers_next, done, self._note.others
+        )
         self._delivery.begin(left[~np.isin(left[:, 0], done)])
 
     def _follow_topics(self, now_ns: int) -> int:
@@ -243,7 +258,7 @@ class Scheduler:
             return IDLE_NS
         if not self._outlet.trusted:
             return LOOK_NS
-        if self._scan is not None or not self._outlet.arm():
+        if self._scan is not None or not self._outlet.arm() or not self._recalls.arm():
             return 0
         flag, word = layout.ARENA_WAIT_ARMED, layout.ARENA_DURABLE_WANTED
         arm_flag(self._arena, flag, 1, word, 0)
@@ -253,7 +268,7 @@ class Scheduler:
 
     def _sleep_ns(self, now_ns: int) -> int:
         sleep_ns = min(IDLE_NS, self._note.wait_ns(now_ns), self._delivery.wait_ns(now_ns))
-        if self._held_up:  # an answer or a moment brings room
+        if self._held_up or self._recalls.waits:  # an answer or a moment brings room
             return max(0, min(sleep_ns, LOOK_NS))
         due_ms = self._levels.next_due_ms()
         if due_ms < NEVER:
@@ -264,13 +279,15 @@ class Scheduler:
         """Awake."""
         if self._outlet is not None:
             self._outlet.disarm()
+            self._recalls.disarm()
             store_half(self._arena, layout.ARENA_WAIT_ARMED, 0)
 
     def _finish(self, now_ns: int) -> int:
         """A clean stop: what went up is answered and counted; what is due later stays parked."""
         del now_ns
-        if self._delivery.flying:
+        if self._delivery.flying or self._recalls.flying:
             return 1
+        self._recalls.serve(self._time.wall_ms())
         if not self._note.write_last():
             return 1
         self._finished = True

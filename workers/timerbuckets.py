@@ -143,6 +143,20 @@ class TimerBuckets:
         self._passed[name] = end
         return end, in_order(self._read(file, 0, size))
 
+    def is_open(self, ms: int) -> bool:
+        """Whether the bucket of a time was opened."""
+        minute, second = _names_of(ms)
+        return second in self._passed or (minute in self._passed and second not in self._known)
+
+    def entries_of(self, ms: int) -> Entries:
+        """Entries in the files of a time's bucket, whether it was opened or not."""
+        parts = [np.zeros(0, ENTRY)]
+        for name in _names_of(ms):
+            if name in self._known or name in self._passed:
+                file, size = self._file(name)
+                parts.append(self._read(file, 0, size))
+        return np.concatenate(parts)
+
     def _read(self, file: File, at: int, end: int) -> Entries:
         entries = np.zeros((end - at) // ENTRY.itemsize, ENTRY)
         if len(entries):
@@ -199,6 +213,12 @@ class TimerBuckets:
 def _owner(made: str) -> str:
     """Name of the empty file that says which note the files belong to."""
     return f"of-{made}"
+
+
+def _names_of(ms: int) -> tuple[str, str]:
+    """Names of the minute and of the second that a time is in."""
+    minute = (ms - 1) // MINUTE_MS
+    return str(minute), f"{minute}.{(ms - 1) % MINUTE_MS // SECOND_MS:02d}"
 
 
 def _start_of(name: str) -> int:

@@ -91,6 +91,14 @@ class TimerPool:
         kept = [run[~np.isin(run["position"], positions)] for run in self._runs]
         self._runs = [run for run in kept if len(run)]
 
+    def pick(self, position: int) -> Entries:
+        """Take out the row of one record, if it is here."""
+        found = np.concatenate(
+            [np.zeros(0, ENTRY), *(run[run["position"] == position] for run in self._runs)]
+        )
+        self.remove(found["position"])
+        return found
+
     def cut(self, from_ms: int) -> Entries:
         """Take out all rows that are due at or after a time."""
         kept, out = [], [np.zeros(0, ENTRY)]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shm.storage import Storage
     from workers.delivery import Delivery
     from workers.logviews import LogViews
+    from workers.othersettled import OtherSettled
     from workers.timeline import Timeline
     from workers.timerpool import Entries
 
@@ -66,24 +67,33 @@ class Timers:
         self._at = TimerPool()
         self._after = TimerPool()
         self._done: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._others: OtherSettled | None = None
         self.queue = -1
         self.next = 0  # queue offset of the first unit that was not read
         self._front_ms = 0  # buckets are open up to here
         self._begun_ms = 0  # what the agent before had counted
         self._catch_up = 0  # until this offset is read, all goes into buckets
         self.made = ""
+        self._held_back: dict[int, tuple[Entries, Entries]] = {}
+        self._gone: set[int] = set()  # recalled, as far as a bucket may still have them
 
     def begin(
-        self, made: str, done_ms: int, following: int, done: NDArray[np.int64]
+        self,
+        made: str,
+        done_ms: int,
+        following: int,
+        done: NDArray[np.int64],
+        others: OtherSettled | None = None,
     ) -> None:
         """Go on: all due up to `done_ms` of the units below `following` is done.
 
-        `made` names the buckets that belong to it; `done` are positions (sorted) with a copy.
+        `made` names the buckets that belong to it; `done` are positions (sorted) with a copy,
+        `others` is what another broker has settled.
         """
         if self._buckets.begin(made):
             self.made, self._front_ms, self.next = made, done_ms, following
             self._begun_ms = done_ms
-        self._done = done
+        self._done, self._others = done, others
 
     def find_queue(self) -> None:
         """Follow the board: the queue may be there by now."""
@@ -134,10 +144,22 @@ class Timers:
             end_ms, entries = opened
             is_killer = entries["size"] & KILLERS != 0
             wanted = (entries["ms"] > self._begun_ms) | is_killer
-            self._take_in(entries[wanted & ~self._are_done(entries["position"])])
+            entries = entries[wanted & ~self._are_done(entries["position"])]
+            self._take_in(self._but_held(entries))
             self._front_ms = max(self._front_ms, end_ms)
             self._keep_small()
         return 1
+
+    def _but_held(self, entries: Entries) -> Entries:
+        """Without those that are being recalled, or were."""
+        for position, (at, after) in self._held_back.items():
+            hit = entries[entries["position"] == position]
+            is_after = hit["size"] & AFTER_BIT != 0
+            self._held_back[position] = (
+                np.concatenate((at, hit[~is_after])), np.concatenate((after, hit[is_after]))
+            )  # fmt: skip
+        out = [*self._held_back, *self._gone]
+        return entries[~np.isin(entries["position"], out)] if out else entries
 
     def _read_units(self) -> int:
         low, high = self._bounds()
@@ -149,6 +171,8 @@ class Timers:
         rows = self._out[: len(units) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
         wanted = rows[:, timer.KIND] & timer.NOTHING == 0
         wanted &= ~self._are_done(positions)
+        if self._others is not None:
+            wanted &= ~self._others.among(TIMER_TOPIC, 0, first, len(units))
         self._sort_out(self._entries(rows[wanted]))
         self.next = first + len(units)
         return len(units)
@@ -272,6 +296,51 @@ class Timers:
         loose = NEVER if not len(self._loose) else 0
         return max(0, min(horizon, at, after, loose))
 
+    # ------------------------------------------------------------------------------------- recalls
+
+    def written(self) -> int:
+        """Queue offset behind the last record that is in the log by now."""
+        if self.queue < 0:
+            return 0
+        return self._board.word(self._board.queue_at(self.queue) + layout.QUEUE_NEXT_OFFSET)
+
+    def has_read(self, offset: int) -> bool:
+        """Whether all units below an offset were read."""
+        return self.next >= offset
+
+    def find(self, due_ms: int, key_hash: int) -> list[tuple[int, bool]]:
+        """Timers of a slot with this hash of their key: position, and whether it is a recall."""
+        parts = [self._buckets.entries_of(due_ms)]
+        parts += [run for pool in (self._loose, self._at, self._after) for run in pool.runs()]
+        found = []
+        for number, part in enumerate(parts):
+            for entry in part[part["hash"] == key_hash]:
+                position, is_recall = int(entry["position"]), bool(entry["size"] & DELETE_BIT)
+                # What was opened waits in memory, or does not wait any more.
+                if number or is_recall or not self._buckets.is_open(due_ms):
+                    if position not in self._gone and not self._is_done(position):
+                        found.append((position, is_recall))
+        return found
+
+    def _is_done(self, position: int) -> bool:
+        return bool(self._are_done(np.array([position]))[0])
+
+    def hold(self, position: int) -> None:
+        """Do not deliver a timer until it is known whether its recall is in the log."""
+        loose, at, after = (p.pick(position) for p in (self._loose, self._at, self._after))
+        self._held_back[position] = (np.concatenate((loose, at)), after)
+
+    def let_go(self, position: int) -> None:
+        """It was not recalled."""
+        at, after = self._held_back.pop(position)
+        self._at.add(at)
+        self._after.add(after)
+
+    def give_up(self, position: int) -> None:
+        """It was recalled: it is never delivered."""
+        del self._held_back[position]
+        self._gone.add(position)
+
     # ----------------------------------------------------------------------------------- progress
 
     @property
@@ -281,7 +350,8 @@ class Timers:
 
     def done_ms(self) -> int:
         """All that is due up to here, of the units that were read, was put."""
-        pending = min(self._at.next_ms(), self._after.next_ms()) - 1
+        held = [int(e["ms"].min()) for pair in self._held_back.values() for e in pair if len(e)]
+        pending = min([self._at.next_ms(), self._after.next_ms(), *held]) - 1
         now_ms = min(self._time.wall_ms(), self._now_after())
         return min(pending, self._buckets.next_ms(), now_ms)
 

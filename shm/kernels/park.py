@@ -40,12 +40,19 @@ OK = int(Status.OK)
 ILLEGAL_DELAY = int(Status.ILLEGAL_DELAY)
 UNKNOWN_ROUTE = int(Status.UNKNOWN_ROUTE)
 
-# Names of properties with the byte that ends them, one after the other, and where each ends.
+# Names of properties with the byte that ends them, in words: _NAME_WORDS each, and their lengths.
 _NAMES = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_OUT_MS\x01",
           b"REAL_TOPIC\x01", b"REAL_QID\x01")  # fmt: skip
 _DELAY, _DELIVER_MS, _DELAY_MS, _OUT_MS, _REAL_TOPIC, _REAL_QID = range(len(_NAMES))
-_TEXT = np.frombuffer(b"".join(_NAMES), np.uint8)
-_ENDS = np.cumsum([0] + [len(name) for name in _NAMES]).astype(np.int64)
+_NAME_WORDS = 3
+_TEXT = np.frombuffer(b"".join(name.ljust(8 * _NAME_WORDS) for name in _NAMES), np.int64)
+_LENGTHS = np.array([len(name) for name in _NAMES], np.int64)
+#: The last name is stored with what fills its words: behind it there are a digit and a trailer.
+assert len(_NAMES[_REAL_QID]) + 2 + TRAILER_BYTES >= 8 * _NAME_WORDS
+#: Two decimal digits of 0..99 as one little-endian word.
+_DIGIT_PAIRS = np.array([(48 + n % 10) << 8 | (48 + n // 10) for n in range(100)], np.int64)
+#: Times from the year 2001 to 2286 have 13 digits.
+_MS_LEAST, _MS_END = 10**12, 10**13
 
 
 @kernel()
@@ -58,6 +65,8 @@ def out_ms(time_ms: int, precision_ms: int) -> int:
 @kernel()
 def decimal_bytes(value: int) -> int:
     """How many digits a number of 0 or more has."""
+    if _MS_LEAST <= value < _MS_END:
+        return 13
     count = 1
     while value > 9:
         value //= 10
@@ -66,18 +75,15 @@ def decimal_bytes(value: int) -> int:
 
 
 @kernel()
-def _name_bytes(name: int) -> int:
-    size: int = _ENDS[name + 1] - _ENDS[name]
-    return size
-
-
-@kernel()
 def _store_name(memory: Bytes, at: int, name: int) -> int:
-    """The name of a property and the byte behind it; returns where its value goes."""
-    start = _ENDS[name]
-    for place in range(_name_bytes(name)):
-        memory[at + place] = _TEXT[start + place]
-    return at + _name_bytes(name)
+    """The name of a property and the byte behind it; returns where its value goes.
+
+    What comes behind is stored later, over what fills the name's words.
+    """
+    for word in range(_NAME_WORDS):
+        machine.store64(memory, at + 8 * word, _TEXT[_NAME_WORDS * name + word])
+    end: int = at + _LENGTHS[name]
+    return end
 
 
 @kernel()
@@ -85,17 +91,24 @@ def _store_number(memory: Bytes, at: int, name: int, value: int) -> int:
     """A property whose value is a number of 0 or more; returns where the next one goes."""
     at = _store_name(memory, at, name)
     end = at + decimal_bytes(value)
-    for place in range(end - 1, at - 1, -1):
-        rest = value // 10
-        memory[place] = 48 + value - 10 * rest
+    place = end
+    while value > 99:
+        rest = value // 100
+        place -= 2
+        machine.store16(memory, place, _DIGIT_PAIRS[value - 100 * rest])
         value = rest
+    if value > 9:
+        machine.store16(memory, place - 2, _DIGIT_PAIRS[value])
+    else:
+        memory[place - 1] = 48 + value
     memory[end] = 2
     return end + 1
 
 
 @kernel()
 def _number_bytes(name: int, value: int) -> int:
-    return _name_bytes(name) + decimal_bytes(value) + 1
+    size: int = _LENGTHS[name] + decimal_bytes(value) + 1
+    return size
 
 
 @kernel()
@@ -113,7 +126,7 @@ def _properties_bytes(board: Bytes, head: Words) -> int:
     size = _number_bytes(_time_name(head), head[VALUE])
     if head[MODE] != LEVEL:
         size += _number_bytes(_OUT_MS, head[OUT_MS])
-    size += _name_bytes(_REAL_TOPIC) + machine.load32(board, topic_at + TOPIC_NAME_BYTES) + 1
+    size += _LENGTHS[_REAL_TOPIC] + machine.load32(board, topic_at + TOPIC_NAME_BYTES) + 1
     return size + _number_bytes(_REAL_QID, head[REAL_QUEUE])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from clients.message import Message
 from clients.producer import Producer
 from gantrymq.temporary import Broker
 from shm import limits
-from shm.codes import EntryFlag, EntryKind, Status
+from shm.codes import EntryFlag, EntryKind, ParkMode, Status
 from shm.errors import MessageIllegal, Rejected
 from tests.crash.conftest import SMALL
 from tests.support.adversary import Hand
@@ -59,6 +61,17 @@ PARTS: list[dict[str, Any]] = [
     {"tag": ""},
     {"tag": " blank"},
     {"tag": "a||b"},
+    *({"delay": delay} for delay in (-1, -0.001, math.nan, math.inf, 1e13, 10**13, "5", True)),
+    {"delay": timedelta(seconds=-1)},
+    *({"delivery_timestamp": at} for at in (-1, 1.5e12, limits.DELIVER_MS_MAX + 1, "1", True)),
+    *({"delay_level": level} for level in (0, -1, 1.0, "3", True)),
+    {"delay": 1, "delay_level": 1},
+    {"delay": 1.5, "delivery_timestamp": 1},
+    {"delivery_timestamp": 1, "delay_level": 1},
+    {"message_group": ""},
+    {"message_group": 7},
+    {"message_group": "a\x01b"},
+    {"message_group": "a", "queue_id": 0},
     {"queue_id": 1000},
     {"queue_id": -7},
 ]
@@ -128,19 +141,32 @@ RESERVED = tuple(sorted(limits.RESERVED_KEYS - limits.CLIENTS_KEYS))
 ROUTES = (1, 2, 3, 4, limits.ROUTES_MAX - 1, limits.ROUTES_MAX, 0xFFFFFFFF)
 
 
+#: Mode and value of delays that no client of ours sends.
+DELAYS = (
+    *((mode, 1) for mode in (0, 4, 1 << 31)),
+    *((ParkMode.LEVEL, level) for level in (0, -1, -(1 << 63))),
+    *((ParkMode.AT, at) for at in (-1, limits.DELIVER_MS_MAX + 1, (1 << 63) - 1, -(1 << 63))),
+    *((ParkMode.AFTER, ms) for ms in (-1, limits.DELIVER_MS_MAX, (1 << 63) - 1, -(1 << 63))),
+)
+
+
 def illegal_entries(hand: Hand) -> Iterator[tuple[bytes, Status]]:
     """Entries that only a client without checks sends, and the answer of each."""
     for extra in EXTRAS:
         yield hand.entry(b"bad", extra), Status.ILLEGAL_PROPERTIES
     yield hand.entry(b"bad".ljust(BODY_MAX + 1, b".")), Status.ILLEGAL_SIZE
-    hand.set_route(1, 0, ready=0)
+    hand.set_route(1, hand.topic, ready=0)
     hand.set_route(2, 63)
     hand.set_route(3, 0xFFFFFFFF)
-    hand.set_route(4, 0, b"no property")
+    hand.set_route(4, hand.topic, b"no property")
     for route in ROUTES:
         yield hand.entry(b"bad", route=route), Status.UNKNOWN_ROUTE
     for queue in (4, 1000, (1 << 31) - 1):
         yield hand.entry(b"bad", queue=queue), Status.UNKNOWN_QUEUE
+    for mode, value in DELAYS:
+        yield hand.parked(b"bad", mode, value), Status.ILLEGAL_DELAY
+    yield hand.parked(b"bad", ParkMode.LEVEL, 1, route=3), Status.UNKNOWN_ROUTE
+    yield hand.parked(b"bad", ParkMode.LEVEL, 1, queue=4), Status.UNKNOWN_QUEUE
 
 
 @pytest.mark.parametrize("before", [b"", b"a\x01b\x02", b"TAGS\x01t\x02KEYS\x01k\x02"])
@@ -152,7 +178,7 @@ def test_the_brokers_own_properties_are_refused_by_the_writer(
     wanted = []
     for number, key in enumerate(RESERVED, start=1):
         block = before + key.encode() + b"\x01x\x02"
-        hand.set_route(number, 0, block)
+        hand.set_route(number, hand.topic, block)
         inline, routed = hand.entry(b"bad", block), hand.entry(b"bad", route=number)
         hand.put(inline, routed, hand.entry(unique_name.encode(), before))
         wanted += [Status.ILLEGAL_PROPERTIES, Status.UNKNOWN_ROUTE, Status.OK]
@@ -216,7 +242,24 @@ def test_a_client_may_not_append_as_an_agent_does(broker: Broker) -> None:
     hand.close()
 
 
-def test_system_topics_are_not_for_clients(producer: Producer) -> None:
-    """CQ-100: the broker's own topics can't be sent to by name."""
-    with pytest.raises(Rejected, match="SCHEDULE_TOPIC_XXXX"):
-        producer.send("SCHEDULE_TOPIC_XXXX", b"bad")
+@pytest.mark.parametrize("fault", ["short", "long", "batch"])
+def test_an_impossible_delayed_entry_ends_its_session(broker: Broker, fault: str) -> None:
+    """P12: one that has no room for its extension, that is longer than it says, in a batch."""
+    hand = Hand(broker.home)
+    if fault == "short":
+        hand.put(hand.entry(b"", kind=int(EntryKind.PARK)))
+    elif fault == "long":
+        hand.put(hand.parked(b"bad.....", ParkMode.LEVEL, 1, body_bytes=9))
+    else:
+        flags = int(EntryFlag.BATCH | EntryFlag.RECEIPT)
+        hand.put(hand.parked(b"bad", ParkMode.LEVEL, 1, flags=flags, batch=1))
+    poll_until(lambda: hand.evicted, "it is cut off")
+    hand.close()
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
+def test_system_topics_are_not_for_clients(producer: Producer, topic: str) -> None:
+    """CQ-102, DT-49: the broker's own topics can't be sent to by name, nor parked for."""
+    for parts in ({}, {"delay_level": 1}, {"delay": 5}):
+        with pytest.raises(Rejected, match=topic):
+            producer.send(topic, b"bad", **parts)

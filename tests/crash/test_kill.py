@@ -71,11 +71,12 @@ def struck(broker: Broker, role: Role) -> bool:
 def test_a_producer_outlives_random_kills(start_broker: Callable[..., Broker], seed: int) -> None:
     """F3: any agent or all of the broker, at any time, several within one another's restarts.
 
-    One producer with sends of every kind in flight: each is in the log once, each receipt true.
+    One producer with sends of every kind in flight, some for later: each is in the log once, each
+    receipt true.
     """
     dice = random.Random(seed)
     broker = start_broker()
-    with Load(broker.home, "outlives") as load:
+    with Load(broker.home, "outlives", parks=True) as load:
         background = BackgroundLoad(load)
         for _ in range(KILLS):
             goal = background.count + dice.randrange(1, 200)

@@ -29,7 +29,15 @@ def test_promises_hold_under_all_faults(seed: int) -> None:
     done = simulate("--seeds", f"{seed}:{seed + 60}")
     assert done.returncode == 0, done.stdout + done.stderr
     reached = set(re.findall(r"\d+ ([A-Za-z_ ]+)", done.stdout))
-    assert {"OK", "DUPLICATE", "DISK_FULL", "BATCH_REFUSED", "batches", "cut off"} <= reached
+    assert {
+        "OK",
+        "DUPLICATE",
+        "DISK_FULL",
+        "BATCH_REFUSED",
+        "batches",
+        "cut off",
+        "parked",
+    } <= reached
 
 
 @pytest.mark.parametrize("failed", [700147, 700372])

@@ -32,7 +32,8 @@ class Hand:
         self.arena = self.session.arena
         self.tail = 0
         self.seq = 0
-        self.set_route(0, self.session.open_topic(topic).slot)
+        self.topic = self.session.open_topic(topic).slot
+        self.set_route(0, self.topic)
 
     def set_route(self, number: int, topic: int, block: bytes = b"", ready: int = 1) -> None:
         """Fill in a slot of the route table."""
@@ -67,6 +68,12 @@ class Hand:
             "extra_bytes": len(extra),
         }
         return (layout.ENTRY.pack(**{**head, **fields}) + body + extra).ljust(size, b"\0")
+
+    def parked(self, body: bytes, mode: int, value: int, **fields: int) -> bytes:
+        """A PARK entry of the next seq, likewise."""
+        extension = layout.PARK.pack(mode=mode, value=value)
+        kind = {"kind": int(EntryKind.PARK), "body_bytes": len(body)}
+        return self.entry(extension + body, **{**kind, **fields})
 
     def put(self, *entries: bytes) -> None:
         """Publish whole entries by one store."""

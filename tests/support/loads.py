@@ -18,14 +18,20 @@ from tests.support.watchdog import PATIENCE_S, poll_until
 WRITTEN, DURABLE = "orders", "payments"
 #: Messages of one way in a round.
 _FEW = 8
+#: The year 2199.
+_FAR_MS = 7_230_000_000_000
 #: Receipts that may be open at one time.
 _OPEN_MAX = 200
 
 
 class Load:
-    """Rounds of oneway, async, sync and batch sends; every body is sent once."""
+    """Rounds of oneway, async, sync and batch sends; every body is sent once.
 
-    def __init__(self, home: Path, name: str = "load") -> None:
+    With `parks`, also of messages that are due in a time without end.
+    """
+
+    def __init__(self, home: Path, name: str = "load", *, parks: bool = False) -> None:
+        self._parks = parks
         self.producer = Producer(home, timeout=PATIENCE_S)
         self.name = name
         self.bodies: list[bytes] = []
@@ -55,8 +61,23 @@ class Load:
             body = self.body()
             receipt = producer.send(topic, body, keys=["k"], properties={"way": "sync"})
             self.receipts.append((receipt, body))
+        if self._parks:
+            self._park()
         if len(self._open) > _OPEN_MAX:
             self._collect()
+
+    def _park(self) -> None:
+        """Messages for later, by levels and times, natively and by Python's way."""
+        producer = self.producer
+        for number in range(_FEW):
+            producer.send_oneway(WRITTEN, self.body(), tag="oneway", delay=86_400.5 + number)
+            body = self.body()
+            later = producer.send_async(DURABLE, body, tag="async", delivery_timestamp=_FAR_MS)
+            self._open.append((later, body))
+        for topic in (WRITTEN, DURABLE):
+            body = self.body()
+            receipt = producer.send(topic, body, keys=["k"], delay_level=17 + len(self.bodies) % 3)
+            self.receipts.append((receipt, body))
 
     def _send_batch(self, topic: str) -> None:
         batch = [self.body() for _ in range(_FEW)]

@@ -15,9 +15,11 @@ from typing import NoReturn
 
 from shm import layout
 from shm.codes import Status
+from shm.properties import SCHEDULE_TOPIC
 from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import open_log
 from shm.storage import Storage, read_file
+from tests.support.parked import destination_of, parking_place
 
 QueueName = tuple[str, int]
 
@@ -44,6 +46,7 @@ class Intent:
     body: bytes
     queue: int = -1
     batch: int = 0  # number of its batch, 0 = alone
+    due: tuple[int, int] = (0, 0)  # codes.ParkMode and value, with which it is put
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class Stored:
     position: int
     end: int
     body: bytes
+    destination: QueueName | None = None  # of a parked one
 
 
 @dataclass(slots=True)
@@ -222,10 +226,15 @@ class Model:
             intent = self.senders[record.producer].intents.get(record.seq)
             require(intent is not None, "P6", f"nobody sent {name}")
             assert intent is not None
-            if (intent.topic, intent.body) != (record.topic, record.body):
+            topic, queue = record.destination or (record.topic, record.queue)
+            if (intent.topic, intent.body) != (topic, record.body):
                 broken("P6", f"{name} is not what was sent: {record}")
-            if intent.queue not in (-1, record.queue):
+            if intent.queue not in (-1, queue):
                 broken("P6", f"{name} was sent to queue {intent.queue}: {record}")
+            parked = parking_place(intent.due)
+            if record.topic not in (parked, intent.topic if parked != SCHEDULE_TOPIC else parked):
+                broken("P6", f"{name} was to wait in {parked}: {record}")
+            self.tally["parked"] += record.destination is not None
 
     def _check_order(self) -> None:
         expected: dict[QueueName, int] = defaultdict(int)
@@ -347,7 +356,8 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
             rest = segment.view[position + layout.FILLER.size - segment.base :]
             require(not rest.any(), "P13", f"bytes behind the filler at {position}")
         elif isinstance(item, Record):
-            uniq = item.property_map()["UNIQ_KEY"]
+            properties = item.property_map()
+            uniq = properties["UNIQ_KEY"]
             found.append(
                 Stored(
                     uniq[:20].lower(),
@@ -358,6 +368,7 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
                     position,
                     position + item.total_size,
                     item.body,
+                    destination_of(properties),
                 )
             )
             if item.physical_offset != position:

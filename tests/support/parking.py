@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from shm import layout
 from shm.arena import plan_arena
 from shm.board import Board, format_board
 from shm.codes import Role, Status
-from shm.properties import SCHEDULE_TOPIC, encode_properties
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, encode_properties
 from shm.record import STRUCTURE, Filler, Record, parse_record
 from shm.storage import PosixStorage
 from tests.support.memory_sessions import MemorySessions, memory_session
@@ -40,7 +41,6 @@ SIZES = {
     "board_queues_max": 2048,
     "message_index_enable": False,
 }
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 HOST = bytes([127, 0, 0, 1, 0, 0, 42, 159])
 TURNS_MAX = 20_000
 LEAST_NS = 100_000
@@ -63,6 +63,33 @@ def level_message(level: int, topic: str = "later", **more: str) -> Parked:
     return Parked(SCHEDULE_TOPIC, level - 1, properties)
 
 
+_keys = count(1)
+
+
+def timer_message(due_ms: int, *, key: str = "", **more: str) -> Parked:
+    """A message parked for a time; `due` tells the test when (DT-33, DT-35)."""
+    properties = {
+        "UNIQ_KEY": key or f"{next(_keys):032x}",
+        **more,
+        "due": str(due_ms),
+        "TIMER_OUT_MS": str((due_ms - 1) // 1000 * 1000),
+        "REAL_TOPIC": "later",
+        "REAL_QID": "1",
+    }
+    return Parked(TIMER_TOPIC, 0, properties)
+
+
+def at_message(due_ms: int, *, key: str = "", **more: str) -> Parked:
+    """A message for a point in time."""
+    return timer_message(due_ms, key=key, **more, TIMER_DELIVER_MS=str(due_ms))
+
+
+def after_message(life: Life, delay_ms: int) -> Parked:
+    """A message with a delay from now on; to be parked at once."""
+    stored_ms = max(life.clock.wall_ms(), life.board.word(layout.BOARD_STORE_MS))
+    return timer_message(stored_ms + delay_ms, TIMER_DELAY_MS=str(delay_ms))
+
+
 class Life:
     """One life of the broker's agents over a directory."""
 
@@ -80,6 +107,7 @@ class Life:
         found = recover(self.storage, self.settings, None, lambda *_: None)
         self.metadata = Metadata(self.storage, self.settings, clock)
         self.metadata.load()
+        self.metadata.add_parking_topics()
         self.board = self._format(boot)
         self.metadata.publish(self.board, found)
         epoch.mark_running(self.storage, epoch.Life(1, boot.hex()), found.appended)
@@ -88,6 +116,7 @@ class Life:
         self.slots = {topic.name: topic.slot for topic in self.board.topics()}
         self.bells = Bells.each(SimBell)
         self.own = [self._own_session(role) for role in agents.SENDERS]
+        self.clients: list[Session] = []
         self.tables: dict[Role, MemorySessions] = {}
         self.agents: dict[Role, Agent] = {}
         for role in ROLES:
@@ -115,7 +144,7 @@ class Life:
     def start(self, role: Role) -> None:
         """Start or replace an agent."""
         table = self.tables[role] = MemorySessions()
-        for session in self.own:
+        for session in (*self.own, *self.clients):
             table.attach(session)
         env = AgentEnv(self.storage, self.clock, self.board, self.bells, self.settings, table)
         self.agents[role] = agents.build(role, env)
@@ -182,13 +211,7 @@ class Life:
     # -------------------------------------------------------------------------------- parking, log
 
     def slot(self, topic: str) -> int:
-        """A topic's place on the board; system topics are made."""
-        if topic not in {t.name for t in self.board.topics()}:
-            queues = 18 if topic == SCHEDULE_TOPIC else 1
-            self.metadata._deleted[topic] = queues
-            from brokerd.topics import TopicConfig
-
-            self.metadata._add_slot(TopicConfig(topic, queues, queues, 6), queues)
+        """A topic's place on the board."""
         return next(t.slot for t in self.board.topics() if t.name == topic)
 
     def park(self, *messages: Parked) -> list[int]:

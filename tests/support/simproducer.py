@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shm import layout
-from shm.codes import EntryFlag, Role, Status
+from shm.codes import EntryFlag, ParkMode, Role, Status
 from shm.kernels import frames, ring
 from tests.support.lanes import lane_words, set_route
 from tests.support.model import Intent, Receipt
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 UNANSWERED_MAX = 12
 BATCH_MAX = 4
 _EXTRA = np.frombuffer(b"KEYS\x01one two  three\x02", np.uint8)
+_DELAYS: list[tuple[int, int]] = [
+    *((ParkMode.LEVEL, level) for level in (1, 3, 99)),
+    *((ParkMode.AT, at_ms) for at_ms in (1, 7_230_000_000_000)),
+    *((ParkMode.AFTER, ms) for ms in (0, 1, 86_400_000)),
+]
 _BLOCK = b"TAGS\x01a\x02"
 
 
@@ -140,11 +145,17 @@ class SimProducer(SimClient):
             self.left -= 1
             self._seq += 1
             body = f"{self.producer.hex()}:{self._seq}:".encode() + b"." * self.dice.choice(sizes)
-            intent = Intent(topic, body, queue, batch)
+            intent = Intent(topic, body, queue, batch, self._due() if count == 1 else (0, 0))
             self.model.sent(self.producer.hex(), self._seq, intent)
             members.append(_Sent(self._seq, intent, int(flags)))
         self._unanswered.extend(members)
         self._unput.append(members)
+
+    def _due(self) -> tuple[int, int]:
+        """Now, mostly; or later, by a level, at a time or after one, some of them no delay."""
+        if self.dice.random() < 0.8:
+            return (0, 0)
+        return self.dice.choice(_DELAYS)
 
     def _put(self, session: Session) -> bool:
         members = self._unput[0]
@@ -175,7 +186,8 @@ class SimProducer(SimClient):
     def _form(self, sent: _Sent) -> NDArray[np.int64]:
         route = list(self.machine.topics).index(sent.intent.topic)
         born_ms = 1_700_000_000_000
-        return np.array([sent.flags, route, sent.intent.queue, born_ms, 0, 0], np.int64)
+        form = [sent.flags, route, sent.intent.queue, born_ms, 0, 0, *sent.intent.due]
+        return np.array(form, np.int64)
 
     # ------------------------------------------------------------------------------------ answers
 

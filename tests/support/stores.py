@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from brokerd.config import DEFAULTS
 from clients.message import SendReceipt
 from shm import layout
-from shm.properties import tags_code
+from shm.properties import parse_delay_levels, tags_code
 from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import LogView, columns, open_files, open_log
 from shm.storage import PosixStorage
@@ -19,6 +20,7 @@ from tests.support.checkindex import check_index
 from workers.indexnote import read_note
 
 QueueKey = tuple[str, int]
+_LEVELS = parse_delay_levels(DEFAULTS["message_delay_level"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def _require_order_of_producers(items: list[Stored]) -> None:
 
 def _unit(item: Stored) -> tuple[int, int, int]:
     record = item.record
-    code = tags_code(record.topic, record.property_map(), record.store_timestamp, ())
+    code = tags_code(record.topic, record.property_map(), record.store_timestamp, _LEVELS)
     return item.position, record.total_size, code
 
 

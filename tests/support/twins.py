@@ -24,11 +24,13 @@ from clients.member import Assigned
 from clients.message import MessageQueue
 from shm import layout
 from shm.arena import plan_arena
-from shm.codes import EntryFlag
+from shm.codes import EntryFlag, ParkMode
 from shm.controllane import ControlLane, End
 from shm.filter import parse_tags
 from shm.jit import JIT_OFF
 from shm.kernels import fetch, frames, poll, ring, scan
+from shm.limits import DELIVER_MS_MAX
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.ranges import OPEN
 from shm.storage import PosixStorage
 from tests.support.lanes import lane_words, set_route
@@ -43,6 +45,12 @@ SEGMENT_BYTES = 1 << 16
 CQ_BYTES = 20 * 1000
 SENDS = 300
 QUEUES = 4
+LEVELS = 3
+DELAYS: list[tuple[int, int]] = [
+    *((ParkMode.LEVEL, level) for level in (1, 3, 9)),
+    *((ParkMode.AT, at) for at in (0, 999, 1_000, 7_230_000_000_000, DELIVER_MS_MAX)),
+    *((ParkMode.AFTER, ms) for ms in (0, 1, 99, 100, 86_400_000)),
+]
 NO_BYTES = np.zeros(0, np.uint8)
 BLOCK = b"TAGS\x01paid\x02"
 
@@ -56,10 +64,12 @@ class Machine:
             "mapped_file_size_commit_log": SEGMENT_BYTES,
             "mapped_file_size_consume_queue": CQ_BYTES,
             "max_message_size": 16 * 1024,
+            "message_delay_level": "1s 5s 2h",
         }
         settings = load(given=sizes, environment={}).settings
         self.clock = clock
-        self.board = memory_board({"orders": QUEUES}, segment_bytes=SEGMENT_BYTES)
+        topics = {"orders": QUEUES, SCHEDULE_TOPIC: LEVELS, TIMER_TOPIC: 1}
+        self.board = memory_board(topics, segment_bytes=SEGMENT_BYTES)
         bells = Bells.each(SimBell)
         tables = [MemorySessions() for _ in range(3)]
         parts = [(storage, clock, self.board, table, bells, settings) for table in tables]
@@ -90,6 +100,8 @@ class Machine:
     def send(self, dice: random.Random, number: int) -> None:
         """One message, or now and then a batch, of any legal shape."""
         shape = [EntryFlag.RECEIPT, number % 2, dice.randrange(-1, QUEUES), number, -number, 0]
+        if number % 10 and not number % 7:
+            shape += dice.choice(DELAYS)
         form = np.array(shape, np.int64)
         bodies = [dice.randbytes(dice.choice((0, 1, 15, 100, 3000))) for _ in range(3)]
         if number % 10:

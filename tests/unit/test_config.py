@@ -107,3 +107,16 @@ def test_every_setting_says_what_it_means() -> None:
     rows = config.describe(config.load(None, None, {}))
     assert len(rows) == len(config.RULES)
     assert all(row["meaning"] and row["value"] == row["default"] for row in rows)
+
+
+@pytest.mark.parametrize("table", ["", "1", "s", "1x", "-1s", "1s 2", "one", "1s,5s"])
+def test_settings_of_delays_are_what_rocketmq_takes(table: str) -> None:
+    """A table of levels that cannot be read, a precision that RocketMQ would round."""
+    with pytest.raises(SettingIllegal, match="message_delay_level"):
+        config.load(given={"message_delay_level": table}, environment={})
+    for precision in (0, 1, 99, 150, 1001):
+        with pytest.raises(SettingIllegal, match="timer_precision_ms"):
+            config.load(given={"timer_precision_ms": precision}, environment={})
+    for precision in (100, 200, 500, 1000):
+        settings = config.load(given={"timer_precision_ms": precision}, environment={}).settings
+        assert settings.timer_precision_ms == precision

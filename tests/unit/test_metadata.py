@@ -15,6 +15,7 @@ from shm.clock import SystemClock
 from shm.codes import Level
 from shm.configfile import parse_config
 from shm.errors import GantryError, MessageIllegal, NotPermitted, Rejected, TopicNotFound
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.storage import PosixStorage
 
 
@@ -167,6 +168,29 @@ def test_clients_may_not_send_to_some_system_topics() -> None:
     assert topics.refuses_sends("rmq_sys_wheel_timer")
     assert not topics.refuses_sends("rmq_sys_REVIVE_LOG_c")
     assert not topics.refuses_sends("TBW102")
+
+
+@pytest.mark.parametrize("levels", [1, 18, 30])
+def test_topics_to_wait_in_are_there_from_the_start(store_dir: Path, levels: int) -> None:
+    """As RocketMQ has them; more levels than it has queues for get theirs."""
+    for start in range(2):
+        settings = config.load(None, {"message_delay_level": "1s " * levels}, {}).settings
+        metadata = Metadata(PosixStorage(str(store_dir)), settings, SystemClock())
+        metadata.load()
+        metadata.add_parking_topics()
+        board = make_board()
+        metadata.publish(board, Found())
+        shown = {topic.name: topic for topic in board.topics()}
+        assert shown.keys() == {SCHEDULE_TOPIC, TIMER_TOPIC}
+        assert all(topic.system and topic.perm == 6 for topic in shown.values())
+        assert shown[SCHEDULE_TOPIC].queue_count == max(18, levels)
+        assert shown[TIMER_TOPIC].queue_count == 1
+        written = parse_config((store_dir / "config/topics.json").read_text())
+        assert written["dataVersion"]["counter"] == 1, f"written once, start {start}"
+        entry = written["topicConfigTable"][SCHEDULE_TOPIC]
+        assert (entry["readQueueNums"], entry["writeQueueNums"]) == (max(18, levels),) * 2
+        with pytest.raises(Rejected):
+            metadata.delete(TIMER_TOPIC)
 
 
 def test_an_unknown_topic_is_not_made_unasked(store_dir: Path) -> None:

@@ -1,0 +1,82 @@
+"""Parked records hold their segments: what waits for its time is not removed before (LW-73)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from brokerd.holders import Held, Loss
+from brokerd.queuefiles import QueueKey, unit_of
+from shm import layout
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.storage import read_file
+from workers.schedulenote import Note, read_note
+from workers.timerbuckets import DIRECTORY
+from workers.timerpool import ENTRY
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+
+WHO = "the scheduler"
+
+
+class ParkedHolder:
+    """What the scheduler's note and its buckets say is pending: never less than what is."""
+
+    def __init__(self, storage: Storage, board: Board) -> None:
+        self._storage = storage
+        self._board = board
+
+    def lowest_position(self, used: int) -> Held | None:
+        """The lowest record that may have to be delivered yet. Raises OSError."""
+        del used  # the disk rule is asked for by retention
+        note = read_note(self._storage) or Note()
+        places = [position for position, _size in note.absent]
+        for key, offset in self._unread(note):
+            row = unit_of(self._storage, self._board.cq_bytes, key, offset)
+            places.append(row["physical_offset"] if row else 0)
+        waiting = self._waiting(note)
+        if len(waiting):
+            places.append(int(waiting.min()))
+        return Held(min(places), WHO) if places else None
+
+    def losses(self, low: int, firsts: Mapping[QueueKey, int]) -> Iterator[Loss]:
+        """How many parked messages are lost, at most."""
+        note = read_note(self._storage) or Note()
+        lost = {TIMER_TOPIC: int((self._waiting(note) < low).sum())}
+        for key, offset in self._unread(note):
+            lost[key[0]] = lost.get(key[0], 0) + max(0, firsts.get(key, 0) - offset)
+        for topic, count in lost.items():
+            if count:
+                yield Loss(WHO, f"messages of {topic}", count)
+
+    def _unread(self, note: Note) -> Iterator[tuple[QueueKey, int]]:
+        """Parked queues with units that the note does not count, and the first of them."""
+        for topic in self._board.topics():
+            if topic.name not in (SCHEDULE_TOPIC, TIMER_TOPIC):
+                continue
+            for queue_id in range(topic.queue_count):
+                at = self._board.queue_at(topic.queue_base + queue_id)
+                low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
+                is_timer = topic.name == TIMER_TOPIC
+                known = note.timers_next if is_timer else note.levels.get(queue_id + 1, 0)
+                offset = max(known, low)
+                if offset < self._board.word(at + layout.QUEUE_WRITTEN):
+                    yield (topic.name, queue_id), offset
+
+    def _waiting(self, note: Note) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Positions in bucket files, of what the note does not count."""
+        found = [np.zeros(0, np.int64)]
+        for name in self._storage.list(DIRECTORY):
+            if not name[0].isdigit():
+                continue
+            try:
+                data = read_file(self._storage, f"{DIRECTORY}/{name}")
+            except FileNotFoundError:
+                continue  # all of it was delivered meanwhile
+            entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
+            found.append(entries["position"][entries["ms"] > note.timers_ms].astype(np.int64))
+        return np.concatenate(found)

@@ -1,0 +1,124 @@
+"""Cancelling delayed messages: a session of its own with the scheduler, opened when first needed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from clients.session import Session
+from shm import schedulerwire
+from shm.codes import ClientState
+from shm.controllane import ControlLane, End
+from shm.errors import Incompatible, MessageIllegal, StoreFailed, Timeout, Unavailable
+from shm.schedulerwire import Recall, Recalled
+
+if TYPE_CHECKING:
+    import os
+
+#: A scheduler that was replaced has forgotten what it was asked.
+_REPEAT_NS: Final = 500_000_000
+
+
+class RecallOutcome(StrEnum):
+    """What became of a message that was to be cancelled."""
+
+    CANCELLED = schedulerwire.CANCELLED  # it will never be delivered
+    ALREADY_DELIVERED = schedulerwire.ALREADY_DELIVERED  # its time has come before
+    UNKNOWN_HANDLE = schedulerwire.UNKNOWN_HANDLE  # nothing that waits has this handle
+
+
+class Recaller:
+    """The way to the scheduler; safe for threads."""
+
+    def __init__(self, home: str | os.PathLike[str] | None) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._lane: ControlLane | None = None
+        self._serial = 0
+
+    def recall(self, topic: str, handle: str, timeout: float) -> RecallOutcome:
+        """Cancel a message. Raises MessageIllegal, Timeout, or what a session raises."""
+        _require_handle(topic, handle)
+        deadline_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(timeout * 1e9)
+        with self._lock:
+            known = self._session is not None
+            try:
+                return self._ask(topic, handle, deadline_ns)
+            except Timeout:
+                raise
+            except Unavailable:
+                self.close()
+                if not known:
+                    raise
+            # The broker was started again since: to ask twice does no harm.
+            return self._ask(topic, handle, deadline_ns)
+
+    def _ask(self, topic: str, handle: str, deadline_ns: int) -> RecallOutcome:
+        if self._session is None:
+            self._session = Session(self._home, scheduler=True)
+            self._lane = ControlLane(
+                self._session.arena, self._session.plan.scheduler, End.CLIENT
+            )
+        session, lane = self._session, self._lane
+        assert lane is not None, "opened together"
+        self._serial += 1
+        request = schedulerwire.encode(Recall(self._serial, topic, handle))
+        answers: list[Recalled] = []
+
+        def is_answered() -> bool:
+            answers.extend(self._take(lane))
+            if answers:
+                return True
+            lane.arm(ClientState.ARMED)
+            answers.extend(self._take(lane))
+            return bool(answers)
+
+        while not answers:
+            if lane.put(request) and lane.wants_bell:
+                session.scheduler_bell.ring()
+            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            if now_ns >= deadline_ns:
+                raise Timeout("the scheduler did not answer: the message may be cancelled or not")
+            session.wait(min(deadline_ns, now_ns + _REPEAT_NS), is_answered)
+        return _outcome(answers[-1])
+
+    def _take(self, lane: ControlLane) -> list[Recalled]:
+        found = []
+        while (body := lane.take()) is not None:
+            try:
+                notice = schedulerwire.decode_notice(body)
+            except msgspec.DecodeError as error:
+                raise Incompatible(f"the scheduler says what is not understood: {error}") from error
+            if notice.serial == self._serial:
+                found.append(notice)
+        return found
+
+    def close(self) -> None:
+        """End the session. Safe to call twice."""
+        session, self._session, self._lane = self._session, None, None
+        if session is not None:
+            session.close()
+
+
+def _require_handle(topic: str, handle: str) -> None:
+    try:
+        parts = schedulerwire.parse_handle(handle)
+    except (ValueError, AttributeError) as error:
+        raise MessageIllegal(
+            f"{handle!r} is no recall handle: give the `recall_handle` of a receipt"
+        ) from error
+    if parts.topic != topic:
+        raise MessageIllegal(
+            f"the handle is of a message to topic {parts.topic}, not {topic}", topic=topic
+        )
+
+
+def _outcome(answer: Recalled) -> RecallOutcome:
+    if answer.refusal:
+        raise StoreFailed(f"the recall could not be stored: {answer.refusal}")
+    return RecallOutcome(answer.outcome)

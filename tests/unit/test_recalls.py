@@ -1,0 +1,136 @@
+"""Cancelling: it wins or loses, and says which; nothing cancelled is ever delivered."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shm import schedulerwire
+from shm.arena import plan_arena
+from shm.codes import Role
+from shm.controllane import ControlLane, End
+from tests.support.memory_sessions import memory_session
+from tests.support.parking import Life, Parked, at_message, origins
+from tests.support.simclock import SimClock
+
+KEY = "0123456789ABCDEF0123456789ABCDEF"
+
+
+class Asker:
+    """A session with the scheduler."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        session = memory_session(7, plan_arena(4096, 4096, 4096, 4096))
+        self.session = replace(session, groups=False, scheduler=True)
+        life.clients.append(self.session)
+        life.tables[Role.SCHEDULER].attach(self.session)
+        self.lane = ControlLane(self.session.arena, self.session.plan.scheduler, End.CLIENT)
+        self.serial = 0
+
+    def ask(self, handle: str, topic: str = "later") -> None:
+        """Put a request."""
+        self.serial += 1
+        assert self.lane.put(
+            schedulerwire.encode(schedulerwire.Recall(self.serial, topic, handle))
+        )
+
+    def answer(self) -> str:
+        """The outcome of what was asked last; time goes on until it is there."""
+        for _ in range(2000):
+            self.life.turn()
+            if (body := self.lane.take()) is not None:
+                notice = schedulerwire.decode_notice(body)
+                assert notice.serial == self.serial
+                return notice.outcome
+            self.life.clock.advance(1_000_000)
+        raise AssertionError("no answer")
+
+    def answer_last(self) -> str:
+        """Likewise, where earlier requests may have an answer, or none."""
+        for _ in range(2000):
+            self.life.turn()
+            while (body := self.lane.take()) is not None:
+                notice = schedulerwire.decode_notice(body)
+                if notice.serial == self.serial:
+                    return notice.outcome
+            self.life.clock.advance(100_000)
+        raise AssertionError("no answer")
+
+    def recall(self, handle: str, topic: str = "later") -> str:
+        """Ask and wait."""
+        self.ask(handle, topic)
+        return self.answer()
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    """A broker that has just begun."""
+    return Life(tmp_path, SimClock())
+
+
+def handle_of(message: Parked, topic: str = "later") -> str:
+    """DT-70."""
+    out_ms = int(message.properties["TIMER_OUT_MS"])
+    key = message.properties["UNIQ_KEY"]
+    return urlsafe_b64encode(f"v1 {topic} broker {out_ms + 1} {key}".encode()).decode()
+
+
+@pytest.mark.parametrize("wait_ms", [1_000, 59_000, 400_000])
+def test_a_recalled_message_never_comes(life: Life, wait_ms: int) -> None:
+    """DT-72: the log tells it to a RocketMQ, too; to ask again says the same."""
+    other = at_message(life.clock.wall_ms() + wait_ms)
+    message = at_message(life.clock.wall_ms() + wait_ms)
+    positions = life.park(message, other)
+    asker = Asker(life)
+    assert asker.recall(handle_of(message)) == schedulerwire.CANCELLED
+    assert asker.recall(handle_of(message)) == schedulerwire.CANCELLED
+    [record] = [r for r in life.records() if "TIMER_DEL_UNIQKEY" in r.property_map()]
+    assert origins([record]) == [positions[0]]
+    assert record.property_map()["TAGS"] == "_RECALL_TAG_"
+    life.kill(Role.SCHEDULER)
+    life.run_for(wait_ms + 100)
+    assert origins(life.delivered()) == positions[1:]
+    assert asker.recall(handle_of(other)) == schedulerwire.ALREADY_DELIVERED
+    life.stop()
+
+
+def test_unknown_handles_are_told_apart(life: Life) -> None:
+    """Another topic, another key, another time, no handle at all."""
+    message = at_message(life.clock.wall_ms() + 30_000, key=KEY)
+    [position] = life.park(message)
+    asker = Asker(life)
+    later = at_message(life.clock.wall_ms() + 31_000, key=KEY)
+    for handle in (handle_of(later), handle_of(at_message(life.clock.wall_ms() + 30_000)), "x"):
+        assert asker.recall(handle) == schedulerwire.UNKNOWN_HANDLE
+    assert asker.recall(handle_of(message, "other"), "other") == schedulerwire.UNKNOWN_HANDLE
+    life.run_for(31_000)
+    assert origins(life.delivered()) == [position]
+    life.stop()
+
+
+@pytest.mark.parametrize("victim", [Role.SCHEDULER, Role.WRITER])
+def test_a_race_with_the_time_has_one_winner(life: Life, victim: Role) -> None:
+    """Asked around its millisecond, with deaths: cancelled and delivered exclude each other."""
+    outcomes = []
+    asker = Asker(life)
+    for turn in range(25):
+        message = at_message(life.clock.wall_ms() + 20)
+        [position] = life.park(message)
+        life.run_for(10 + turn % 12)
+        asker.ask(handle_of(message))
+        for _ in range(turn % 4):
+            life.agents[Role.SCHEDULER].do_work(life.clock.monotonic_ns())
+        if turn % 3 == 0:
+            life.kill(victim)
+            asker.ask(handle_of(message))
+        outcome = asker.answer_last()
+        life.run_for(50)
+        is_there = position in origins(life.delivered())
+        assert is_there == (outcome != schedulerwire.CANCELLED)
+        outcomes.append(outcome)
+    assert {schedulerwire.CANCELLED, schedulerwire.ALREADY_DELIVERED} == set(outcomes)
+    life.stop()

@@ -1,0 +1,151 @@
+"""Timers: delivered once, on their millisecond, whatever happens in between (DT-30 to DT-59)."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from shm.codes import Role
+from shm.record import Record
+from tests.support.parking import Life, at_message, after_message, origins
+from tests.support.simclock import SimClock
+from workers import timerbuckets, timers
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    """A broker that has just begun."""
+    return Life(tmp_path, SimClock())
+
+
+def lateness(copies: list[Record]) -> list[int]:
+    """Milliseconds from each one's time to its storing."""
+    return [copy.store_timestamp - int(copy.property_map()["due"]) for copy in copies]
+
+
+def test_a_point_in_time_is_met(life: Life) -> None:
+    """DT-35, DT-54, DT-58: exactly, though RocketMQ's slot is earlier."""
+    now = life.clock.wall_ms()
+    times = [now + wait for wait in (1, 2, 999, 1000, 1001, 61_003, 61_003, 3_600_001)]
+    positions = life.park(*(at_message(ms) for ms in times))
+    life.run_for(62_000)
+    copies = life.delivered()
+    assert origins(copies) == positions[:-1]
+    assert set(lateness(copies)) <= {0, 1}
+    life.run_for(3_600_000)
+    assert origins(life.delivered()) == positions
+    life.stop()
+
+
+def test_a_delay_waits_by_the_clock_that_nobody_sets(life: Life) -> None:
+    """A wall clock set forward or back moves points in time, not delays."""
+    now = life.clock.wall_ms()
+    [point] = life.park(at_message(now + 10_000))
+    [delay] = life.park(after_message(life, 5_000))
+    life.run_for(1_000)
+    life.clock.step_wall(20_000)
+    life.run_for(100)
+    assert origins(life.delivered()) == [point]
+    life.run_for(3_850)
+    assert origins(life.delivered()) == [point]
+    life.run_for(100)
+    assert origins(life.delivered()) == [point, delay]
+    life.clock.step_wall(-3_600_000)
+    [late] = life.park(after_message(life, 2_000))
+    life.run_for(1_990)
+    assert late not in origins(life.delivered())
+    life.run_for(20)
+    assert origins(life.delivered()) == [point, delay, late]
+    life.stop()
+
+
+@pytest.mark.parametrize("lost", ["nothing", "note", "buckets", "both"])
+def test_a_restart_goes_on(tmp_path: Path, lost: str) -> None:
+    """What is derived may be lost; after a stop all that is overdue comes in order of time."""
+    clock, dice = SimClock(), random.Random(5)
+    life = Life(tmp_path, clock)
+    now = clock.wall_ms()
+    positions = []
+    for _ in range(40):
+        times = [now + dice.randrange(1, 200_000) for _ in range(25)]
+        positions += life.park(*(at_message(ms) for ms in times))
+        life.run_for(500)
+    life.stop()
+    if lost in ("note", "both"):
+        (tmp_path / "gantry" / "schedule.json").unlink()
+    if lost in ("buckets", "both"):
+        shutil.rmtree(tmp_path / "gantry" / "timers")
+    before = len(life.delivered())
+    assert 0 < before < len(positions)
+    clock.advance(100_000_000_000)
+    life = Life(tmp_path, clock)
+    life.run_for(20_000)
+    overdue = [int(c.property_map()["due"]) for c in life.delivered()[before:]]
+    assert overdue == sorted(overdue)
+    life.run_for(100_000)
+    assert sorted(origins(life.delivered())) == sorted(positions)
+    life.stop()
+
+
+@pytest.mark.parametrize("victim", [Role.SCHEDULER, Role.WRITER, Role.READER])
+def test_deaths_at_any_time(tmp_path: Path, victim: Role) -> None:
+    """P5, P8: one copy each, none early."""
+    clock, dice = SimClock(), random.Random(victim)
+    life = Life(tmp_path, clock)
+    positions = []
+    for _ in range(60):
+        now = clock.wall_ms()
+        for _ in range(dice.randrange(12)):
+            wait = dice.choice((1, 5, 300, 12_000, 70_000))
+            make = dice.choice((at_message(now + wait), after_message(life, wait)))
+            positions += life.park(make)
+        for _ in range(dice.randrange(4)):
+            life.agents[Role.SCHEDULER].do_work(clock.monotonic_ns())
+        life.kill(victim)
+        life.run_for(dice.randrange(600))
+    life.run_for(75_000)
+    copies = life.delivered()
+    assert sorted(origins(copies)) == positions
+    assert min(lateness(copies)) >= 0
+    life.stop()
+
+
+def test_a_crowded_minute_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds of a minute are opened one by one, before and after it has begun."""
+    monkeypatch.setattr(timerbuckets, "SPLIT_ENTRIES", 50)
+    monkeypatch.setattr(timers, "POOL_MAX", 80)
+    clock, dice = SimClock(), random.Random(9)
+    life = Life(tmp_path, clock)
+    positions = []
+    for turn in range(30):
+        now = clock.wall_ms()
+        times = [now + dice.randrange(1, 90_000) for _ in range(20)]
+        positions += life.park(*(at_message(ms) for ms in times))
+        life.run_for(700)
+        if turn % 7 == 6:
+            life.kill(Role.SCHEDULER)
+    assert any("." in path.name for path in (tmp_path / "gantry" / "timers").iterdir())
+    life.run_for(100_000)
+    copies = life.delivered()
+    assert sorted(origins(copies)) == sorted(positions)
+    assert set(lateness(copies)) <= {0, 1}
+    life.stop()
+
+
+def test_foreign_recalls_are_honoured(life: Life) -> None:
+    """DT-73, DT-76: both forms, in the same slot only."""
+    now = life.clock.wall_ms() // 1000 * 1000 + 30_000
+    keys = [f"{number:032X}" for number in range(4)]
+    targets = life.park(*(at_message(now + 500, key=key) for key in keys))
+    life.park(
+        at_message(now + 1, key=keys[0], TIMER_DEL_UNIQKEY=f"later+{keys[0]}"),
+        at_message(now + 1, key=keys[1], TIMER_DEL_UNIQKEY=keys[1]),
+        at_message(now + 1, key=keys[2], TIMER_DEL_UNIQKEY=f"other+{keys[2]}"),
+        at_message(now + 1001, key=keys[3], TIMER_DEL_UNIQKEY=keys[3]),
+    )
+    life.run_for(40_000)
+    assert origins(life.delivered()) == targets[2:]
+    life.stop()

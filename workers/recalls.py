@@ -1,0 +1,254 @@
+"""Recalls: who asks, what is held for them, and what they are told.
+
+The scheduler alone decides: a target that it still has is held, the recall record is appended with
+the target as its origin, and the answer goes out when that is in the log. What has gone up already
+is delivered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from shm import layout, schedulerwire
+from shm.codes import AgentState, Level, Status
+from shm.controllane import BrokenLane, ControlLane, End
+from shm.properties import encode_properties, java_hash
+from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE, Recall, Recalled
+from workers.outlet import Copy
+from workers.strikes import properties_at
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from workers.logviews import LogViews
+    from workers.outlet import Outcome, Outlet
+    from workers.session import Session, SessionTable
+    from workers.timers import Timers
+
+RECALL_TAG: Final = "_RECALL_TAG_"
+REQUESTS_MAX: Final = 64
+_HOST: Final = bytes([127, 0, 0, 1]) + bytes(4)
+
+
+@dataclass(slots=True)
+class _Peer:
+    session: Session
+    lane: ControlLane
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request that is being worked on."""
+
+    session: int
+    request: Recall
+    handle: schedulerwire.Handle
+    until: int  # units of the queue that have to be read before it is unknown
+    target: int = -1
+    end: int = -1  # of the recall record, once it is in the log
+
+
+class RecallDesk:
+    """Sessions with a lane to the scheduler, and their requests."""
+
+    def __init__(
+        self, board: Board, sessions: SessionTable, views: LogViews, outlet: Outlet, timers: Timers
+    ) -> None:
+        self._board = board
+        self._table = sessions
+        self._views = views
+        self._outlet = outlet
+        self._timers = timers
+        self._peers: dict[int, _Peer] = {}
+        self._asked: list[_Asked] = []
+        self._flying: dict[int, _Asked] = {}  # by target
+        self._appended = -1  # where the log ended before the first recall without an answer
+        self._told: list[tuple[int, Recalled]] = []
+
+    # ----------------------------------------------------------------------------------- sessions
+
+    def attach(self, session: Session) -> None:
+        """Serve a session from now on."""
+        lane = ControlLane(session.arena, session.plan.scheduler, End.AGENT)
+        self._peers[session.session] = _Peer(session, lane)
+
+    def detach(self, session: int) -> None:
+        """It has ended; what it has asked for is done all the same."""
+        self._peers.pop(session, None)
+
+    def serve(self, now_ms: int) -> int:
+        """Take requests, work on them, answer; how much was done."""
+        done = sum(self._take(peer) for peer in list(self._peers.values()))
+        for asked in list(self._asked):
+            done += self._work(asked, now_ms)
+        return done + self._tell()
+
+    def _take(self, peer: _Peer) -> int:
+        count = 0
+        try:
+            while count < REQUESTS_MAX and (body := peer.lane.take()) is not None:
+                if peer.lane.wants_bell:
+                    peer.session.bell.ring()
+                self._hear(peer, schedulerwire.decode_request(body))
+                count += 1
+        except (BrokenLane, msgspec.DecodeError) as error:
+            self._cut_off(peer, error)
+        return count
+
+    def _cut_off(self, peer: _Peer, error: Exception) -> None:
+        self._table.cut_off(peer.session.session, f"scheduler lane: {error}")
+        self._peers.pop(peer.session.session, None)
+
+    def _hear(self, peer: _Peer, request: Recall) -> None:
+        session = peer.session.session
+        try:
+            handle = schedulerwire.parse_handle(request.handle)
+        except ValueError:
+            self._told.append((session, Recalled(request.serial, UNKNOWN_HANDLE)))
+            return
+        if handle.topic != request.topic:
+            self._told.append((session, Recalled(request.serial, UNKNOWN_HANDLE)))
+            return
+        self._asked.append(_Asked(session, request, handle, self._timers.written()))
+
+    # ----------------------------------------------------------------------------------- deciding
+
+    def _work(self, asked: _Asked, now_ms: int) -> int:
+        if asked.end >= 0:
+            return self._answer_when_sure(asked)
+        if asked.target >= 0:
+            return 0  # on its way
+        handle = asked.handle
+        found = self._timers.find(handle.due_ms, java_hash(handle.unique) & 0xFFFFFFFF)
+        for position, is_recall in found:
+            if position in self._flying:
+                return 0  # somebody else has asked: wait for what becomes of it
+            if self._is_meant(handle, position, is_recall=is_recall):
+                if is_recall:
+                    return self._close(asked, CANCELLED)
+                return self._recall(asked, position)
+        if not self._timers.has_read(asked.until):
+            return 0
+        late = handle.due_ms <= now_ms
+        return self._close(asked, ALREADY_DELIVERED if late else UNKNOWN_HANDLE)
+
+    def _is_meant(self, handle: schedulerwire.Handle, position: int, *, is_recall: bool) -> bool:
+        named = properties_at(self._views, position)
+        if named.get("TIMER_OUT_MS") != str(handle.due_ms - 1):
+            return False
+        if is_recall:
+            key = named.get("TIMER_DEL_UNIQKEY")
+            return key in (handle.unique, f"{handle.topic}+{handle.unique}")
+        return (named.get("UNIQ_KEY"), named.get("REAL_TOPIC")) == (handle.unique, handle.topic)
+
+    def _recall(self, asked: _Asked, position: int) -> int:
+        """DT-72, as it comes to stand in the log of a RocketMQ."""
+        handle = asked.handle
+        properties = encode_properties(
+            {
+                "UNIQ_KEY": handle.unique,
+                "TAGS": RECALL_TAG,
+                "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique}",
+                "TIMER_DELIVER_MS": str(handle.due_ms),
+                "TIMER_OUT_MS": str(handle.due_ms - 1),
+                "REAL_TOPIC": handle.topic,
+                "REAL_QID": "0",
+            }
+        )
+        slot = self._board.half(
+            self._board.queue_at(self._timers.queue) + layout.QUEUE_TOPIC
+        )
+        born = max(0, self._board.word(layout.BOARD_STORE_MS))
+        copy = Copy(slot, 0, b"0", properties, position, 0, 0, born, _HOST, _HOST, 0)
+        appended = self._board.word(layout.BOARD_APPENDED)
+        if not self._outlet.put(copy, asked):
+            return 0
+        if not self._flying:
+            self._appended = appended
+        asked.target = position
+        self._flying[position] = asked
+        self._timers.hold(position)
+        return 1
+
+    def _close(self, asked: _Asked, outcome: str, refusal: str = "") -> int:
+        self._asked.remove(asked)
+        self._told.append((asked.session, Recalled(asked.request.serial, outcome, refusal)))
+        return 1
+
+    def _answer_when_sure(self, asked: _Asked) -> int:
+        topics = {topic.name: topic.level for topic in self._board.topics()}
+        durable = topics.get(asked.handle.topic) == Level.DURABLE
+        if durable and self._board.word(layout.BOARD_DURABLE) < asked.end:
+            return 0
+        return self._close(asked, CANCELLED)
+
+    # ------------------------------------------------------------------------------------ outcomes
+
+    @property
+    def unsure_from(self) -> int:
+        """Log position from which on recalls without an answer may be; -1 if there are none."""
+        return self._appended if self._flying else -1
+
+    @property
+    def flying(self) -> int:
+        """Recalls without an answer of the writer."""
+        return len(self._flying)
+
+    def answered(self, outcome: Outcome) -> None:
+        """A recall record is in the log, or was refused."""
+        asked = outcome.tag
+        assert isinstance(asked, _Asked), "nothing else goes up by this way"
+        self._flying.pop(asked.target, None)
+        if outcome.status <= Status.DUPLICATE:
+            asked.end = outcome.end
+            self._timers.give_up(asked.target)
+            return
+        self._timers.let_go(asked.target)
+        self._close(asked, "", Status(outcome.status).name)
+
+    def lost(self, found: set[int]) -> None:
+        """The writer was replaced: targets in `found` have their recall in the log."""
+        flying, self._flying = self._flying, {}
+        for target, asked in flying.items():
+            if target in found:
+                asked.end = self._board.word(layout.BOARD_APPENDED)
+                self._timers.give_up(target)
+            else:
+                self._timers.let_go(target)
+                asked.target = -1
+
+    def _tell(self) -> int:
+        told, kept = 0, []
+        for session, notice in self._told:
+            peer = self._peers.get(session)
+            if peer is None:
+                continue
+            try:
+                if not peer.lane.put(schedulerwire.encode(notice)):
+                    kept.append((session, notice))
+                    continue
+                told += 1
+                if peer.lane.wants_bell:
+                    peer.session.bell.ring()
+            except BrokenLane as error:
+                self._cut_off(peer, error)
+        self._told = kept
+        return told
+
+    # ------------------------------------------------------------------------------------ sleeping
+
+    def arm(self) -> bool:
+        """Go to sleep unless a session has asked something since."""
+        return all([peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()])
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request waits for what rings no bell."""
+        return bool(self._asked or self._told)
+
+    def disarm(self) -> None:
+        """Awake."""
+        for peer in self._peers.values():
+            peer.lane.disarm()
