@@ -37,6 +37,7 @@ _ONE_REVIVER: Final = ("-D", "reviveQueueNum=1")
 _OF_ROCKSDB: Final = "rocksdbstore/"
 PATIENCE_S: Final = 120.0
 _STOP_S: Final = 240.0
+_NOT_ARRIVED: Final = "a message just sent did not arrive"
 _UP: Final = "name server"  # what `serve --keep` prints when everything is done
 
 
@@ -75,8 +76,9 @@ class Checker:
     ) -> None:  # fmt: skip
         """Serve a store and send `sends` (how many, topic) to it, stop or be killed.
 
-        It stays up for some seconds more. What it leaves replaces the store's files. Raises
-        Refused.
+        With `stay` it is up for some seconds more, to deliver what waits; that may be taken for the
+        sends that have to arrive, so they are the caller's to look for. What it leaves replaces the
+        store's files. Raises Refused.
         """
         work = log.with_suffix(".work")
         command = ["serve", store, *_ONE_REVIVER, *options, "--work", work]
@@ -84,7 +86,8 @@ class Checker:
         if killed:
             self._serve_and_kill([*command, "--keep", "600"], log, stay)
         else:
-            self._finish([*command, *(("--keep", str(int(stay))) if stay else ())], log)
+            keep = ("--keep", str(int(stay))) if stay else ()
+            self._finish([*command, *keep], log, but_for=_NOT_ARRIVED if stay else "")
         (copy,) = work.glob("rmq*/store")
         for old in store.iterdir():
             shutil.rmtree(old) if old.is_dir() else old.unlink()
@@ -123,13 +126,16 @@ class Checker:
         if _UP not in said or "FAIL" in said:
             raise Refused(_complaint(said))
 
-    def _finish(self, words: Sequence[object], log: Path) -> str:
+    def _finish(self, words: Sequence[object], log: Path, but_for: str = "") -> str:
         with log.open("w", encoding="utf-8") as out:
             done = subprocess.run(
                 self._command(words), stdout=out, stderr=subprocess.STDOUT, check=False,
                 env=self._environment(), timeout=_STOP_S,
             )  # fmt: skip
         said = log.read_text(encoding="utf-8", errors="replace")
+        failures = [line for line in said.splitlines() if line.startswith("FAIL")]
+        if but_for and failures and all(but_for in line for line in failures):
+            return but_for
         if done.returncode or "FAIL" in said:
             raise Refused(_complaint(said))
         return said.splitlines()[-1] if said else ""

@@ -156,7 +156,7 @@ def _hand_over(broker: Broker) -> None:
 def _judge(store: Path, sent: Sent) -> str:
     """What came of each body, by the log. Raises Refused."""
     delivered: Counter[bytes] = Counter()
-    early = 0
+    early = served = 0
     parked: dict[bytes, int] = {}
     for line in dump_objects(store):
         if line["kind"] != "record" or "bodyHex" not in line:
@@ -167,6 +167,10 @@ def _judge(store: Path, sent: Sent) -> str:
             early += line["storeTimestamp"] < max(sent.due.get(body, 0), parked.get(body, 0))
         elif line["topic"] == "SCHEDULE_TOPIC_XXXX":
             parked[body] = line["storeTimestamp"] + _delay_ms(int(line["properties"]["DELAY"]))
+        elif body.startswith(b"sent by serve"):
+            served += 1
+    if not served:
+        raise Refused("what was sent to the RocketMQ is not in its log")
     missing = sent.due.keys() - delivered.keys()
     doubled = [body for body, count in delivered.items() if count > 1]
     strange = delivered.keys() & sent.never

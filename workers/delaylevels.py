@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from shm.board import Board
     from workers.logviews import LogViews
+    from workers.othersettled import OtherSettled
     from workers.timeline import Timeline
 
 #: Units of a level that are looked at together.
@@ -55,7 +56,6 @@ class Level:
         """Whether a unit at hand is still to be handed in."""
         return self.at < len(self.offsets)
 
-
     @property
     def has_room(self) -> bool:
         """Whether more units may be taken to hand: early, for the clock may be set meanwhile."""
@@ -84,10 +84,19 @@ class DelayLevels:
         self._base = -1
         self._known: Mapping[int, int] = {}
         self._done: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._others: OtherSettled | None = None
 
-    def begin(self, known: Mapping[int, int], done: NDArray[np.int64]) -> None:
-        """Go on from these offsets; `done` are positions (sorted) that have their copies."""
-        self._known, self._done = known, done
+    def begin(
+        self,
+        known: Mapping[int, int],
+        done: NDArray[np.int64],
+        others: OtherSettled | None = None,
+    ) -> None:
+        """Go on from these offsets; `done` are positions (sorted) that have their copies.
+
+        `others`: what another broker has delivered.
+        """
+        self._known, self._done, self._others = known, done, others
 
     @property
     def offsets(self) -> dict[int, int]:
@@ -155,6 +164,9 @@ class DelayLevels:
         positions, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
         # SF-65: some units have no record; others have their copies.
         need = (sizes != layout.CQ_FILLER_SIZE) & ~np.isin(positions, self._done)
+        if self._others is not None:
+            settled = self._others.among(SCHEDULE_TOPIC, level.number - 1, first, len(units))
+            need &= ~settled
         stored = units["code"].astype(np.int64)[need] - level.delay_ms
         level.add(
             first + len(units), first + np.flatnonzero(need), positions[need], sizes[need],

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from shm import layout
 from shm.marks import mark
+from shm.properties import SCHEDULE_TOPIC
+from workers.othersettled import OtherSettled
 from workers.schedulenote import (
     Note,
     read_level_offsets,
@@ -21,6 +23,7 @@ from workers.schedulenote import (
 if TYPE_CHECKING:
     from shm.board import Board
     from shm.clock import Clock
+    from shm.imported import Imported
     from shm.storage import Storage
     from workers.delaylevels import DelayLevels
     from workers.delivery import Delivery
@@ -30,6 +33,25 @@ if TYPE_CHECKING:
 #: How often, from one second after the start on (DT-17); simulated machines do it more often.
 interval_ns = 10_000_000_000
 FIRST_NS: Final = 1_000_000_000
+
+
+def _after_another_broker(note: Note, imported: Imported) -> Note:
+    """Where to go on: the clock of the note, what waits by what that broker has settled.
+
+    Its buckets hold what the other has delivered: they are made anew.
+    """
+    levels = {
+        queue_id + 1: imported.first(topic, queue_id)
+        for topic, queue_id in imported.queues
+        if topic == SCHEDULE_TOPIC
+    }
+    return Note(
+        scanned=imported.end,
+        levels=levels,
+        boot_id=note.boot_id,
+        base_ns=note.base_ns,
+        wall_ms=note.wall_ms,
+    )
 
 
 class ProgressNote:
@@ -43,6 +65,9 @@ class ProgressNote:
         low = board.word(layout.BOARD_LOW)
         #: What the agent before has left.
         self.found = read_note(storage) or Note(scanned=low)
+        self.others = OtherSettled(storage)
+        if self.others.imported.end > self.found.scanned:
+            self.found = _after_another_broker(self.found, self.others.imported)
         self._written = self.found
         self._exported = read_level_offsets(storage)
         # With it: the number that must be answered, and how often copies were put again.
@@ -61,8 +86,13 @@ class ProgressNote:
         return (self.found.base_ns if same else None), self.found.wall_ms
 
     def level_offsets(self) -> dict[int, int]:
-        """Where levels go on: another broker may have been further since."""
+        """Where levels go on: another broker may have been further since.
+
+        Unless the log has told what that one has settled.
+        """
         offsets = dict(self.found.levels)
+        if self.others.imported.end:
+            return offsets
         for level, offset in read_level_offsets(self._storage).items():
             offsets[level] = max(offset, offsets.get(level, 0))
         return offsets

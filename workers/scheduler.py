@@ -209,9 +209,9 @@ class Scheduler:
             return
         self._begun = True
         found, done = self._note.found, scan.origins()
-        self._levels.begin(self._note.level_offsets(), done)
+        self._levels.begin(self._note.level_offsets(), done, self._note.others)
         left = np.array(found.absent, np.int64).reshape(-1, 2)
-        self._timers.begin(done)
+        self._timers.begin(done, self._note.others)
         self._delivery.begin(left[~np.isin(left[:, 0], done)])
 
     def _follow_topics(self, now_ns: int) -> int:

@@ -18,7 +18,6 @@ from shm.kernels import timer
 from shm.kernels.timer import TIMER_WORDS, read_timers
 from shm.properties import TIMER_TOPIC
 from workers.delivery import due_rows
-from workers.foreigntimers import read_foreign_timers
 from workers.strikes import struck
 from workers.timerbuckets import SECOND_MS, TimerBuckets
 from workers.timerpool import ENTRY, KIND_SHIFT, NEVER, SIZE_MASK, TimerPool
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from shm.storage import Storage
     from workers.delivery import Delivery
     from workers.logviews import LogViews
+    from workers.othersettled import OtherSettled
     from workers.schedulenote import Note
     from workers.timeline import Timeline
     from workers.timerpool import Entries
@@ -61,7 +61,6 @@ class Timers:
         self._views = views
         self._time = timeline
         self._buckets = TimerBuckets(storage)
-        self._foreign = read_foreign_timers(storage)
         self._form = np.zeros(timer.FORM_WORDS, np.int64)
         self._form[timer.PRECISION_MS] = precision_ms
         self._out = np.zeros(UNITS_MAX * TIMER_WORDS, np.int64)
@@ -69,6 +68,7 @@ class Timers:
         self._at = TimerPool()
         self._after = TimerPool()
         self._done: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._others: OtherSettled | None = None
         self.queue = -1
         self.next = 0  # queue offset of the first unit that was not read
         self._begun_ms = 0  # what the agent before had counted
@@ -87,9 +87,12 @@ class Timers:
         self._is_another_boot = found.boot_id != self._board.boot_id.hex()
         return True
 
-    def begin(self, done: NDArray[np.int64]) -> None:
-        """`done` are positions (sorted) that have a copy, as far as the note does not count it."""
-        self._done = done
+    def begin(self, done: NDArray[np.int64], others: OtherSettled | None = None) -> None:
+        """`done` are positions (sorted) that have a copy, as far as the note does not count it.
+
+        `others` is what another broker has settled.
+        """
+        self._done, self._others = done, others
 
     def find_queue(self) -> None:
         """Follow the board: the queue may be there by now."""
@@ -181,7 +184,9 @@ class Timers:
         self._parse(positions, sizes)
         rows = self._out[: len(units) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
         wanted = rows[:, timer.KIND] & timer.NOTHING == 0
-        wanted &= ~(self._are_done(positions) | self._foreign.has_done(rows, first))
+        wanted &= ~self._are_done(positions)
+        if self._others is not None:
+            wanted &= ~self._others.among(TIMER_TOPIC, 0, first, len(units))
         self._sort_out(self._entries(rows[wanted]))
         self.next = first + len(units)
         return len(units)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerd.checkpoint import read_checkpoint
 from brokerd.metadata import TOPICS_FILE
 from brokerd.subscriptions import GROUPS_FILE
 from brokerd.topics import RETRY_PREFIX
@@ -55,13 +56,23 @@ def read_group_offsets(storage: Storage, queues: Queues) -> Offsets:
 
 
 def write_group_offsets(storage: Storage, offsets: Offsets) -> None:
-    """`consumerOffset.json`, which the ledger knows as ours from then on. Raises OSError."""
+    """`consumerOffset.json`, and the same in the ledger, which ends as after a clean stop.
+
+    Raises OSError.
+    """
     checksum = checksum_of(offsets)
+    last = read_checkpoint(storage)
     ledger = Ledger(storage)
     ledger.load()
     try:
+        ledger.begin_epoch(last.epoch if last else 0)  # whoever held a queue is gone
+        import_offsets(ledger)
+        known = offsets_of(ledger.groups)
+        for (topic, group), queues in offsets.items():
+            for queue_id, offset in queues.items():
+                if known.get((topic, group), {}).get(queue_id) != offset:
+                    ledger.commit(group, (topic, queue_id), offset)
         if checksum not in ledger.exports or checksum != checksum_of(read_offsets(storage)):
-            import_offsets(ledger)
             ledger.exported(checksum)
             ledger.sync()
             write_offsets(storage, offsets)

@@ -38,6 +38,7 @@ _KNOWN_GANTRY: Final = frozenset(
     {
         *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
         *("deleted_topics.json", "ranges.json", "index.json", "imported.json"),
+        *("schedule.json", "timers"),
         *("first_units.json", "pins", "expired"),
     }
 )

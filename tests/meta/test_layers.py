@@ -40,6 +40,7 @@ def test_the_pure_part_of_shm_is_kept_from_its_whole_edge() -> None:
     assert importers - set(edge["protected_modules"]) == {
         "shm.controllane",
         "shm.configfile",
+        "shm.imported",
         "shm.ranges",
     }
 
