@@ -131,6 +131,7 @@ class ProgressNote:
             made=(self._timers.made or f"{board.epoch:x}") if self._timers.next else "",
             timers_ms=self._timers.done_ms(),
             timers_next=self._timers.next,
+            timers_position=self._timers.last_position,
         )
         self._picture = (note, delivery.put_seq, delivery.repeats)
 

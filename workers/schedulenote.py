@@ -42,6 +42,7 @@ class Note:
     made: str = ""  # which buckets hold the timers that wait
     timers_ms: int = 0  # all due up to here, of the units below `timers_next`, is done
     timers_next: int = 0
+    timers_position: int = -1  # of the last of these units' records
 
     def says_more_than(self, other: Note) -> bool:
         """Whether it is worth writing: progress, or much less to read at a start."""
@@ -75,6 +76,7 @@ def read_note(storage: Storage) -> Note | None:
             str(content["made"]),
             int(content["timers_ms"]),
             int(content["timers_next"]),
+            int(content["timers_position"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

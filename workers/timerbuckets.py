@@ -42,16 +42,24 @@ class TimerBuckets:
         self._known: set[str] = set()  # buckets not yet opened
         self._order: list[tuple[int, str]] = []  # the same, by their first ms
         self._split: set[int] = set()  # minutes whose entries go into files of seconds
+        self._old: dict[str, int] = {}  # sizes of files that were there at the start
+        self._last_position = -1
         self._passed: dict[str, int] = {}  # those that were opened: the last ms of each
 
-    def begin(self, made: str) -> bool:
-        """Take over what is there; False, and all is removed, if it does not belong to `made`."""
+    def begin(self, made: str, position: int) -> bool:
+        """Take over what is there; False, and all is removed, if it does not belong to `made`.
+
+        Entries of records behind `position` do not count: their units are read again, and may be
+        due at another time.
+        """
+        self._last_position = position
         found = self._storage.list(DIRECTORY)
         if not made or _owner(made) not in found:
             for name in found:
                 self._storage.unlink(f"{DIRECTORY}/{name}")
             return False
         names = [name for name in found if not name.startswith(_owner(""))]
+        self._old = {name: self._storage.size_of(f"{DIRECTORY}/{name}") for name in names}
         self._split = {int(name.partition(".")[0]) for name in names if "." in name}
         for name in names:
             self._know(name)
@@ -143,7 +151,7 @@ class TimerBuckets:
     def open_next(self) -> Entries | None:
         """Entries of the first bucket; None: it was only split. Raises OSError."""
         name = self._order[0][1]
-        file, size = self._file(name)
+        size = self._file(name)[1]
         is_minute = "." not in name
         if is_minute and size > SPLIT_ENTRIES * ENTRY.itemsize:
             self._split_minute(name)
@@ -151,7 +159,7 @@ class TimerBuckets:
         self._known.discard(name)
         end = _start_of(name) + (MINUTE_MS if is_minute else SECOND_MS)
         self._passed[name] = end
-        return in_order(self._read(file, 0, size))
+        return in_order(self._read(name, 0, size))
 
     def is_open(self, ms: int) -> bool:
         """Whether the bucket of a time was opened."""
@@ -163,24 +171,27 @@ class TimerBuckets:
         parts = [np.zeros(0, ENTRY)]
         for name in _names_of(ms):
             if name in self._known or name in self._passed:
-                file, size = self._file(name)
-                parts.append(self._read(file, 0, size))
+                size = self._file(name)[1]
+                parts.append(self._read(name, 0, size))
         return np.concatenate(parts)
 
-    def _read(self, file: File, at: int, end: int) -> Entries:
+    def _read(self, name: str, at: int, end: int) -> Entries:
         entries = np.zeros((end - at) // ENTRY.itemsize, ENTRY)
         if len(entries):
-            count = file.read_into(entries.view(np.uint8).data, at)
+            count = self._file(name)[0].read_into(entries.view(np.uint8).data, at)
             entries = entries[: count // ENTRY.itemsize]
-        return entries[entries["ms"] > 0]
+        counts = entries["ms"] > 0
+        old = max(0, (self._old.get(name, 0) - at) // ENTRY.itemsize)
+        counts[:old] &= entries["position"][:old] <= self._last_position
+        return entries[counts]
 
     def _split_minute(self, name: str) -> None:
         """The same entries in files of seconds; the minute's file goes when these are durable."""
         self._known.discard(name)
         self._split.add(int(name))
-        file, size = self._file(name)
+        size = self._file(name)[1]
         for at in range(0, size, CHUNK * ENTRY.itemsize):
-            self.append(self._read(file, at, min(size, at + CHUNK * ENTRY.itemsize)))
+            self.append(self._read(name, at, min(size, at + CHUNK * ENTRY.itemsize)))
         while not self.sync_some(64):
             pass
         self._remove(name)
@@ -213,6 +224,7 @@ class TimerBuckets:
         if name in self._open:
             self._open.pop(name)[0].close()
         self._dirty.discard(name)
+        self._old.pop(name, None)
         path = f"{DIRECTORY}/{name}"
         if self._storage.exists(path):
             self._storage.unlink(path)

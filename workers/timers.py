@@ -71,7 +71,9 @@ class Timers:
         self._others: OtherSettled | None = None
         self.queue = -1
         self.next = 0  # queue offset of the first unit that was not read
-        self._begun_ms = 0  # what the agent before had counted
+        self._begun_ms = 0  # what the agent before had counted, of records up to
+        self._begun_position = -1
+        self.last_position = -1  # of the units that were read
         self._catch_up = 0  # until this offset is read, all goes into buckets
         self.made = ""
         self._is_another_boot = False
@@ -80,10 +82,11 @@ class Timers:
 
     def take_over(self, found: Note) -> bool:
         """Go on from a note; False if its buckets are gone: then all units are read again."""
-        if not self._buckets.begin(found.made):
+        if not self._buckets.begin(found.made, found.timers_position):
             return not found.made
         self.made, self.next = found.made, found.timers_next
         self._begun_ms = found.timers_ms
+        self._begun_position = self.last_position = found.timers_position
         self._is_another_boot = found.boot_id != self._board.boot_id.hex()
         return True
 
@@ -141,10 +144,13 @@ class Timers:
         entries = self._buckets.open_next()
         if entries is not None:
             is_killer = entries["size"] & KILLERS != 0
-            wanted = (entries["ms"] > self._begun_ms) | is_killer
+            # Time may begin anew with a boot: what the note has not met it does not count.
+            is_new = entries["position"] > self._begun_position
+            wanted = (entries["ms"] > self._begun_ms) | is_new | is_killer
             entries = entries[wanted & ~self._are_done(entries["position"])]
             if self._is_another_boot:
-                entries = self._verified(entries)
+                is_old = entries["position"] <= self._begun_position
+                entries = np.concatenate((self._verified(entries[is_old]), entries[~is_old]))
             self._take_in(self._but_held(entries))
             self._keep_small()
         return 1
@@ -159,9 +165,7 @@ class Timers:
             rows = self._out[: len(part) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
             true = rows[:, timer.KIND] == part["size"] >> KIND_SHIFT
             true &= rows[:, timer.KEY_HASH] == part["hash"]
-            part = part[true].copy()
-            part["ms"] = rows[true, timer.DUE_MS]
-            kept.append(part)
+            kept.append(self._entries(rows[true]))
         return np.concatenate(kept) if kept else entries
 
     def _but_held(self, entries: Entries) -> Entries:
@@ -189,6 +193,7 @@ class Timers:
             wanted &= ~self._others.among(TIMER_TOPIC, 0, first, len(units))
         self._sort_out(self._entries(rows[wanted]))
         self.next = first + len(units)
+        self.last_position = max(self.last_position, int(positions.max()))
         return len(units)
 
     def _parse(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
@@ -232,10 +237,9 @@ class Timers:
     def _sort_out(self, entries: Entries) -> None:
         """New entries to where they belong: a bucket, memory, or both."""
         killers = entries["size"] & KILLERS != 0
+        loose = self._are_due(entries) & ~killers
         if self._is_catching_up:
-            loose = (entries["ms"] <= self._begun_ms) & ~killers
-        else:
-            loose = self._are_due(entries) & ~killers
+            loose[:] = False
         self._loose.add(entries[loose])
         kept = entries[~loose]
         opened = self._buckets.append(kept)
