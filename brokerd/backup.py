@@ -33,7 +33,7 @@ from shm.configfile import BACKUP_SUFFIX, parse_config
 from shm.errors import GantryError, Incompatible, Rejected, StoreFailed, Timeout
 from shm.ranges import EVERYTHING, read_ranges, write_ranges
 from shm.storage import PosixStorage, read_file
-from workers.ledger import NAME as LEDGER
+from workers.ledgerentries import NAME as LEDGER
 
 if TYPE_CHECKING:
     from shm.board import Board

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import msgspec
 
 from shm import limits
+from shm.codes import Level
 from shm.errors import MessageIllegal, Rejected
 from shm.properties import LOST_TAG, encode_properties
 
@@ -24,6 +25,7 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 #: Bodies up to here need no look at limits.
 SMALL_BODY_BYTES: Final = 65_536
+LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
 
 
 class _NoProperties(Mapping[str, str]):
@@ -298,3 +300,11 @@ def check_properties_bytes(block_bytes: int, extra_bytes: int) -> None:
         raise MessageIllegal(
             f"properties take {total} bytes, {limits.PROPERTIES_BYTES_MAX} are allowed"
         )
+
+
+def level_of(durability: str) -> Level:
+    """The level that a sender names. Raises MessageIllegal."""
+    try:
+        return LEVELS[durability]
+    except KeyError:
+        raise MessageIllegal(f"durability {durability!r}: it is 'written' or 'durable'") from None

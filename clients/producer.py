@@ -36,7 +36,6 @@ BATCH: Final = int(EntryFlag.BATCH)
 _TAG: Final = {"tag"}
 #: What the native put takes by name.
 _NATIVE: Final = _TAG | DELAY_PARTS
-LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
 _NONE = np.frombuffer(b"", np.uint8)
 
 
@@ -58,7 +57,7 @@ class Producer:
         """Attach. Raises BrokerGone, NotPermitted, Incompatible."""
         require_siblings(CLIENT_PACKAGES)
         jit.warm()
-        self._level = None if durability is None else _level(durability)
+        self._level = None if durability is None else rules.level_of(durability)
         self.producer_group = producer_group
         self._form = np.zeros(ring.FORM_WORDS, np.int64)
         self._link = WriterLink(home, timeout)
@@ -269,7 +268,7 @@ class Producer:
     def _known_level(self, topic: str, durability: str | None) -> Level | None:
         """What a receipt waits for; None for a topic that is not known yet."""
         if durability is not None:
-            return _level(durability)
+            return rules.level_of(durability)
         return self._level if self._level is not None else self._link.routes.known_level(topic)
 
     def _send_async(
@@ -352,7 +351,7 @@ class Producer:
 
     def _level_of(self, topic: str, durability: str | None) -> Level:
         if durability is not None:
-            return _level(durability)
+            return rules.level_of(durability)
         if self._level is not None:
             return self._level
         with self._link.lock:
@@ -398,10 +397,3 @@ class Producer:
         else:
             self._recaller.close()
             self._link.end()
-
-
-def _level(durability: str) -> Level:
-    try:
-        return LEVELS[durability]
-    except KeyError:
-        raise MessageIllegal(f"durability {durability!r}: it is 'written' or 'durable'") from None

@@ -1,4 +1,4 @@
-"""Cancelling delayed messages: a session of its own with the scheduler, opened when first needed."""
+"""Cancelling delayed messages: a session with the scheduler, opened when first needed."""
 
 from __future__ import annotations
 

@@ -7,21 +7,19 @@ there. When the file has grown large it is replaced by one that says the same in
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from enum import IntEnum
 from operator import itemgetter
 from typing import Any, Final
 
 from shm import layout
 from shm.groupwire import Done
 from shm.storage import File, Storage, is_disk_full, read_file, replace_file
+from workers.ledgerentries import NAME, Kind, Names, pack_entry, read_entries
 from workers.progress import UNSET, Lease, Progress
 
-NAME: Final = "gantry/ledger"
 COMPACT_BYTES: Final = 4 * 1024 * 1024
 #: A compacted ledger must have grown to this multiple before it is compacted again.
 COMPACT_GROWTH: Final = 4
@@ -29,27 +27,6 @@ COMPACT_GROWTH: Final = 4
 EXPORTS_KEPT: Final = 4
 
 QueueKey = tuple[str, int]
-
-
-class Kind(IntEnum):
-    """What an entry says; the fields it uses follow."""
-
-    EPOCH = 1  # value: a life of the broker, leases of others are over; offset: last lease
-    GROUP = 2  # group: number of the name that follows
-    TOPIC = 3  # topic: number of the name that follows
-    SUBSCRIBED = 4  # queue_id: the topic's queues when the group first subscribed
-    COMMIT = 5  # offset
-    START = 6  # offset: next one not handed out
-    GRANT = 7  # value: lease; session
-    END = 8  # value: 1 = the holder died
-    ATTEMPTS = 9  # offset: first; value: behind the last; attempt: deliveries begun
-    CLAMP = 11  # offset: lowest, value: highest offset that the queue holds
-    EXPORTED = 10  # value: CRC-32 of the offsets about to be written to consumerOffset.json
-    CLOSED = 12  # value: the life of the broker that was stopped cleanly: nothing is missing
-    DONE = 13  # offset: first; value: behind the last of messages that are done with
-    SENDING = 14  # offset; attempt: the copy's; value: the log's end before it, -1: it was not put
-    FAILED = 15  # offset; attempt: failed deliveries by now
-    RESET = 16  # offset: next one to consume, whatever was known of the queue
 
 
 @dataclass(slots=True)
@@ -62,14 +39,6 @@ class GroupProgress:
     def queue(self, key: QueueKey) -> Progress:
         """Progress in a queue; a queue met for the first time has no offset."""
         return self.queues.setdefault(key, Progress())
-
-
-@dataclass(slots=True)
-class Names:
-    """Numbers that entries have given to groups and topics."""
-
-    groups: dict[int, str] = field(default_factory=dict)
-    topics: dict[int, str] = field(default_factory=dict)
 
 
 class Ledger:
@@ -178,7 +147,7 @@ class Ledger:
         self._append_moved()
         number = self._number(Kind.GROUP, self._group_numbers, group)
         topic = self._number(Kind.TOPIC, self._topic_numbers, key[0])
-        self._buffer += _entry(kind, b"", group=number, topic=topic, queue_id=key[1], **values)
+        self._buffer += pack_entry(kind, b"", group=number, topic=topic, queue_id=key[1], **values)
 
     def _append_moved(self) -> None:
         moved, self._moved = self._moved, {}
@@ -189,12 +158,12 @@ class Ledger:
         if name not in numbers:
             numbers[name] = len(numbers)
             column = "group" if kind is Kind.GROUP else "topic"
-            self._buffer += _entry(kind, name.encode(), **{column: numbers[name]})
+            self._buffer += pack_entry(kind, name.encode(), **{column: numbers[name]})
         return numbers[name]
 
     def _append(self, kind: Kind, **values: int) -> None:
         self._append_moved()
-        self._buffer += _entry(kind, b"", **values)
+        self._buffer += pack_entry(kind, b"", **values)
 
     # --------------------------------------------------------------------------- what they mean
 
@@ -237,7 +206,7 @@ class Ledger:
     def replay(self, data: bytes, names: Names) -> int:
         """Take over entries up to the first bad one; returns the bytes that they take."""
         end = 0
-        for row, name, entry_end in _entries(data):
+        for row, name, entry_end in read_entries(data):
             end = entry_end
             kind = Kind(row["kind"])
             if kind is Kind.GROUP:
@@ -370,40 +339,6 @@ _MEANING: Final[dict[Kind, Callable[[Progress, dict[str, Any]], object]]] = {
     Kind.FAILED: lambda queue, row: queue.fail(row["offset"], row["attempt"]),
     Kind.RESET: lambda queue, row: queue.reset(row["offset"]),
 }
-
-
-def _entry(kind: Kind, name: bytes, **values: int) -> bytes:
-    entry = bytearray(layout.LEDGER.pack(kind=kind, name_bytes=len(name), **values))
-    entry += name + bytes(-len(name) % 8)
-    at = layout.LEDGER.offset("crc")
-    entry[at : at + 4] = zlib.crc32(entry).to_bytes(4, "big")
-    return bytes(entry)
-
-
-def _entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
-    """Fields, name and end of each entry up to the first bad one."""
-    size, crc_at = layout.LEDGER.size, layout.LEDGER.offset("crc")
-    at = 0
-    while at + size <= len(data):
-        row = layout.LEDGER.unpack(data, at)
-        end = at + size + (row["name_bytes"] + 7) // 8 * 8
-        entry = bytearray(data[at:end])
-        entry[crc_at : crc_at + 4] = bytes(4)
-        if end > len(data) or zlib.crc32(entry) != row["crc"] or row["kind"] not in _KINDS:
-            return
-        name = data[at + size : at + size + row["name_bytes"]].decode()
-        yield row, name, end
-        at = end
-
-
-_KINDS: Final = frozenset(Kind)
-
-
-def is_closed(storage: Storage, epoch: int) -> bool:
-    """Whether the file ends with the entry of a life's clean stop (`Ledger.end`)."""
-    data = read_file(storage, NAME) if storage.exists(NAME) else b""
-    rows = [row for row, _name, _end in _entries(data[-layout.LEDGER.size :])]
-    return [(row["kind"], row["value"]) for row in rows] == [(Kind.CLOSED, epoch)]
 
 
 def open_ledger(storage: Storage, epoch: int) -> Ledger:

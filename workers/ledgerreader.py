@@ -7,7 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 from shm.storage import PosixFile
-from workers.ledger import NAME, GroupProgress, Ledger, Names
+from workers.ledger import GroupProgress, Ledger
+from workers.ledgerentries import NAME, Names
 
 if TYPE_CHECKING:
     from shm.storage import PosixStorage

@@ -128,6 +128,10 @@ class RecallDesk:
             return 1
         if any(other.handle == handle for other in self._flying.values()):
             return 0  # somebody else has asked: wait for what becomes of it
+        return self._decide(asked, now_ms)
+
+    def _decide(self, asked: _Asked, now_ms: int) -> int:
+        handle = asked.handle
         found = self._timers.find(handle.due_ms, java_hash(handle.unique) & 0xFFFFFFFF)
         for position, is_recall in found:
             if self._is_meant(handle, position, is_recall=is_recall):
@@ -249,7 +253,8 @@ class RecallDesk:
 
     def arm(self) -> bool:
         """Go to sleep unless a session has asked something since."""
-        return all([peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()])
+        armed = [peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()]
+        return all(armed)
 
     @property
     def waits(self) -> bool:

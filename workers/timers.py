@@ -332,9 +332,9 @@ class Timers:
             for entry in part[part["hash"] == key_hash]:
                 position, is_recall = int(entry["position"]), bool(entry["size"] & DELETE_BIT)
                 # What was opened waits in memory, or does not wait any more.
-                if number or is_recall or not self._buckets.is_open(due_ms):
-                    if position not in self._gone and not self._is_done(position):
-                        found.append((position, is_recall))
+                waits = number or is_recall or not self._buckets.is_open(due_ms)
+                if waits and position not in self._gone and not self._is_done(position):
+                    found.append((position, is_recall))
         return found
 
     def _is_done(self, position: int) -> bool:

@@ -14,8 +14,9 @@ from brokerd.subscriptions import GROUPS_FILE
 from brokerd.topics import RETRY_PREFIX
 from shm.configfile import BACKUP_SUFFIX, parse_config, read_config, write_config
 from shm.storage import read_file
-from workers.ledger import NAME as LEDGER
-from workers.ledger import Ledger, Names
+from workers.ledger import Ledger
+from workers.ledgerentries import NAME as LEDGER
+from workers.ledgerentries import Names
 from workers.offsetfile import (
     Offsets,
     checksum_of,

@@ -16,8 +16,8 @@ from shm.errors import Corrupt
 from shm.jsonsum import with_sum
 from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from shm.storage import read_file, replace_file
-from workers.ledger import NAME as LEDGER
 from workers.ledger import Ledger
+from workers.ledgerentries import NAME as LEDGER
 from workers.offsetfile import Exports, import_offsets
 
 if TYPE_CHECKING:

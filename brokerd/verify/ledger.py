@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from brokerd.checkpoint import read_checkpoint
 from shm import layout
 from shm.storage import read_file
-from workers.ledger import NAME, Kind, Ledger, Names
+from workers.ledger import Ledger
+from workers.ledgerentries import NAME, Kind, Names
 from workers.offsetfile import FILE, checksum_of, offsets_of, read_offsets
 
 if TYPE_CHECKING:

@@ -84,6 +84,32 @@ _DEL_UNIQKEY = _code(b"DEL_UNIQKEY")
 
 
 @kernel()
+def _field_of(name: int) -> int:
+    """Where the number of a property goes in `form`; -1 for a property of another kind."""
+    if name == _DELIVER_MS:
+        return DELIVER_MS
+    if name == _DELAY_MS:
+        return DELAY_MS
+    if name == _DELAY_SEC:
+        return DELAY_SEC
+    if name == _OUT_MS:
+        return ROUNDED_MS
+    return ROLLS if name == _ROLL_TIMES else -1
+
+
+@kernel()
+def _take_target(memory: Bytes, at: int, end: int, form: Words) -> None:
+    """Whom a recall is for, in either form (DT-76)."""
+    form[DELETES] = 1
+    start = at
+    for place in range(at, end):
+        if memory[place] == 43:
+            start = place + 1
+    form[KEY_AT] = start
+    form[KEY_BYTES] = end - start
+
+
+@kernel()
 def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
     """A property TIMER_...; `at` is behind that."""
     mid = at
@@ -92,25 +118,11 @@ def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
     if mid == at or mid >= end:
         return
     name = _letters(memory, at, mid - at)
-    value = number_of(memory, mid + 1, end - mid - 1)
-    if name == _DELIVER_MS:
-        form[DELIVER_MS] = value
-    elif name == _DELAY_MS:
-        form[DELAY_MS] = value
-    elif name == _DELAY_SEC:
-        form[DELAY_SEC] = value
-    elif name == _OUT_MS:
-        form[ROUNDED_MS] = value
-    elif name == _ROLL_TIMES:
-        form[ROLLS] = value
+    field = _field_of(name)
+    if field >= 0:
+        form[field] = number_of(memory, mid + 1, end - mid - 1)
     elif name == _DEL_UNIQKEY:
-        form[DELETES] = 1
-        start = mid + 1
-        for place in range(mid + 1, end):  # DT-76: either form
-            if memory[place] == 43:
-                start = place + 1
-        form[KEY_AT] = start
-        form[KEY_BYTES] = end - start
+        _take_target(memory, mid + 1, end, form)
 
 
 @kernel()

@@ -13,6 +13,7 @@ from tests.support.faults import Fault, FaultPlan, Moment
 from tests.support.groups_rig import Rig, only
 from tests.support.simstorage import SimStorage
 from workers import ledger as ledger_module
+from workers import ledgerentries
 from workers.groups import DISK_RETRY_NS, EXPORT_NS, SYNC_NS
 
 FULL = Fault(1, error=errno.ENOSPC, kinds=("write",), persistent=True, under="gantry/ledger")
@@ -64,7 +65,7 @@ def test_groups_starts_and_stops_on_a_full_disk() -> None:
     rig.sessions.stop = True
     rig.settle()
     assert rig.agent.finished
-    assert not ledger_module.is_closed(SimStorage(rig.disk), rig.board.epoch)
+    assert not ledgerentries.is_closed(SimStorage(rig.disk), rig.board.epoch)
     plan.faults = []
     rig.restart_broker()
     queue = rig.agent.ledger.group("g").queue(("orders", 0))

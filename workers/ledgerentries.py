@@ -1,0 +1,78 @@
+"""Entries of `gantry/ledger` as bytes: what kinds there are, and where reading stops."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from shm import layout
+from shm.storage import Storage, read_file
+
+NAME: Final = "gantry/ledger"
+
+
+class Kind(IntEnum):
+    """What an entry says; the fields it uses follow."""
+
+    EPOCH = 1  # value: a life of the broker, leases of others are over; offset: last lease
+    GROUP = 2  # group: number of the name that follows
+    TOPIC = 3  # topic: number of the name that follows
+    SUBSCRIBED = 4  # queue_id: the topic's queues when the group first subscribed
+    COMMIT = 5  # offset
+    START = 6  # offset: next one not handed out
+    GRANT = 7  # value: lease; session
+    END = 8  # value: 1 = the holder died
+    ATTEMPTS = 9  # offset: first; value: behind the last; attempt: deliveries begun
+    CLAMP = 11  # offset: lowest, value: highest offset that the queue holds
+    EXPORTED = 10  # value: CRC-32 of the offsets about to be written to consumerOffset.json
+    CLOSED = 12  # value: the life of the broker that was stopped cleanly: nothing is missing
+    DONE = 13  # offset: first; value: behind the last of messages that are done with
+    SENDING = 14  # offset; attempt: the copy's; value: the log's end before it, -1: it was not put
+    FAILED = 15  # offset; attempt: failed deliveries by now
+    RESET = 16  # offset: next one to consume, whatever was known of the queue
+
+
+_KINDS: Final = frozenset(Kind)
+
+
+@dataclass(slots=True)
+class Names:
+    """Numbers that entries have given to groups and topics."""
+
+    groups: dict[int, str] = field(default_factory=dict)
+    topics: dict[int, str] = field(default_factory=dict)
+
+
+def pack_entry(kind: Kind, name: bytes, **values: int) -> bytes:
+    """An entry with its checksum and its name, padded to 8 bytes."""
+    entry = bytearray(layout.LEDGER.pack(kind=kind, name_bytes=len(name), **values))
+    entry += name + bytes(-len(name) % 8)
+    at = layout.LEDGER.offset("crc")
+    entry[at : at + 4] = zlib.crc32(entry).to_bytes(4, "big")
+    return bytes(entry)
+
+
+def read_entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """Fields, name and end of each entry up to the first bad one."""
+    size, crc_at = layout.LEDGER.size, layout.LEDGER.offset("crc")
+    at = 0
+    while at + size <= len(data):
+        row = layout.LEDGER.unpack(data, at)
+        end = at + size + (row["name_bytes"] + 7) // 8 * 8
+        entry = bytearray(data[at:end])
+        entry[crc_at : crc_at + 4] = bytes(4)
+        if end > len(data) or zlib.crc32(entry) != row["crc"] or row["kind"] not in _KINDS:
+            return
+        name = data[at + size : at + size + row["name_bytes"]].decode()
+        yield row, name, end
+        at = end
+
+
+def is_closed(storage: Storage, epoch: int) -> bool:
+    """Whether the file ends with the entry of a life's clean stop (`Ledger.end`)."""
+    data = read_file(storage, NAME) if storage.exists(NAME) else b""
+    rows = [row for row, _name, _end in read_entries(data[-layout.LEDGER.size :])]
+    return [(row["kind"], row["value"]) for row in rows] == [(Kind.CLOSED, epoch)]
