@@ -22,6 +22,7 @@ from shm.kernels.complete import STEP_APPENDED, STEP_SETTLED, STEP_SILENT, tell_
 from shm.kernels.drain import SCRATCH_WORDS, drain_lanes
 from shm.kernels.entry import ROUTE_ID
 from shm.marks import is_asked, mark
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 from shm.storage import is_disk_full
 from workers.failure import declare_failed
 
@@ -87,6 +88,7 @@ class Appender:
             frames.POSITION: appended,
             frames.SEGMENT_END: self._log.end,
             frames.STORE_MS: board.word(layout.BOARD_STORE_MS),
+            **_parking(board, settings),
         }
         for word, value in given.items():
             self.view[word] = value
@@ -288,3 +290,14 @@ class Appender:
         waiting = [lane.session for lane in self.lanes]
         what = f"append at {self.appended}: {error}"
         declare_failed(self._board, self._sessions, waiting, error.errno or 0, what)
+
+
+def _parking(board: Board, settings: Settings) -> dict[int, int]:
+    """Words of a batch that say where messages wait for their time."""
+    slots = {topic.name: topic.slot for topic in board.topics()}
+    return {
+        frames.SCHEDULE_TOPIC: slots.get(SCHEDULE_TOPIC, -1),
+        frames.TIMER_TOPIC: slots.get(TIMER_TOPIC, -1),
+        frames.DELAY_LEVELS: len(parse_delay_levels(settings.message_delay_level)),
+        frames.TIMER_PRECISION_MS: settings.timer_precision_ms,
+    }

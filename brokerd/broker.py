@@ -141,6 +141,7 @@ def _open_locked(
         log.info("recovered", clean=last.clean, low=found.low, appended=found.appended)
     metadata = Metadata(storage, settings, clock)
     metadata.load()
+    metadata.add_parking_topics()
     board = epoch.create_board(home, life, settings, clock.wall_ms())
     try:
         metadata.publish(board, found)

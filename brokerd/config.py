@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from brokerd.relations import PRECISIONS_BETWEEN, check_relations
 from shm import limits
 from shm.errors import SettingIllegal
-from shm.layout import CQ_UNIT_BYTES, FILLER, RECORD_BYTES_MIN
+from shm.layout import CQ_UNIT_BYTES
 
 T = TypeVar("T", int, str, bool)
 KIB: Final = 1024
@@ -93,7 +94,11 @@ class Settings:
     )  # fmt: skip
     message_delay_level: str = _setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "",
-        "RocketMQ's delay levels, the first is level 1",
+        "RocketMQ's delay levels, the first is level 1: numbers with s, m, h or d",
+    )  # fmt: skip
+    timer_precision_ms: int = _setting(
+        1000, "ms", "RocketMQ's slots of time: 100, 200, 500 or 1000. What it rounds messages to"
+        " after a hand-over; here they are delivered to the millisecond", PRECISIONS_BETWEEN,
     )  # fmt: skip
     default_durability: str = _setting(
         "written", "", "of new topics: what consumers may see, and receipts wait for",
@@ -344,36 +349,5 @@ def _checked(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
             )
     units = -(-values["mapped_file_size_consume_queue"] // CQ_UNIT_BYTES)
     values["mapped_file_size_consume_queue"] = units * CQ_UNIT_BYTES
-    _check_relations(values, origins)
+    check_relations(values, origins)
     return Settings(**values)
-
-
-def parse_hours(text: str) -> frozenset[int]:
-    """Hours of the day in RocketMQ's deleteWhen, `04;16` (SF-99). Raises ValueError."""
-    hours = frozenset(int(part) for part in text.split(";") if part.strip())
-    if not hours <= frozenset(range(24)):
-        raise ValueError(f"{text!r}: hours are 0 to 23")
-    return hours
-
-
-def _check_relations(values: dict[str, Any], origins: Mapping[str, str]) -> None:
-    """A largest record and the filler behind it must fit into a segment (SF-20)."""
-    try:
-        parse_hours(values["delete_when"])
-    except ValueError:
-        raise SettingIllegal(
-            f"delete_when = {values['delete_when']!r} ({origins['delete_when']}): give hours of the"
-            " day, 0 to 23, separated by ;",
-            setting="delete_when",
-        ) from None
-    room = values["mapped_file_size_commit_log"] - RECORD_BYTES_MIN - FILLER.size
-    if values["max_message_size"] > room:
-        if origins["max_message_size"].startswith("default"):
-            values["max_message_size"] = room
-            return
-        raise SettingIllegal(
-            f"max_message_size = {values['max_message_size']}: a segment of "
-            f"{values['mapped_file_size_commit_log']} bytes (mapped_file_size_commit_log) has room "
-            f"for {room}; lower the one or raise the other",
-            setting="max_message_size",
-        )

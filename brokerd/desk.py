@@ -62,6 +62,7 @@ class SessionDesk:
             agents.bell_of(bells, Role.WRITER).fileno(),
             agents.bell_of(bells, Role.GROUPS).fileno(),
         )
+        settings = broker.configuration.settings
         welcome = wire.Welcome(
             record.session,
             broker.life.epoch,
@@ -69,6 +70,8 @@ class SessionDesk:
             store,
             record.plan.size,
             record.ring_bytes,
+            settings.broker_name,
+            settings.timer_precision_ms,
         )
         return welcome, descriptors
 

@@ -21,6 +21,7 @@ from shm.codes import Level
 from shm.configfile import read_config, restore_config, write_config
 from shm.errors import Rejected, StoreFailed, TopicNotFound
 from shm.jsonsum import with_sum, without_sum
+from shm.properties import parse_delay_levels
 from shm.storage import Storage, read_file, replace_file
 
 TOPICS_FILE: Final = "topics.json"
@@ -59,6 +60,7 @@ class Metadata:
         self.groups = Subscriptions(storage, clock)
         self._topics: dict[str, TopicConfig] = {}
         self._deleted: dict[str, int] = {}
+        self._unsaved = False
         self._counter = 0
         self._slots: dict[str, int] = {}
         self._board: Board | None = None
@@ -76,6 +78,17 @@ class Metadata:
             deleted: dict[str, int] = without_sum(found)
             # A crash may have come between the two files; `topics.json` has the say.
             self._deleted = {n: q for n, q in deleted.items() if n not in self._topics}
+
+    def add_parking_topics(self) -> None:
+        """Have the topics in which messages wait for their time, before `publish` saves them."""
+        levels = len(parse_delay_levels(self._settings.message_delay_level))
+        for name, queues in topics.parking_topics(levels).items():
+            perm = topics.PERM_READ | topics.PERM_WRITE
+            config = self._topics.setdefault(name, TopicConfig(name, 0, 0, perm))
+            if min(config.read_queues, config.write_queues) < queues:
+                config.read_queues = max(config.read_queues, queues)
+                config.write_queues = max(config.write_queues, queues)
+                self._unsaved = True
 
     def publish(self, board: Board, found: RecoveredLog) -> None:
         """Fill a fresh board: all topics and queues, then the positions of the log."""
@@ -218,7 +231,7 @@ class Metadata:
             queues = 1 + max((q for topic, q in found.queues if topic == name), default=0)
             perm = topics.PERM_READ | topics.PERM_WRITE
             self._topics[name] = TopicConfig(name, queues, queues, perm)
-        if lost:
+        if lost or self._unsaved:
             self._save()
 
     def _queues_of(self, config: TopicConfig, found: RecoveredLog) -> int:
@@ -263,6 +276,7 @@ class Metadata:
             raise Rejected(f"the broker has {board.queues_max} queues: raise board_queues_max")
 
     def _save(self) -> None:
+        self._unsaved = False
         self._counter += 1
         version = {"counter": self._counter, "stateVersion": 0, "timestamp": self._clock.wall_ms()}
         table = {name: config.to_json() for name, config in self._topics.items()}

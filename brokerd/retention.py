@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from brokerd.commitlog import segment_name
-from brokerd.config import parse_hours
 from brokerd.holders import GroupsHolder, Holder, Pins, firsts_of, lowest_of
+from brokerd.relations import parse_hours
 from brokerd.removal import Removal, Steps
 from shm import layout, sidecar
 from shm.record import STORED_MS_BYTES, stored_ms

@@ -9,6 +9,7 @@ from typing import Any, Final
 from shm import limits
 from shm.codes import Level
 from shm.errors import MessageIllegal, NotPermitted, Rejected
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
@@ -22,7 +23,8 @@ _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 _NO_SENDS: Final = frozenset(
     {
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,  # DT-49
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
@@ -79,6 +81,11 @@ class TopicConfig:
             dict(entry.get("attributes") or {}),
             {key: value for key, value in entry.items() if key not in ours},
         )
+
+
+def parking_topics(levels: int) -> dict[str, int]:
+    """Where messages wait for their time, with their queues, as RocketMQ has them."""
+    return {SCHEDULE_TOPIC: max(levels, limits.DELAY_LEVELS_MIN), TIMER_TOPIC: 1}
 
 
 def is_system(name: str) -> bool:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from clients.columns import ByteColumn, Columns, PlainBodies, Words
-from clients.message import Message, MessageQueue, ReceivedMessage
+from clients.message import GROUP_PROPERTY, Message, MessageQueue, ReceivedMessage
 from clients.stored_body import SYS_COMPRESSED, plain_body
 from shm import layout
 from shm.errors import Corrupt
 from shm.groupwire import Attempts
 from shm.kernels import fetch
+from shm.limits import RESERVED_KEYS
 from shm.messageid import format_host, offset_message_id
 from shm.properties import parse_properties
 
@@ -193,9 +194,10 @@ class MessageBatch(Sequence[Message]):
         body = bytes(bodies[span[0] : span[1]])
         if flags & SYS_COMPRESSED:
             body = self._plain(row, body, flags)
-        stored.pop("__CRC32#", None)
         tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
-        unique = stored.pop("UNIQ_KEY", "")
+        unique, group = stored.pop("UNIQ_KEY", ""), stored.pop(GROUP_PROPERTY, None)
+        if not RESERVED_KEYS.isdisjoint(stored):  # LW-36
+            stored = {name: stored[name] for name in stored if name not in RESERVED_KEYS}
         return ReceivedMessage(
             queue.topic,
             body,
@@ -203,6 +205,7 @@ class MessageBatch(Sequence[Message]):
             keys=tuple(keys.split()),
             properties=stored,
             queue_id=queue.queue_id,
+            message_group=group,
             message_id=unique or offset_message_id(store, position),
             queue_offset=offset,
             born_timestamp=born_ms,

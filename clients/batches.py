@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import message as rules
+from clients.delays import is_delayed
 from clients.message import Message, SendReceipt
 from clients.receipts import PAGE_BITS, Page, Pages, Pending, ReceiptFuture
 from clients.routes import Routes
@@ -66,13 +67,25 @@ class Wished:
             raise MessageIllegal(f"a batch of {len(self.items)} messages: {BATCH_MAX} are allowed")
 
     def messages(self) -> list[Message]:
-        """All as messages. Raises MessageIllegal if they have several topics or queues (RD-61)."""
+        """All as messages. Raises MessageIllegal if they have delays, or several queues (RD-61)."""
+        items = self.items
         if self.common_topic is not None:
-            return [Message(self.topic, body, **self._parts) for body in self.items]
-        queue_id = self.items[0].queue_id
-        if any(item.topic != self.topic or item.queue_id != queue_id for item in self.items):
-            raise MessageIllegal("the messages of a batch have one topic and one queue id (RD-61)")
-        return self.items
+            items = [Message(self.topic, body, **self._parts) for body in items]
+        first = items[0]
+        place = (self.topic, first.queue_id, first.message_group)
+        for number, item in enumerate(items):
+            if is_delayed(item):
+                raise MessageIllegal(
+                    f"message {number} of the batch has a delay: a batch is delivered at once, send"
+                    " delayed messages one by one",
+                    topic=self.topic,
+                )
+            if (item.topic, item.queue_id, item.message_group) != place:
+                raise MessageIllegal(
+                    "the messages of a batch have one topic and one queue id or message group"
+                    " (RD-61)"
+                )
+        return items
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +112,14 @@ def lay_out(wished: list[Message], routes: Routes, session: Session) -> LaidOut:
     for item in wished:
         body = item.body
         route = plain.get(item.tag)
-        simple = route is not None and not item.keys and not item.properties
+        simple = route is not None and not (item.keys or item.properties or item.message_group)
         if simple and isinstance(body, bytes) and len(body) <= rules.SMALL_BODY_BYTES:
             parts.append(body)
             lengths += (len(body), 0)
         else:
             view = rules.check_body(body)
             route, block = routes.number(session, item.topic, item.tag)
-            extra = block + rules.extra_block(item.keys, item.properties)
+            extra = block + rules.extra_block(item.keys, item.properties, item.message_group)
             rules.check_properties_bytes(0, len(extra))
             parts += (view, extra)
             lengths += (view.nbytes, len(extra))
@@ -116,7 +129,7 @@ def lay_out(wished: list[Message], routes: Routes, session: Session) -> LaidOut:
     return LaidOut(
         np.frombuffer(b"".join(parts), np.uint8),
         np.array(lengths + numbers, np.int64),
-        wished[0].queue_id,
+        routes.queue_of(session, wished[0]),
         set(plain),
     )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shm.codes import Level
 from shm.jit import JIT_OFF, builtin_method
-from shm.kernels import fastbatch, fastput
+from shm.kernels import fastbatch, fastput, ring
 
 
 def is_available() -> bool:
@@ -32,7 +32,7 @@ class FastPut:
         asynchronous: Callable[..., object],
     ) -> None:
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
-        self._form = np.zeros(fastput.FORM_WORDS, np.int64)
+        self._form = np.zeros(ring.FORM_WORDS, np.int64)
         self._methods = (oneway, urgent, urgent_durable, asynchronous)
         self._kept: dict[int, list[tuple[str, str | None]]] = {}
         self.state[fastput.FORM] = self._form.ctypes.data
@@ -46,6 +46,9 @@ class FastPut:
         first, last = fastput.LEVEL_NAME, fastput.DURABLE_TEXT + 1
         self.state[fastput.TAG_NAME] = id(self._texts[0])
         self.state[first:last] = [id(text) for text in self._texts[1:]]
+        self._part_names = tuple(map(sys.intern, ("delivery_timestamp", "delay", "delay_level")))
+        first = fastput.PART_NAMES
+        self.state[first : first + 3] = [id(name) for name in self._part_names]
         self._owner = self.state.ctypes.data
         self.oneway = self._function("send_oneway", fastput.oneway.address)
         self.urgent = self._function("urgent", fastput.urgent.address)
@@ -59,15 +62,19 @@ class FastPut:
     def make_receipts(self, kind: type, turn: Callable[[int], object]) -> None:
         """Let `asynchronous` make objects of a class that takes no arguments.
 
-        It sets `_page`, `_seq` and `_topic`, and `_level` if that is not WRITTEN; `turn(seq)` gives
-        the page of a seq and calls `turn_page`.
+        It sets `_page`, `_seq` and `_topic`, `_level` if that is not WRITTEN, `_mode` and `_value`
+        of a delay; `turn(seq)` gives the page of a seq and calls `turn_page`.
         """
-        names = tuple(map(sys.intern, ("_page", "_seq", "_topic", "_level")))
+        attributes = ("_page", "_seq", "_topic", "_level", "_mode", "_value")
+        names = tuple(map(sys.intern, attributes))
         self._receipts = (kind, turn, names, Level.DURABLE)
         self.state[fastput.DURABLE_LEVEL] = id(Level.DURABLE)
         self.state[fastput.FUTURE] = id(kind)
         self.state[fastput.TURN_METHOD] = id(turn)
-        places = (fastput.NAME_PAGE, fastput.NAME_SEQ, fastput.NAME_TOPIC, fastput.NAME_LEVEL)
+        places = (
+            fastput.NAME_PAGE, fastput.NAME_SEQ, fastput.NAME_TOPIC, fastput.NAME_LEVEL,
+            fastput.NAME_MODE, fastput.NAME_VALUE,
+        )  # fmt: skip
         for place, name in zip(places, names, strict=True):
             self.state[place] = id(name)
 
@@ -99,16 +106,20 @@ class FastPut:
         Where they keep their parts is seen in one whose parts are all different objects; if that
         is not plain to see, all batches go the Python way.
         """
-        parts = {name: object() for name in ("topic", "body", "tag", "keys", "properties")}
-        queue = object()
-        probe = kind(**parts, queue_id=queue)
+        names = (
+            "topic", "body", "tag", "keys", "properties", "queue_id", "message_group",
+            "delivery_timestamp", "delay", "delay_level",
+        )  # fmt: skip
+        parts = {name: object() for name in names}
+        probe = kind(**parts)
         words = memoryview(ctypes.string_at(id(probe), kind.__basicsize__)).cast("q").tolist()
-        wanted = [id(part) for part in (kind, *parts.values(), queue)]
+        wanted = [id(part) for part in (kind, *parts.values())]
         if any(words.count(address) != 1 for address in wanted):
             return
         places = (
             fastput.AT_CLASS, fastput.AT_TOPIC, fastput.AT_BODY, fastput.AT_TAG, fastput.AT_KEYS,
-            fastput.AT_PROPERTIES, fastput.AT_QUEUE,
+            fastput.AT_PROPERTIES, fastput.AT_QUEUE, fastput.AT_GROUP, fastput.AT_TIMESTAMP,
+            fastput.AT_DELAY, fastput.AT_DELAY_LEVEL,
         )  # fmt: skip
         containers = _look_at_containers()
         if containers is None:
@@ -120,6 +131,7 @@ class FastPut:
         self.state[fastput.NO_KEYS] = id(())
         self.state[fastput.NO_PROPERTIES] = id(properties)
         self.state[fastput.MESSAGE] = id(kind)
+        self.state[fastput.INT_CLASS], self.state[fastput.FLOAT_CLASS] = id(int), id(float)
 
     def turn_page(self, page: object, last: int) -> None:
         """The page of seqs up to `last`; its caller keeps it alive as long as it may be used."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
@@ -15,6 +16,8 @@ from shm.properties import encode_properties
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+#: Where RocketMQ's clients keep what orders messages.
+GROUP_PROPERTY: Final = "__SHARDINGKEY"
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 #: Bodies up to here need no look at limits.
@@ -65,12 +68,20 @@ class _Content(msgspec.Struct, frozen=True, gc=False):
 # not: what only a received message has is in a class of its own. No message is part of a cycle, so
 # that the collector need not look at those that an application keeps.
 class Message(_Content, frozen=True, kw_only=True, gc=False):
-    """A message to send; one that was received is a `ReceivedMessage`, which has all the rest."""
+    """A message to send; one that was received is a `ReceivedMessage`, which has all the rest.
+
+    Messages of one `message_group` go to one queue, in order. At most one of: `delivery_timestamp`
+    (Unix ms), `delay` (a timedelta, or seconds), `delay_level` (of message_delay_level, from 1).
+    """
 
     tag: str | None = None
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = NO_PROPERTIES
     queue_id: int | None = None
+    message_group: str | None = None
+    delivery_timestamp: int | None = None
+    delay: timedelta | float | None = None
+    delay_level: int | None = None
 
     @property
     def message_id(self) -> str | None:
@@ -114,15 +125,43 @@ class ReceivedMessage(Message, frozen=True, kw_only=True, gc=False):
     delivery_attempt: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
-    """Where a message is now; `durability` says what it survives: written or durable."""
+class MessageParts(TypedDict, total=False):
+    """What `send` takes besides a topic and a body: see `Message`."""
+
+    tag: str | None
+    keys: Sequence[str]
+    properties: Mapping[str, str]
+    queue_id: int | None
+    message_group: str | None
+    delivery_timestamp: int | None
+    delay: timedelta | float | None
+    delay_level: int | None
+
+
+class SendReceipt(msgspec.Struct, frozen=True, gc=False):
+    """Where a message is now; `durability` says what it survives: written or durable.
+
+    One that waits for its time is in a topic of the broker's until then. `recall_handle` cancels it
+    meanwhile; None of one that waits by a level, or does not wait.
+    """
 
     message_id: str
     offset_msg_id: str
     message_queue: MessageQueue
     queue_offset: int
     durability: str
+    recall_handle: str | None = None
+
+
+def message_of(message: Message | str, body: Buffer | None, parts: MessageParts) -> Message:
+    """What `send` was given, as a message. Raises MessageIllegal."""
+    if isinstance(message, Message):
+        if body is not None or parts:
+            raise MessageIllegal("give a Message, or topic and body, not both")
+        return message
+    if body is None:
+        raise MessageIllegal("a message needs a body: send(topic, body, ...)", topic=message)
+    return Message(message, body, **parts)  # type: ignore[arg-type] # keys of any kind
 
 
 def check_topic(topic: str) -> None:
@@ -166,8 +205,12 @@ def tag_block(tag: str | None) -> bytes:
     return encode_properties({"TAGS": tag})
 
 
-def extra_block(keys: Iterable[str] = (), properties: Mapping[str, str] = NO_PROPERTIES) -> bytes:
-    """Stored form of keys and user properties. Raises MessageIllegal (SF-27 to SF-30)."""
+def extra_block(
+    keys: Iterable[str] = (),
+    properties: Mapping[str, str] = NO_PROPERTIES,
+    message_group: str | None = None,
+) -> bytes:
+    """Stored form of keys, user properties and group. Raises MessageIllegal (SF-27 to SF-30)."""
     if isinstance(keys, str):
         raise MessageIllegal("keys is a sequence of texts, not one text", keys=keys)
     stored: dict[str, str] = {}
@@ -181,7 +224,21 @@ def extra_block(keys: Iterable[str] = (), properties: Mapping[str, str] = NO_PRO
     for name, value in properties.items():
         _check_property(name, value)
         stored[name] = value
+    if message_group is not None:
+        stored[GROUP_PROPERTY] = message_group
     return encode_properties(stored)
+
+
+def check_message_group(message_group: str, queue_id: int | None) -> None:
+    """Raise MessageIllegal unless a message may have that group."""
+    _check_text("message_group", message_group)
+    if not message_group:
+        raise MessageIllegal("message_group is empty: leave it out for a message without one")
+    if queue_id is not None:
+        raise MessageIllegal(
+            f"message_group {message_group!r} has its queue: give no queue_id with it",
+            message_group=message_group,
+        )
 
 
 def _check_property(name: str, value: str) -> None:

@@ -8,29 +8,33 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 import numpy as np
 
 from clients import message as rules
 from clients.batches import BatchFuture, LaidOut, Wished, lay_out
+from clients.delays import DELAY_PARTS, NOW, Due, due_of
 from clients.fastcall import FastPut, is_available
-from clients.message import NO_PROPERTIES, Message, SendReceipt
+from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, message_of
 from clients.receipts import ReceiptFuture
 from clients.writerlink import WriterLink
 from shm import jit, limits
 from shm.codes import EntryFlag, Level
 from shm.errors import MessageIllegal
 from shm.identity import CLIENT_PACKAGES, require_siblings
+from shm.kernels import ring
 
 RECEIPT: Final = int(EntryFlag.RECEIPT)
 DURABLE: Final = int(EntryFlag.DURABLE)
 URGENT: Final = int(EntryFlag.URGENT)
 BATCH: Final = int(EntryFlag.BATCH)
 _TAG: Final = {"tag"}
+#: What the native put takes by name.
+_NATIVE: Final = _TAG | DELAY_PARTS
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
 _NONE = np.frombuffer(b"", np.uint8)
 
@@ -55,7 +59,7 @@ class Producer:
         jit.warm()
         self._level = None if durability is None else _level(durability)
         self.producer_group = producer_group
-        self._form = np.zeros(6, np.int64)
+        self._form = np.zeros(ring.FORM_WORDS, np.int64)
         self._link = WriterLink(home, timeout)
         self._put_batch_urgent: Callable[..., BatchFuture | None] = self._send_batch_urgent
         self._put_urgent: Callable[..., int] = self._submit_urgent
@@ -88,7 +92,7 @@ class Producer:
         *,
         durability: str | None = None,
         timeout: float | None = None,
-        **parts: Any,  # noqa: ANN401 - tag, keys, properties, queue_id
+        **parts: Unpack[MessageParts],
     ) -> SendReceipt:
         """Send and wait: `send("orders", b"...", tag="paid")` or `send(Message(...))`.
 
@@ -100,7 +104,7 @@ class Producer:
                 put = self._put_durable if level else self._put_urgent
                 seq = put(message, body, tag=parts["tag"]) if parts else put(message, body)
                 return ReceiptFuture.of(self._link.pages.page_of(seq), seq, message, level).result()
-        wished = _message(message, body, parts)
+        wished = message_of(message, body, parts)
         return self._send(wished, durability, URGENT, timeout).result(timeout)
 
     def send_async(
@@ -110,7 +114,7 @@ class Producer:
         *,
         durability: str | None = None,
         timeout: float | None = None,
-        **parts: Any,  # noqa: ANN401
+        **parts: Unpack[MessageParts],
     ) -> ReceiptFuture:
         """Send without waiting. Raises QueueFull when the ring to the broker stays full."""
         return self._send_async(message, body, durability=durability, timeout=timeout, **parts)
@@ -119,16 +123,10 @@ class Producer:
         self,
         message: Message | str,
         body: Any = None,  # noqa: ANN401
-        *,
-        tag: str | None = None,
-        keys: Sequence[str] = (),
-        properties: Mapping[str, str] = NO_PROPERTIES,
-        queue_id: int | None = None,
+        **parts: Unpack[MessageParts],
     ) -> None:
         """Send without a receipt; a refusal is raised by a later `flush` or `send`."""
-        self._send_oneway(
-            message, body, tag=tag, keys=keys, properties=properties, queue_id=queue_id
-        )
+        self._send_oneway(message, body, **parts)
 
     def send_batch(
         self,
@@ -259,10 +257,11 @@ class Producer:
     def _send(
         self, wished: Message, durability: str | None, flags: int, timeout: float | None
     ) -> ReceiptFuture:
+        due = due_of(wished)
         level = self._level_of(wished.topic, durability)
         flags |= RECEIPT | (DURABLE if level == Level.DURABLE else 0)
-        seq = self._submit_message(wished, flags, timeout)
-        return ReceiptFuture.of(self._link.pages.page_of(seq), seq, wished.topic, level)
+        seq = self._submit_message(wished, flags, timeout, due)
+        return ReceiptFuture.of(self._link.pages.page_of(seq), seq, wished.topic, level, due)
 
     def _known_level(self, topic: str, durability: str | None) -> Level | None:
         """What a receipt waits for; None for a topic that is not known yet."""
@@ -277,12 +276,12 @@ class Producer:
         *,
         durability: str | None = None,
         timeout: float | None = None,
-        **parts: Any,  # noqa: ANN401
+        **parts: Unpack[MessageParts],
     ) -> ReceiptFuture:
         """What the native put leaves to Python."""
-        receipt = self._send(_message(message, body, parts), durability, 0, timeout)
+        receipt = self._send(message_of(message, body, parts), durability, 0, timeout)
         self._link.look_now_and_then(receipt._seq, 1)
-        if type(message) is str and (not parts or parts.keys() == _TAG):
+        if type(message) is str and parts.keys() <= _NATIVE:
             self._teach(message, parts.get("tag"))
         return receipt
 
@@ -295,14 +294,19 @@ class Producer:
         return self._submit_waiting(Message(topic, body, tag=tag), DURABLE)
 
     def _submit_waiting(self, wished: Message, flags: int) -> int:
-        seq = self._submit_message(wished, RECEIPT | URGENT | flags, None)
+        seq = self._submit_message(wished, RECEIPT | URGENT | flags, None, NOW)
         self._teach(wished.topic, wished.tag)
         return seq
 
-    def _send_oneway(self, message: Message | str, body: Any = None, **parts: Any) -> None:  # noqa: ANN401
-        wished = _message(message, body, parts)
-        self._submit_message(wished, 0, None)
-        if type(message) is str and (not parts or parts.keys() == _TAG):
+    def _send_oneway(
+        self,
+        message: Message | str,
+        body: Any = None,  # noqa: ANN401
+        **parts: Unpack[MessageParts],
+    ) -> None:
+        wished = message_of(message, body, parts)
+        self._submit_message(wished, 0, None, due_of(wished))
+        if type(message) is str and parts.keys() <= _NATIVE:
             self._teach(message, parts.get("tag"))
 
     def _teach(self, topic: str, tag: str | None) -> None:
@@ -314,18 +318,18 @@ class Producer:
                 if not block and level is not None:
                     self._link.fast.learn(topic, tag, route, level)
 
-    def _submit_message(self, wished: Message, flags: int, timeout: float | None) -> int:
+    def _submit_message(self, wished: Message, flags: int, timeout: float | None, due: Due) -> int:
         body = np.frombuffer(rules.check_body(wished.body).toreadonly(), np.uint8)
-        extra = rules.extra_block(wished.keys, wished.properties)
+        extra = rules.extra_block(wished.keys, wished.properties, wished.message_group)
         with self._link.lock:
             self._link.require_open()
             deadline = self._link.deadline(timeout)
-            route, block = self._link.routes.number(
-                self._link.living(deadline), wished.topic, wished.tag
-            )
+            session = self._link.living(deadline)
+            route, block = self._link.routes.number(session, wished.topic, wished.tag)
+            queue_id = self._link.routes.queue_of(session, wished)
             extra = block + extra
             rules.check_properties_bytes(0, len(extra))
-            self._fill_form(flags, route, wished.queue_id)
+            self._fill_form(flags, route, queue_id, due)
             extra_array = np.frombuffer(extra, np.uint8) if extra else _NONE
             seq = self._link.put_until_room(
                 lambda: self._link.lane.put(self._form, body, extra_array),
@@ -335,11 +339,12 @@ class Producer:
         self._link.ring_if_wanted()
         return seq
 
-    def _fill_form(self, flags: int, route: int, queue_id: int | None) -> None:
+    def _fill_form(self, flags: int, route: int, queue_id: int | None, due: Due = NOW) -> None:
         if queue_id is not None and not 0 <= queue_id < limits.QUEUES_PER_TOPIC_MAX:
             raise MessageIllegal(f"queue id {queue_id}: they count from 0", queue_id=queue_id)
         self._form[:] = (
             flags, route, -1 if queue_id is None else queue_id, time.time_ns() // 1_000_000, 0, 0,
+            *due,
         )  # fmt: skip
 
     def _level_of(self, topic: str, durability: str | None) -> Level:
@@ -376,16 +381,6 @@ class Producer:
             self.close()
         else:
             self._link.end()
-
-
-def _message(message: Message | str, body: Any, parts: dict[str, Any]) -> Message:  # noqa: ANN401
-    if isinstance(message, Message):
-        if body is not None or parts:
-            raise MessageIllegal("give a Message, or topic and body, not both")
-        return message
-    if body is None:
-        raise MessageIllegal("a message needs a body: send(topic, body, ...)", topic=message)
-    return Message(message, body, **parts)
 
 
 def _level(durability: str) -> Level:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.delays import NOW, Due, parked_in, recall_handle
 from clients.message import MessageQueue, SendReceipt
 from shm import errors
-from shm.codes import Level, Status
+from shm.codes import Level, ParkMode, Status
 from shm.kernels import frames
 from shm.messageid import offset_message_id
 
@@ -126,6 +127,11 @@ class Waits(Protocol):
 
     #: First 20 digits of message ids, and the stored host.
     identity: tuple[str, bytes]
+
+    @property
+    def broker(self) -> tuple[str, int]:
+        """The broker's name, and its timer_precision_ms."""
+        ...
 
 
 class _WhenAsked:
@@ -267,15 +273,23 @@ class Pending(Future[R]):
 
 
 class ReceiptFuture(Pending[SendReceipt]):
-    """`concurrent.futures.Future[SendReceipt]` of one message."""
+    """`concurrent.futures.Future[SendReceipt]` of one message.
+
+    `_mode` and `_value` say when it is due (`delays.Due`); the native put sets them, too.
+    """
+
+    _mode: int = ParkMode.NONE
+    _value: int = 0
 
     @classmethod
-    def of(cls, page: Page, seq: int, topic: str, level: int) -> ReceiptFuture:
+    def of(cls, page: Page, seq: int, topic: str, level: int, due: Due = NOW) -> ReceiptFuture:
         """The receipt of a seq that waits for a level."""
         receipt = cls()
         receipt._page, receipt._seq, receipt._topic = page, seq, topic
         if level:
             receipt._level = level
+        if due.mode:
+            receipt._mode, receipt._value = due
         return receipt
 
     def _outcome(self) -> SendReceipt:
@@ -283,13 +297,26 @@ class ReceiptFuture(Pending[SendReceipt]):
         prefix, host = self._page.owner.identity
         position = row[frames.OUT_POSITION]
         queue = row[frames.OUT_QUEUE]
+        unique = f"{prefix}{self._seq:012X}"
+        topic, handle = self._topic, None
+        if self._mode:
+            topic, handle = self._whereabouts(unique, row[frames.OUT_MS])
         return SendReceipt(
-            f"{prefix}{self._seq:012X}",
+            unique,
             offset_message_id(host, position) if position >= 0 else "",
-            MessageQueue(self._topic, queue if queue < 1 << 31 else -1),
+            MessageQueue(topic, queue if queue < 1 << 31 else -1),
             row[frames.OUT_OFFSET],
             "durable" if self._level else "written",
+            handle,
         )
+
+    def _whereabouts(self, unique: str, store_ms: int) -> tuple[str, str | None]:
+        """The topic that a delayed message is in, and its recall handle."""
+        due = Due(ParkMode(self._mode), self._value)
+        broker, precision_ms = self._page.owner.broker
+        names = (self._topic, broker, unique)
+        handle = recall_handle(due, store_ms, names, precision_ms)
+        return parked_in(due, store_ms) or self._topic, handle
 
 
 def refusal(status: Status, topic: str) -> errors.GantryError:
@@ -312,6 +339,7 @@ def refusal(status: Status, topic: str) -> errors.GantryError:
         Status.ILLEGAL_PROPERTIES: "its properties are malformed or too long",
         Status.UNKNOWN_ROUTE: f"topic {topic} does not exist any more, or is the broker's own",
         Status.UNKNOWN_QUEUE: f"topic {topic} has no such queue",
+        Status.ILLEGAL_DELAY: "its delay is no level from 1 on and no time up to the year 9999",
         Status.BATCH_REFUSED: "another message of its batch was refused",
     }
     why = reasons.get(status, status.name)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from clients import message as rules
@@ -9,6 +12,12 @@ from clients.session import Session
 from shm import layout, limits
 from shm.codes import Level
 from shm.errors import MessageIllegal
+from shm.properties import java_hash
+
+if TYPE_CHECKING:
+    from clients.message import Message
+
+_hash_of = lru_cache(maxsize=4096)(java_hash)
 
 
 class Routes:
@@ -36,6 +45,20 @@ class Routes:
             found = (self._slot(session, topic, block), inline)
             self._numbers[topic, tag] = found
         return found
+
+    def queue_of(self, session: Session, message: Message) -> int | None:
+        """The queue that a message names, or its group's; None if any will do.
+
+        A group's queue is that of RocketMQ's SelectMessageQueueByHash, so that producers of both
+        agree. Raises MessageIllegal.
+        """
+        group = message.message_group
+        if group is None:
+            return message.queue_id
+        rules.check_message_group(group, message.queue_id)
+        hashed = _hash_of(group)
+        queues = session.open_topic(message.topic).write_queues
+        return abs(hashed) % queues  # Java's remainder of a negative number is negative
 
     def _slot(self, session: Session, topic: str, block: bytes) -> int:
         """The slot of a topic with that property block; blocks without a tag share one."""

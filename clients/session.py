@@ -91,6 +91,8 @@ class Session:
         self.session = welcome.session
         self.epoch = welcome.epoch
         self.store = welcome.store
+        self.broker_name = welcome.broker_name
+        self.timer_precision_ms = welcome.timer_precision_ms
 
     # -------------------------------------------------------------------------------------- asking
 

@@ -67,6 +67,11 @@ class WriterLink:
         self.is_open = True
         _links.add(self)
 
+    @property
+    def broker(self) -> tuple[str, int]:
+        """The broker's name, and its timer_precision_ms."""
+        return self.session.broker_name, self.session.timer_precision_ms
+
     def raise_refusal(self) -> None:
         """Raise what a oneway send was refused with since the last call, if one was."""
         refused, self._refused = self._refused, None

@@ -18,6 +18,16 @@ class EntryKind(IntEnum):
     REQUEST = 4  # session -> groups, body is a control message
     NOTICE = 5  # groups -> session
     BATCH_COMPLETION = 6  # of all members of a batch that is stored
+    PARK = 7  # a client's message for later: SEND with an extension that says when
+
+
+class ParkMode(IntEnum):
+    """How a PARK entry says when its message is due."""
+
+    NONE = 0  # never in an entry
+    LEVEL = 1  # by a level of message_delay_level, from 1; above the highest: the highest (DT-10)
+    AT = 2  # at a time, Unix ms
+    AFTER = 3  # ms after the record's storeTimestamp
 
 
 class EntryFlag(IntFlag):
@@ -45,6 +55,7 @@ class Status(IntEnum):
     BATCH_REFUSED = 8  # another member of the batch was refused
     UNKNOWN_POSITION = 9  # in the log from before a restart, but its position is no longer known
     NOT_STORED = 10  # refused before a restart, the reason is no longer known
+    ILLEGAL_DELAY = 11  # a level below 1, a time below 0 or behind DELIVER_MS_MAX
 
 
 class ClientState(IntEnum):

@@ -51,6 +51,7 @@ class Kind:
 
 i4: Final = Kind("int32")
 i8: Final = Kind("int64")
+f8: Final = Kind("float64")
 void: Final = Kind("void")
 BYTES: Final = Kind("uint8", array=True, writable=True)
 BYTES_RO: Final = Kind("uint8", array=True)

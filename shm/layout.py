@@ -64,6 +64,20 @@ APPEND_PREPARED: Final = APPEND.offset("prepared_offset")
 APPEND_BORN_HOST: Final = APPEND.offset("born_host")
 APPEND_STORE_HOST: Final = APPEND.offset("store_host")
 
+PARK: Final = Struct(
+    "park_extension",
+    16,
+    (
+        Field("mode", "u4", "codes.ParkMode"),
+        Field("reserved", "u4", "0"),
+        Field("value", "i8", "a level, Unix ms, or ms from the time at which it is stored"),
+    ),
+    note="Between header and body of a PARK entry, whose route and queue are those of delivery.",
+)
+PARK_BYTES: Final = PARK.size
+PARK_MODE: Final = PARK.offset("mode")
+PARK_VALUE: Final = PARK.offset("value")
+
 COMPLETION: Final = Struct(
     "completion",
     56,
@@ -726,7 +740,7 @@ TIMER_SLOT: Final = Struct(
 # -------------------------------------------------------------------------------------- all tables
 
 SHARED: Final = (
-    ENTRY, APPEND, COMPLETION, BATCH_COMPLETION, MESSAGE, LANE, ARENA, PROGRESS, ROUTE, BOARD,
+    ENTRY, APPEND, PARK, COMPLETION, BATCH_COMPLETION, MESSAGE, LANE, ARENA, PROGRESS, ROUTE, BOARD,
     PROCESS, TOPIC, QUEUE,
 )  # fmt: skip
 STORE: Final = (

@@ -15,6 +15,9 @@ UNIQ_KEY_PROPERTY_BYTES: Final = 42  # "UNIQ_KEY" 01 32 hex digits 02
 TRAILER_BYTES: Final = 20  # SF-22
 FILLER_BYTES_MIN: Final = 8  # SF-20
 
+DELIVER_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of the year 9999, UTC
+DELAY_LEVELS_MIN: Final = 18  # queues of SCHEDULE_TOPIC_XXXX, whatever message_delay_level says
+
 TOPICS_MAX: Final = 4096
 BOARD_QUEUES_MAX: Final = 65_536
 ROUTES_MAX: Final = 1024
@@ -62,6 +65,9 @@ RESERVED_KEYS: Final = frozenset(
     __CRC32# DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID _SYS_MSG_PRIORITY_ ORIGIN_GROUP
     TIMER_ROLL_LABEL TRANS_OFFSET GANTRY_TX""".split()  # noqa: SIM905 - 60 names read best as text
 )
+
+#: Of these the clients' ends write tag, keys and message group.
+CLIENTS_KEYS: Final = frozenset({"TAGS", "KEYS", "__SHARDINGKEY"})
 
 # A drained batch may end just short of DRAIN_BYTES and then take one largest record.
 assert STAGING_BYTES >= DRAIN_BYTES + BODY_BYTES_MAX + RECORD_OVERHEAD_BYTES_MAX

@@ -94,6 +94,9 @@ class Welcome(Frame, frozen=True):
     store: str
     arena_bytes: int
     ring_bytes: tuple[int, int, int, int]  # writer up, down, groups up, down
+    # Settings that recall handles are made of (DT-70).
+    broker_name: str = ""
+    timer_precision_ms: int = 1000
 
 
 class TopicOpened(Frame, frozen=True):

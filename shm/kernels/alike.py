@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from shm import machine
 from shm.jit import kernel
 from shm.kernels import frames
-from shm.kernels.encode import DURABLE, OK, finish
-from shm.kernels.entry import APP_FLAG, BODY, BORN, CURSOR, FLAGS, QUEUE, SEQ, TOPIC
+from shm.kernels.admit import DURABLE, OK
+from shm.kernels.encode import finish
+from shm.kernels.entry import APP_FLAG, BODY, BORN, CURSOR, FLAGS, SEQ, TOPIC
 from shm.kernels.record import store_flags, store_hex48
 from shm.layout import (
     ENTRY_BYTES,
@@ -16,7 +17,6 @@ from shm.layout import (
     RECORD_HEAD_BYTES,
     TOPIC_BYTES,
     TOPIC_NAME_BYTES,
-    TOPIC_QUEUE_BASE,
     TOPICS_AT,
 )
 from shm.limits import RECORD_OVERHEAD_BYTES_MAX, TOPIC_BYTES_MAX
@@ -71,8 +71,7 @@ def admit_alike(
     store_hex48(staging, place, head[SEQ])
     store_flags(staging, at, head[APP_FLAG], 0)
     machine.store_be64(staging, at + RECORD_BORN_MS, head[BORN])
-    queue = machine.load32(board, topic_at + TOPIC_QUEUE_BASE) + head[QUEUE]
-    result[1] = finish(staging, batch, head, board, queue, size)
+    result[1] = finish(staging, batch, head, board, size)
     result[2] = batch[frames.POSITION] + at
     result[3] = result[2] + size
     batch[frames.FILLED] += size

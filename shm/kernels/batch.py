@@ -10,9 +10,9 @@ from shm import machine
 from shm.codes import EntryFlag, EntryKind, Status, Stop
 from shm.jit import kernel
 from shm.kernels import frames
+from shm.kernels.admit import admit
 from shm.kernels.alike import admit_alike
 from shm.kernels.complete import complete
-from shm.kernels.encode import admit
 from shm.kernels.entry import (
     BODY,
     COUNT,

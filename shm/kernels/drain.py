@@ -14,6 +14,7 @@ from shm import atomics, machine
 from shm.codes import BrokerState, EntryFlag, Status, Stop
 from shm.jit import BYTES, WORDS, i8, kernel
 from shm.kernels import frames
+from shm.kernels.admit import admit
 from shm.kernels.batch import take_batch, whole_batch
 from shm.kernels.complete import (
     answer_stored,
@@ -21,7 +22,6 @@ from shm.kernels.complete import (
     completion_room,
     publish_counters,
 )
-from shm.kernels.encode import admit
 from shm.kernels.entry import (
     BATCH,
     COUNT,

@@ -9,20 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shm import machine
-from shm.codes import EntryFlag, Status, Stop
+from shm.codes import Status
 from shm.jit import kernel
 from shm.kernels import frames
 from shm.kernels.entry import (
     APP_FLAG,
+    APPEND,
     BODY,
     BORN,
-    CURSOR,
     EXTRA,
-    FLAGS,
     KIND,
     QUEUE,
     ROUTE_ID,
-    SEND,
     SEQ,
     TOPIC,
 )
@@ -61,16 +59,12 @@ from shm.layout import (
     TOPIC_BYTES,
     TOPIC_NAME,
     TOPIC_NAME_BYTES,
-    TOPIC_PERM,
     TOPIC_QUEUE_BASE,
-    TOPIC_QUEUE_COUNT,
-    TOPIC_WRITE_QUEUES,
     TOPICS_AT,
 )
 from shm.limits import (
     PROPERTIES_BYTES_MAX,
     RECORD_OVERHEAD_BYTES_MAX,
-    ROUTES_MAX,
     TOPIC_BYTES_MAX,
     TRAILER_BYTES,
     UNIQ_KEY_PROPERTY_BYTES,
@@ -83,16 +77,8 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
 
-DURABLE = int(EntryFlag.DURABLE)
-OK = int(Status.OK)
 ILLEGAL_SIZE = int(Status.ILLEGAL_SIZE)
 ILLEGAL_PROPERTIES = int(Status.ILLEGAL_PROPERTIES)
-UNKNOWN_ROUTE = int(Status.UNKNOWN_ROUTE)
-UNKNOWN_QUEUE = int(Status.UNKNOWN_QUEUE)
-LIMIT = int(Stop.LIMIT)
-ROLL = int(Stop.ROLL)
-ROUTE = int(Stop.ROUTE)
-HOSTILE = int(Stop.HOSTILE)
 
 #: What an encoding returns besides a positive record size: minus a Status, or one of these.
 NO_ROOM = -1000
@@ -100,30 +86,12 @@ NOT_ALLOWED = -1001
 
 
 @kernel()
-def _choose_queue(board: Bytes, head: Words, routes: Words) -> int:
-    """The board's queue number for an entry, or -1. A negative queue id = the next in turn."""
-    topic_at = TOPICS_AT + head[TOPIC] * TOPIC_BYTES
-    queue: int = head[QUEUE]
-    if queue < 0:
-        count = machine.load32(board, topic_at + TOPIC_WRITE_QUEUES)
-        row = head[ROUTE_ID] * frames.ROUTE_WORDS + frames.ROUTE_TURN
-        if count <= 0:
-            return -1
-        queue = routes[row] % count
-        routes[row] += 1
-    elif queue >= machine.load32(board, topic_at + TOPIC_QUEUE_COUNT):
-        return -1
-    head[QUEUE] = queue
-    return machine.load32(board, topic_at + TOPIC_QUEUE_BASE) + queue
-
-
-@kernel()
-def _size_of(board: Bytes, head: Words, routes: Words, batch: Words, hosts: int) -> int:
-    """Bytes of the record that an entry becomes, or minus a Status."""
+def _size_of(board: Bytes, head: Words, routes: Words, batch: Words, hosts: int, more: int) -> int:
+    """Bytes of the record that an entry becomes, `more` of properties included; or -Status."""
     name = machine.load32(board, TOPICS_AT + head[TOPIC] * TOPIC_BYTES + TOPIC_NAME_BYTES)
     row = head[ROUTE_ID] * frames.ROUTE_WORDS
-    properties = head[EXTRA] + TRAILER_BYTES
-    if head[KIND] == SEND:
+    properties = head[EXTRA] + more + TRAILER_BYTES
+    if head[KIND] != APPEND:
         properties += UNIQ_KEY_PROPERTY_BYTES + routes[row + frames.ROUTE_BLOCK_LENGTH]
     if properties > PROPERTIES_BYTES_MAX:
         return -ILLEGAL_PROPERTIES
@@ -154,13 +122,16 @@ def _copy_topic(board: Bytes, head: Words, staging: Bytes, at: int) -> int:
 
 
 @kernel()
-def _encode_send(
-    arena: Bytes, ring_at: int, head: Words, tables: tuple[Bytes, Words, Bytes, Bytes],
-    staging: Bytes, batch: Words,
+def lay_out(
+    arena: Bytes, body_at: int, head: Words, tables: tuple[Bytes, Words, Bytes, Bytes],
+    staging: Bytes, batch: Words, more: int,
 ) -> int:  # fmt: skip
-    """Lay a client's message out in staging, without place and checksums. Size or -Status."""
+    """Lay a client's message out in staging, without place and checksums. Size or -Status.
+
+    `more` bytes are left free between the message's properties and the trailer.
+    """
     board, routes, blocks, identity = tables
-    size = _size_of(board, head, routes, batch, 0)
+    size = _size_of(board, head, routes, batch, 0, more)
     if size < 0:
         return size
     at = batch[frames.FILLED]
@@ -168,7 +139,7 @@ def _encode_send(
         return NO_ROOM
     body = head[BODY]
     after = at + RECORD_HEAD_BYTES
-    machine.copy(staging, after, arena, ring_at + ENTRY_BYTES, body)
+    machine.copy(staging, after, arena, body_at, body)
     store_flags(staging, at, head[APP_FLAG], 0)
     machine.store_be64(staging, at + RECORD_BORN_MS, head[BORN])
     machine.copy(staging, at + RECORD_BORN_HOST, identity, frames.IDENTITY_BORN_HOST, 8)
@@ -187,14 +158,14 @@ def _encode_send(
     length = routes[row + frames.ROUTE_BLOCK_LENGTH]
     machine.copy(staging, place, blocks, routes[row + frames.ROUTE_BLOCK_AT], length)
     place += length
-    machine.copy(staging, place, arena, ring_at + ENTRY_BYTES + body, head[EXTRA])
+    machine.copy(staging, place, arena, body_at + body, head[EXTRA])
     if head[EXTRA] and not properties_legal(staging, place, head[EXTRA]):
         return -ILLEGAL_PROPERTIES
     return size
 
 
 @kernel()
-def _encode_append(
+def encode_append(
     arena: Bytes, ring_at: int, head: Words, tables: tuple[Bytes, Words, Bytes, Bytes],
     staging: Bytes, batch: Words,
 ) -> int:  # fmt: skip
@@ -210,7 +181,7 @@ def _encode_append(
     kept = copy_without_trailer(staging, 0, arena, source, given, 0)
     open_end = 1 if kept < 0 else 0
     extra = head[EXTRA] = abs(kept)
-    size = _size_of(board, head, routes, batch, born + store - 16 + open_end)
+    size = _size_of(board, head, routes, batch, born + store - 16 + open_end, 0)
     if size < 0:
         return size
     at = batch[frames.FILLED]
@@ -236,16 +207,18 @@ def _encode_append(
 
 
 @kernel()
-def finish(staging: Bytes, batch: Words, head: Words, board: Bytes, queue: int, size: int) -> int:
+def finish(staging: Bytes, batch: Words, head: Words, board: Bytes, size: int) -> int:
     """Give an encoded record its place and checksums; returns its queue offset."""
     at = batch[frames.FILLED]
     position = batch[frames.POSITION] + at
     sys_flag = machine.load_be32(staging, at + 36)
     kind = sys_flag & SYS_TRANSACTION
     counted = kind in (0, SYS_COMMIT)  # SF-42
+    topic_at = TOPICS_AT + head[TOPIC] * TOPIC_BYTES
+    queue = machine.load32(board, topic_at + TOPIC_QUEUE_BASE) + head[QUEUE]
     queue_at = batch[frames.QUEUES_AT] + queue * QUEUE_BYTES + QUEUE_NEXT_OFFSET
     offset = machine.load64(board, queue_at) if counted else 0
-    name = machine.load32(board, TOPICS_AT + head[TOPIC] * TOPIC_BYTES + TOPIC_NAME_BYTES)
+    name = machine.load32(board, topic_at + TOPIC_NAME_BYTES)
     magic = RECORD_MAGIC_V2 if name > TOPIC_BYTES_MAX else RECORD_MAGIC_V1  # SF-17
     hosts = (12 if sys_flag & SYS_BORN_V6 else 0) + (12 if sys_flag & SYS_STORE_V6 else 0)
     machine.store_be64(
@@ -272,82 +245,3 @@ def _store_crc(staging: Bytes, at: int, shifted: int, size: int, magic: int, bod
     if body:
         crc = machine.crc32(staging, shifted + RECORD_BODY_LENGTH + 4, body) & 0x7FFFFFFF
     machine.store_be32(staging, at + 8, crc)
-
-
-@kernel()
-def _find_topic(board: Bytes, head: Words, routes: Words, batch: Words) -> int:
-    """Topic of the entry's route into `head`; OK, a Status, or -ROUTE if it is to be loaded.
-
-    A topic that was deleted since has no permission left.
-    """
-    if head[ROUTE_ID] >= ROUTES_MAX:
-        return UNKNOWN_ROUTE
-    row = head[ROUTE_ID] * frames.ROUTE_WORDS
-    if row >= batch[frames.ROUTES_SIZE] or routes[row] == frames.ROUTE_UNKNOWN:
-        return -ROUTE
-    head[TOPIC] = routes[row]
-    if head[TOPIC] < 0 or not machine.load32(
-        board, TOPICS_AT + head[TOPIC] * TOPIC_BYTES + TOPIC_PERM
-    ):
-        return UNKNOWN_ROUTE
-    return OK
-
-
-@kernel()
-def _encode(
-    arena: Bytes, ring_at: int, head: Words, tables: tuple[Bytes, Words, Bytes, Bytes],
-    staging: Bytes, batch: Words,
-) -> int:  # fmt: skip
-    """Lay an entry of either kind out in staging; only broker agents may APPEND."""
-    if head[KIND] == SEND:
-        return _encode_send(arena, ring_at, head, tables, staging, batch)
-    if batch[frames.INTERNAL]:
-        return _encode_append(arena, ring_at, head, tables, staging, batch)
-    return NOT_ALLOWED
-
-
-@kernel()
-def _refusal(result: int, batch: Words) -> int:
-    """What `admit` returns for a negative result of `_encode`."""
-    if result == NO_ROOM:
-        return -LIMIT if batch[frames.FILLED] else ILLEGAL_SIZE
-    return -HOSTILE if result == NOT_ALLOWED else -result
-
-
-@kernel()
-def admit(
-    arena: Bytes, lane: Words, head: Words, tables: tuple[Bytes, Words, Bytes, Bytes],
-    staging: Bytes, batch: Words, result: Words,
-) -> int:  # fmt: skip
-    """Encode one entry behind what staging holds; Status, or -Stop where the batch must end.
-
-    Fills `result` (queue id, offset, position, end, store ms).
-    """
-    board, routes, _blocks, _identity = tables
-    for field in range(5):
-        result[field] = -1
-    status: int = batch[frames.REFUSE]
-    if status == OK:
-        status = _find_topic(board, head, routes, batch)
-    if status != OK:
-        return status
-    queue = _choose_queue(board, head, routes)
-    if queue < 0:
-        return UNKNOWN_QUEUE
-    ring_at = lane[frames.UP] + (head[CURSOR] & lane[frames.UP_MASK])
-    size = _encode(arena, ring_at, head, tables, staging, batch)
-    if size < 0:
-        return _refusal(size, batch)
-    position = batch[frames.POSITION] + batch[frames.FILLED]
-    if position + size + 8 > batch[frames.SEGMENT_END]:  # SF-20
-        return -ROLL
-    result[1] = finish(staging, batch, head, board, queue, size)
-    result[0] = head[QUEUE]
-    result[2] = position
-    result[3] = position + size
-    result[4] = batch[frames.STORE_MS]
-    batch[frames.FILLED] += size
-    batch[frames.RECORDS] += 1
-    if head[FLAGS] & DURABLE and result[3] > batch[frames.WANTED]:
-        batch[frames.WANTED] = result[3]
-    return OK

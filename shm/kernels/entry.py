@@ -24,6 +24,9 @@ from shm.layout import (
     ENTRY_ROUTE,
     ENTRY_SEQ,
     PAD_BYTES_MIN,
+    PARK_BYTES,
+    PARK_MODE,
+    PARK_VALUE,
 )
 
 if TYPE_CHECKING:
@@ -35,18 +38,37 @@ if TYPE_CHECKING:
 PAD = int(EntryKind.PAD)
 SEND = int(EntryKind.SEND)
 APPEND = int(EntryKind.APPEND)
+PARK = int(EntryKind.PARK)
 BATCH = int(EntryFlag.BATCH)
 
 # One entry's header, read once: indexes into `head`.
 (
     KIND, FLAGS, LENGTH, SEQ, BORN, ROUTE_ID, QUEUE, BODY, EXTRA, APP_FLAG, COUNT, TOPIC, CURSOR,
-) = range(13)  # fmt: skip
-HEAD_WORDS = 16
+    MODE, VALUE, OUT_MS, REAL_TOPIC, REAL_QUEUE,
+) = range(18)  # fmt: skip
+HEAD_WORDS = 24
 
 #: The entry's flags in `result`, behind the five words that a completion takes from there.
 RESULT_FLAGS = 5
+#: Instead of an extension's length.
+UNKNOWN = -ENTRY_BYTES - 1
 #: Of a seq in a UNIQ_KEY.
 SEQ_BITS = 48
+
+
+@kernel()
+def _read_extension(arena: Bytes, at: int, length: int, head: Words) -> int:
+    """Bytes between header and body of an entry that is no SEND; UNKNOWN for other kinds.
+
+    Notes when a PARK entry is due.
+    """
+    if head[KIND] == APPEND:
+        return APPEND_BYTES
+    if head[KIND] != PARK or length < ENTRY_BYTES + PARK_BYTES:
+        return UNKNOWN
+    head[MODE] = machine.load32(arena, at + ENTRY_BYTES + PARK_MODE)
+    head[VALUE] = machine.load64(arena, at + ENTRY_BYTES + PARK_VALUE)
+    return PARK_BYTES
 
 
 @kernel()
@@ -64,8 +86,10 @@ def read_head(arena: Bytes, lane: Words, cursor: int, tail: int, head: Words) ->
     head[FLAGS] = machine.load16(arena, at + ENTRY_FLAGS)
     if head[KIND] == PAD:
         return 1
-    fixed = ENTRY_BYTES + (APPEND_BYTES if head[KIND] == APPEND else 0)
-    if length < fixed or head[KIND] not in (SEND, APPEND):
+    fixed = ENTRY_BYTES
+    if head[KIND] != SEND:
+        fixed += _read_extension(arena, at, length, head)
+    if length < fixed or fixed < 0:
         return 0
     head[SEQ] = atomics.load_acquire(arena, at + ENTRY_SEQ)
     head[BORN] = machine.load64(arena, at + ENTRY_BORN)

@@ -22,11 +22,15 @@ from shm.kernels.fastput import (
     AT_BYTES,
     AT_CLASS,
     AT_COUNT,
+    AT_DELAY,
+    AT_DELAY_LEVEL,
+    AT_GROUP,
     AT_ITEMS,
     AT_KEYS,
     AT_PROPERTIES,
     AT_QUEUE,
     AT_TAG,
+    AT_TIMESTAMP,
     AT_TOPIC,
     BATCH_METHOD,
     BATCH_URGENT_METHOD,
@@ -41,6 +45,7 @@ from shm.kernels.fastput import (
     LANE,
     LIST_CLASS,
     MESSAGE,
+    MODE,
     NAME_COUNT,
     NAME_LEVEL,
     NAME_PAGE,
@@ -102,6 +107,10 @@ if not JIT_OFF:
         if parts[state[AT_CLASS]] != state[MESSAGE] or parts[state[AT_TOPIC]] != topic:
             return 0
         if parts[state[AT_QUEUE]] != state[NONE] or parts[state[AT_KEYS]] != state[NO_KEYS]:
+            return 0
+        if parts[state[AT_GROUP]] != state[NONE] or parts[state[AT_DELAY_LEVEL]] != state[NONE]:
+            return 0
+        if parts[state[AT_TIMESTAMP]] != state[NONE] or parts[state[AT_DELAY]] != state[NONE]:
             return 0
         return 1 if parts[state[AT_PROPERTIES]] == state[NO_PROPERTIES] else 0
 
@@ -232,7 +241,7 @@ if not JIT_OFF:
         All its completions will be in PAGE; ASKED becomes the level that its receipts wait for.
         """
         tag = tag_of(state, arguments, count, names)
-        if tag < 0 or count > 2 or (count == 1 and tag):
+        if tag < 0 or state[MODE] or count > 2 or (count == 1 and tag):
             return 0
         call = machine.words_at(arguments)
         items = call[count - 1]

@@ -13,10 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from shm import machine
-from shm.codes import EntryFlag
-from shm.jit import JIT_OFF, external, i4, i8, kernel, native, void
+from shm.codes import EntryFlag, ParkMode
+from shm.jit import JIT_OFF, external, f8, i4, i8, kernel, native, void
 from shm.kernels import frames
-from shm.kernels.ring import put_send
+from shm.kernels.ring import put_park, put_send
+from shm.limits import DELIVER_MS_MAX
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,17 +75,32 @@ BATCH_URGENT_METHOD: Final = 48
 FUTURE_OF_BATCH: Final = 49  # address of the class of batches' futures
 NAME_COUNT: Final = 50
 FOUND: Final = 51  # of the batch in hand: last tag, its route, born time, topic
-ROUTES: Final = 56  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, level
+PART_NAMES: Final = (
+    56  # addresses of the interned texts "delivery_timestamp", "delay", "delay_level"
+)
+INT_CLASS: Final = 59
+FLOAT_CLASS: Final = 60
+MODE: Final = 61  # when the message of the call in hand is due: a ParkMode, its value
+VALUE: Final = 62
+NAME_MODE: Final = 63
+NAME_VALUE: Final = 64
+AT_GROUP: Final = 65  # as AT_CLASS and so on
+AT_TIMESTAMP: Final = 66
+AT_DELAY: Final = 67
+AT_DELAY_LEVEL: Final = 68
+ROUTES: Final = 72  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, level
 ROUTE_ROOM: Final = 256
 ROUTE_WAYS: Final = 4
 STATE_WORDS: Final = ROUTES + 4 * ROUTE_ROOM
-FORM_WORDS: Final = 6
 
 RECEIPT = int(EntryFlag.RECEIPT)
 SYNC = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
 SYNC_DURABLE = int(EntryFlag.RECEIPT | EntryFlag.URGENT | EntryFlag.DURABLE)
 DURABLE = int(EntryFlag.DURABLE)
 NOT_ASKED: Final = -1
+LEVEL = int(ParkMode.LEVEL)
+AT = int(ParkMode.AT)
+AFTER = int(ParkMode.AFTER)
 #: Born times are as fine as the kernel tick (1 to 10 ms); the fine clock costs as much as the rest.
 CLOCK_REALTIME_COARSE = 5
 
@@ -105,6 +121,8 @@ if not JIT_OFF:
     release = external("Py_DecRef", void, i8)
     retain = external("Py_IncRef", void, i8)
     number_object = external("PyLong_FromLongLong", i8, i8)
+    as_number = external("PyLong_AsLongLong", i8, i8)
+    as_seconds = external("PyFloat_AsDouble", f8, i8)
     address_of = external("PyLong_AsVoidPtr", i8, i8)
     call_object = external("PyObject_Vectorcall", i8, i8, i8, i8, i8)
     clock = external("clock_gettime", i4, i4, i8)
@@ -121,12 +139,53 @@ if not JIT_OFF:
         return 0
 
     @kernel()
+    def _number_of(state: Words, mode: int, value: int) -> int:
+        """What an entry says of a time or delay that a call gives; -1 for what is not plain."""
+        number = -1
+        kind: int = machine.words_at(value)[state[AT_CLASS]]
+        if kind == state[INT_CLASS]:
+            number = as_number(value)
+            if number == -1:
+                clear_error()
+            if mode == AFTER and number <= DELIVER_MS_MAX:
+                number *= 1000
+        elif kind == state[FLOAT_CLASS] and mode == AFTER:
+            # As clients/delays.py does.
+            seconds = as_seconds(value)
+            if 0.0 <= seconds <= DELIVER_MS_MAX / 1000:
+                number = int(seconds * 1000 + 0.5)
+        if number > DELIVER_MS_MAX or (mode == LEVEL and number < 1):
+            return -1
+        return number
+
+    @kernel()
+    def _note_delay(state: Words, name: int, value: int) -> int:
+        """Note when a message is due in MODE and VALUE; 0 if that is for Python to judge."""
+        mode = 0
+        if name == state[PART_NAMES]:
+            mode = AT
+        elif name == state[PART_NAMES + 1]:
+            mode = AFTER
+        elif name == state[PART_NAMES + 2]:
+            mode = LEVEL
+        if mode == 0 or state[MODE]:
+            return 0
+        number = _number_of(state, mode, value)
+        if number < 0:
+            return 0
+        state[MODE] = mode
+        state[VALUE] = number
+        return 1
+
+    @kernel()
     def tag_of(state: Words, arguments: int, count: int, names: int) -> int:
         """The tag's address, 0 without one, -1 for a call in another than the common form.
 
-        Notes in ASKED which level the call wants. `count` arguments are given by place.
+        Notes in ASKED which level the call wants, in MODE and VALUE when its message is due.
+        `count` arguments are given by place.
         """
         state[ASKED] = NOT_ASKED
+        state[MODE] = 0
         if not state[ENABLED] or count < 1:
             return -1
         tag = 0
@@ -140,13 +199,24 @@ if not JIT_OFF:
                 state[ASKED] = 1
             elif name == state[LEVEL_NAME] and value == state[WRITTEN_TEXT]:
                 state[ASKED] = 0
-            else:
+            elif not _note_delay(state, name, value):
                 return -1
         return tag
 
     @kernel()
-    def _future(state: Words, base: int, topic: int, seq: int, level: int) -> int:
-        """A receipt of the class FUTURE with its attributes; 0 with an exception set."""
+    def _set_number(target: int, name: int, value: int) -> None:
+        """Give an object an attribute that is a number."""
+        number = number_object(value)
+        set_attribute(target, name, number)
+        release(number)
+
+    @kernel()
+    def _future(state: Words, base: int, topic: int, seq: int, facts: tuple[int, int, int]) -> int:
+        """A receipt of the class FUTURE with its attributes; 0 with an exception set.
+
+        `facts`: the level that it waits for, mode and value of its delay.
+        """
+        level, mode, value = facts
         number = number_object(seq)
         page = state[PAGE]
         if seq > state[PAGE_LAST]:
@@ -162,8 +232,32 @@ if not JIT_OFF:
             set_attribute(receipt, state[NAME_TOPIC], topic)
             if level == 1:
                 set_attribute(receipt, state[NAME_LEVEL], state[DURABLE_LEVEL])
+            if mode:
+                _set_number(receipt, state[NAME_MODE], mode)
+                _set_number(receipt, state[NAME_VALUE], value)
         release(number)
         return receipt
+
+    @kernel()
+    def _put(state: Words, base: int, route: int, flags: int) -> int:
+        """Put the body at DATA, later if MODE says so; its seq, or less than 0."""
+        clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
+        form = machine.words_at(state[FORM])
+        form[0] = flags
+        form[1] = route
+        form[2] = -1
+        form[3] = state[TIME] * 1000 + state[TIME + 1] // 1_000_000
+        form[4] = 0
+        form[5] = 0
+        body = machine.bytes_at(state[DATA])
+        lane = machine.words_at(state[LANE])
+        arena = machine.bytes_at(state[ARENA])
+        payload = (body, state[LENGTH], body, 0)
+        if state[MODE]:
+            form[6] = state[MODE]
+            form[7] = state[VALUE]
+            return put_park(arena, lane, form, payload)
+        return put_send(arena, lane, form, payload)
 
     @kernel()
     def _submit(state: Words, base: int, arguments: int, count: int, names: int, flags: int) -> int:
@@ -185,21 +279,10 @@ if not JIT_OFF:
         if as_bytes(call[1], base + 8 * DATA, base + 8 * LENGTH) != 0:
             clear_error()
             return 0
-        clock(CLOCK_REALTIME_COARSE, base + 8 * TIME)
-        form = machine.words_at(state[FORM])
-        form[0] = flags
-        form[1] = state[slot + 2]
-        form[2] = -1
-        form[3] = state[TIME] * 1000 + state[TIME + 1] // 1_000_000
-        form[4] = 0
-        form[5] = 0
-        body = machine.bytes_at(state[DATA])
-        lane = machine.words_at(state[LANE])
-        arena = machine.bytes_at(state[ARENA])
-        seq = put_send(arena, lane, form, (body, state[LENGTH], body, 0))
+        seq = _put(state, base, state[slot + 2], flags)
         if seq < 0:
             return 0
-        if lane[frames.RING]:
+        if machine.words_at(state[LANE])[frames.RING]:
             write_to(state[BELL], base + 8 * ONE, 8)
         return seq
 
@@ -236,8 +319,8 @@ if not JIT_OFF:
         if seq == 0:
             return call_object(state[ASYNC_METHOD], arguments, count, names)
         # Read now: turning a page runs Python, where another thread may put.
-        level: int = state[ASKED]
-        return _future(state, base, machine.words_at(arguments)[0], seq, level)
+        facts = (state[ASKED], state[MODE], state[VALUE])
+        return _future(state, base, machine.words_at(arguments)[0], seq, facts)
 
     @native(i8, i8, i8, i8, i8)
     def urgent_durable(owner: int, arguments: int, count: int, names: int) -> int:

@@ -87,7 +87,11 @@ REFUSED_EVER: Final = 35
 BYTES_EVER: Final = 36
 FAULTS: Final = 37
 BUSY_CYCLE: Final = 38  # the last cycle that BUSY counts
-BATCH_WORDS: Final = 40
+SCHEDULE_TOPIC: Final = 39  # topic slots where messages wait for their time, -1: there is none
+TIMER_TOPIC: Final = 40
+DELAY_LEVELS: Final = 41  # how many levels there are
+TIMER_PRECISION_MS: Final = 42
+BATCH_WORDS: Final = 48
 
 # The writer's copy of a session's routes: ROUTE_WORDS per route.
 ROUTE_TOPIC: Final = 0  # topic slot; ROUTE_UNKNOWN, ROUTE_REFUSED

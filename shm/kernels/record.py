@@ -15,7 +15,7 @@ from shm.layout import (
     RECORD_QUEUE_OFFSET,
     RECORD_SYS_FLAG,
 )
-from shm.limits import RESERVED_KEYS, TRAILER_BYTES
+from shm.limits import CLIENTS_KEYS, RESERVED_KEYS, TRAILER_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,8 +30,8 @@ _DIGIT_PAIRS = np.array([(48 + n // 10) << 8 | (48 + n % 10) for n in range(100)
 #: "__CRC32#" as a little-endian word.
 _TRAILER_KEY = int.from_bytes(b"__CRC32#", "little")
 
-#: Keys that no client may bring along; TAGS and KEYS come by the client's own way, as properties.
-_FORBIDDEN = sorted(key.encode() for key in RESERVED_KEYS - {"TAGS", "KEYS"})
+#: Keys that no client may bring along; some come by the client's own way, as properties.
+_FORBIDDEN = sorted(key.encode() for key in RESERVED_KEYS - CLIENTS_KEYS)
 _FORBIDDEN_TEXT = np.frombuffer(b"".join(_FORBIDDEN), np.uint8)
 _FORBIDDEN_ENDS = np.cumsum([len(key) for key in _FORBIDDEN]).astype(np.int64)
 #: By a key's first byte: a bit per length that a forbidden key with that first byte has.

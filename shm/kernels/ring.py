@@ -40,6 +40,9 @@ from shm.layout import (
     LANE_DOWN_TAIL,
     LANE_UP_HEAD,
     LANE_UP_TAIL,
+    PARK_BYTES,
+    PARK_MODE,
+    PARK_VALUE,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
 
 PAD = int(EntryKind.PAD)
 SEND = int(EntryKind.SEND)
+PARK = int(EntryKind.PARK)
 COMPLETION = int(EntryKind.COMPLETION)
 BATCH_COMPLETION = int(EntryKind.BATCH_COMPLETION)
 DUPLICATE = int(Status.DUPLICATE)
@@ -58,6 +62,9 @@ URGENT = int(EntryFlag.URGENT)
 BATCH = int(EntryFlag.BATCH)
 NAPPING = int(AgentState.NAPPING)
 ARMED = int(AgentState.ARMED)
+
+#: A form's words: those of `fill_send`, and a ParkMode with its value.
+FORM_WORDS = 8
 
 #: Results of the functions below that are not counts.
 FULL = -1
@@ -150,6 +157,25 @@ def reserve(arena: Bytes, lane: Words, cursor: int, size: int) -> int:
 
 
 @kernel()
+def _fill_head(
+    arena: Bytes, at: int, size: int, kind: int, seq: int, form: Words,
+    payload: tuple[Bytes, int, Bytes, int],
+) -> None:  # fmt: skip
+    """Write an entry's header."""
+    machine.store32(arena, at, size)
+    machine.store16(arena, at + ENTRY_KIND, kind)
+    machine.store16(arena, at + ENTRY_FLAGS, form[0])
+    machine.store64(arena, at + ENTRY_SEQ, seq)
+    machine.store64(arena, at + ENTRY_BORN, form[3])
+    machine.store32(arena, at + ENTRY_ROUTE, form[1])
+    machine.store32(arena, at + ENTRY_QUEUE, form[2])
+    machine.store32(arena, at + ENTRY_BODY, payload[1])
+    machine.store32(arena, at + ENTRY_EXTRA, payload[3])
+    machine.store32(arena, at + ENTRY_APP_FLAG, form[4])
+    machine.store32(arena, at + ENTRY_BATCH, form[5])
+
+
+@kernel()
 def fill_send(
     arena: Bytes, at: int, seq: int, form: Words, payload: tuple[Bytes, int, Bytes, int]
 ) -> int:
@@ -160,17 +186,7 @@ def fill_send(
     """
     body, body_bytes, extra, extra_bytes = payload
     size = (ENTRY_BYTES + body_bytes + extra_bytes + 7) & ~7
-    machine.store32(arena, at, size)
-    machine.store16(arena, at + ENTRY_KIND, SEND)
-    machine.store16(arena, at + ENTRY_FLAGS, form[0])
-    machine.store64(arena, at + ENTRY_SEQ, seq)
-    machine.store64(arena, at + ENTRY_BORN, form[3])
-    machine.store32(arena, at + ENTRY_ROUTE, form[1])
-    machine.store32(arena, at + ENTRY_QUEUE, form[2])
-    machine.store32(arena, at + ENTRY_BODY, body_bytes)
-    machine.store32(arena, at + ENTRY_EXTRA, extra_bytes)
-    machine.store32(arena, at + ENTRY_APP_FLAG, form[4])
-    machine.store32(arena, at + ENTRY_BATCH, form[5])
+    _fill_head(arena, at, size, SEND, seq, form, payload)
     machine.copy(arena, at + ENTRY_BYTES, body, 0, body_bytes)
     machine.copy(arena, at + ENTRY_BYTES + body_bytes, extra, 0, extra_bytes)
     return size
@@ -201,14 +217,37 @@ def put_send(arena: Bytes, lane: Words, form: Words, payload: tuple[Bytes, int, 
     return seq
 
 
+@kernel()
+def put_park(arena: Bytes, lane: Words, form: Words, payload: tuple[Bytes, int, Bytes, int]) -> int:
+    """As `put_send`, for a message that is due later: `form` goes on with mode and value."""
+    body, body_bytes, extra, extra_bytes = payload
+    size = (ENTRY_BYTES + PARK_BYTES + body_bytes + extra_bytes + 7) & ~7
+    if 2 * size > lane[frames.UP_MASK] + 1:
+        return TOO_LARGE
+    start = reserve(arena, lane, lane[frames.UP_CURSOR], size)
+    if start < 0:
+        return FULL
+    seq: int = lane[frames.SEQ] + 1
+    at = lane[frames.UP] + (start & lane[frames.UP_MASK])
+    _fill_head(arena, at, size, PARK, seq, form, payload)
+    machine.store64(arena, at + ENTRY_BYTES + PARK_MODE, form[6])
+    machine.store64(arena, at + ENTRY_BYTES + PARK_VALUE, form[7])
+    machine.copy(arena, at + ENTRY_BYTES + PARK_BYTES, body, 0, body_bytes)
+    machine.copy(arena, at + ENTRY_BYTES + PARK_BYTES + body_bytes, extra, 0, extra_bytes)
+    publish_entries(arena, lane, start + size, seq, form[0])
+    return seq
+
+
 @kernel(i8, BYTES, WORDS, WORDS, BYTES_RO, BYTES_RO)
 def put(arena: Bytes, lane: Words, form: Words, body: Bytes, extra: Bytes) -> int:
-    """Put one SEND entry and publish it. Single writer: the client.
+    """Put one SEND entry and publish it; a PARK entry if `form` has FORM_WORDS with a mode.
 
-    Returns its seq, FULL, or TOO_LARGE (more than half of the ring). `lane[RING]` says whether to
-    ring the agent.
+    Single writer: the client. Returns its seq, FULL, or TOO_LARGE (more than half of the ring).
+    `lane[RING]` says whether to ring the agent.
     """
     payload = (machine.raw(body), body.size, machine.raw(extra), extra.size)
+    if form.size == FORM_WORDS and form[6]:
+        return put_park(machine.raw(arena), machine.raw(lane), machine.raw(form), payload)
     return put_send(machine.raw(arena), machine.raw(lane), machine.raw(form), payload)
 
 

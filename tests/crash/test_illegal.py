@@ -124,7 +124,7 @@ EXTRAS = (
     *(b"k\x01v\x02tail", b"k\x01a\x01b\x02", b"k\x00\x01v\x02", LONG),
 )
 #: Keys that would make a message another one: half, delayed, of another id, checked by another sum.
-RESERVED = tuple(sorted(limits.RESERVED_KEYS - {"TAGS", "KEYS"}))
+RESERVED = tuple(sorted(limits.RESERVED_KEYS - limits.CLIENTS_KEYS))
 ROUTES = (1, 2, 3, 4, limits.ROUTES_MAX - 1, limits.ROUTES_MAX, 0xFFFFFFFF)
 
 

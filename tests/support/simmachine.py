@@ -212,6 +212,7 @@ class SimMachine:
         found = recover(storage, settings, self._old_board, lambda *_: None)
         metadata = Metadata(storage, settings, self.simulation.clock)
         metadata.load()
+        metadata.add_parking_topics()
         number = self.simulation.dice.getrandbits(47) << 16 | self.lives + 1
         board = self._format(number)
         metadata.publish(board, found)
@@ -221,8 +222,7 @@ class SimMachine:
         self.lives += 1
         self.simulation.note(f"life {self.lives}: recovered to {found.appended}")
         self.model.check_store(self._storage("oracle"), found.appended, self.ended_by, found.low)
-        self._seen_low = found.low
-        self.board, self.metadata = board, metadata
+        self.board, self.metadata, self._seen_low = board, metadata, found.low
         self._check_queues()
         settled = found.appended if self.ended_by is End.STOP and self.lives > 1 else -1
         if self.index_holds:

@@ -297,6 +297,10 @@ class _InADictionary:
     keys: object
     properties: object
     queue_id: object
+    message_group: object
+    delivery_timestamp: object
+    delay: object
+    delay_level: object
 
 
 def test_where_messages_keep_their_parts_is_seen_or_not_believed() -> None:
@@ -307,5 +311,7 @@ def test_where_messages_keep_their_parts_is_seen_or_not_believed() -> None:
     assert fast.state[fastput.MESSAGE] == 0
     fast.know_messages(Message, NO_PROPERTIES)
     assert fast.state[fastput.MESSAGE] == id(Message)
-    places = fast.state[fastput.AT_CLASS : fastput.AT_QUEUE + 1]
+    words = [*range(fastput.AT_CLASS, fastput.AT_QUEUE + 1)]
+    words += range(fastput.AT_GROUP, fastput.AT_DELAY_LEVEL + 1)
+    places = fast.state[words]
     assert len(np.unique(places)) == len(places)

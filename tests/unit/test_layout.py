@@ -46,6 +46,7 @@ SHARED = {
         56,
         "sys_flag 0 reconsume_times 4 prepared_offset 8 born_host 16 store_host 36",
     ),
+    layout.PARK: (16, "mode 0 value 8"),
     layout.COMPLETION: (
         56,
         "length 0 kind 4 flags 6 seq 8 queue_offset 16 position 24 end 32 queue 40 status 44"

@@ -161,10 +161,11 @@ def test_longest_and_strangest_legal_names(store_dir: Path, name: str) -> None:
 
 
 def test_clients_may_not_send_to_some_system_topics() -> None:
-    """CQ-102: rmq_sys_* are not in that list."""
+    """CQ-102, and the queue of timers, which a direct send would stop for good (DT-49)."""
     assert topics.refuses_sends("SCHEDULE_TOPIC_XXXX")
     assert topics.refuses_sends("RMQ_SYS_TRANS_HALF_TOPIC")
-    assert not topics.refuses_sends("rmq_sys_wheel_timer")
+    assert topics.refuses_sends("rmq_sys_wheel_timer")
+    assert not topics.refuses_sends("rmq_sys_REVIVE_LOG_c")
     assert not topics.refuses_sends("TBW102")
 
 

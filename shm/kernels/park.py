@@ -1,0 +1,197 @@
+"""A PARK entry -> the record in a system topic that waits until its message is due.
+
+RocketMQ's form of it (DT-11, DT-33, DT-35), so that the log alone tells when and where to deliver:
+levels in SCHEDULE_TOPIC_XXXX, queue level - 1, times in rmq_sys_wheel_timer, queue 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shm import machine
+from shm.codes import ParkMode, Status
+from shm.jit import kernel
+from shm.kernels import frames
+from shm.kernels.encode import lay_out
+from shm.kernels.entry import KIND, MODE, OUT_MS, QUEUE, REAL_QUEUE, REAL_TOPIC, SEND, TOPIC, VALUE
+from shm.layout import (
+    ENTRY_BYTES,
+    PARK_BYTES,
+    TOPIC_BYTES,
+    TOPIC_NAME,
+    TOPIC_NAME_BYTES,
+    TOPIC_QUEUE_COUNT,
+    TOPICS_AT,
+)
+from shm.limits import DELIVER_MS_MAX, TRAILER_BYTES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Words = NDArray[np.int64]
+
+LEVEL = int(ParkMode.LEVEL)
+AT = int(ParkMode.AT)
+AFTER = int(ParkMode.AFTER)
+OK = int(Status.OK)
+ILLEGAL_DELAY = int(Status.ILLEGAL_DELAY)
+UNKNOWN_ROUTE = int(Status.UNKNOWN_ROUTE)
+
+# Names of properties with the byte that ends them, one after the other, and where each ends.
+_NAMES = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_OUT_MS\x01",
+          b"REAL_TOPIC\x01", b"REAL_QID\x01")  # fmt: skip
+_DELAY, _DELIVER_MS, _DELAY_MS, _OUT_MS, _REAL_TOPIC, _REAL_QID = range(len(_NAMES))
+_TEXT = np.frombuffer(b"".join(_NAMES), np.uint8)
+_ENDS = np.cumsum([0] + [len(name) for name in _NAMES]).astype(np.int64)
+
+
+@kernel()
+def out_ms(time_ms: int, precision_ms: int) -> int:
+    """RocketMQ's TIMER_OUT_MS of a time: earlier by 1 ms to the precision (DT-33)."""
+    rest = time_ms % precision_ms
+    return time_ms - (rest if rest else precision_ms)
+
+
+@kernel()
+def decimal_bytes(value: int) -> int:
+    """How many digits a number of 0 or more has."""
+    count = 1
+    while value > 9:
+        value //= 10
+        count += 1
+    return count
+
+
+@kernel()
+def _name_bytes(name: int) -> int:
+    size: int = _ENDS[name + 1] - _ENDS[name]
+    return size
+
+
+@kernel()
+def _store_name(memory: Bytes, at: int, name: int) -> int:
+    """The name of a property and the byte behind it; returns where its value goes."""
+    start = _ENDS[name]
+    for place in range(_name_bytes(name)):
+        memory[at + place] = _TEXT[start + place]
+    return at + _name_bytes(name)
+
+
+@kernel()
+def _store_number(memory: Bytes, at: int, name: int, value: int) -> int:
+    """A property whose value is a number of 0 or more; returns where the next one goes."""
+    at = _store_name(memory, at, name)
+    end = at + decimal_bytes(value)
+    for place in range(end - 1, at - 1, -1):
+        rest = value // 10
+        memory[place] = 48 + value - 10 * rest
+        value = rest
+    memory[end] = 2
+    return end + 1
+
+
+@kernel()
+def _number_bytes(name: int, value: int) -> int:
+    return _name_bytes(name) + decimal_bytes(value) + 1
+
+
+@kernel()
+def _time_name(head: Words) -> int:
+    """Which property keeps what the client has asked for."""
+    if head[MODE] == LEVEL:
+        return _DELAY
+    return _DELIVER_MS if head[MODE] == AT else _DELAY_MS
+
+
+@kernel()
+def _properties_bytes(board: Bytes, head: Words) -> int:
+    """Bytes of the properties that parking adds."""
+    topic_at = TOPICS_AT + head[REAL_TOPIC] * TOPIC_BYTES
+    size = _number_bytes(_time_name(head), head[VALUE])
+    if head[MODE] != LEVEL:
+        size += _number_bytes(_OUT_MS, head[OUT_MS])
+    size += _name_bytes(_REAL_TOPIC) + machine.load32(board, topic_at + TOPIC_NAME_BYTES) + 1
+    return size + _number_bytes(_REAL_QID, head[REAL_QUEUE])
+
+
+@kernel()
+def _store_properties(board: Bytes, head: Words, staging: Bytes, at: int) -> None:
+    """Write the properties that parking adds, in the order in which they were counted."""
+    topic_at = TOPICS_AT + head[REAL_TOPIC] * TOPIC_BYTES
+    at = _store_number(staging, at, _time_name(head), head[VALUE])
+    if head[MODE] != LEVEL:
+        at = _store_number(staging, at, _OUT_MS, head[OUT_MS])
+    at = _store_name(staging, at, _REAL_TOPIC)
+    name = machine.load32(board, topic_at + TOPIC_NAME_BYTES)
+    machine.copy(staging, at, board, topic_at + TOPIC_NAME, name)
+    staging[at + name] = 2
+    _store_number(staging, at + name + 1, _REAL_QID, head[REAL_QUEUE])
+
+
+@kernel()
+def _choose_time(head: Words, batch: Words) -> int:
+    """OUT_MS of an entry that is due at a time; OK or ILLEGAL_DELAY. SEND if it is due already."""
+    value = head[VALUE]
+    if (head[MODE] != AT and head[MODE] != AFTER) or value < 0 or value > DELIVER_MS_MAX:
+        return ILLEGAL_DELAY
+    due_ms = value + (batch[frames.STORE_MS] if head[MODE] == AFTER else 0)
+    if due_ms > DELIVER_MS_MAX:
+        return ILLEGAL_DELAY
+    if due_ms <= batch[frames.STORE_MS]:  # DT-31
+        head[KIND] = SEND
+    head[OUT_MS] = out_ms(due_ms, batch[frames.TIMER_PRECISION_MS])
+    return OK
+
+
+@kernel()
+def _choose_place(board: Bytes, head: Words, batch: Words) -> int:
+    """The system topic and its queue that an entry waits in, into `head`; OK or a Status.
+
+    What they were goes to REAL_TOPIC and REAL_QUEUE. An entry that is due becomes a SEND instead.
+    """
+    topic: int = batch[frames.TIMER_TOPIC]
+    queue = 0
+    if head[MODE] == LEVEL:
+        if head[VALUE] < 1:
+            return ILLEGAL_DELAY
+        topic = batch[frames.SCHEDULE_TOPIC]
+        head[VALUE] = min(head[VALUE], batch[frames.DELAY_LEVELS])  # DT-10
+        queue = head[VALUE] - 1
+    else:
+        status = _choose_time(head, batch)
+        if status != OK or head[KIND] == SEND:
+            return status
+    if topic < 0 or queue >= machine.load32(
+        board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_QUEUE_COUNT
+    ):
+        return UNKNOWN_ROUTE  # of a broker without system topics
+    head[REAL_TOPIC] = head[TOPIC]
+    head[REAL_QUEUE] = head[QUEUE]
+    head[TOPIC] = topic
+    head[QUEUE] = queue
+    return OK
+
+
+@kernel()
+def encode_park(
+    arena: Bytes, ring_at: int, head: Words, tables: tuple[Bytes, Words, Bytes, Bytes],
+    staging: Bytes, batch: Words,
+) -> int:  # fmt: skip
+    """Lay out what a PARK entry becomes, parked or, if it is due (DT-31), as any. Size or -Status.
+
+    `head` then names the topic and queue of the record.
+    """
+    board = tables[0]
+    status = _choose_place(board, head, batch)
+    if status != OK:
+        return -status
+    body_at = ring_at + ENTRY_BYTES + PARK_BYTES
+    more = 0 if head[KIND] == SEND else _properties_bytes(board, head)
+    size = lay_out(arena, body_at, head, tables, staging, batch, more)
+    if size >= 0 and more:
+        place = batch[frames.FILLED] + size - TRAILER_BYTES - more
+        _store_properties(board, head, staging, place)
+    return size
