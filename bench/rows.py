@@ -11,12 +11,13 @@ from bench import (
     e2e_scale,
     e2e_startup,
     e2e_throughput,
+    e2e_timers,
     floors,
     store_speed,
 )
 from bench.harness import Bound, Contestant, Line, Round, Value, value
 from bench.measure import Measurement
-from bench.peers import process_queue, redis_streams, zmq_push_pull
+from bench.peers import process_queue, redis_sorted_set, redis_streams, zmq_push_pull
 from bench.sizes import BATCH_MESSAGES, BUSY_SESSIONS, QUEUE_COUNTS, Sizes
 
 CONTESTANTS: Final[dict[str, Contestant]] = {
@@ -57,6 +58,14 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "first-send": e2e_idle.first_send,
     "takeover": e2e_idle.takeover,
     "temporary": e2e_idle.temporary,
+    "park": e2e_timers.park,
+    "due": e2e_timers.due_per_second,
+    "due-together": e2e_timers.due_together,
+    "level-1": e2e_timers.level_1,
+    "pending": e2e_timers.pending,
+    "redis-zadd": redis_sorted_set.park,
+    "redis-due": redis_sorted_set.due_per_second,
+    "redis-due-together": redis_sorted_set.due_together,
 }
 NOT_RUN: Final = {
     "confluent-kafka's send loop": "there is no Kafka broker on the machine, and none is installed"
@@ -88,6 +97,7 @@ def lines(sizes: Sizes) -> list[Line]:
         *_scale(sizes),
         *_idle(sizes),
         *_beginnings(),
+        *_timers(sizes),
         *_peers(),
         *_floors(),
     ]
@@ -346,6 +356,72 @@ def _beginnings() -> list[Line]:
             Value("takeover", "ms", ("takeover",), lambda found: _p99_ms(found["takeover"])),
             None,
             *_at_most(1000, 100),
+        ),
+    ]
+
+
+def _timers(sizes: Sizes) -> list[Line]:
+    zset = "Redis sorted set and a poller"
+    schedule = f"{sizes.due_per_second:,} due per second for"
+    schedule += f" {sizes.due_messages / sizes.due_per_second:g} s"
+    together = f"{sizes.due_together:,} due at the same moment, all there after"
+    pending = f"{sizes.pending_messages:,} pending"
+    return [
+        Line(
+            "timers",
+            "send_oneway with a delivery time, until parked",
+            value("park", "/s", "park", "rate"),
+            value("send_oneway", "/s", "park", "plain_rate"),
+            _ratio_at_least(0.4),
+            _ratio_at_least(0.7),
+        ),
+        Line(
+            "timers",
+            "send_oneway with a delivery time, until parked",
+            value("park", "/s", "park", "rate"),
+            value("Redis, ZADD in pipelines of 1000", "/s", "redis-zadd", "rate"),
+        ),
+        Line(
+            "timers",
+            f"{schedule}: lateness, p99",
+            Value("due", "ms", ("due",), lambda found: _p99_ms(found["due"])),
+            Value(zset, "ms", ("redis-due",), lambda found: _p99_ms(found["redis-due"])),
+            *_at_most(20, 5),
+        ),
+        Line(
+            "timers",
+            f"{schedule}: came before its time",
+            value("due", "", "due", "early"),
+            None,
+            *_at_most(0, 0),
+        ),
+        Line(
+            "timers",
+            together,
+            value("due", "s", "due-together", "seconds"),
+            value(zset, "s", "redis-due-together", "seconds"),
+            *_at_most(3, 0.5),
+        ),
+        Line(
+            "timers",
+            "delay level of 1 s: lateness, p99",
+            Value("level", "ms", ("level-1",), lambda found: _p99_ms(found["level-1"])),
+            None,
+            *_at_most(20, 5),
+        ),
+        Line(
+            "pending",
+            f"scheduler's proportional memory, {pending}, above none",
+            value("pending", "MB", "pending", "memory_mb"),
+            None,
+            *_at_most(150, 60),
+        ),
+        Line(
+            "pending",
+            f"all killed, {pending}: start to what was due meanwhile",
+            value("pending", "s", "pending", "seconds"),
+            None,
+            *_at_most(3, 1),
         ),
     ]
 

@@ -44,6 +44,14 @@ class Sizes:
     starts: int
     """Commands and first sends that are timed; their median counts."""
     kills: int
+    due_messages: int
+    """Of a schedule of delayed messages, at `due_per_second`."""
+    due_per_second: int
+    due_together: int
+    level_messages: int
+    pending_messages: int
+    failing_messages: int
+    """For push consumers."""
     touched_bytes: int
     """Memory made ready before each measurement (bench.machine.touch_memory)."""
     timeout_s: float
@@ -80,6 +88,12 @@ SMOKE: Final = Sizes(
     idle_s=0.5,
     starts=1,
     kills=2,
+    due_messages=200,
+    due_per_second=1_000,
+    due_together=200,
+    level_messages=50,
+    pending_messages=2_000,
+    failing_messages=1_000,
     touched_bytes=0,
     timeout_s=60.0,
 )
@@ -103,6 +117,12 @@ QUICK: Final = Sizes(
     idle_s=20.0,
     starts=7,
     kills=10,
+    due_messages=100_000,
+    due_per_second=10_000,
+    due_together=100_000,
+    level_messages=2_000,
+    pending_messages=1_000_000,
+    failing_messages=100_000,
     touched_bytes=1 << 30,
     timeout_s=120.0,
 )
@@ -126,6 +146,12 @@ FULL: Final = Sizes(
     idle_s=60.0,
     starts=11,
     kills=20,
+    due_messages=300_000,
+    due_per_second=10_000,
+    due_together=100_000,
+    level_messages=5_000,
+    pending_messages=10_000_000,
+    failing_messages=1_000_000,
     touched_bytes=1 << 30,
     timeout_s=300.0,
 )
