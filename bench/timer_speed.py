@@ -151,7 +151,7 @@ def _memory(board: Board) -> int:
     """Proportional memory of the scheduler, KiB."""
     pid = board.process(Role.SCHEDULER)["pid"]
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss_Anon:") or line.startswith("Pss_Dirty:"):
+        if line.startswith("Pss_Anon:"):
             return int(line.split()[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

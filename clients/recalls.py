@@ -1,4 +1,4 @@
-"""Cancelling delayed messages: a session of its own with the scheduler, opened when first needed."""
+"""Cancelling delayed messages, by a session with the scheduler that is opened when needed."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ class Recaller:
     def _ask(self, topic: str, handle: str, deadline_ns: int) -> RecallOutcome:
         if self._session is None:
             self._session = Session(self._home, scheduler=True)
-            self._lane = ControlLane(
-                self._session.arena, self._session.plan.scheduler, End.CLIENT
-            )
+            self._lane = ControlLane(self._session.arena, self._session.plan.scheduler, End.CLIENT)
         session, lane = self._session, self._lane
         assert lane is not None, "opened together"
         self._serial += 1

@@ -55,7 +55,6 @@ class Level:
         """Whether a unit at hand is still to be handed in."""
         return self.at < len(self.offsets)
 
-
     @property
     def has_room(self) -> bool:
         """Whether more units may be taken to hand: early, for the clock may be set meanwhile."""

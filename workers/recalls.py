@@ -120,8 +120,9 @@ class RecallDesk:
     def _work(self, asked: _Asked, now_ms: int) -> int:
         if asked.end >= 0:
             return self._answer_when_sure(asked)
-        if asked.target >= 0:
-            return 0  # on its way
+        return 0 if asked.target >= 0 else self._look_for(asked, now_ms)
+
+    def _look_for(self, asked: _Asked, now_ms: int) -> int:
         handle = asked.handle
         if handle in self._cancelled:
             asked.end = self._cancelled[handle]
@@ -162,9 +163,7 @@ class RecallDesk:
                 "REAL_QID": "0",
             }
         )
-        slot = self._board.half(
-            self._board.queue_at(self._timers.queue) + layout.QUEUE_TOPIC
-        )
+        slot = self._board.half(self._board.queue_at(self._timers.queue) + layout.QUEUE_TOPIC)
         born = max(0, self._board.word(layout.BOARD_STORE_MS))
         copy = Copy(slot, 0, b"0", properties, position, 0, 0, born, _HOST, _HOST, 0)
         appended = self._board.word(layout.BOARD_APPENDED)
@@ -251,7 +250,7 @@ class RecallDesk:
 
     def arm(self) -> bool:
         """Go to sleep unless a session has asked something since."""
-        return all([peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()])
+        return all(peer.lane.arm(AgentState.ARMED) for peer in self._peers.values())
 
     @property
     def waits(self) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shm.kernels.timer import DELETE, ROLLED
-from shm.properties import parse_properties
 from shm.record import STRUCTURE, Record, parse_record
 from workers.timerpool import KIND_SHIFT
 
@@ -48,19 +47,22 @@ def struck(entries: Entries, others: Sequence[Entries], views: LogViews) -> NDAr
         ):
             if not size & _DELETE_BIT:
                 suspects.setdefault(key, set()).add(position)
-    for killer in killers.tolist():
-        _ms, position, size, key = killer
-        there = suspects.get(key, set()) - {position}
-        if not there:
-            continue
-        named = properties_at(views, position)
-        for suspect in there:
-            if suspect not in gone and _is_named(
-                named, properties_at(views, suspect), is_recall=bool(size & _DELETE_BIT)
-            ):
-                if size & _DELETE_BIT or suspect < position:
-                    gone.add(suspect)
+    for _ms, position, size, key in killers.tolist():
+        there = suspects.get(key, set()) - {position} - gone
+        if not size & _DELETE_BIT:
+            there = {suspect for suspect in there if suspect < position}
+        gone |= _named_among(there, position, views, is_recall=bool(size & _DELETE_BIT))
     return np.array(sorted(gone), np.int64)
+
+
+def _named_among(suspects: set[int], killer: int, views: LogViews, *, is_recall: bool) -> set[int]:
+    """Which of the suspects the record at `killer` names."""
+    named = properties_at(views, killer) if suspects else {}
+    return {
+        suspect
+        for suspect in suspects
+        if _is_named(named, properties_at(views, suspect), is_recall=is_recall)
+    }
 
 
 def _is_named(killer: dict[str, str], target: dict[str, str], *, is_recall: bool) -> bool:

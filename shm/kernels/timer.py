@@ -92,18 +92,7 @@ def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
     if mid == at or mid >= end:
         return
     name = _letters(memory, at, mid - at)
-    value = number_of(memory, mid + 1, end - mid - 1)
-    if name == _DELIVER_MS:
-        form[DELIVER_MS] = value
-    elif name == _DELAY_MS:
-        form[DELAY_MS] = value
-    elif name == _DELAY_SEC:
-        form[DELAY_SEC] = value
-    elif name == _OUT_MS:
-        form[ROUNDED_MS] = value
-    elif name == _ROLL_TIMES:
-        form[ROLLS] = value
-    elif name == _DEL_UNIQKEY:
+    if name == _DEL_UNIQKEY:
         form[DELETES] = 1
         start = mid + 1
         for place in range(mid + 1, end):  # DT-76: either form
@@ -111,6 +100,24 @@ def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
                 start = place + 1
         form[KEY_AT] = start
         form[KEY_BYTES] = end - start
+        return
+    field = _field_of(name)
+    if field >= 0:
+        form[field] = number_of(memory, mid + 1, end - mid - 1)
+
+
+@kernel()
+def _field_of(name: int) -> int:
+    """Where a property's number goes, or -1."""
+    if name == _DELIVER_MS:
+        return DELIVER_MS
+    if name == _DELAY_MS:
+        return DELAY_MS
+    if name == _DELAY_SEC:
+        return DELAY_SEC
+    if name == _OUT_MS:
+        return ROUNDED_MS
+    return ROLLS if name == _ROLL_TIMES else -1
 
 
 @kernel()
@@ -197,6 +204,4 @@ def read_timers(log: Bytes, form: Words, positions: Words, sizes: Words, out: Wo
     Returns DONE, or ROLL: the next record is not in this segment's view.
     """
     raw = machine.raw
-    return _read_timers(
-        raw(log), log.size, raw(form), raw(positions), raw(sizes), raw(out)
-    )
+    return _read_timers(raw(log), log.size, raw(form), raw(positions), raw(sizes), raw(out))

@@ -34,9 +34,7 @@ class Asker:
     def ask(self, handle: str, topic: str = "later") -> None:
         """Put a request."""
         self.serial += 1
-        assert self.lane.put(
-            schedulerwire.encode(schedulerwire.Recall(self.serial, topic, handle))
-        )
+        assert self.lane.put(schedulerwire.encode(schedulerwire.Recall(self.serial, topic, handle)))
 
     def answer(self) -> str:
         """The outcome of what was asked last; time goes on until it is there."""

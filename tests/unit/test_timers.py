@@ -10,7 +10,7 @@ import pytest
 
 from shm.codes import Role
 from shm.record import Record
-from tests.support.parking import Life, at_message, after_message, origins
+from tests.support.parking import Life, after_message, at_message, origins
 from tests.support.simclock import SimClock
 from workers import timerbuckets, timers
 
