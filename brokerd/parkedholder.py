@@ -78,5 +78,9 @@ class ParkedHolder:
             except FileNotFoundError:
                 continue  # all of it was delivered meanwhile
             entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
-            found.append(entries["position"][entries["ms"] > note.timers_ms].astype(np.int64))
+            found.append(
+                entries["position"][entries["ms"] > min(note.timers_ms, note.delays_ms)].astype(
+                    np.int64
+                )
+            )
         return np.concatenate(found)

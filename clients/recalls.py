@@ -1,4 +1,4 @@
-"""Cancelling delayed messages: a session with the scheduler, opened when first needed."""
+"""Cancelling delayed messages, by a session with the scheduler that is opened when needed."""
 
 from __future__ import annotations
 

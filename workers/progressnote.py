@@ -121,6 +121,7 @@ class ProgressNote:
             return
         # Before anything that is not counted is put: its copy is behind this.
         scanned = min(board.word(layout.BOARD_APPENDED), board.word(layout.BOARD_DURABLE))
+        done_ms = self._timers.done_ms()
         note = Note(
             scanned=scanned,
             levels=self._levels.offsets,
@@ -129,7 +130,8 @@ class ProgressNote:
             base_ns=self._time.base_ns,
             wall_ms=self._time.wall_ms(),
             made=(self._timers.made or f"{board.epoch:x}") if self._timers.next else "",
-            timers_ms=self._timers.done_ms(),
+            timers_ms=done_ms[0],
+            delays_ms=done_ms[1],
             timers_next=self._timers.next,
             timers_position=self._timers.last_position,
         )
@@ -152,14 +154,14 @@ class ProgressNote:
         if note.levels != self._exported:
             write_level_offsets(self._storage, note.levels, self._clock.wall_ms())
             self._exported = note.levels
-        if not (note.says_more_than(self._written) or self._timers.can_forget(note.timers_ms)):
+        if not (note.says_more_than(self._written) or self._timers.can_forget(note.counted_ms)):
             return False
         mark("scheduler.before_note")
         if note.made:
             self._timers.belong_to(note.made)
         write_note(self._storage, note)
         self._written = note
-        self._timers.counted(note.made, note.timers_ms)
+        self._timers.counted(note.made, note.counted_ms)
         mark("scheduler.after_note")
         return True
 

@@ -120,18 +120,15 @@ class RecallDesk:
     def _work(self, asked: _Asked, now_ms: int) -> int:
         if asked.end >= 0:
             return self._answer_when_sure(asked)
-        if asked.target >= 0:
-            return 0  # on its way
+        return 0 if asked.target >= 0 else self._look_for(asked, now_ms)
+
+    def _look_for(self, asked: _Asked, now_ms: int) -> int:
         handle = asked.handle
         if handle in self._cancelled:
             asked.end = self._cancelled[handle]
             return 1
         if any(other.handle == handle for other in self._flying.values()):
             return 0  # somebody else has asked: wait for what becomes of it
-        return self._decide(asked, now_ms)
-
-    def _decide(self, asked: _Asked, now_ms: int) -> int:
-        handle = asked.handle
         found = self._timers.find(handle.due_ms, java_hash(handle.unique) & 0xFFFFFFFF)
         for position, is_recall in found:
             if self._is_meant(handle, position, is_recall=is_recall):
@@ -253,8 +250,7 @@ class RecallDesk:
 
     def arm(self) -> bool:
         """Go to sleep unless a session has asked something since."""
-        armed = [peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()]
-        return all(armed)
+        return all(peer.lane.arm(AgentState.ARMED) for peer in self._peers.values())
 
     @property
     def waits(self) -> bool:

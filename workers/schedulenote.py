@@ -40,9 +40,15 @@ class Note:
     wall_ms: int = 0  # largest wall clock seen
 
     made: str = ""  # which buckets hold the timers that wait
-    timers_ms: int = 0  # all due up to here, of the units below `timers_next`, is done
+    timers_ms: int = 0  # all points in time up to here, of units below `timers_next`, are done
+    delays_ms: int = 0  # likewise delays, by the even wall
     timers_next: int = 0
     timers_position: int = -1  # of the last of these units' records
+
+    @property
+    def counted_ms(self) -> int:
+        """Buckets up to here are done with."""
+        return min(self.timers_ms, self.delays_ms)
 
     def says_more_than(self, other: Note) -> bool:
         """Whether it is worth writing: progress, or much less to read at a start."""
@@ -75,6 +81,7 @@ def read_note(storage: Storage) -> Note | None:
             int(content["wall_ms"]),
             str(content["made"]),
             int(content["timers_ms"]),
+            int(content["delays_ms"]),
             int(content["timers_next"]),
             int(content["timers_position"]),
         )

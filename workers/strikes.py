@@ -38,30 +38,31 @@ def properties_at(views: LogViews, position: int) -> dict[str, str]:
 def struck(entries: Entries, others: Sequence[Entries], views: LogViews) -> NDArray[np.int64]:
     """Positions of the timers, among `entries` and `others`, that are not to be delivered."""
     killers = entries[entries["size"] & (_DELETE_BIT | _ROLLED_BIT) != 0]
-    suspects = _suspects(killers, (entries, *others))
     gone: set[int] = set()
-    for _ms, position, size, key in killers.tolist():
-        is_recall = bool(size & _DELETE_BIT)
-        there = suspects.get(key, set()) - {position} - gone
-        named = properties_at(views, position) if there else {}
-        for suspect in there:
-            before = is_recall or suspect < position
-            if before and _is_named(named, properties_at(views, suspect), is_recall=is_recall):
-                gone.add(suspect)
-    return np.array(sorted(gone), np.int64)
-
-
-def _suspects(killers: Entries, parts: Sequence[Entries]) -> dict[int, set[int]]:
-    """Positions of timers by the hash that they share with a killer."""
-    found: dict[int, set[int]] = {}
-    for part in parts:
+    suspects: dict[int, set[int]] = {}
+    for part in (entries, *others):
         hit = part[np.isin(part["hash"], killers["hash"])]
         for position, size, key in zip(
             hit["position"].tolist(), hit["size"].tolist(), hit["hash"].tolist(), strict=True
         ):
             if not size & _DELETE_BIT:
-                found.setdefault(key, set()).add(position)
-    return found
+                suspects.setdefault(key, set()).add(position)
+    for _ms, position, size, key in killers.tolist():
+        there = suspects.get(key, set()) - {position} - gone
+        if not size & _DELETE_BIT:
+            there = {suspect for suspect in there if suspect < position}
+        gone |= _named_among(there, position, views, is_recall=bool(size & _DELETE_BIT))
+    return np.array(sorted(gone), np.int64)
+
+
+def _named_among(suspects: set[int], killer: int, views: LogViews, *, is_recall: bool) -> set[int]:
+    """Which of the suspects the record at `killer` names."""
+    named = properties_at(views, killer) if suspects else {}
+    return {
+        suspect
+        for suspect in suspects
+        if _is_named(named, properties_at(views, suspect), is_recall=is_recall)
+    }
 
 
 def _is_named(killer: dict[str, str], target: dict[str, str], *, is_recall: bool) -> bool:

@@ -71,7 +71,7 @@ class Timers:
         self._others: OtherSettled | None = None
         self.queue = -1
         self.next = 0  # queue offset of the first unit that was not read
-        self._begun_ms = 0  # what the agent before had counted, of records up to
+        self._begun_ms = (0, 0)  # what the agent before had counted, of records up to
         self._begun_position = -1
         self.last_position = -1  # of the units that were read
         self._catch_up = 0  # until this offset is read, all goes into buckets
@@ -85,7 +85,7 @@ class Timers:
         if not self._buckets.begin(found.made, found.timers_position):
             return not found.made
         self.made, self.next = found.made, found.timers_next
-        self._begun_ms = found.timers_ms
+        self._begun_ms = (found.timers_ms, found.delays_ms)
         self._begun_position = self.last_position = found.timers_position
         self._is_another_boot = found.boot_id != self._board.boot_id.hex()
         return True
@@ -146,7 +146,9 @@ class Timers:
             is_killer = entries["size"] & KILLERS != 0
             # Time may begin anew with a boot: what the note has not met it does not count.
             is_new = entries["position"] > self._begun_position
-            wanted = (entries["ms"] > self._begun_ms) | is_new | is_killer
+            after = entries["size"] & AFTER_BIT != 0
+            counted = np.where(after, self._begun_ms[1], self._begun_ms[0])
+            wanted = (entries["ms"] > counted) | is_new | is_killer
             entries = entries[wanted & ~self._are_done(entries["position"])]
             if self._is_another_boot:
                 is_old = entries["position"] <= self._begun_position
@@ -363,12 +365,20 @@ class Timers:
         """Whether all that was read is in a bucket or was put."""
         return not len(self._loose) and not self._is_catching_up
 
-    def done_ms(self) -> int:
-        """All that is due up to here, of the units that were read, was put."""
-        held = [int(e["ms"].min()) for pair in self._held_back.values() for e in pair if len(e)]
-        pending = min([self._at.next_ms(), self._after.next_ms(), *held]) - 1
-        now_ms = min(self._time.wall_ms(), self._now_after())
-        return min(pending, self._buckets.next_ms(), now_ms)
+    def done_ms(self) -> tuple[int, int]:
+        """Points in time, and delays, up to which all is put, of the units that were read."""
+        unopened = self._buckets.next_ms()
+        held = [part["ms"].tolist() for part in self._held_parts()]
+        at = min([self._at.next_ms(), *held[0]]) - 1
+        after = min([self._after.next_ms(), *held[1]]) - 1
+        return (
+            min(at, unopened, self._time.wall_ms()), min(after, unopened, self._now_after())
+        )  # fmt: skip
+
+    def _held_parts(self) -> tuple[Entries, Entries]:
+        """Points in time, and delays, that are being recalled."""
+        pairs = [(np.zeros(0, ENTRY), np.zeros(0, ENTRY)), *self._held_back.values()]
+        return np.concatenate([at for at, _ in pairs]), np.concatenate([a for _, a in pairs])
 
     def sync_some(self) -> bool:
         """Make buckets durable, some at a time; True when all are. Raises OSError."""

@@ -222,8 +222,8 @@ def fill_copy(
 @kernel()
 def entry_bytes(row: Words) -> int:
     """Length of the entry that `fill_copy` writes."""
-    parts: int = row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE]
-    return (ENTRY_BYTES + APPEND_BYTES + parts + 7) & ~7
+    size: int = ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE]
+    return (size + 7) & ~7
 
 
 @kernel()

@@ -84,8 +84,31 @@ _DEL_UNIQKEY = _code(b"DEL_UNIQKEY")
 
 
 @kernel()
+def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
+    """A property TIMER_...; `at` is behind that."""
+    mid = at
+    while mid < end and memory[mid] != 1:
+        mid += 1
+    if mid == at or mid >= end:
+        return
+    name = _letters(memory, at, mid - at)
+    if name == _DEL_UNIQKEY:
+        form[DELETES] = 1
+        start = mid + 1
+        for place in range(mid + 1, end):  # DT-76: either form
+            if memory[place] == 43:
+                start = place + 1
+        form[KEY_AT] = start
+        form[KEY_BYTES] = end - start
+        return
+    field = _field_of(name)
+    if field >= 0:
+        form[field] = number_of(memory, mid + 1, end - mid - 1)
+
+
+@kernel()
 def _field_of(name: int) -> int:
-    """Where the number of a property goes in `form`; -1 for a property of another kind."""
+    """Where a property's number goes, or -1."""
     if name == _DELIVER_MS:
         return DELIVER_MS
     if name == _DELAY_MS:
@@ -95,34 +118,6 @@ def _field_of(name: int) -> int:
     if name == _OUT_MS:
         return ROUNDED_MS
     return ROLLS if name == _ROLL_TIMES else -1
-
-
-@kernel()
-def _take_target(memory: Bytes, at: int, end: int, form: Words) -> None:
-    """Whom a recall is for, in either form (DT-76)."""
-    form[DELETES] = 1
-    start = at
-    for place in range(at, end):
-        if memory[place] == 43:
-            start = place + 1
-    form[KEY_AT] = start
-    form[KEY_BYTES] = end - start
-
-
-@kernel()
-def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
-    """A property TIMER_...; `at` is behind that."""
-    mid = at
-    while mid < end and memory[mid] != 1:
-        mid += 1
-    if mid == at or mid >= end:
-        return
-    name = _letters(memory, at, mid - at)
-    field = _field_of(name)
-    if field >= 0:
-        form[field] = number_of(memory, mid + 1, end - mid - 1)
-    elif name == _DEL_UNIQKEY:
-        _take_target(memory, mid + 1, end, form)
 
 
 @kernel()
