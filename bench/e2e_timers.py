@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench.crew import BenchError, Crew, Outcome, Phase
+from bench.crew import BenchError, Crew, JobFactory, Outcome, Phase
 from bench.harness import Bench
 from bench.measure import Measurement, histogram, latency, percentiles
 from bench.ours import Serving, broker, scratch, serving, stop_hard
 from bench.sizes import warm_up
+from clients.home import store_of
 
 _NS: Final = 1e9
 #: Parking what is due soon must be over before it is due: so many per second at least.
 _PARKED_PER_S: Final = 50_000
 _LEAD_S: Final = 2.0
 _LEVEL_PER_SECOND: Final = 500
+#: An agent that does nothing for so long is at rest.
+_REST_S: Final = 2.0
 
 
 def park(bench: Bench) -> Measurement:
@@ -56,34 +61,32 @@ def level_1(bench: Bench) -> Measurement:
 
 
 def pending(bench: Bench) -> Measurement:
-    """Memory of the scheduler with many pending above none; then a kill of all and a start.
+    """Memory of the scheduler with many pending above none; then a kill of all and two starts.
 
-    `memory_mb` is proportional memory. `seconds`: from the start of the new broker until the
-    consumer has a message that was due while it was down.
+    `memory_mb` is proportional memory, taken at rest. `seconds`: from the start of a broker until
+    the consumer has a message that was due while it was down. `rebuild_rate`: the second start
+    finds neither note nor buckets; all records are read again before what is due goes out.
     """
     from bench.timer_jobs import FarParks, PlainSends
 
-    count = bench.sizes.pending_messages
+    count, patience_s = bench.sizes.pending_messages, bench.sizes.timeout_s
     with scratch(bench) as directory:
-        with serving(directory, {}, bench.sizes.timeout_s) as server:
-            with Crew(bench.sizes.timeout_s) as crew:
-                crew.start("producer", PlainSends, str(server.home))
-                crew.run(Phase(warm_up(count)))
+        with serving(directory, {}, patience_s) as server:
+            _work(bench, server, PlainSends, warm_up(count))
+            _wait_counted(server, 0, patience_s)
             before_mb = _scheduler_mb(server)
-            with Crew(bench.sizes.timeout_s) as crew:
-                crew.start("producer", FarParks, str(server.home))
-                crew.run(Phase(count))
-            _wait_met(server, bench.sizes.timeout_s)
+            _work(bench, server, FarParks, count)
+            _wait_counted(server, count, patience_s)
             after_mb = _scheduler_mb(server)
             due_ms = _park_one(server)
             stop_hard(server)
-        while time.time_ns() // 1_000_000 <= due_ms:
-            time.sleep(0.01)
-        started = time.monotonic()
-        with serving(directory, {}, bench.sizes.timeout_s) as server:
-            _await_due(server)
-            seconds = time.monotonic() - started
-    return Measurement(values={"memory_mb": after_mb - before_mb, "seconds": seconds}, count=count)
+        seconds, _ = _start_until_due(directory, due_ms, patience_s)
+        home = directory / "home"
+        _forget_timers(home)
+        whole_s, ready_s = _start_until_due(directory, 0, patience_s)
+    values = {"memory_mb": after_mb - before_mb, "seconds": seconds}
+    rebuild_rate = count / max(whole_s - ready_s, 1e-3)
+    return Measurement(values={**values, "rebuild_rate": rebuild_rate}, count=count)
 
 
 def _due(bench: Bench, count: int, per_second: int) -> Measurement:
@@ -114,34 +117,69 @@ def _scheduler_mb(server: Serving) -> float:
     return int(kib) * 1024 / 1e6
 
 
-def _wait_met(server: Serving, patience_s: float) -> None:
-    """Wait until the scheduler has come to rest: its counter of work stands still."""
+def _work(bench: Bench, server: Serving, job: JobFactory, count: int) -> None:
+    with Crew(bench.sizes.timeout_s) as crew:
+        crew.start("producer", job, str(server.home))
+        crew.run(Phase(count))
+
+
+def _wait_counted(server: Serving, count: int, patience_s: float) -> None:
+    """Wait until the scheduler has so many timers in its note, and has come to rest."""
     from shm.codes import Role
 
+    note = store_of(server.home) / "gantry" / "schedule.json"
     deadline, seen, since = time.monotonic() + patience_s, -1, time.monotonic()
-    while time.monotonic() - since < 1.0:
+    counted = False
+    while not counted or time.monotonic() - since < _REST_S:
         work = server.board().process(Role.SCHEDULER)["work"]
         if work != seen:
             seen, since = work, time.monotonic()
+        counted = not count or (
+            note.exists() and json.loads(note.read_bytes())["timers_next"] >= count
+        )
         if time.monotonic() > deadline:
             raise BenchError("the scheduler does not come to rest")
         time.sleep(0.1)
 
 
-def _park_one(server: Serving) -> int:
-    """Park a message that is due in half a second; when, in Unix ms."""
+def _park_one(server: Serving, ahead_ms: int = 500) -> int:
+    """Park a message that is due soon; when, in Unix ms."""
     from gantrymq import Producer
 
-    due_ms = time.time_ns() // 1_000_000 + 500
+    due_ms = time.time_ns() // 1_000_000 + ahead_ms
     with Producer(home=str(server.home)) as producer:
         producer.send("due", b"while it is down", delivery_timestamp=due_ms, durability="durable")
     return due_ms
 
 
-def _await_due(server: Serving) -> None:
+def _start_until_due(directory: Path, due_ms: int, patience_s: float) -> tuple[float, float]:
+    """Seconds from a start to a message that is due, and to being ready; ends with a kill."""
     from gantrymq import ConsumeFrom, PullConsumer
 
-    first = ConsumeFrom.FIRST_OFFSET
-    with PullConsumer("due", ["due"], home=str(server.home), consume_from=first) as consumer:
-        if not len(consumer.poll(timeout=60.0)):
-            raise BenchError("what was due while the broker was down did not come")
+    while time.time_ns() // 1_000_000 <= due_ms:
+        time.sleep(0.01)
+    started = time.monotonic()
+    with serving(directory, {}, patience_s) as server:
+        ready_s = time.monotonic() - started
+        group = f"due-{due_ms}"
+        home, first = str(server.home), ConsumeFrom.FIRST_OFFSET
+        with PullConsumer(group, ["due"], home=home, consume_from=first) as consumer:
+            if not due_ms:  # behind all that waits: it comes when these have been read
+                _park_one(server, 20)
+            wanted = 1 if due_ms else 2
+            came = 0
+            while came < wanted:
+                batch = consumer.poll(timeout=60.0)
+                if not len(batch):
+                    raise BenchError("what was due did not come")
+                came += len(batch)
+        seconds = time.monotonic() - started
+        stop_hard(server)
+    return seconds, ready_s
+
+
+def _forget_timers(home: Path) -> None:
+    """Delete what the scheduler has derived."""
+    gantry = store_of(home) / "gantry"
+    (gantry / "schedule.json").unlink(missing_ok=True)
+    shutil.rmtree(gantry / "timers", ignore_errors=True)

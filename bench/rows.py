@@ -8,6 +8,7 @@ from typing import Final
 from bench import (
     e2e_idle,
     e2e_latency,
+    e2e_push,
     e2e_scale,
     e2e_startup,
     e2e_throughput,
@@ -63,6 +64,7 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "due-together": e2e_timers.due_together,
     "level-1": e2e_timers.level_1,
     "pending": e2e_timers.pending,
+    "failing": e2e_push.failing,
     "redis-zadd": redis_sorted_set.park,
     "redis-due": redis_sorted_set.due_per_second,
     "redis-due-together": redis_sorted_set.due_together,
@@ -98,6 +100,7 @@ def lines(sizes: Sizes) -> list[Line]:
         *_idle(sizes),
         *_beginnings(),
         *_timers(sizes),
+        *_push(sizes),
         *_peers(),
         *_floors(),
     ]
@@ -422,6 +425,27 @@ def _timers(sizes: Sizes) -> list[Line]:
             value("pending", "s", "pending", "seconds"),
             None,
             *_at_most(3, 1),
+        ),
+        Line(
+            "pending",
+            "timer buckets made again from the log",
+            value("pending", "/s", "pending", "rebuild_rate"),
+            None,
+            Bound("ours", ">=", 0.5e6),
+            Bound("ours", ">=", 2e6),
+        ),
+    ]
+
+
+def _push(sizes: Sizes) -> list[Line]:
+    return [
+        Line(
+            "push",
+            f"push consumer, {sizes.failing_messages:,} messages, 10 % fail 3 times",
+            value("failing", "/s", "failing", "failing_rate"),
+            value("none fails", "/s", "failing", "rate"),
+            _ratio_at_least(0.4),
+            _ratio_at_least(0.7),
         ),
     ]
 

@@ -39,6 +39,7 @@ RETRY_NS: Final = 100_000_000
 #: How often a missing topic is asked for.
 ASK_NS: Final = 1_000_000_000
 NOTHING: Final[Rows] = np.zeros((0, DUE_WORDS), np.int64)
+_NO_VIEW: Final = np.zeros(0, np.uint8)
 
 
 def due_rows(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> Rows:
@@ -132,6 +133,10 @@ class Delivery:
         if len(self.absent):
             waits.append(self._ask_ns - now_ns)
         return max(0, min(waits, default=1 << 62))
+
+    def let_go(self) -> None:
+        """Hold no map of the log."""
+        self._view = _NO_VIEW
 
     def put(self, rows: Rows) -> int:
         """Hand in due records; returns how many of them are taken care of, from the first on."""

@@ -242,8 +242,11 @@ class Groups:
             case groupwire.Released():
                 self.reports.release(peer, request)
             case groupwire.SendBack():
+                # What it was handed may have been said in words since the last look.
+                self.reports.look(peer, self._clock.monotonic_ns())
                 self.sendbacks.ask(peer.session.session, request)
             case groupwire.Failed():
+                self.reports.look(peer, self._clock.monotonic_ns())
                 self.reports.fail(peer, request)
             case groupwire.Reset():
                 now_ns = self._clock.monotonic_ns()

@@ -36,8 +36,9 @@ def measured(scale: float) -> Measurement:
     """A measurement that has everything there is to show."""
     latencies = array("q", [round(scale * each) * 1000 for each in range(1, 1001)])
     found = measure.histogram(latencies)
-    names = ("rate", "seconds", "mb_s", "ms", "cost", "cost_long", "cost_short", "percent")
-    values = dict.fromkeys((*names, "memory_mb"), scale) | measure.percentiles(found)
+    names = "rate seconds mb_s ms cost cost_long cost_short percent memory_mb plain_rate early"
+    names += " rebuild_rate failing_rate"
+    values = dict.fromkeys(names.split(), scale) | measure.percentiles(found)
     flow = [(0.1, 1e6 * scale), (0.2, 2e6 * scale)]
     return Measurement(values, AGENTS, 1000, curve=measure.curve(found), timeline=flow)
 

@@ -29,8 +29,11 @@ from bench.sizes import BODIES, FULL, QUICK, SMOKE
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Runs of rows in the suite, at least one of each kind of measurement; peers may lack their server.
-SMOKED = (("peers",), ("floors",), ("sustained", "poll", "idle", "takeover"))
-MAY_BE_SKIPPED = {"zmq", "redis-pipelined", "redis-xadd", "redis-paced", "eventfd"}
+SMOKED = (("peers",), ("floors",), ("sustained", "poll", "idle", "takeover", "timers", "push"))
+MAY_BE_SKIPPED = {
+    "zmq", "redis-pipelined", "redis-xadd", "redis-paced", "redis-zadd", "redis-due",
+    "redis-due-together", "eventfd",
+}  # fmt: skip
 
 
 def smoke(tmp_path: Path, chosen: Sequence[str]) -> dict[str, Any]:

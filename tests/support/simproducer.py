@@ -53,6 +53,7 @@ class SimProducer(SimClient):
         self.topics: list[str] = []  # none: all of the machine
         self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
         self.left = count
+        self.delays = True  # some of its messages are due later
         self.durable_end = 0  # somebody waits for this position
         self._unanswered: deque[_Sent] = deque()
         self._unput: deque[list[_Sent]] = deque()  # each list: one message, or a batch
@@ -154,7 +155,7 @@ class SimProducer(SimClient):
 
     def _due(self) -> tuple[int, int]:
         """Now, mostly; or later, by a level, at a time or after one, some of them no delay."""
-        if self.dice.random() < 0.8:
+        if not self.delays or self.dice.random() < 0.8:
             return (0, 0)
         return self.dice.choice(_DELAYS)
 
