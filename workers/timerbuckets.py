@@ -187,13 +187,13 @@ class TimerBuckets:
 
     def _split_minute(self, name: str) -> None:
         """The same entries in files of seconds; the minute's file goes when these are durable."""
-        self._known.discard(name)
         self._split.add(int(name))
         size = self._file(name)[1]
         for at in range(0, size, CHUNK * ENTRY.itemsize):
             self.append(self._read(name, at, min(size, at + CHUNK * ENTRY.itemsize)))
         while not self.sync_some(64):
             pass
+        self._known.discard(name)  # until here it is tried again: entries may be there twice
         self._remove(name)
 
     def put_back(self, entries: Entries) -> None:

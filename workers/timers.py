@@ -77,6 +77,8 @@ class Timers:
         self._catch_up = 0  # until this offset is read, all goes into buckets
         self.made = ""
         self._is_another_boot = False
+        self._is_torn = False  # some of the units that come next may be in buckets already
+        self._is_doubled = False  # some of what is in memory may be in buckets as well
         self._held_back: dict[int, tuple[Entries, Entries]] = {}
         self._gone: set[int] = set()  # recalled, as far as a bucket may still have them
 
@@ -127,7 +129,11 @@ class Timers:
         return self._bounds()[1] > self.next
 
     def _can_open(self) -> bool:
-        return not self._is_catching_up and self._buckets.next_ms() < self._horizon()
+        return (
+            not self._is_catching_up
+            and not self._is_torn
+            and self._buckets.next_ms() < self._horizon()
+        )
 
     def _horizon(self) -> int:
         return max(self._time.wall_ms(), self._time.delay_ms()) + LEAD_MS
@@ -240,11 +246,13 @@ class Timers:
         """New entries to where they belong: a bucket, memory, or both."""
         killers = entries["size"] & KILLERS != 0
         loose = self._are_due(entries) & ~killers
-        if self._is_catching_up:
-            loose[:] = False
-        self._loose.add(entries[loose])
+        if self._is_catching_up or self._is_torn:
+            loose[:] = False  # what a bucket may have already is not delivered beside it
         kept = entries[~loose]
+        self._is_torn = True  # without room on the disk the same units are read again
         opened = self._buckets.append(kept)
+        self._is_torn = False
+        self._loose.add(entries[loose])
         if opened.any():
             self._take_in(kept[opened])
             self._keep_small()
@@ -261,6 +269,9 @@ class Timers:
 
     def _take_in(self, entries: Entries) -> None:
         """Into memory, but for recalls and what they name."""
+        if self._is_doubled:
+            held = [run["position"] for pool in (self._at, self._after) for run in pool.runs()]
+            entries = entries[~np.isin(entries["position"], np.concatenate([[], *held]))]
         if (entries["size"] & KILLERS != 0).any():
             pools = (self._at, self._after)
             gone = struck(entries, [run for pool in pools for run in pool.runs()], self._views)
@@ -277,9 +288,17 @@ class Timers:
         if self._held() <= POOL_MAX:
             return
         border = -(-self._horizon() // SECOND_MS) * SECOND_MS
-        late = np.concatenate((self._at.cut(border + 1), self._after.cut(border + 1)))
-        if len(late):
+        at, after = self._at.cut(border + 1), self._after.cut(border + 1)
+        late = np.concatenate((at, after))
+        if not len(late):
+            return
+        try:
             self._buckets.put_back(late)
+        except OSError:  # no room: they stay, and some may be in files as well
+            self._at.add(at)
+            self._after.add(after)
+            self._is_doubled = True
+            raise
 
     # ----------------------------------------------------------------------------------- delivery
 

@@ -65,7 +65,7 @@ class Rig:
         metadata.load()
         metadata.publish(self.board, Recovered())
         for name in {record["topic"] for record in dump_lines(golden.name, "record")}:
-            metadata.open(name, create=True)  # the set's direct writes know topics of no list
+            metadata.open(name, create=True, of_member=True)  # the set's direct writes know topics of no list
         self.slots = {topic.name: topic.slot for topic in self.board.topics()}
         self.tables = [MemorySessions() for _ in range(3)]
         bells = Bells.each(SimBell)
@@ -81,6 +81,7 @@ class Rig:
             set_route(self.session, slot, slot)
         for table in self.tables:
             table.attach(self.session)
+        self.turn()  # a writer takes nothing that an agent has put before
 
     def turn(self) -> int:
         """One duty cycle of each agent."""

@@ -29,6 +29,7 @@ def stopped_world() -> tuple[World, Disk]:
     """A stopped store, and its disk to be copied."""
     world = scenario.new_world(29)
     for producer in world.producers:
+        producer.delays = False  # what waits would hold segments, and be delivered at a start
         producer.send_more(60)
     world.simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)

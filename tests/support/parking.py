@@ -17,6 +17,7 @@ import numpy as np
 from brokerd import agents, epoch
 from brokerd.agents import AgentEnv
 from brokerd.config import Settings, load
+from brokerd.handover.adoption import import_foreign
 from brokerd.metadata import Metadata
 from brokerd.recovery import recover
 from shm import layout
@@ -105,6 +106,8 @@ class Life:
         self.storage = PosixStorage(str(directory))
         self.settings: Settings = load(given={**SIZES, **(sizes or {})}, environment={}).settings
         found = recover(self.storage, self.settings, None, lambda *_: None)
+        segment_bytes = self.settings.mapped_file_size_commit_log
+        import_foreign(self.storage, segment_bytes, found.low, found.appended)
         self.metadata = Metadata(self.storage, self.settings, clock)
         self.metadata.load()
         self.metadata.add_parking_topics()

@@ -30,6 +30,7 @@ def written_machine(seed: int = 7) -> SimMachine:
     """A machine that has written several segments, which a group has read, and was stopped."""
     world = scenario.new_world(seed)
     for producer in world.producers:
+        producer.delays = False  # what waits would hold segments, and be delivered at a start
         producer.send_more(60)
     world.simulation.run_until(world.settled, scenario.STEPS_MAX)
     scenario.stop_cleanly(world)
