@@ -169,3 +169,23 @@ def _met(line: Line, ratio: float | None, ours: float | None) -> Literal["goal",
     if line.goal is not None and line.goal.holds(ratio, ours):
         return "goal"
     return "must" if line.must is not None and line.must.holds(ratio, ours) else "no"
+
+
+def ratio_at_least(limit: float) -> Bound:
+    """A bound of ours over theirs."""
+    return Bound("ratio", ">=", limit)
+
+
+def ratio_at_most(limit: float) -> Bound:
+    """Likewise from above."""
+    return Bound("ratio", "<=", limit)
+
+
+def at_most(must: float, goal: float) -> tuple[Bound, Bound]:
+    """What ours must be, and what it should be."""
+    return Bound("ours", "<=", must), Bound("ours", "<=", goal)
+
+
+def p99_ms(found: Measurement) -> float:
+    """The 99th percentile of a measurement's latencies, in milliseconds."""
+    return found.values["p99_us"] / 1000

@@ -16,8 +16,19 @@ from bench import (
     floors,
     store_speed,
 )
-from bench.harness import Bound, Contestant, Line, Round, Value, value
-from bench.measure import Measurement
+from bench.harness import (
+    Bound,
+    Contestant,
+    Line,
+    Round,
+    Value,
+    at_most,
+    p99_ms,
+    ratio_at_least,
+    ratio_at_most,
+    value,
+)  # fmt: skip
+from bench.late_rows import push, timers
 from bench.peers import process_queue, redis_sorted_set, redis_streams, zmq_push_pull
 from bench.sizes import BATCH_MESSAGES, BUSY_SESSIONS, QUEUE_COUNTS, Sizes
 
@@ -80,14 +91,6 @@ _PACED_EXTRA_US: Final = 20.0
 _DISPATCH: Final = {1: (4e6, 20e6), 100: (4e6, 15e6), 1000: (2e6, 6e6)}
 
 
-def _ratio_at_least(limit: float) -> Bound:
-    return Bound("ratio", ">=", limit)
-
-
-def _ratio_at_most(limit: float) -> Bound:
-    return Bound("ratio", "<=", limit)
-
-
 def lines(sizes: Sizes) -> list[Line]:
     """Return the whole table, in its order."""
     return [
@@ -99,8 +102,8 @@ def lines(sizes: Sizes) -> list[Line]:
         *_scale(sizes),
         *_idle(sizes),
         *_beginnings(),
-        *_timers(sizes),
-        *_push(sizes),
+        *timers(sizes),
+        *push(sizes),
         *_peers(),
         *_floors(),
     ]
@@ -129,19 +132,19 @@ def _throughput() -> list[Line]:
     )
     what = "send_oneway one by one, 100 B, end to end"
     return [
-        Line("oneway", what, oneway, zmq, _ratio_at_least(0.8), _ratio_at_least(2)),
-        Line("oneway", what, oneway, redis, _ratio_at_least(8)),
+        Line("oneway", what, oneway, zmq, ratio_at_least(0.8), ratio_at_least(2)),
+        Line("oneway", what, oneway, redis, ratio_at_least(8)),
         Line("oneway", what, oneway, queue),
         Line(
             "async",
             "send_async with lazy receipts, end to end",
             receipts,
             oneway,
-            _ratio_at_least(0.3),
-            _ratio_at_least(0.6),
+            ratio_at_least(0.3),
+            ratio_at_least(0.6),
         ),
         *(
-            Line("batch", what, figure, oneway, _ratio_at_least(1), _ratio_at_least(2))
+            Line("batch", what, figure, oneway, ratio_at_least(1), ratio_at_least(2))
             for what, figure in in_flight.items()
         ),
         # Who waits for each batch is held to what waiting costs: one round trip for 100 messages.
@@ -167,24 +170,24 @@ def _latency() -> list[Line]:
             "sync send at `written`, p50",
             sync_p50,
             _round_trip(),
-            _ratio_at_most(1.5),
-            _ratio_at_most(0.5),
+            ratio_at_most(1.5),
+            ratio_at_most(0.5),
         ),
         Line(
             "sync",
             "sync send at `written`, p99",
             value("send", "us", "sync", "p99_us"),
             xadd,
-            goal=_ratio_at_most(1),
+            goal=ratio_at_most(1),
         ),
-        Line("paced", "paced 1 k/s end to end, p50", paced_p50, redis, _ratio_at_most(1)),
-        Line("paced", "paced 1 k/s end to end, p50", paced_p50, wake_ups, goal=_ratio_at_most(1)),
+        Line("paced", "paced 1 k/s end to end, p50", paced_p50, redis, ratio_at_most(1)),
+        Line("paced", "paced 1 k/s end to end, p50", paced_p50, wake_ups, goal=ratio_at_most(1)),
         Line(
             "paced",
             "paced 1 k/s end to end, p99",
             value("paced", "us", "paced", "p99_us"),
             redis,
-            goal=_ratio_at_most(2),
+            goal=ratio_at_most(2),
         ),
     ]
 
@@ -202,16 +205,16 @@ def _durable() -> list[Line]:
             "sync send at `durable`, 1 in flight, p50",
             value("durable", "us", "durable", "p50_us"),
             floor,
-            _ratio_at_most(2),
-            _ratio_at_most(1.3),
+            ratio_at_most(2),
+            ratio_at_most(1.3),
         ),
         Line(
             "durable",
             "durable, 64 in flight",
             value("durable, 64 in flight", "/s", "durable-64", "rate"),
             value("durable, 1 in flight", "/s", "durable", "rate"),
-            _ratio_at_least(10),
-            _ratio_at_least(30),
+            ratio_at_least(10),
+            ratio_at_least(30),
         ),
     ]
 
@@ -300,7 +303,7 @@ def _scale(sizes: Sizes) -> list[Line]:
             cost(f"{short} of log", "log-length", "cost_short"),
         ),
     ]
-    bounds = _ratio_at_most(2), _ratio_at_most(1.3)
+    bounds = ratio_at_most(2), ratio_at_most(1.3)
     return [
         *(
             Line("scale", f"processor time for a million messages, {what}", ours, other, *bounds)
@@ -311,14 +314,10 @@ def _scale(sizes: Sizes) -> list[Line]:
             f"1 KiB end to end, {sizes.sustained_s:g} s, bytes of log",
             value("sustained", "MB/s", "sustained", "mb_s"),
             value("plain pwrite", "MB/s", "pwrite", "mb_s"),
-            _ratio_at_least(0.7),
-            _ratio_at_least(0.9),
+            ratio_at_least(0.7),
+            ratio_at_least(0.9),
         ),
     ]
-
-
-def _at_most(must: float, goal: float) -> tuple[Bound, Bound]:
-    return Bound("ours", "<=", must), Bound("ours", "<=", goal)
 
 
 def _idle(sizes: Sizes) -> list[Line]:
@@ -328,14 +327,14 @@ def _idle(sizes: Sizes) -> list[Line]:
             f"broker and 4 idle clients, {sizes.idle_s:g} s, processor use",
             value("idle", "%", "idle", "percent"),
             None,
-            *_at_most(4, 2),
+            *at_most(4, 2),
         ),
         Line(
             "idle",
             "proportional memory of the broker's processes",
             value("idle", "MB", "idle", "memory_mb"),
             None,
-            *_at_most(300, 200),
+            *at_most(300, 200),
         ),
     ]
 
@@ -350,108 +349,17 @@ def _beginnings() -> list[Line]:
     }
     return [
         *(
-            Line("starts", what, value(name, "ms", name, "ms"), None, *_at_most(must, goal))
+            Line("starts", what, value(name, "ms", name, "ms"), None, *at_most(must, goal))
             for (name, what), (must, goal) in limits.items()
         ),
         Line(
             "takeover",
             "member killed, all its queues read by another, p99",
-            Value("takeover", "ms", ("takeover",), lambda found: _p99_ms(found["takeover"])),
+            Value("takeover", "ms", ("takeover",), lambda found: p99_ms(found["takeover"])),
             None,
-            *_at_most(1000, 100),
+            *at_most(1000, 100),
         ),
     ]
-
-
-def _timers(sizes: Sizes) -> list[Line]:
-    zset = "Redis sorted set and a poller"
-    schedule = f"{sizes.due_per_second:,} due per second for"
-    schedule += f" {sizes.due_messages / sizes.due_per_second:g} s"
-    together = f"{sizes.due_together:,} due at the same moment, all there after"
-    pending = f"{sizes.pending_messages:,} pending"
-    return [
-        Line(
-            "timers",
-            "send_oneway with a delivery time, until parked",
-            value("park", "/s", "park", "rate"),
-            value("send_oneway", "/s", "park", "plain_rate"),
-            _ratio_at_least(0.4),
-            _ratio_at_least(0.7),
-        ),
-        Line(
-            "timers",
-            "send_oneway with a delivery time, until parked",
-            value("park", "/s", "park", "rate"),
-            value("Redis, ZADD in pipelines of 1000", "/s", "redis-zadd", "rate"),
-        ),
-        Line(
-            "timers",
-            f"{schedule}: lateness, p99",
-            Value("due", "ms", ("due",), lambda found: _p99_ms(found["due"])),
-            Value(zset, "ms", ("redis-due",), lambda found: _p99_ms(found["redis-due"])),
-            *_at_most(20, 5),
-        ),
-        Line(
-            "timers",
-            f"{schedule}: came before its time",
-            value("due", "", "due", "early"),
-            None,
-            *_at_most(0, 0),
-        ),
-        Line(
-            "timers",
-            together,
-            value("due", "s", "due-together", "seconds"),
-            value(zset, "s", "redis-due-together", "seconds"),
-            *_at_most(3, 0.5),
-        ),
-        Line(
-            "timers",
-            "delay level of 1 s: lateness, p99",
-            Value("level", "ms", ("level-1",), lambda found: _p99_ms(found["level-1"])),
-            None,
-            *_at_most(20, 5),
-        ),
-        Line(
-            "pending",
-            f"scheduler's proportional memory, {pending}, above none",
-            value("pending", "MB", "pending", "memory_mb"),
-            None,
-            *_at_most(150, 60),
-        ),
-        Line(
-            "pending",
-            f"all killed, {pending}: start to what was due meanwhile",
-            value("pending", "s", "pending", "seconds"),
-            None,
-            *_at_most(3, 1),
-        ),
-        Line(
-            "pending",
-            "timer buckets made again from the log",
-            value("pending", "/s", "pending", "rebuild_rate"),
-            None,
-            Bound("ours", ">=", 0.5e6),
-            Bound("ours", ">=", 2e6),
-        ),
-    ]
-
-
-def _push(sizes: Sizes) -> list[Line]:
-    return [
-        Line(
-            "push",
-            f"push consumer, {sizes.failing_messages:,} messages, 10 % fail 3 times",
-            value("failing", "/s", "failing", "failing_rate"),
-            value("none fails", "/s", "failing", "rate"),
-            _ratio_at_least(0.4),
-            _ratio_at_least(0.7),
-        ),
-    ]
-
-
-def _p99_ms(found: Measurement) -> float:
-    return found.values["p99_us"] / 1000
 
 
 def _peers() -> list[Line]:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from shm import layout
-from shm.codes import Stop
 from shm.kernels import timer
-from shm.kernels.timer import TIMER_WORDS, read_timers
 from shm.properties import TIMER_TOPIC
 from workers.delivery import due_rows
 from workers.strikes import struck
 from workers.timerbuckets import SECOND_MS, TimerBuckets
 from workers.timerpool import ENTRY, KIND_SHIFT, NEVER, SIZE_MASK, TimerPool
+from workers.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from workers.timeline import Timeline
     from workers.timerpool import Entries
 
-#: Units that are read at one time.
-UNITS_MAX: Final = 8_192
 #: Entries in memory at most, but for what is due within two seconds.
 POOL_MAX: Final = 1_500_000
 #: Buckets are opened so long before their time.
@@ -61,9 +58,7 @@ class Timers:
         self._views = views
         self._time = timeline
         self._buckets = TimerBuckets(storage)
-        self._form = np.zeros(timer.FORM_WORDS, np.int64)
-        self._form[timer.PRECISION_MS] = precision_ms
-        self._out = np.zeros(UNITS_MAX * TIMER_WORDS, np.int64)
+        self._units = TimerUnits(views, timeline, precision_ms)
         self._loose = TimerPool()  # of no bucket: due when they were read
         self._at = TimerPool()
         self._after = TimerPool()
@@ -169,11 +164,10 @@ class Timers:
         for first in range(0, len(entries), UNITS_MAX):
             part = entries[first : first + UNITS_MAX]
             sizes = (part["size"] & SIZE_MASK).astype(np.int64)
-            self._parse(part["position"].astype(np.int64), sizes)
-            rows = self._out[: len(part) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
+            rows = self._units.rows(part["position"].astype(np.int64), sizes)
             true = rows[:, timer.KIND] == part["size"] >> KIND_SHIFT
             true &= rows[:, timer.KEY_HASH] == part["hash"]
-            kept.append(self._entries(rows[true]))
+            kept.append(self._units.entries(rows[true]))
         return np.concatenate(kept) if kept else entries
 
     def _but_held(self, entries: Entries) -> Entries:
@@ -193,47 +187,15 @@ class Timers:
         units = self._views.units(TIMER_TOPIC, 0, first, min(high, first + UNITS_MAX))
         positions = units["position"].astype(np.int64)
         sizes = units["size"].astype(np.int64)
-        self._parse(positions, sizes)
-        rows = self._out[: len(units) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
+        rows = self._units.rows(positions, sizes)
         wanted = rows[:, timer.KIND] & timer.NOTHING == 0
         wanted &= ~self._are_done(positions)
         if self._others is not None:
             wanted &= ~self._others.among(TIMER_TOPIC, 0, first, len(units))
-        self._sort_out(self._entries(rows[wanted]))
+        self._sort_out(self._units.entries(rows[wanted]))
         self.next = first + len(units)
         self.last_position = max(self.last_position, int(positions.max()))
         return len(units)
-
-    def _parse(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        form = self._form
-        form[timer.NEXT], form[timer.COUNT] = 0, len(positions)
-        while form[timer.NEXT] < form[timer.COUNT]:
-            unit = int(form[timer.NEXT])
-            try:
-                base, view = self._views.segment(int(positions[unit]))
-            except FileNotFoundError:  # it has expired
-                place = unit * TIMER_WORDS
-                self._out[place : place + TIMER_WORDS] = 0
-                self._out[place + timer.KIND] = timer.NOTHING
-                form[timer.NEXT] = unit + 1
-                continue
-            form[timer.BASE] = base
-            if read_timers(view, form, positions, sizes, self._out) == Stop.DONE:
-                break
-
-    def _entries(self, rows: NDArray[np.int64]) -> Entries:
-        """Rows of the kernel as entries, delays by the timeline's own wall."""
-        due, stored = rows[:, timer.DUE_MS], rows[:, timer.STORED_MS]
-        after = rows[:, timer.KIND] & timer.AFTER != 0
-        if after.any():
-            due = due.copy()
-            due[after] += self._time.due_after(stored[after], 0) - 1 - stored[after]
-        entries = np.zeros(len(rows), ENTRY)
-        entries["ms"] = due
-        entries["position"] = rows[:, timer.POSITION]
-        entries["size"] = rows[:, timer.SIZE] | rows[:, timer.KIND] << KIND_SHIFT
-        entries["hash"] = rows[:, timer.KEY_HASH]
-        return entries
 
     def _are_done(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         if not len(self._done):

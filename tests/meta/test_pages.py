@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gantrymq
-from gantrymq import Message, Producer, PullConsumer, SendReceipt
+from gantrymq import Message, Producer, PullConsumer, PushConsumer, SendReceipt
 from tests.support.tree import PACKAGES, ROOT, project_files, python_files
 
 PAGES = sorted(path for path in project_files() if path.suffix == ".md")
@@ -66,12 +66,12 @@ def test_migrating_names_what_there_is() -> None:
     ours = {
         name for row in rows for name in re.findall(r"`(?:producer\.|consumer\.)?(\w+)\(", row[-1])
     }
-    faces = (Producer, PullConsumer, SendReceipt, Message)
+    faces = (Producer, PullConsumer, PushConsumer, SendReceipt, Message)
     there = {name for face in faces for name in dir(face)} | {*dir(gantrymq), "dict", "await"}
     assert {"send", "send_async", "poll", "commit", "seek"} <= ours
     assert ours - there == set()
     later = {name for row in rows if row[-1].startswith("*not") for name in words(row[0])}
-    assert {"PushConsumer", "SimpleConsumer", "begin_transaction", "recall_message"} <= later
+    assert {"SimpleConsumer", "begin_transaction"} <= later
     assert later & there <= {"send", "commit", "Producer"}, "of other objects, or with transactions"
 
 

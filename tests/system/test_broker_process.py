@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.agents import SENDERS
 from clients.producer import Producer
 from clients.session import Session
 from gantrymq.temporary import Broker
@@ -45,7 +46,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingBroker]
 def test_each_agent_is_a_process_of_its_own(serving: ServingBroker) -> None:
     pids = serving.pids()
     assert set(pids) == {Role.SUPERVISOR, *AGENTS}
-    assert len(set(pids.values())) == 5
+    assert len(set(pids.values())) == 1 + len(AGENTS)
     assert pids[Role.SUPERVISOR] == serving.process.pid
 
 
@@ -56,8 +57,9 @@ def test_children_keep_only_what_they_were_allowed(serving: ServingBroker) -> No
         assert there.count(lock) == 1
         assert sum(name.startswith("socket:") for name in there) == 1, there
         assert not [name for name in there if "control.sock" in name]
-        # The bells are all it shares with others; epoll and its own files come on top.
-        assert sum("eventfd" in name for name in there) == len(AGENTS)
+        # The bells are all it shares with others, those of agents' own sessions too; epoll and its
+        # own files come on top.
+        assert sum("eventfd" in name for name in there) == len(AGENTS) + len(SENDERS)
 
 
 @pytest.mark.parametrize("role", AGENTS, ids=lambda role: role.name.lower())

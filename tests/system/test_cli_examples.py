@@ -30,7 +30,7 @@ _ONLY_PARSED = ("bench --quick", "ingest ")
 #: Until somebody ends them.
 _ENDLESS = re.compile(r" (-f|--follow)\b|gantrymq serve --home \S+ --set")
 #: Not while a broker has the store, and not to a folder outside of this test's.
-_ON_A_STOPPED_STORE = re.compile(r" --salvage | store rebuild ")
+_ON_A_STOPPED_STORE = re.compile(r" --salvage | store rebuild |gantrymq (handover|adopt) ")
 
 
 def as_command(*names: str) -> TyperCommand | TyperGroup:
@@ -110,6 +110,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             consumer.commit()
         broker.stop()
         shutil.copytree(broker.home / "store", folder / "stopped")
+        shutil.copytree(broker.home / "store", folder / "left" / "store")
         broker.start()
         yield folder
     server.close()
@@ -173,6 +174,7 @@ def test_an_example_runs(place: Path, name: tuple[str, ...], example: str) -> No
         run_for_a_while(place, example.replace("| jq", "| stdbuf -o0 jq"))
     elif _ON_A_STOPPED_STORE.search(example):
         stopped = example.replace("~/.local/state/gantrymq/store", "stopped")
+        stopped = stopped.replace("./mq", "left")
         assert run(place, stopped.replace("/srv/new", "salvaged")) == 0
     else:
         assert run(place, example) == 0
