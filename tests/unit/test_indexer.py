@@ -18,6 +18,7 @@ from tests.support.checkindex import check_index
 from tests.support.indexing import Indexing, index_bytes
 from tests.support.keyed import SEGMENT_BYTES, write_keyed_log
 from tests.support.sealed import segment_of, write_segment
+from workers import indexer
 from workers.indexfiles import WRITE_BYTES, next_name
 from workers.indexnote import NOTE_FILE, Note, read_note, safe_time
 
@@ -114,22 +115,22 @@ def test_a_note_may_end_where_a_file_has_been_begun(tmp_path: Path) -> None:
     end = write_log_of_single_keys(tmp_path, (40, 40, 5))
     storage = PosixStorage(str(tmp_path))
     indexing = Indexing(storage, settings(max_index_num=61), SEGMENT_BYTES)
-    indexer, clock = indexing.indexer, indexing.clock
-    while indexer.do_work(clock.monotonic_ns()):
+    agent, clock = indexing.indexer, indexing.clock
+    while agent.do_work(clock.monotonic_ns()):
         pass  # a note of the first segment waits for the disk
     indexing.follow(end)
-    clock.advance(limits.INDEX_INTERVAL_NS)
+    clock.advance(indexer.interval_ns)
     while len(storage.list("index")) < 2:
-        indexer.do_work(clock.monotonic_ns())
+        agent.do_work(clock.monotonic_ns())
     noted: list[Note] = []
-    while indexer.position < end or len(noted) < 2:
-        clock.advance(limits.INDEX_INTERVAL_NS)
-        indexer.do_work(clock.monotonic_ns())
+    while agent.position < end or len(noted) < 2:
+        clock.advance(indexer.interval_ns)
+        agent.do_work(clock.monotonic_ns())
         known = read_note(storage)
         if known is not None and known[1] not in noted:
             noted.append(known[1])
             check_index(storage, end, -1, Counter())
-    indexer.close()
+    agent.close()
     assert [header.count for _name, header in noted[1].files] == [61, 1]
     indexed(tmp_path, end, max_index_num=61)
 
