@@ -2,7 +2,8 @@
 
 A segment gets all its blocks in `gantry/` and is then renamed into `commitlog/`: a file of the
 wrong length there would keep a real RocketMQ from starting (SF-11), and a full disk shows itself
-before the space is needed.
+before the space is needed. Its length is durable before it has that name, and the name before
+there is a segment behind it: a power cut leaves no short one, and no gap.
 """
 
 from __future__ import annotations
@@ -53,13 +54,17 @@ def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:
 
 
 def prepare_spare(storage: Storage, segment_bytes: int, temporary: str) -> None:
-    """Make the spare segment with all its blocks. `temporary` is the caller's own name for it."""
+    """Make the spare segment with all its blocks. `temporary` is the caller's own name for it.
+
+    Raises OSError; a failed sync is final.
+    """
     path = f"gantry/{temporary}"
     if storage.exists(path):
         storage.unlink(path)
     file = storage.create(path)
     try:
         file.allocate(segment_bytes)
+        file.sync()
     except OSError:
         storage.unlink(path)
         raise
@@ -89,7 +94,9 @@ class CommitLog:
             if not self._storage.exists(DIRECTORY):
                 self._storage.make_directory(DIRECTORY)
                 self._storage.sync_directory("")  # or a power cut takes the log with its name
-            # A power cut may have left a spare whose length never reached the disk.
+            else:
+                self._storage.sync_directory(DIRECTORY)  # the flusher may be behind, or dead
+            # An older broker's spare may lack the length that a power cut took.
             if not self._spare_is_whole():
                 prepare_spare(self._storage, self.segment_bytes, "spare.writer")
             self._storage.rename(SPARE, name)

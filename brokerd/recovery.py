@@ -274,7 +274,8 @@ def _recover_queues(
     # one are written again.
     failed = old_board and old_board.half(layout.BOARD_STATE) == BrokerState.FAILED
     known = _from_board(old_board) if old_board and not failed else read_progress(storage)
-    if known is not None and known[0] <= found.appended:
+    # A full disk may keep progress from being noted, and retention goes on: then all is made anew.
+    if known is not None and found.low <= known[0] <= found.appended:
         position, written = known
         kept = _kept_from(storage, found.low)
         if all(

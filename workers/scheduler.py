@@ -130,7 +130,7 @@ class Scheduler:
             return self._finish(now_ns)
         done += self._recalls.serve(self._time.wall_ms()) + self._deliver()
         if now_ns >= self._space_ns:
-            done += self._note.keep(now_ns)
+            done += self._timers.read() + self._note.keep(now_ns)
         return done
 
     def _stop_early(self) -> int:
@@ -240,7 +240,7 @@ class Scheduler:
                 return done
         sent, had_room = self._timers.deliver(self._delivery)
         self._held_up = not had_room
-        return done + sent + self._timers.read()
+        return done + sent
 
     # ------------------------------------------------------------------------------ sleep and stop
 
@@ -263,7 +263,7 @@ class Scheduler:
             return 0
         flag, word = layout.ARENA_WAIT_ARMED, layout.ARENA_DURABLE_WANTED
         arm_flag(self._arena, flag, 1, word, 0)
-        if self._levels.has_more() or self._timers.has_more():
+        if self._levels.has_more() or (now_ns >= self._space_ns and self._timers.has_more()):
             return 0
         sleep_ns = self._sleep_ns(now_ns)
         if sleep_ns >= REST_NS:
@@ -273,13 +273,16 @@ class Scheduler:
         return sleep_ns
 
     def _sleep_ns(self, now_ns: int) -> int:
-        sleep_ns = min(IDLE_NS, self._note.wait_ns(now_ns), self._delivery.wait_ns(now_ns))
+        note_ns = max(self._note.wait_ns(now_ns), self._space_ns - now_ns)
+        sleep_ns = min(IDLE_NS, note_ns, self._delivery.wait_ns(now_ns))
         if self._held_up or self._recalls.waits:  # an answer or a moment brings room
             return max(0, min(sleep_ns, LOOK_NS))
         due_ms = self._levels.next_due_ms()
         if due_ms < NEVER:
             sleep_ns = min(sleep_ns, due_ms * NS - self._time.delay_ns())
-        return max(0, min(sleep_ns, self._timers.sleep_ns()))
+        # A bucket that is to be opened waits for room on the disk.
+        least_ns = LOOK_NS if now_ns < self._space_ns else 0
+        return max(least_ns, min(sleep_ns, self._timers.sleep_ns()))
 
     def disarm(self) -> None:
         """Awake."""

@@ -277,6 +277,17 @@ FAULTS: tuple[Callable[[World], None], ...] = (
 )  # fmt: skip
 
 
+def leave_unanswered(world: World) -> None:
+    """The writer dies between append and completions: what was sent is sent again."""
+    for producer in world.producers:
+        producer.send_more(10)
+    world.simulation.kill_at_mark("writer.after_appended", world.dice.randint(1, 3))
+
+
+#: Faults to be asked for by name: each makes likely what those above meet now and then only.
+RARE: tuple[Callable[[World], None], ...] = (leave_unanswered,)
+
+
 # ------------------------------------------------------------------------------------------- a run
 
 

@@ -27,7 +27,7 @@ def main() -> None:
     """Parse, run, report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:100", help="first:behind the last")
-    named = {fault.__name__: fault for fault in scenario.FAULTS}
+    named = {fault.__name__: fault for fault in (*scenario.FAULTS, *scenario.RARE)}
     parser.add_argument("--faults", default="all", help=f"all, none, or some of {','.join(named)}")
     parser.add_argument("--story", action="store_true", help="tell the story of good seeds too")
     parser.add_argument("--plant", choices=plants.PLANTS, help="put a known bug in first")

@@ -139,3 +139,21 @@ def test_sends_are_refused_while_there_is_no_room_for_a_segment() -> None:
     assert world.model.tally["OK"] >= accepted + 20
     assert world.machine.lives == 1
     stop_and_check(world)
+
+
+@pytest.mark.parametrize("under", ["gantry/schedule.json", "gantry/timers"])
+def test_a_scheduler_without_room_does_not_spin(under: str) -> None:
+    """It tries again every second, and looks for what is due each millisecond meanwhile."""
+    fault = Fault(1, Moment.BEFORE, errno.ENOSPC, (), persistent=True, under=under)
+    world = busy_world(fault, role=Role.SCHEDULER)
+    simulation, machine = world.simulation, world.machine
+    storage = machine.stores["scheduler"]
+    simulation.run_until(lambda: bool(storage.faults.met), STEPS_MAX)
+    simulation.run_until(world.settled, STEPS_MAX)
+    assert machine.board is not None
+    at = machine.board.process_at(Role.SCHEDULER) + layout.PROCESS_HEARTBEAT
+    before, until_ns = machine.board.word(at), simulation.clock.monotonic_ns() + 500_000_000
+    simulation.run_until(lambda: simulation.clock.monotonic_ns() >= until_ns, STEPS_MAX)
+    assert machine.board.word(at) - before < 600
+    assert machine.lives == 1
+    stop_and_check(world)

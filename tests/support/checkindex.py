@@ -34,6 +34,8 @@ def check_index(storage: Storage, end: int, settled: int, tally: Counter[str]) -
     wanted = index_oracle.index_files(records, slots, entries, tags=note["tags"])
     while len(wanted) > len(note["files"]) and wanted[-1].count == 1:
         wanted.pop()  # made for a record without keys, behind the note
+    if settled < 0 and len(wanted) + 1 == len(note["files"]) and wanted and wanted[-1].full:
+        wanted.append(wanted[-1].following())  # made for the record that the note ends before
     require(len(wanted) == len(note["files"]), "P14", f"index files {note['files']}")
     for number, (name, header) in enumerate(note["files"].items()):
         require(storage.exists(f"index/{name}"), "P14", f"{name} is called sure and is not there")

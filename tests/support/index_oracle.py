@@ -37,6 +37,11 @@ class File:
         """No further entry fits (SF-79)."""
         return self.count >= self.entry_count
 
+    def following(self) -> File:
+        """The file behind this one, without an entry yet (SF-80)."""
+        place = (self.end_ms, self.end_ms, self.end_position, self.end_position)
+        return File(self.slot_count, self.entry_count, *place)
+
     def put(self, key_hash: int, position: int, store_ms: int) -> None:
         """SF-79."""
         slot = key_hash % self.slot_count
@@ -96,11 +101,7 @@ def index_files(
 
     def last() -> File:
         if not files or files[-1].full:
-            file = File(slot_count, entry_count)
-            if files:
-                file.begin_ms = file.end_ms = files[-1].end_ms
-                file.begin_position = file.end_position = files[-1].end_position
-            files.append(file)
+            files.append(files[-1].following() if files else File(slot_count, entry_count))
         return files[-1]
 
     for record in records:

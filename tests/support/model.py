@@ -19,6 +19,8 @@ from shm.storage import Storage
 from tests.support.parked import delay_of, due_of, parking_place
 from tests.support.storedlog import QueueName, Stored, broken, read_log, require
 
+#: By this name the log tells of messages that will never be delivered.
+SCHEDULER = "the scheduler"
 ACCEPTED = (Status.OK, Status.DUPLICATE, Status.UNKNOWN_POSITION)
 
 
@@ -78,6 +80,7 @@ class Model:
         self.log: list[Stored] = []
         self.expired: list[Stored] = []  # what retention has removed, or is about to
         self.let_go: set[tuple[str, int, int]] = set()  # of these, what no group had to read
+        self.never_due: set[int] = set()  # positions of those that went before their time
         self.may_force = False  # the disk is so full that segments go unread
         self.vandals: set[str] = set()  # producers of whose messages nothing is known
         self.even_clock = True  # nobody has set it
@@ -147,27 +150,45 @@ class Model:
     def expire(
         self,
         storage: Storage,
-        low: int,
+        span: tuple[int, int],
         held: dict[tuple[str, QueueName], int],
         told: Counter[tuple[str, str]] | None,
     ) -> None:
         """Records below `low` are going; `held`: offsets of all groups, by what `groups` knows.
 
-        None of them may be unread by a group that has an offset in its queue, but what `told`
-        counts by group and topic, and only on a full disk. None: `groups` has just died.
+        None of them may be unread by a group that has an offset in its queue, nor wait for its
+        time, but what `told` counts by group or scheduler and topic, and only on a full disk.
+        None: `groups` has just died. `span`: `low`, and the log's end.
         """
+        low, end = span
         begin = self.expired[-1].end if self.expired else 0
         first = min(int(name) for name in storage.list("commitlog"))
         lost: Counter[tuple[str, str]] = Counter()
-        for record in read_log(storage, low, first, whole=False):
-            if record.position >= begin:
-                self.expired.append(record)
-                self._note_expired(record, held, lost)
+        records = read_log(storage, end, first, whole=False)
+        going = [record for record in records if begin <= record.position < low]
+        for record in going:
+            self.expired.append(record)
+            self._note_expired(record, held, lost)
+        waiting = self._note_waiting(going, records)
         if told is not None:
-            may = self.may_force or not lost
-            require(may, "P10", f"retention removes below {low} what is unread: {lost}")
+            may = self.may_force or not lost + waiting
+            require(may, "P10", f"retention removes below {low} what is needed: {lost}, {waiting}")
+            named = Counter({name: told.pop(name) for name in set(told) if name[0] == SCHEDULER})
             require(lost == told, "P10", f"below {low} go unread {lost}, and it tells of {told}")
+            require(waiting <= named, "P10", f"below {low} wait {waiting}, and it tells of {named}")
         self.tally["messages lost unread"] += lost.total()
+        self.tally["messages lost waiting"] += waiting.total()
+
+    def _note_waiting(self, going: list[Stored], records: list[Stored]) -> Counter[tuple[str, str]]:
+        """Parked ones without a copy; some of them may be on their way, and come all the same."""
+        copied = {record.origin for record in (*self.expired, *records)}
+        waiting: Counter[tuple[str, str]] = Counter()
+        for record in going:
+            known = record.producer not in self.vandals and record.destination is not None
+            if known and record.position not in copied:
+                self.never_due.add(record.position)
+                waiting[SCHEDULER, record.topic] += 1
+        return waiting
 
     def _note_expired(
         self,
@@ -247,7 +268,7 @@ class Model:
             due = self.senders[record.producer].intents[record.seq].due
             delay = delay_of(due)
             is_due = due[1] <= wall_ms if delay < 0 else delay < waited_ms
-            if is_due and record.position not in copied:
+            if is_due and record.position not in copied | self.never_due:
                 broken("P9", f"{record} was due and has no copy")
 
     def _check_identity(self, records: list[Stored]) -> None:

@@ -90,7 +90,9 @@ class SimConsumer(SimClient):
         self._slots: dict[int, int] = {}  # board queue -> slot of the progress table
         self._outbox: deque[Any] = deque()
         self._serial = 0
+        self._join_serial = 0
         self._asked: dict[int, dict[int, int]] = {}  # serial of a commit -> offsets
+        self._revoked: dict[int, int] = {}  # queue -> lease, to give back when no commit waits
         self._released: dict[tuple[int, int], groupwire.Released] = {}  # (queue, lease) -> as said
         self._lane: ControlLane | None = None
         self._names: dict[int, QueueName] = {}  # a queue keeps its number for a broker's life
@@ -108,6 +110,7 @@ class SimConsumer(SimClient):
         self._released.clear()
         self._outbox.clear()
         self._asked.clear()
+        self._revoked.clear()
 
     def attached(self, session: Session) -> None:
         """Join."""
@@ -118,11 +121,13 @@ class SimConsumer(SimClient):
     def go_on(self, session: Session, now_ns: int) -> None:
         """Hear notices, speak, read, commit, or go to sleep."""
         worked = self._hear(session) or self._speak()
+        if not self._asked:
+            self._give_back_revoked(session)
         for queue in list(self.owned):
             if self.dice.random() < 0.6:
                 worked = self._read(queue, session) or worked
         if self.owned and worked and self.dice.random() < 0.5:
-            self._commit(session)
+            self.commit(session, wait=self.dice.random() < 0.25)
         if not worked:
             self._asleep = self._may_sleep(session)
 
@@ -131,6 +136,7 @@ class SimConsumer(SimClient):
         assert metadata is not None, "attached to a running broker"
         slots = [metadata.open(topic, create=False).slot for topic in self.machine.topics]
         self._serial += 1
+        self._join_serial = self._serial
         start = groupwire.ConsumeFrom.FIRST_OFFSET
         self._outbox.append(groupwire.Join(self._serial, self.group, slots, start))
 
@@ -146,11 +152,12 @@ class SimConsumer(SimClient):
             case groupwire.Granted(queue, lease, offset):
                 self._take_over(queue, lease, offset, session)
             case groupwire.Revoke(queue, lease):
-                self._give_back(queue, lease, session)
+                self._revoke(queue, lease)
             case groupwire.Committed(serial, lost):
                 self._committed(serial, lost)
             case groupwire.Rejoin():
                 self._join()
+                self._outbox.extend(groupwire.Commit(serial, {}) for serial in self._asked)
             case groupwire.Refused() as refused:
                 self._refused(refused)
         return True
@@ -159,11 +166,13 @@ class SimConsumer(SimClient):
         """Only for want of room: a commit is said again some time, a join at once."""
         assert refused.error == "DiskFull", f"{self.name} was refused: {refused}"
         self.model.tally["groups full"] += 1
-        if self._asked.pop(refused.serial, None) is None:
+        self._asked.pop(refused.serial, None)
+        if refused.serial == self._join_serial:
             self._join()
 
     def _take_over(self, queue: int, lease: int, offset: int, session: Session) -> None:
         held = self.owned.get(queue)
+        self._revoked.pop(queue, None)  # a replaced one revokes again if it has to
         # A replaced `groups` repeats itself, perhaps about what has been given back since.
         if not self._repeat_release(queue, lease) and (held is None or held[0] != lease):
             if queue in self._slots:
@@ -184,11 +193,20 @@ class SimConsumer(SimClient):
             self.machine.bell(Role.GROUPS).ring()
         return True
 
-    def _give_back(self, queue: int, lease: int, session: Session) -> None:
+    def _revoke(self, queue: int, lease: int) -> None:
         held = self.owned.get(queue)
-        if self._repeat_release(queue, lease) or held is None or held[0] != lease:
-            return
-        del self.owned[queue]
+        if not self._repeat_release(queue, lease) and held is not None and held[0] == lease:
+            self._revoked[queue] = lease
+
+    def _give_back_revoked(self, session: Session) -> None:
+        """As clients do: not while a commit is waited for, which means the words of all queues."""
+        for queue, lease in self._revoked.items():
+            if queue in self.owned and self.owned[queue][0] == lease:
+                self._give_back(queue, lease, session)
+        self._revoked.clear()
+
+    def _give_back(self, queue: int, lease: int, session: Session) -> None:
+        held = self.owned.pop(queue)
         self._close_slot(queue, session)
         self.model.gave_back(self.group, self._name(queue), session.session)
         released = self._released[queue, lease] = groupwire.Released(queue, lease, held[1])
@@ -243,12 +261,12 @@ class SimConsumer(SimClient):
         assert record.queue_offset == offset, f"unit {offset} of {name}: {record}"
         return record
 
-    def _commit(self, session: Session) -> None:
-        """Pass all that was read, by words alone or waiting for the ledger as well."""
+    def commit(self, session: Session, *, wait: bool) -> None:
+        """Pass all that was read, by words alone or asking for an answer as well."""
         offsets = {queue: offset for queue, (_lease, offset) in self.owned.items()}
         for queue, offset in offsets.items():
             progress.note_progress(session.arena, self._at(queue), offset, offset)
-        if self.dice.random() < 0.25:
+        if wait:
             self._serial += 1
             self._asked[self._serial] = offsets
             self._outbox.append(groupwire.Commit(self._serial, {}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from shm import layout
 from shm.codes import Role
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor
@@ -27,7 +28,9 @@ def expire(machine: SimMachine, low: int) -> None:
         if progress.committed != UNSET
     }
     told = _told(machine, low) if ledger else None
-    machine.model.expire(SimStorage(machine.disk, "oracle"), low, held, told)
+    assert machine.board is not None, "its agents run"
+    span = (low, machine.board.word(layout.BOARD_APPENDED))
+    machine.model.expire(SimStorage(machine.disk, "oracle"), span, held, told)
 
 
 def _ledger(machine: SimMachine) -> Any:  # noqa: ANN401 - workers.ledger.Ledger, None if it died
@@ -38,7 +41,7 @@ def _ledger(machine: SimMachine) -> Any:  # noqa: ANN401 - workers.ledger.Ledger
 
 
 def _told(machine: SimMachine, low: int) -> Counter[tuple[str, str]]:
-    """Losses by group and topic that the agent has written to its log in this very step."""
+    """Losses by who has them and topic, as the agent has said in this very step."""
     told: Counter[tuple[str, str]] = Counter()
     table = machine.tables.get(Role.GROUPS)
     for _level, event, fields in table.notes if table else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,16 @@ import pytest
 
 from brokerd.config import Settings, load
 from shm import layout, limits
+from shm.record import Record
 from shm.storage import PosixStorage
 from tests.support import cq_oracle, index_oracle
+from tests.support.checkindex import check_index
 from tests.support.indexing import Indexing, index_bytes
 from tests.support.keyed import SEGMENT_BYTES, write_keyed_log
+from tests.support.sealed import segment_of, write_segment
+from workers import indexer
 from workers.indexfiles import WRITE_BYTES, next_name
-from workers.indexnote import NOTE_FILE, read_note, safe_time
+from workers.indexnote import NOTE_FILE, Note, read_note, safe_time
 
 SLOTS, ENTRIES = 64, 150
 
@@ -91,6 +96,43 @@ def test_a_life_cut_at_any_step_is_gone_on_with(tmp_path: Path, seed: int) -> No
     kept = [path.name for path in sorted((tmp_path / "index").iterdir())]
     if before is not None:
         assert [name for name, _ in before[1].files] == kept[: len(before[1].files)]
+
+
+def write_log_of_single_keys(store: Path, counts: tuple[int, ...]) -> int:
+    """Sealed segments of so many records with one key each; returns the log's end."""
+    number = 0
+    for segment, count in enumerate(counts):
+        parts = [f"UNIQ_KEY\x01{number + at:032X}\x02".encode() for at in range(count)]
+        records = [Record(topic="orders", body=b"", properties=part) for part in parts]
+        base = segment * SEGMENT_BYTES
+        write_segment(store, base, segment_of(records, SEGMENT_BYTES, base, sealed=True)[0])
+        number += count
+    return len(counts) * SEGMENT_BYTES
+
+
+def test_a_note_may_end_where_a_file_has_been_begun(tmp_path: Path) -> None:
+    """P14: a file without an entry is sure, for it was made for the record behind the note."""
+    end = write_log_of_single_keys(tmp_path, (40, 40, 5))
+    storage = PosixStorage(str(tmp_path))
+    indexing = Indexing(storage, settings(max_index_num=61), SEGMENT_BYTES)
+    agent, clock = indexing.indexer, indexing.clock
+    while agent.do_work(clock.monotonic_ns()):
+        pass  # a note of the first segment waits for the disk
+    indexing.follow(end)
+    clock.advance(indexer.interval_ns)
+    while len(storage.list("index")) < 2:
+        agent.do_work(clock.monotonic_ns())
+    noted: list[Note] = []
+    while agent.position < end or len(noted) < 2:
+        clock.advance(indexer.interval_ns)
+        agent.do_work(clock.monotonic_ns())
+        known = read_note(storage)
+        if known is not None and known[1] not in noted:
+            noted.append(known[1])
+            check_index(storage, end, -1, Counter())
+    agent.close()
+    assert [header.count for _name, header in noted[1].files] == [61, 1]
+    indexed(tmp_path, end, max_index_num=61)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
 from workers.agent import Bells
-from workers.queues import PROGRESS_FILE
+from workers.queues import PROGRESS_FILE, save_progress
 from workers.reader import open_reader
 
 QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
@@ -123,6 +123,19 @@ def test_queues_end_where_the_log_says_before_their_units_are_made() -> None:
     assert found.dispatched == 0 < found.appended
     for queue in QUEUES:
         assert found.queues[queue] == (max(before[queue]) + 1, 0, 0)
+
+
+def test_progress_from_below_the_first_segment_is_not_believed() -> None:
+    """P5, F7: a full disk may keep it from being noted, while retention makes room."""
+    machine, storage = stopped_machine()
+    before = recover_again(machine, storage).queues
+    save_progress(storage, 0, {("plain", 0): 1})
+    storage.unlink(f"commitlog/{segments(storage)[0]}")
+    found = recover_again(machine, storage)
+    assert found.dispatched == found.low == int(segments(storage)[0])
+    let_reader_work(machine, storage, found)
+    after = {key: queue[0] for key, queue in found.queues.items() if key in QUEUES}
+    assert after == {key: before[key][0] for key in QUEUES}
 
 
 def test_progress_of_units_that_were_made_anew_is_not_believed() -> None:
