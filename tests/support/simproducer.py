@@ -18,6 +18,8 @@ from tests.support.simclients import SimClient
 from tests.support.simmachine import SimMachine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from workers.session import Session
@@ -51,6 +53,7 @@ class SimProducer(SimClient):
     def __init__(self, name: str, machine: SimMachine, count: int) -> None:
         super().__init__(name, machine)
         self.topics: list[str] = []  # none: all of the machine
+        self.delays: Sequence[tuple[int, int]] = _DELAYS
         self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
         self.left = count
         self.durable_end = 0  # somebody waits for this position
@@ -154,9 +157,9 @@ class SimProducer(SimClient):
 
     def _due(self) -> tuple[int, int]:
         """Now, mostly; or later, by a level, at a time or after one, some of them no delay."""
-        if self.dice.random() < 0.8:
+        if not self.delays or self.dice.random() < 0.8:
             return (0, 0)
-        return self.dice.choice(_DELAYS)
+        return self.dice.choice(self.delays)
 
     def _put(self, session: Session) -> bool:
         members = self._unput[0]
