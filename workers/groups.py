@@ -315,15 +315,9 @@ class Groups:
         if progress.committed < words["min_offset"]:
             self.ledger.commit(group, key, words["min_offset"])
         assert progress.lease is not None, "announced after its grant"
-        peer.outbox.append(
-            groupwire.Granted(
-                queue,
-                progress.lease.number,
-                progress.committed,
-                list(progress.attempts),
-                list(progress.done),
-            )
-        )
+        attempts, done = list(progress.attempts), list(progress.done)
+        lease, offset = progress.lease.number, progress.committed
+        peer.outbox.append(groupwire.Granted(queue, lease, offset, attempts, done))
 
     def _tell(self, peer: Peer, stored: bool) -> int:
         told = 0
@@ -362,10 +356,8 @@ class Groups:
             return 0
         idle_ns = LOOK_NS if any(peer.uses_words for peer in self._peers.values()) else IDLE_NS
         idle_ns = min(idle_ns, self.sendbacks.arm(now_ns))
-        for deadline_ns in (
-            self.resets.deadline_ns(),
-            self._synced_ns + SYNC_NS if self.ledger.unsynced else None,
-        ):
+        sync_ns = self._synced_ns + SYNC_NS if self.ledger.unsynced else None
+        for deadline_ns in (self.resets.deadline_ns(), sync_ns):
             if deadline_ns is not None:
                 idle_ns = min(idle_ns, max(1, deadline_ns - now_ns))
         return idle_ns

@@ -29,8 +29,11 @@ _PARKING: Final = frozenset(
     TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_ROLL_LABEL TIMER_OUT_MS TIMER_DEL_UNIQKEY
     TIMER_DELAY_LEVEL __CRC32#""".split()  # noqa: SIM905
 )
-#: What a dead letter goes without before it is too large to be stored.
-_OPTIONAL: Final = (REASON, "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID")
+#: What a dead letter goes without, in this order, before it is too large to be stored.
+_OPTIONAL: Final = (
+    REASON, "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "WAIT", "ORIGIN_MESSAGE_ID", "RETRY_TOPIC",
+    "DELAY",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +101,24 @@ def _dead(found: dict[str, str], failure: Failure) -> bytes:
     found["DLQ_ORIGIN_TOPIC"] = found["RETRY_TOPIC"]
     found["DLQ_ORIGIN_MESSAGE_ID"] = found["ORIGIN_MESSAGE_ID"]
     text = failure.why[:WHY_CHARACTERS].replace("\x01", " ").replace("\x02", " ")
+    text = _shortened(text, -_excess(found | {REASON: ""}))
     if text:
         found[REASON] = text
     for name in _OPTIONAL:
-        if len(encode_properties(found)) + TRAILER_BYTES <= PROPERTIES_BYTES_MAX:
+        if _excess(found) <= 0:
             break
         found.pop(name, None)
     return _encode(found)
+
+
+def _shortened(text: str, room: int) -> str:
+    """As much of a text as takes so many bytes."""
+    return text.encode()[: max(0, room)].decode(errors="ignore")
+
+
+def _excess(found: dict[str, str]) -> int:
+    """Bytes by which properties are too long to be stored."""
+    return len(encode_properties(found)) + TRAILER_BYTES - PROPERTIES_BYTES_MAX
 
 
 def _encode(found: dict[str, str]) -> bytes:

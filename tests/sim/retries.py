@@ -51,7 +51,7 @@ class Pushing:
         for _ in range(3):
             producer = self.world.add_producer(simulation.dice.randint(5, 30))
             producer.topics = [PUSHED]  # nobody sends to a retry topic
-            producer.delays = ()
+            producer.delays = False
             self.add_pusher()
 
     def add_pusher(self) -> None:

@@ -18,8 +18,6 @@ from tests.support.simclients import SimClient
 from tests.support.simmachine import SimMachine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from workers.session import Session
@@ -53,9 +51,9 @@ class SimProducer(SimClient):
     def __init__(self, name: str, machine: SimMachine, count: int) -> None:
         super().__init__(name, machine)
         self.topics: list[str] = []  # none: all of the machine
-        self.delays: Sequence[tuple[int, int]] = _DELAYS
         self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
         self.left = count
+        self.delays = True  # some of its messages are due later
         self.durable_end = 0  # somebody waits for this position
         self._unanswered: deque[_Sent] = deque()
         self._unput: deque[list[_Sent]] = deque()  # each list: one message, or a batch
@@ -159,7 +157,7 @@ class SimProducer(SimClient):
         """Now, mostly; or later, by a level, at a time or after one, some of them no delay."""
         if not self.delays or self.dice.random() < 0.8:
             return (0, 0)
-        return self.dice.choice(self.delays)
+        return self.dice.choice(_DELAYS)
 
     def _put(self, session: Session) -> bool:
         members = self._unput[0]
