@@ -76,7 +76,7 @@ class Groups:
         self.membership = Membership(ledger, board)
         self.reports = Reports(self.membership, board, settings.consume_timeout * MINUTE_NS)
         reader = LiveReader(ledger.storage, board)
-        self.sendbacks = SendBacks(self.membership, reader, clock, settings, self._answer)
+        self.sendbacks = SendBacks(self.membership, reader, clock, settings, self._answer, sessions)
         self.resets = Resets(self.membership, self._answer, self._end_session)
         self.finished = False
         self.failed = False

@@ -36,6 +36,10 @@ _OPTIONAL: Final = (
 )  # fmt: skip
 
 
+class TooLong(MessageIllegal):
+    """Properties leave no room for those that a copy has to add."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A failed delivery: its number, as what it is to be tried again, and why it failed."""
@@ -66,7 +70,7 @@ class Parking:
 def copy_of(record: Record, failure: Failure, parking: Parking) -> tuple[str, int, bytes]:
     """Topic, queue id and properties of a failed message's copy.
 
-    Raises MessageIllegal if its properties do not leave room for what has to be added.
+    Raises TooLong if its properties do not leave room for what has to be added.
     """
     known = record.property_map()
     found = {key: value for key, value in known.items() if key not in _PARKING}
@@ -124,7 +128,7 @@ def _excess(found: dict[str, str]) -> int:
 def _encode(found: dict[str, str]) -> bytes:
     data = encode_properties(found)
     if len(data) + TRAILER_BYTES > PROPERTIES_BYTES_MAX:
-        raise MessageIllegal(
+        raise TooLong(
             f"{len(data)} bytes of properties with those of a retry, {PROPERTIES_BYTES_MAX} at most"
         )
     return data
