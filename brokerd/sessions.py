@@ -75,6 +75,8 @@ class Sessions:
         self._count_max = count_max
         self._next = 1
         self._open: dict[int, SessionRecord] = {}
+        #: Over, but not yet in the ledger: what their words say would be lost with their memory.
+        self._unsettled: dict[int, SessionRecord] = {}
         self._own: list[SessionRecord] = []
 
     def __len__(self) -> int:
@@ -84,6 +86,11 @@ class Sessions:
     def __iter__(self) -> Iterator[SessionRecord]:
         """All, the agents' own first."""
         return iter([*self._own, *self._open.values()])
+
+    @property
+    def unsettled(self) -> list[SessionRecord]:
+        """Sessions that are over, and whose end a living `groups` has still to put down."""
+        return list(self._unsettled.values())
 
     def get(self, session: int) -> SessionRecord | None:
         """A session that is attached."""
@@ -124,7 +131,8 @@ class Sessions:
         self._next += 1
 
     def _require_room(self, plan: ArenaPlan, uid: int) -> None:
-        sizes = [record.plan.size for record in self._open.values() if record.peer.uid == uid]
+        held = (*self._open.values(), *self._unsettled.values())
+        sizes = [record.plan.size for record in held if record.peer.uid == uid]
         if len(sizes) >= self._count_max:
             raise Unavailable(
                 f"{self._count_max} sessions are attached: end some, or raise sessions_max"
@@ -143,19 +151,35 @@ class Sessions:
         )
 
     def close(self, session: int) -> SessionRecord | None:
-        """Forget a session; whoever has mapped its memory may go on writing where nobody reads."""
+        """End a session; whoever has mapped its memory may go on writing where nobody reads.
+
+        That of a consumer is kept until it is `settled`.
+        """
         record = self._open.pop(session, None)
         if record is not None:
-            os.close(record.arena_descriptor)
-            record.arena_descriptor = -1
-            record.bell.close()
+            if record.groups:
+                self._unsettled[session] = record
+            else:
+                _give_back(record)
         return record
+
+    def settled(self, session: int) -> None:
+        """The ledger has the end of a session: forget it."""
+        record = self._unsettled.pop(session, None)
+        if record is not None:
+            _give_back(record)
 
     def mark_evicted(self, record: SessionRecord) -> None:
         """Tell the client in its own memory, and wake it."""
         arena = map_arena(record.arena_descriptor, record.plan.size)
         arena[layout.ARENA_EVICTED] = 1
         record.bell.ring()
+
+
+def _give_back(record: SessionRecord) -> None:
+    os.close(record.arena_descriptor)
+    record.arena_descriptor = -1
+    record.bell.close()
 
 
 def _make(plan: ArenaPlan, epoch: int, session: int) -> tuple[int, EventBell]:

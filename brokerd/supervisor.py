@@ -202,13 +202,17 @@ class Supervisor:
         return resident
 
     def _introduce(self, crew: Crew) -> None:
-        """Listen to a fresh crew, and tell it of every session."""
+        """Listen to a fresh crew, and tell it of every session, of ended ones as far as needed."""
         self._crews.append(crew)
         # Also for a successor: clean stops go in the order of the profile.
         order = list(CREWS[self.broker.configuration.settings.profile])
         self._crews.sort(key=lambda crew: order.index(tuple(crew.roles)))
         channel = crew.outbox.channel
         self.reactor.watch(channel.fileno(), partial(self._hear, crew))
+        if Role.GROUPS in crew.roles:
+            for session in self.broker.sessions.unsettled:
+                crew.outbox.tell(session.added(), session)
+                crew.outbox.tell(wire.SessionRemoved(session.session))
         for session in self.broker.sessions:
             crew.outbox.tell(session.added(), session)
         for role in crew.roles:
@@ -243,6 +247,10 @@ class Supervisor:
             return
         if note.event == wire.QUEUES_BEGIN:
             self.broker.metadata.begin_queues(note.fields["queues"])
+            return
+        if note.event == wire.SESSIONS_SETTLED:
+            for session in note.fields["sessions"]:
+                self.broker.sessions.settled(session)
             return
         agent = children.name_of(crew.roles)
         if note.event == wire.TOPIC_WANTED:

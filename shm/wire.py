@@ -193,6 +193,9 @@ class Failed(Frame, frozen=True):
 
 #: Event of the Note by which `groups` tells of a group that somebody joined (field `group`).
 GROUP_JOINED: Final = "group_joined"
+#: Event of the Note by which `groups` says whose end is in the ledger (`sessions`): until then the
+#: supervisor keeps their memory for a successor of `groups`.
+SESSIONS_SETTLED: Final = "sessions_settled"
 #: Event of the Note by which retention asks for higher first offsets: `queues` holds pairs of a
 #: board queue and the first queue offset whose record stays. It asks again until the board says so.
 QUEUES_BEGIN: Final = "queues_begin"

@@ -25,7 +25,7 @@ from workers.agent import IDLE_NS, Bells
 from workers.failure import declare_failed
 from workers.ledger import Ledger, open_ledger
 from workers.membership import Membership, Move
-from workers.missing import Missing
+from workers.missing import Ends, Missing
 from workers.offsetfile import Exports, import_offsets
 from workers.outlet import Outlet
 from workers.peer import Peer
@@ -76,7 +76,7 @@ class Groups:
         self.membership = Membership(ledger, board)
         self.reports = Reports(self.membership, board, settings.consume_timeout * MINUTE_NS)
         reader = LiveReader(ledger.storage, board)
-        self.sendbacks = SendBacks(self.membership, reader, clock, settings, self._answer)
+        self.sendbacks = SendBacks(self.membership, reader, clock, settings, self._answer, sessions)
         self.resets = Resets(self.membership, self._answer, self._end_session)
         self.finished = False
         self.failed = False
@@ -84,6 +84,7 @@ class Groups:
         self._sessions = sessions
         self._writer_bell = writer_bell
         self._peers: dict[int, Peer] = {}
+        self._ends = Ends(sessions)
         self.missing = Missing(self.membership, sessions.cut_off)
         self._synced_ns = self._exported_ns = 0
         self._exports = Exports(ledger)
@@ -122,6 +123,7 @@ class Groups:
         done += self._balance()
         stored = self._store(now_ns)
         if stored:
+            self._ends.say()
             done += self.sendbacks.put(now_ns)
         done += sum(self._tell(peer, stored) for peer in list(self._peers.values()))
         last = stopping and not done
@@ -131,10 +133,7 @@ class Groups:
         return done
 
     def _store(self, now_ns: int) -> bool:
-        """Put all changes into the ledger; False while the disk is full: then nobody hears of them.
-
-        They are tried again, together with what has come by then.
-        """
+        """Put all changes into the ledger; False while the disk is full: nobody hears of them."""
         if now_ns >= self._retry_ns and self.ledger.flush_if_room():
             self._retry_ns = 0
             return True
@@ -153,22 +152,23 @@ class Groups:
     def _hear_sessions(self) -> int:
         events = self._sessions.poll()
         for event in events:
-            if isinstance(event, Attached):
-                if event.session.owner == Role.GROUPS:
-                    self.sendbacks.outlet = Outlet(event.session, self._writer_bell)
-                elif event.session.groups:
-                    self._attach(event.session)
-            else:
+            if not isinstance(event, Attached):
                 self._detach(event.session)
+            elif event.session.owner == Role.GROUPS:
+                self.sendbacks.outlet = Outlet(event.session, self._writer_bell)
+            elif event.session.groups:
+                self._attach(event.session)
         return len(events)
 
     def _attach(self, session: Session) -> None:
+        self._ends.attached.add(session.session)
         peer = self._peers[session.session] = Peer(session)
         if peer.adopt():
             peer.outbox.append(groupwire.Rejoin())
             self.membership.unsettle(session.session)
 
     def _detach(self, session: int) -> None:
+        self._ends.note(session)
         peer = self._peers.pop(session, None)
         if peer is None:
             return
@@ -318,15 +318,9 @@ class Groups:
         if progress.committed < words["min_offset"]:
             self.ledger.commit(group, key, words["min_offset"])
         assert progress.lease is not None, "announced after its grant"
-        peer.outbox.append(
-            groupwire.Granted(
-                queue,
-                progress.lease.number,
-                progress.committed,
-                list(progress.attempts),
-                list(progress.done),
-            )
-        )
+        attempts, done = list(progress.attempts), list(progress.done)
+        lease, offset = progress.lease.number, progress.committed
+        peer.outbox.append(groupwire.Granted(queue, lease, offset, attempts, done))
 
     def _tell(self, peer: Peer, stored: bool) -> int:
         told = 0
@@ -365,10 +359,8 @@ class Groups:
             return 0
         idle_ns = LOOK_NS if any(peer.uses_words for peer in self._peers.values()) else IDLE_NS
         idle_ns = min(idle_ns, self.sendbacks.arm(now_ns))
-        for deadline_ns in (
-            self.resets.deadline_ns(),
-            self._synced_ns + SYNC_NS if self.ledger.unsynced else None,
-        ):
+        sync_ns = self._synced_ns + SYNC_NS if self.ledger.unsynced else None
+        for deadline_ns in (self.resets.deadline_ns(), sync_ns):
             if deadline_ns is not None:
                 idle_ns = min(idle_ns, max(1, deadline_ns - now_ns))
         return idle_ns

@@ -1,11 +1,13 @@
-"""Members of the last `groups` of this life: known by their leases until they say more."""
+"""What a `groups` of this life leaves to the next: members by their leases, ends of sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import Final
 
+from shm import wire
 from workers.membership import Member, Membership
+from workers.session import SessionTable
 
 #: After a replacement, sessions are told again at once; one that was not by then is ended.
 MISSING_NS: Final = 2_000_000_000
@@ -43,3 +45,28 @@ class Missing:
             for session in missing:
                 self._cut_off(session, "groups was replaced and was not told of it")
                 self._membership.leave(session, failed=True)
+
+
+class Ends:
+    """Sessions that have ended: the supervisor keeps their memory until the ledger's file has it.
+
+    Otherwise what they had started would be no attempt, and what they had done be done again, if
+    this process dies between their end and the ledger's write.
+    """
+
+    def __init__(self, sessions: SessionTable) -> None:
+        self.attached: set[int] = set()  # cut off ones too, until the supervisor has ended them
+        self._unsaid: list[int] = []
+        self._sessions = sessions
+
+    def note(self, session: int) -> None:
+        """A session is over."""
+        if session in self.attached:
+            self.attached.remove(session)
+            self._unsaid.append(session)
+
+    def say(self) -> None:
+        """All changes are in the ledger's file: a successor has nothing to learn any more."""
+        if self._unsaid:
+            self._sessions.note("debug", wire.SESSIONS_SETTLED, sessions=self._unsaid)
+            self._unsaid = []

@@ -147,12 +147,15 @@ class Outlet:
     def poll_rows(self) -> NDArray[np.int64]:
         """Completions that have come, in order of the puts: COMPLETION_WORDS columns.
 
-        The rows are good until the next call.
+        The rows are good until the next call. None come once the outlet is lost: the writer of now
+        may have answered later puts than those that it has passed over.
         """
         count = 0
         if self.trusted:
             count = take_completions(self._arena, self.words, self._rows)
             self.ring_if_asked()
+            if self.is_lost():  # asked after taking: a writer adopts before it answers
+                count = 0
         rows = self._rows[: count * frames.COMPLETION_WORDS]
         return rows.reshape(count, frames.COMPLETION_WORDS)
 

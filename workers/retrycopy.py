@@ -29,8 +29,15 @@ _PARKING: Final = frozenset(
     TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_ROLL_LABEL TIMER_OUT_MS TIMER_DEL_UNIQKEY
     TIMER_DELAY_LEVEL __CRC32#""".split()  # noqa: SIM905
 )
-#: What a dead letter goes without before it is too large to be stored.
-_OPTIONAL: Final = (REASON, "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID")
+#: What a dead letter goes without, in this order, before it is too large to be stored.
+_OPTIONAL: Final = (
+    REASON, "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "WAIT", "ORIGIN_MESSAGE_ID", "RETRY_TOPIC",
+    "DELAY",
+)  # fmt: skip
+
+
+class TooLong(MessageIllegal):
+    """Properties leave no room for those that a copy has to add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ class Parking:
 def copy_of(record: Record, failure: Failure, parking: Parking) -> tuple[str, int, bytes]:
     """Topic, queue id and properties of a failed message's copy.
 
-    Raises MessageIllegal if its properties do not leave room for what has to be added.
+    Raises TooLong if its properties do not leave room for what has to be added.
     """
     known = record.property_map()
     found = {key: value for key, value in known.items() if key not in _PARKING}
@@ -98,19 +105,30 @@ def _dead(found: dict[str, str], failure: Failure) -> bytes:
     found["DLQ_ORIGIN_TOPIC"] = found["RETRY_TOPIC"]
     found["DLQ_ORIGIN_MESSAGE_ID"] = found["ORIGIN_MESSAGE_ID"]
     text = failure.why[:WHY_CHARACTERS].replace("\x01", " ").replace("\x02", " ")
+    text = _shortened(text, -_excess(found | {REASON: ""}))
     if text:
         found[REASON] = text
     for name in _OPTIONAL:
-        if len(encode_properties(found)) + TRAILER_BYTES <= PROPERTIES_BYTES_MAX:
+        if _excess(found) <= 0:
             break
         found.pop(name, None)
     return _encode(found)
 
 
+def _shortened(text: str, room: int) -> str:
+    """As much of a text as takes so many bytes."""
+    return text.encode()[: max(0, room)].decode(errors="ignore")
+
+
+def _excess(found: dict[str, str]) -> int:
+    """Bytes by which properties are too long to be stored."""
+    return len(encode_properties(found)) + TRAILER_BYTES - PROPERTIES_BYTES_MAX
+
+
 def _encode(found: dict[str, str]) -> bytes:
     data = encode_properties(found)
     if len(data) + TRAILER_BYTES > PROPERTIES_BYTES_MAX:
-        raise MessageIllegal(
+        raise TooLong(
             f"{len(data)} bytes of properties with those of a retry, {PROPERTIES_BYTES_MAX} at most"
         )
     return data

@@ -9,7 +9,7 @@ anything else is put and before its queue is granted to anybody.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from shm import groupwire, layout
@@ -17,6 +17,7 @@ from shm.board import Board
 from shm.clock import Clock
 from shm.codes import Level, Status
 from shm.errors import Corrupt, MessageIllegal
+from shm.groupwire import DEAD_LETTER
 from shm.kernels.words import store_word
 from shm.properties import parse_delay_levels
 from shm.record import Record
@@ -26,7 +27,9 @@ from workers.outlet import Copy, Outcome, Outlet
 from workers.progress import COUNT_MAX
 from workers.records import LiveReader
 from workers.reports import LEASE_OVER
-from workers.retrycopy import DEAD_PREFIX, RETRY_PREFIX, Failure, Parking, copy_of
+from workers.retrycopy import DEAD_PREFIX, RETRY_PREFIX, Failure, Parking, TooLong, copy_of
+from workers.session import SessionTable
+from workers.unstorable import Unstorable
 
 #: Copies on their way at one time, and their bytes: beyond, requests wait in their rings.
 COPIES_MAX: Final = 4096
@@ -83,6 +86,7 @@ class SendBacks:
         clock: Clock,
         settings: SendBackSettings,
         tell: Tell,
+        sessions: SessionTable,
     ) -> None:
         self.outlet: Outlet | None = None
         self.sent = self.dead = 0
@@ -94,6 +98,7 @@ class SendBacks:
         self._settings = settings
         self._levels = len(parse_delay_levels(settings.message_delay_level))
         self._tell = tell
+        self._unstorable = Unstorable(membership.board, sessions)
         self._pending: dict[Name, Pending] = {}
         self._waiting: list[Pending] = []  # to be put, in order
         self._undurable: list[Pending] = []
@@ -127,6 +132,7 @@ class SendBacks:
         try:
             self._plan(session, request, name)
         except (MessageIllegal, Corrupt) as error:
+            self._unstorable.refused(name, str(error))
             self._refuse(session, request, type(error).__name__, str(error))
 
     def _plan(self, session: int, request: groupwire.SendBack, name: Name) -> None:
@@ -148,7 +154,12 @@ class SendBacks:
             answer = groupwire.SentBack(request.serial, request.queue, offset, failure.is_dead)
             self._tell(session, answer)
             return
-        copy = self._copy(record, failure)
+        try:
+            copy = self._copy(record, failure)
+        except TooLong as error:  # of no use to wait for: it may die now, but not be lost
+            failure = replace(failure, delay=DEAD_LETTER, why=f"{error}; {failure.why}")
+            copy = self._copy(record, failure)
+            self._unstorable.dead_early(name, str(error))
         slot = self._membership.topics.slots.get(key[0], -1)
         level = self._membership.topics.by_slot[slot].level if slot >= 0 else Level.WRITTEN
         asked = [(session, request.serial, request.queue)]
@@ -215,6 +226,7 @@ class SendBacks:
             self._waiting.append(pending)
         else:
             text = f"the writer refused the copy: {Status(outcome.status).name}"
+            self._unstorable.refused(pending.name, text)
             self._drop(pending)
             self._unsend(pending.name)
             for session, serial, _queue in pending.asked:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from shm import layout
+from shm.board import Board
 from shm.groupwire import SendBack
 from shm.properties import SCHEDULE_TOPIC
 from tests.sim import scenario
@@ -44,9 +45,13 @@ class Pushing:
         self.world = World(simulation, model, machine, [], [])
         self.deliveries = Deliveries()
         self.pushers: list[SimPusher] = []
+        self._as_of = (0, -1)  # life and end of the log that was read
+        self._uncopied: list[int] = []
+        self._queues: dict[tuple[int, str], list[int]] = {}  # words with the next offsets
         for _ in range(3):
             producer = self.world.add_producer(simulation.dice.randint(5, 30))
             producer.topics = [PUSHED]  # nobody sends to a retry topic
+            producer.delays = False
             self.add_pusher()
 
     def add_pusher(self) -> None:
@@ -73,19 +78,26 @@ class Pushing:
         board = self.world.machine.board
         if board is None or not all(producer.done for producer in self.world.producers):
             return False
+        if any(running for pusher in self.pushers for running in pusher.running.values()):
+            return False
         if board.word(layout.BOARD_DISPATCHED) < board.word(layout.BOARD_APPENDED):
             return False
-        if self._count(SCHEDULE_TOPIC) != self._count(RETRY):
+        if self._count(board, SCHEDULE_TOPIC) != self._count(board, RETRY):
             return False
-        self.world.model.log = self.read()
-        return not self.unsettled()
+        as_of = self.world.machine.lives, board.word(layout.BOARD_APPENDED)
+        if as_of != self._as_of:
+            self._as_of = as_of
+            self.world.model.log = self.read()
+            self._uncopied = self._find_uncopied()
+        return self.deliveries.finished.issuperset(self._uncopied)
 
-    def _count(self, name: str) -> int:
-        board = self.world.machine.board
-        assert board is not None, "it runs"
-        topic = next(topic for topic in board.topics() if topic.name == name)
-        queues = range(topic.queue_base, topic.queue_base + topic.queue_count)
-        return sum(board.queue(queue)["next_offset"] for queue in queues)
+    def _count(self, board: Board, name: str) -> int:
+        if (board.epoch, name) not in self._queues:
+            topic = next(topic for topic in board.topics() if topic.name == name)
+            queues = range(topic.queue_base, topic.queue_base + topic.queue_count)
+            words = [board.queue_at(queue) + layout.QUEUE_NEXT_OFFSET for queue in queues]
+            self._queues[board.epoch, name] = words
+        return sum(map(board.word, self._queues[board.epoch, name]))
 
     def read(self) -> list[Stored]:
         """The log as it is."""
@@ -94,16 +106,12 @@ class Pushing:
         storage = self.world.machine.storage_for("oracle")
         return read_log(storage, board.word(layout.BOARD_APPENDED), whole=False)
 
-    def unsettled(self) -> list[int]:
-        """Positions of messages that were neither finished nor became a copy."""
-        copied = {record.origin for record in self.world.model.log}
-        return [
-            record.position
-            for record in self.world.model.log
-            if record.topic in (PUSHED, RETRY)
-            and record.position not in copied
-            and record.position not in self.deliveries.finished
-        ]
+    def _find_uncopied(self) -> list[int]:
+        """Positions of messages that have to be finished, since they did not become a copy."""
+        log = self.world.model.log
+        copied = {record.origin for record in log}
+        messages = [record.position for record in log if record.topic in (PUSHED, RETRY)]
+        return [position for position in messages if position not in copied]
 
     def check(self) -> None:
         """P9 and P10 by what the log says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from shm import groupwire, layout
+from shm import groupwire, layout, wire
 from shm.board import Board
 from shm.controllane import ControlLane, End
 from shm.kernels import progress
@@ -99,9 +99,13 @@ class Hand:
 
     def die(self) -> None:
         """End the session as the supervisor does after the process's death."""
-        self.rig.sessions.detach(self.number)
-        del self.rig.hands[self.number]
+        self.die_unheard()
         self.rig.settle()
+
+    def die_unheard(self) -> None:
+        """`groups` does not come to hear of it yet."""
+        self.rig.sessions.detach(self.number)
+        self.rig.unsettled[self.number] = self.rig.hands.pop(self.number).session
 
 
 class Rig:
@@ -113,6 +117,7 @@ class Rig:
         self.clock = SimClock()
         self.board: Board = memory_board(topics or {"orders": 4})
         self.hands: dict[int, Hand] = {}
+        self.unsettled: dict[int, Session] = {}  # ended; the supervisor keeps their memory
         self.sessions = MemorySessions()
         self._last = 0
         self.agent = self.open_agent()
@@ -155,11 +160,20 @@ class Rig:
 
     def replace_agent(self) -> None:
         """Kill `groups` alone: all sessions are told again to the next one."""
+        self._forget_settled()
         self.sessions = MemorySessions()
+        for number, session in self.unsettled.items():
+            self.sessions.attach(session)
+            self.sessions.detach(number)
         self.agent = self.open_agent()
         for hand in self.hands.values():
             self.sessions.attach(hand.session)
         self.settle()
+
+    def _forget_settled(self) -> None:
+        for _level, event, fields in self.sessions.notes:
+            for number in fields["sessions"] if event == wire.SESSIONS_SETTLED else ():  # type: ignore[attr-defined]
+                self.unsettled.pop(number, None)
 
     def restart_broker(self) -> None:
         """Begin another life of the broker: no session of the last one is there."""
@@ -171,6 +185,7 @@ class Rig:
             words = old.queue(number)
             self.fill(number, words["max_offset"], words["min_offset"])
         self.hands.clear()
+        self.unsettled.clear()
         self.sessions = MemorySessions()
         self.agent = self.open_agent()
 

@@ -134,11 +134,11 @@ class Model:
             del self.held[group, queue]
 
     def left_behind(self, group: str, queue: QueueName, committed: int) -> None:
-        """A session ended while `groups` was there to see what its words say."""
+        """A session ended while the broker was there, which keeps its words for `groups`."""
         self.left[group, queue] = committed
 
-    def groups_over(self) -> None:
-        """What only `groups` had seen may be gone with it."""
+    def broker_over(self) -> None:
+        """What is not in the ledger yet is gone with it."""
         self.left.clear()
 
     def session_over(self, session: int) -> None:

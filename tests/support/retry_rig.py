@@ -68,10 +68,10 @@ class RetryRig:
         self.steps = 0
         self._last = 0
         own = memory_session(
-            self._next(), plan_arena(1 << 16, 1 << 12, 256, 256), producer=b"g" * 10
+            self._next(), plan_arena(1 << 18, 1 << 12, 256, 256), producer=b"g" * 10
         )
-        self._own = replace(own, groups=False, owner=int(Role.GROUPS))
-        plan = plan_arena(1 << 16, 1 << 14, 4096, 4096)
+        self.own = replace(own, groups=False, owner=int(Role.GROUPS))
+        plan = plan_arena(1 << 18, 1 << 14, 4096, 4096)
         self._producer = memory_session(self._next(), plan, producer=b"p" * 10)
         self._lane = lane_words(plan.writer)
         set_route(self._producer, 0, 0)
@@ -89,7 +89,7 @@ class RetryRig:
     def start(self, role: Role) -> None:
         """Start or replace an agent; it is told of all sessions."""
         table = self.tables[role] = MemorySessions()
-        for session in (self._own, self._producer, *(hand.session for hand in self.hands.values())):
+        for session in (self.own, self._producer, *(hand.session for hand in self.hands.values())):
             table.attach(session)
         storage = SimStorage(self.disk, role.name, self.faults.pop(role, None))
         opener = OPENERS[role]

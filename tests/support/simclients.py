@@ -99,8 +99,8 @@ class SimConsumer(SimClient):
         self._storage = machine.storage_for(name)
 
     def session_over(self) -> None:
-        """All leases are over; `groups`, if it lives, has seen what the words say."""
-        if self.session is not None and self.machine.groups_lives:
+        """All leases are over; `groups`, or its successor, will see what the words say."""
+        if self.session is not None and self.machine.running:
             for queue in self.owned:
                 committed = self._word(self.session, queue, layout.PROGRESS_COMMITTED)
                 self.model.left_behind(self.group, self._name(queue), committed)

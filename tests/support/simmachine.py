@@ -107,6 +107,8 @@ class SimMachine:
         self.stores: dict[str, SimStorage] = {}
         self.sessions: dict[int, tuple[Session, Client]] = {}
         self._own: list[Session] = []  # of agents, for one life
+        self._unsettled: dict[int, Session] = {}  # ended; their end is not in the ledger yet
+        self.lost_ends: set[int] = set()  # sessions of which the broker died before it was
         self.lives = 0
         self.ended_by = End.STOP
         self.index_holds = True  # nobody has damaged it on purpose
@@ -130,10 +132,7 @@ class SimMachine:
         for table in self.tables.values():
             if table.cut or table.failures or table.notes:
                 return now_ns
-        first = now_ns + 3_600_000_000_000
-        for when, _ in self._due:
-            first = min(first, when)
-        return first
+        return min([now_ns + 3_600_000_000_000, *(when for when, _ in self._due)])
 
     def step(self, now_ns: int) -> None:
         """Do what is due, hear the agents."""
@@ -159,6 +158,10 @@ class SimMachine:
             if event == wire.QUEUES_BEGIN and self.metadata is not None:
                 assert isinstance(pairs, list)
                 self.metadata.begin_queues(pairs)
+            elif event == wire.SESSIONS_SETTLED:
+                settled = fields["sessions"]
+                assert isinstance(settled, list)
+                self._unsettled = {n: s for n, s in self._unsettled.items() if n not in settled}
             elif event in _TALLIED:
                 self.model.tally[event] += 1
         table.notes.clear()
@@ -253,6 +256,9 @@ class SimMachine:
         if self.board is None:
             return
         table = self.tables[role] = MemorySessions()
+        for number, session in self._unsettled.items() if role is Role.GROUPS else ():
+            table.attach(session)
+            table.detach(number)
         for session in (*self._own, *(session for session, _client in self.sessions.values())):
             table.attach(session)
         name = role.name.lower()
@@ -285,7 +291,7 @@ class SimMachine:
     def kill_broker(self, end: End) -> None:
         """All agents and the supervisor at once; a power cut takes the clients' machine too."""
         self.simulation.note(end.value)
-        self.model.groups_over()
+        self.model.broker_over()
         for role in ROLES:
             self.simulation.remove(role.name.lower())
         for storage in self.stores.values():
@@ -298,6 +304,8 @@ class SimMachine:
             self.ended_by = end
         for number in list(self.sessions):
             self.end_session(number)
+        self.lost_ends.update(self._unsettled)
+        self._unsettled.clear()
         if end is End.POWER:
             self._old_board = None
             self._boot_id = self._random_bytes(16)
@@ -305,14 +313,7 @@ class SimMachine:
             self.model.power_cut()
         self._later(RESTART_NS, self.start)
 
-    @property
-    def groups_lives(self) -> bool:
-        """Whether `groups` is there to hear of a session's end."""
-        return self.running and Role.GROUPS.name.lower() in self.simulation.actors
-
     def _on_death(self, name: str) -> None:
-        if name == Role.GROUPS.name.lower():
-            self.model.groups_over()
         for role in ROLES:
             if role.name.lower() == name:
                 self.stores[name].dead = True
@@ -353,6 +354,8 @@ class SimMachine:
         entry = self.sessions.pop(number, None)
         if entry is None:
             return
+        if entry[0].groups:
+            self._unsettled[number] = entry[0]
         for role, table in self.tables.items():
             table.detach(number)
             self.bell(role).ring()
@@ -361,8 +364,7 @@ class SimMachine:
 
     def bell(self, role: Role) -> SimBell:
         """The bell that clients ring for an agent."""
-        bell = getattr(self._bells, role.name.lower())
-        assert isinstance(bell, SimBell), "all bells here are simulated"
+        bell: SimBell = getattr(self._bells, role.name.lower())
         return bell
 
     def storage_for(self, name: str) -> SimStorage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from shm import groupwire, layout
@@ -32,7 +33,20 @@ class Deliveries:
     def __init__(self) -> None:
         self.finished: set[int] = set()  # a listener has returned, and the bit was set
         self.sent_back: set[int] = set()  # `groups` has answered SentBack
-        self.deaths: dict[int, int] = {}  # deliveries of a message's key that their process died of
+        #: Sessions whose process died of a message, by its key.
+        self.deaths: dict[str, list[int]] = defaultdict(list)
+
+    def check_deaths(self, machine: SimMachine) -> None:
+        """A message kills as often as it may be tried (P9).
+
+        A kill of the whole broker loses one attempt at most, and only of a session whose end was
+        not in the ledger.
+        """
+        for sessions in self.deaths.values():
+            known = [number for number in sessions if number not in machine.lost_ends]
+            require(len(known) <= MAX_ATTEMPTS, "P9", f"a message has killed {sessions}")
+            most = MAX_ATTEMPTS + machine.lives - 1
+            require(len(sessions) <= most, "P9", f"a message has killed {sessions}")
 
 
 def fate(record: Record) -> str:
@@ -54,7 +68,7 @@ class SimPusher(SimConsumer):
         super().__init__(name, machine, GROUP)
         self.deliveries = deliveries
         self._dies = dies
-        self._running: dict[int, dict[int, Record]] = {}  # queue -> offset -> message
+        self.running: dict[int, dict[int, Record]] = {}  # queue -> offset -> message
         self._attempts: dict[int, list[groupwire.Attempts]] = {}
         self._done: dict[int, list[groupwire.Done]] = {}
         self._failed: dict[int, SendBack] = {}  # unanswered, by serial
@@ -63,7 +77,7 @@ class SimPusher(SimConsumer):
     def session_over(self) -> None:
         """Whatever ran is abandoned."""
         super().session_over()
-        for held in (self._running, self._failed, self._revoked, self._attempts, self._done):
+        for held in (self.running, self._failed, self._revoked, self._attempts, self._done):
             held.clear()
 
     def _join(self) -> None:
@@ -116,7 +130,7 @@ class SimPusher(SimConsumer):
         held = self.owned.get(queue)
         self._take_over(queue, granted.lease, granted.offset, session)
         if self.owned.get(queue) != held:
-            self._running[queue] = {}
+            self.running[queue] = {}
             self._attempts[queue] = granted.attempts
             self._done[queue] = granted.done
             self._revoked.pop(queue, None)
@@ -124,7 +138,7 @@ class SimPusher(SimConsumer):
     def _lose(self, lost: dict[int, int], session: Session) -> None:
         for queue, lease in lost.items():
             if queue in self.owned and self.owned[queue][0] == lease:
-                del self.owned[queue], self._running[queue]
+                del self.owned[queue], self.running[queue]
                 self._close_slot(queue, session)
 
     def _revoke(self, queue: int, lease: int, session: Session) -> None:
@@ -136,7 +150,7 @@ class SimPusher(SimConsumer):
         self._release_idle(queue, session)
 
     def _release_idle(self, queue: int, session: Session) -> None:
-        if queue in self._revoked and not self._running[queue]:
+        if queue in self._revoked and not self.running[queue]:
             self._give_back(queue, self._revoked.pop(queue), session)
 
     # ---------------------------------------------------------------------------------- messages
@@ -145,7 +159,7 @@ class SimPusher(SimConsumer):
         """Begin one message of a queue, or finish one."""
         if queue not in self.owned:
             return False  # it has just died of a message
-        running = self._running[queue]
+        running = self.running[queue]
         if running and (len(running) >= WINDOW or self.dice.random() < 0.5):
             return self._finish_one(queue, session)
         return self._begin_one(queue, session) or (
@@ -166,27 +180,26 @@ class SimPusher(SimConsumer):
         if any(first <= offset < end for first, end in self._done[queue]):
             progress.ack_messages(session.arena, self._at(queue), offset, offset + 1)
             return True
-        self._running[queue][offset] = self._look(self._name(queue), offset)
+        self.running[queue][offset] = self._look(self._name(queue), offset)
         return True
 
     def _finish_one(self, queue: int, session: Session) -> bool:
         asked = {request.offset for request in self._failed.values() if request.queue == queue}
-        idle = [offset for offset in self._running[queue] if offset not in asked]
+        idle = [offset for offset in self.running[queue] if offset not in asked]
         if not idle:
             return False
         offset = self.dice.choice(idle)
-        record = self._running[queue][offset]
+        record = self.running[queue][offset]
         attempts = self._attempts_of(queue, offset) + record.reconsume_times
         if attempts >= MAX_ATTEMPTS:
             self._fail(queue, offset, DEAD_LETTER)
             return True
         end = fate(record)
         if end == "deadly":
-            key = hash(record.property_map()["UNIQ_KEY"])
-            self.deliveries.deaths[key] = self.deliveries.deaths.get(key, 0) + 1
-            what = f"{record.body!r} has killed {self.deliveries.deaths[key]} times"
-            require(self.deliveries.deaths[key] <= MAX_ATTEMPTS, "P9", what)
+            key = record.property_map()["UNIQ_KEY"]
+            self.deliveries.deaths[key].append(session.session)
             self._dies(self)
+            self.deliveries.check_deaths(self.machine)
         elif end == "poison" or (end == "fails once" and not attempts):
             self._fail(queue, offset, LADDER)
         else:
@@ -208,14 +221,14 @@ class SimPusher(SimConsumer):
     def _was_sent_back(self, serial: int, queue: int, offset: int, session: Session) -> None:
         request = self._failed.pop(serial, None)
         if request is not None and self.owned.get(queue, (0, 0))[0] == request.lease:
-            record = self._running[queue][offset]
+            record = self.running[queue][offset]
             self.deliveries.sent_back.add(record.physical_offset)
             self._ack(queue, offset, session)
 
     def _ack(self, queue: int, offset: int, session: Session) -> None:
         committed = progress.ack_messages(session.arena, self._at(queue), offset, offset + 1)
-        del self._running[queue][offset]
-        if queue in self._revoked and not self._running[queue]:
+        del self.running[queue][offset]
+        if queue in self._revoked and not self.running[queue]:
             end = self.owned[queue][1]
             assert committed == end, "all that was begun is done with"
             self._release_idle(queue, session)
@@ -225,7 +238,7 @@ class SimPusher(SimConsumer):
 
     def _may_sleep(self, session: Session) -> bool:
         waiting = {(request.queue, request.offset) for request in self._failed.values()}
-        for queue, running in self._running.items():
+        for queue, running in self.running.items():
             if any((queue, offset) not in waiting for offset in running):
                 return False
         return super()._may_sleep(session)

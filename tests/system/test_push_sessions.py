@@ -18,9 +18,10 @@ from clients.groupreset import reset_offsets
 from clients.listener import ConsumeResult
 from clients.message import Message, MessageQueue
 from clients.push_consumer import PushConsumer
+from shm import layout
 from shm.codes import Role
 from tests.support.brokers import ServingBroker
-from tests.support.push import FIRST, PATIENCE_S, send
+from tests.support.push import FIRST, PATIENCE_S, dead_letters, send
 from tests.support.watchdog import poll_until
 
 
@@ -113,6 +114,47 @@ def test_groups_may_die(serving: ServingBroker, unique_name: str) -> None:
     assert sorted(dead) == list(range(0, 300, 10))
     with PullConsumer(group, [topic], home=serving.home) as rest:
         assert len(rest.poll(timeout=0)) == 0
+
+
+DEADLY = """
+import os, signal, sys
+from gantrymq import ConsumeFrom, PushConsumer
+home, topic = sys.argv[1:3]
+def on_message(message):
+    os.kill(os.getpid(), signal.SIGKILL if bytes(message.body) == b"13" else signal.SIGUSR1)
+signal.signal(signal.SIGUSR1, lambda *_: print("works", flush=True))
+PushConsumer("g-" + topic, [topic], on_message, home=home,
+             consume_from=ConsumeFrom.FIRST_OFFSET).run()
+"""
+
+
+def test_a_death_that_groups_never_saw_is_an_attempt(
+    serving: ServingBroker, unique_name: str
+) -> None:
+    """P9: the supervisor keeps what a dead consumer's memory says for the next `groups`."""
+    topic, group = unique_name, "g-" + unique_name
+    send(serving, topic, range(1), queue_id=0)
+    command = [sys.executable, "-c", DEADLY, str(serving.home), topic]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"works\n"
+    sessions = serving.board.half(layout.BOARD_SESSION_COUNT)
+    old = serving.pid_of(Role.GROUPS)
+    os.kill(old, signal.SIGSTOP)
+    send(serving, topic, range(13, 14), queue_id=0)
+    with child:
+        assert child.wait(timeout=PATIENCE_S) == -signal.SIGKILL
+    poll_until(
+        lambda: serving.board.half(layout.BOARD_SESSION_COUNT) < sessions, "its session is over"
+    )
+    os.kill(old, signal.SIGKILL)
+    seen: list[bytes] = []
+    with PushConsumer(
+        group, [topic], lambda m: seen.append(bytes(m.body)), home=serving.home, max_attempts=1
+    ):
+        dead = dead_letters(serving, group, 1)
+    assert dead.keys() == {13}
+    assert not seen
 
 
 def test_a_restart_of_the_broker_is_waited_for(tmp_path: Path, unique_name: str) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
 
-from shm import groupwire
+from shm import groupwire, wire
 from shm.groupwire import Counted, Failed, Refused, Reset, WasReset
 from shm.kernels import progress
+from tests.support.faults import Fault, KilledError, Moment, kill_at
 from tests.support.groups_rig import Hand, Rig, only
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from workers.groups import DISK_RETRY_NS
 from workers.ledger import Ledger, open_ledger
 from workers.progress import Progress, ranges_of, without
 from workers.reports import LOOK_NS
@@ -83,6 +86,62 @@ def test_done_survives_groups_and_everybody() -> None:
     other.join()
     assert other.granted[0].done == [(3, 4)]
     assert other.granted[0].attempts == [(0, 3, 1), (4, 10, 1)]
+
+
+def test_a_member_that_dies_while_groups_is_down_loses_nothing() -> None:
+    """P9, P5: its words are kept until a `groups` has put their end into the ledger."""
+    rig = rig_with()
+    hand = rig.attach()
+    hand.join()
+    words = Push(hand)
+    words.begin(3)
+    words.ack(1)
+    hand.die_unheard()
+    rig.replace_agent()
+    other = rig.attach()
+    other.join()
+    assert other.granted[0].attempts == [(0, 1, 1), (2, 3, 1)]
+    assert other.granted[0].done == [(1, 2)]
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+def test_groups_dies_in_the_write_of_a_members_end(moment: Moment) -> None:
+    rig = rig_with()
+    hand = rig.attach()
+    hand.join()
+    words = Push(hand)
+    words.begin(3)
+    storage = rig.agent.ledger.storage
+    assert isinstance(storage, SimStorage)
+    storage.faults.faults = (kill_at(1, moment, ("write",)),)
+    with pytest.raises(KilledError):
+        hand.die()
+    rig.replace_agent()
+    assert known(rig).attempts == [(0, 3, 1)], "it counts once"
+    rig.replace_agent()
+    assert not rig.unsettled
+    assert known(rig).attempts == [(0, 3, 1)]
+
+
+def test_an_end_is_settled_once_it_is_in_the_ledger() -> None:
+    rig = rig_with()
+    hands = [rig.attach(), rig.attach()]
+    hands[0].join()
+    words = Push(hands[0])
+    words.begin(3)
+    storage = rig.agent.ledger.storage
+    assert isinstance(storage, SimStorage)
+    full = Fault(1, Moment.BEFORE, errno.ENOSPC, ("write",), persistent=True)
+    storage.faults.faults = (full,)
+    for hand in hands:
+        hand.die_unheard()
+        rig.agent.do_work(rig.clock.monotonic_ns())
+    assert wire.SESSIONS_SETTLED not in [event for _, event, _ in rig.sessions.notes]
+    storage.faults.faults = ()
+    rig.clock.advance(DISK_RETRY_NS)
+    rig.settle()
+    said = [fields for _, event, fields in rig.sessions.notes if event == wire.SESSIONS_SETTLED]
+    assert said == [{"sessions": [hand.number for hand in hands]}]
 
 
 def test_a_window_is_512_messages_and_moves_with_what_is_done() -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from shm import groupwire
+from shm import groupwire, layout
 from shm.codes import Role
 from shm.groupwire import DEAD_LETTER, LADDER, SendBack, SentBack
+from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
+from shm.properties import encode_properties
 from tests.support.faults import FaultPlan, Moment, kill_at
 from tests.support.groups_rig import Hand, only
 from tests.support.retry_rig import RetryRig
@@ -126,6 +128,61 @@ def test_what_was_sent_back_is_not_delivered_again_and_neighbours_are() -> None:
     granted = member(rig).granted[0]
     assert (granted.offset, granted.done) == (0, [(1, 2)])
     assert granted.attempts == [(0, 1, 1), (2, 3, 1)]
+
+
+def long_property(rig: RetryRig, room: int) -> str:
+    """What fills a message's properties but for so many bytes, its checksum's included."""
+    rig.send(b"m", properties={"k": "x"})
+    rig.settle()
+    found = next(rig.log()).property_map()
+    found.pop("__CRC32#")
+    return "x" * (PROPERTIES_BYTES_MAX - TRAILER_BYTES - len(encode_properties(found)) - room + 1)
+
+
+@pytest.mark.parametrize("room", [0, 40, 100, 150])
+def test_a_message_without_room_for_a_retry_is_a_dead_letter_at_once(room: int) -> None:
+    """RD-16: what a retry has to say does not fit; nothing is lost, and it is said once."""
+    rig = RetryRig()
+    value = long_property(rig, room)
+    rig.send(b"long", properties={"k": value})
+    rig.settle()
+    hand = member(rig, started=2)
+    assert send_back(hand, 1).dead == (room < 130)
+    found = rig.copies()[0].property_map()
+    assert found["k"] == value
+    events = [
+        (event, fields["offset"]) for _, event, fields in rig.sessions.notes if "why" in fields
+    ]
+    assert events == ([("dead_letter_for_want_of_room", 1)] if room < 130 else [])
+
+
+def test_the_reason_of_a_dead_letter_is_cut_to_the_room_that_is_left() -> None:
+    rig = RetryRig()
+    rig.send(b"long", properties={"k": long_property(rig, 300)})
+    rig.settle()
+    hand = member(rig, started=2)
+    why = "ü" * 500
+    only(hand.say(SendBack(9, 0, hand.leases[0], 1, DEAD_LETTER, 17, why)), SentBack)
+    reason = rig.copies()[0].property_map()["DLQ_REASON"]
+    assert 0 < len(reason) < len(why)
+    assert set(reason) == {"ü"}
+
+
+def test_what_no_copy_can_be_made_of_is_said_once_and_kept() -> None:
+    """Its consumer asks again, and has its answer once an operator has helped."""
+    rig = filled()
+    hand = member(rig)
+    topics = rig.agents[Role.GROUPS].membership.topics  # type: ignore[attr-defined]
+    slot = topics.slots.pop("%DLQ%g")
+    request = SendBack(9, 0, hand.leases[0], 0, DEAD_LETTER, 17, "no")
+    before = rig.board.word(rig.board.process_at(Role.GROUPS) + layout.PROCESS_REFUSED)
+    for _ in range(3):
+        assert only(hand.say(request), groupwire.Refused).error == "MessageIllegal"
+    assert [event for _, event, _ in rig.sessions.notes].count("send_back_refused") == 1
+    after = rig.board.word(rig.board.process_at(Role.GROUPS) + layout.PROCESS_REFUSED)
+    assert after == before + 1
+    topics.slots["%DLQ%g"] = slot
+    assert only(hand.say(request), SentBack).dead
 
 
 def test_a_request_said_twice_makes_one_copy() -> None:
