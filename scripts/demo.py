@@ -117,7 +117,6 @@ def broker(home: Path) -> Iterator[subprocess.Popen[bytes]]:
     process = run(
         "-m", "gantrymq", "serve", "--home", str(home),
         "--set", f"mapped_file_size_commit_log={SEGMENT}", "--set", "log_level=warning",
-        "--set", f"message_delay_level={demo_delays.LEVELS}",
     )  # fmt: skip
     try:
         until(lambda: _ready(home), "the broker")

@@ -1,6 +1,6 @@
 """The demo's second story: a message that waits, one that is cancelled, a retry and a dead letter.
 
-Runs against a broker whose first delay level is a second, so that RocketMQ's ladder fits a demo.
+RocketMQ's ladder begins with ten seconds; the listener asks for less by `retry_after`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from clients.recalls import RecallOutcome
 TOPIC = "demo-orders"
 GROUP = "demo-billing"
 DEAD_LETTERS = f"%DLQ%{GROUP}"
-LEVELS = "1s 1s 1s"  # the setting message_delay_level; a retry waits for one of them
-LEVEL_MS = 1000
+RETRY_MS = 800
 DELAY_MS = 1500
 MAX_ATTEMPTS = 3
 PATIENCE_S = 60.0
@@ -82,8 +81,10 @@ class Billing:
         if order == LAST:
             self.last_seen.set()
         if order == SHAKY and attempt == 1:
+            message.retry_after(RETRY_MS / 1000)
             raise TimeoutError("the bank does not answer")
         if order == NONSENSE:
+            message.retry_after(RETRY_MS / 1000)
             raise ValueError("no order at all")
 
 
@@ -156,9 +157,9 @@ def _wrong_ends(story: Story) -> Iterator[str]:
 
 
 def _waits(story: Story, order: str) -> list[int]:
-    """By how many ms each retry was later than its level after the failure before it."""
+    """By how many ms each retry was later than asked for after the failure before it."""
     seen = [delivery.seen_ms for delivery in story.of(order)]
-    return [after - before - LEVEL_MS for before, after in itertools.pairwise(seen)]
+    return [after - before - RETRY_MS for before, after in itertools.pairwise(seen)]
 
 
 def tell(story: Story, say: Callable[[str], None]) -> None:
@@ -175,7 +176,7 @@ def tell(story: Story, say: Callable[[str], None]) -> None:
     )
     for order in (SHAKY, NONSENSE):
         say(
-            f"{order!r}: {len(story.of(order))} attempts; each retry {LEVEL_MS:,} ms after its"
+            f"{order!r}: {len(story.of(order))} attempts; each retry {RETRY_MS:,} ms after its"
             f" failure, late by {', '.join(map(str, _waits(story, order)))} ms"
         )
     for letter in story.letters:
