@@ -129,8 +129,9 @@ class DelayLevels:
         for number in range(len(self._levels) + 1, named[0].queue_count + 1):
             at = self._board.queue_at(self._base + number - 1)
             low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
-            high = self._board.word(at + layout.QUEUE_MAX_OFFSET)
-            start = min(max(self._known.get(number, 0), low), max(low, high))  # DT-17
+            # By the log: after a kill the reader may still be making the queue's end again.
+            end = self._board.word(at + layout.QUEUE_NEXT_OFFSET)
+            start = min(max(self._known.get(number, 0), low), max(low, end))  # DT-17
             delay = self._delays[min(number, len(self._delays)) - 1]
             self._levels.append(Level(number, delay, start))
 

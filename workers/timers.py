@@ -99,9 +99,12 @@ class Timers:
         named = [topic for topic in self._board.topics() if topic.name == TIMER_TOPIC]
         if named and self.queue < 0:
             self.queue = named[0].queue_base
-            low, high = self._bounds()
-            self.next = min(max(self.next, low), max(low, high))
-            self._catch_up = high
+            at = self._board.queue_at(self.queue)
+            low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
+            # By the log: after a kill the reader may still be making the queue's end again.
+            end = self._board.word(at + layout.QUEUE_NEXT_OFFSET)
+            self.next = min(max(self.next, low), max(low, end))
+            self._catch_up = end
 
     def _bounds(self) -> tuple[int, int]:
         at = self._board.queue_at(self.queue)

@@ -224,7 +224,7 @@ class Life:
 
     def park(self, *messages: Parked) -> list[int]:
         """Append parked records as a broker agent would; returns their positions."""
-        while not self.outlet.trusted:
+        while self.outlet.is_lost():
             self.turn()
             self.outlet.reconcile()
         self.outcomes.clear()

@@ -152,7 +152,7 @@ class SimConsumer(SimClient):
             case groupwire.Granted(queue, lease, offset):
                 self._take_over(queue, lease, offset, session)
             case groupwire.Revoke(queue, lease):
-                self._revoke(queue, lease)
+                self._revoke(queue, lease, session)
             case groupwire.Committed(serial, lost):
                 self._committed(serial, lost)
             case groupwire.Rejoin():
@@ -193,7 +193,8 @@ class SimConsumer(SimClient):
             self.machine.bell(Role.GROUPS).ring()
         return True
 
-    def _revoke(self, queue: int, lease: int) -> None:
+    def _revoke(self, queue: int, lease: int, session: Session) -> None:
+        del session  # the release comes later, when no commit is waited for
         held = self.owned.get(queue)
         if not self._repeat_release(queue, lease) and held is not None and held[0] == lease:
             self._revoked[queue] = lease
