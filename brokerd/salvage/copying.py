@@ -11,6 +11,7 @@ from brokerd.commitlog import segment_name
 from brokerd.epoch import SIZES, STORE_FILE, VERSION
 from brokerd.verify.config import DELETED, read_object
 from brokerd.verify.report import Report
+from shm import deadletternote
 from shm.configfile import BACKUP_SUFFIX, parse_config, write_config
 from shm.errors import Corrupt
 from shm.jsonsum import with_sum
@@ -111,10 +112,21 @@ def write_own_files(
         _copy_file(source, target, DELETED)
     elif source.exists(DELETED):
         done.files[DELETED] = "damaged: left out; its topics are there again"
+    _copy_dead_letters(source, target, done)
     epoch = _write_ledger(source, target, done)
     file = CheckpointFile(target, bytes(16), epoch)
     with closing(file):
         file.write(end[0], end[1], end[0], clean=True)
+
+
+def _copy_dead_letters(source: Storage, target: Storage, done: Salvaged) -> None:
+    try:
+        deadletternote.read_note(source)
+    except Corrupt:
+        done.files[deadletternote.FILE] = "damaged: left out; what was purged is shown again"
+        return
+    if source.exists(deadletternote.FILE):
+        _copy_file(source, target, deadletternote.FILE)
 
 
 def _ranges(source: Storage, done: Salvaged) -> Ranges:
