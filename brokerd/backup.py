@@ -30,10 +30,10 @@ from shm import layout
 from shm.board import attach_board
 from shm.codes import BrokerState
 from shm.configfile import BACKUP_SUFFIX, parse_config
-from shm.deadletternote import FILE as DEAD_LETTERS
 from shm.errors import GantryError, Incompatible, Rejected, StoreFailed, Timeout
 from shm.ranges import EVERYTHING, read_ranges, write_ranges
 from shm.storage import PosixStorage, read_file
+from workers.deadletternote import FILE as DEAD_LETTERS
 from workers.ledgerentries import NAME as LEDGER
 
 if TYPE_CHECKING:

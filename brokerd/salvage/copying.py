@@ -11,12 +11,12 @@ from brokerd.commitlog import segment_name
 from brokerd.epoch import SIZES, STORE_FILE, VERSION
 from brokerd.verify.config import DELETED, read_object
 from brokerd.verify.report import Report
-from shm import deadletternote
 from shm.configfile import BACKUP_SUFFIX, parse_config, write_config
 from shm.errors import Corrupt
 from shm.jsonsum import with_sum
 from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from shm.storage import read_file, replace_file
+from workers import deadletternote
 from workers.ledger import Ledger
 from workers.ledgerentries import NAME as LEDGER
 from workers.offsetfile import Exports, import_offsets

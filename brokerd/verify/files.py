@@ -11,11 +11,12 @@ from brokerd import producers
 from brokerd.verify.config import ConfigCheck, read_object
 from brokerd.verify.ledger import LedgerCheck
 from brokerd.verify.scope import STORE_FILE
-from shm import deadletternote, imported, layout
+from shm import imported, layout
 from shm.configfile import parse_config
 from shm.errors import Corrupt
 from shm.imported import read_imported
 from shm.storage import read_file
+from workers import deadletternote
 from workers.indexnote import DIRECTORY as INDEX
 from workers.indexnote import NOTE_FILE, read_note, safe_time
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from base64 import urlsafe_b64encode
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from clients.home import store_of
 from gantrymq.cli.board import running_board
 from gantrymq.cli.output import home_of, print_json, print_rows
 from gantrymq.cli.records import local_time
+from shm import layout
 from shm.codes import ExitCode
 from shm.record import STRUCTURE, Record, parse_record
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from workers.waiting import WaitingMessages
+
+#: Where the body is if both hosts have four bytes; its length is before it.
+_BODY_AT: Final = layout.RECORD_HEAD_BYTES
+_FLAGS_AT: Final = layout.RECORD_SYS_FLAG
+_V6: Final = layout.SYS_BORN_V6 | layout.SYS_STORE_V6
 
 
 def show_delayed(
@@ -83,7 +89,7 @@ def _settings(home: Path) -> tuple[str, int]:
 
 
 def _of_topic(look: WaitingMessages, found: NDArray[np.void], topic: str) -> NDArray[np.bool_]:
-    """Which of them are to a topic; bodies may hold what looks like it, so the record decides."""
+    """Which of them are to a topic."""
     import numpy as np
 
     chosen = np.zeros(len(found), np.bool_)
@@ -93,12 +99,19 @@ def _of_topic(look: WaitingMessages, found: NDArray[np.void], topic: str) -> NDA
             base, view = look.views.segment(position)
         except FileNotFoundError:  # it has just expired
             continue
-        start = position - base
-        if mark in view[start : start + size].tobytes():
-            record = parse_record(view.data, start, view.size, STRUCTURE, position)
-            properties = record.property_map() if isinstance(record, Record) else {}
-            chosen[at] = properties.get("REAL_TOPIC") == topic
+        data = view[position - base : position - base + size].tobytes()
+        chosen[at] = mark in data and _is_to(data, topic, mark)
     return chosen
+
+
+def _is_to(record: bytes, topic: str, mark: bytes) -> bool:
+    """Bodies and names of properties may hold what looks like it: the record decides then."""
+    body_bytes = int.from_bytes(record[_BODY_AT - 4 : _BODY_AT], "big")
+    flags = int.from_bytes(record[_FLAGS_AT : _FLAGS_AT + 4], "big")
+    if not flags & _V6 and record.find(b"\x02" + mark, _BODY_AT + body_bytes) >= 0:
+        return True
+    found = parse_record(record, 0, len(record), STRUCTURE)
+    return isinstance(found, Record) and found.property_map().get("REAL_TOPIC") == topic
 
 
 def _records(look: WaitingMessages, found: NDArray[np.void]) -> Iterator[tuple[Any, Record]]:

@@ -15,8 +15,8 @@ from gantrymq.cli.dlq_letters import DeadLetters, Letter, Wanted
 from gantrymq.cli.leave import complain
 from gantrymq.cli.output import home_of, print_json
 from shm.codes import ExitCode
-from shm.deadletternote import add, count_from, give_to_owner, locked, write_note
 from shm.errors import GantryError, Rejected
+from workers.deadletternote import add, count_from, give_to_owner, locked, write_note
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

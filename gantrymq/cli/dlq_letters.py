@@ -11,11 +11,11 @@ from clients.message import as_sent
 from gantrymq.cli.board import running_board
 from gantrymq.cli.group_show import find_group
 from gantrymq.cli.records import message_of
-from shm.deadletternote import DeadLetterNote, Marks, holds, read_note
 from shm.errors import Rejected
 from shm.properties import LOST_TAG
 from shm.storage import PosixStorage
 from shm.storereader import StoreReader
+from workers.deadletternote import DeadLetterNote, Marks, holds, read_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,12 +17,13 @@ from clients.listener import ConsumeResult
 from clients.message import Message
 from clients.producer import Producer
 from clients.push_consumer import PushConsumer
+from clients.recalls import RecallOutcome
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
-from shm.deadletternote import FILE
 from tests.support.brokers import command
 from tests.support.push import FIRST, LEVELS, PATIENCE_S
 from tests.support.watchdog import poll_until
+from workers.deadletternote import FILE
 
 LETTERS = 6
 HOUR_S = 3600
@@ -269,12 +270,29 @@ def test_a_recall_that_is_too_late_says_so(home: Path, unique_name: str) -> None
     assert json.loads(ran.stdout)["outcome"] in ("already_delivered", "unknown_handle")
 
 
-def test_a_level_is_listed_while_it_waits(home: Path, unique_name: str) -> None:
+def test_what_waits_is_the_same_after_a_restart(unique_name: str) -> None:
+    """Levels are listed too; what the note counts is not, nor what was recalled before it."""
+    topic = unique_name
     with Broker.temporary() as broker:
         with Producer(broker.home) as producer:
-            receipt = producer.send(unique_name, b"x", delay_level=18)
-        poll_until(lambda: waiting(broker.home, unique_name), "it is dispatched")
-        (row,) = waiting(broker.home, unique_name)
-        assert (row["kind"], row["recall_handle"]) == ("level 18", None)
-        assert row["message_id"] == receipt.message_id
-        assert f"{unique_name}" in command("delayed", "list", "--home", broker.home).stdout
+            level = producer.send(topic, b"x", delay_level=18)
+            timer = producer.send(topic, b"x", delay=2 * HOUR_S)
+            recalled = producer.send(topic, b"x", delay=HOUR_S)
+            producer.send(topic, b"x", delay=0.01)
+            assert recalled.recall_handle
+            outcome = producer.recall_message(topic, recalled.recall_handle)
+            assert outcome == RecallOutcome.CANCELLED
+        content(broker.home, topic, 1)
+        poll_until(lambda: len(waiting(broker.home, topic)) == 2, "all are dispatched")
+        before = waiting(broker.home, topic)
+        assert {row["message_id"]: row["kind"] for row in before} == {
+            level.message_id: "level 18", timer.message_id: "exact"
+        }  # fmt: skip
+        assert [row["recall_handle"] for row in before if row["kind"] != "exact"] == [None]
+        broker.stop()
+        broker.start()
+        note = json.loads((broker.home / "store" / "gantry" / "schedule.json").read_text())
+        assert (note["timers_next"], note["scanned"] > 0) == (4, True)
+        assert waiting(broker.home, topic) == before
+        shown = command("delayed", "list", "--home", broker.home).stdout
+        assert shown.endswith("2 waiting\n")
