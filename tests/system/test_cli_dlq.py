@@ -162,6 +162,27 @@ def test_letters_are_sent_again_once(home: Path, topic: str) -> None:
     assert doubled == sorted(before * 2, key=repr)
 
 
+def test_what_cannot_be_sent_again_is_told_and_kept(unique_name: str) -> None:
+    topic, group = unique_name, "g-" + unique_name
+    with Broker.temporary(auto_create_topic_enable=False) as broker:
+        at = ("--home", broker.home)
+        assert command("topic", "create", topic, *at).returncode == 0
+        with Producer(broker.home) as producer:
+            producer.send(topic, b"x")
+        with PushConsumer(
+            group, [topic], lambda _m: ConsumeResult.DEAD_LETTER, home=broker.home,
+            consume_from=FIRST,
+        ):  # fmt: skip
+            poll_until(lambda: listed(broker.home), "it died", PATIENCE_S)
+        deleted = command("topic", "delete", topic, *at)
+        assert deleted.returncode == 0, deleted
+        ran = command("dlq", "resend", group, *at)
+        assert (ran.returncode, ran.stdout) == (ExitCode.DOES_NOT_HOLD, "0 sent again\n")
+        assert "1 not sent: " in ran.stderr
+        assert topic in ran.stderr
+        assert [letter["resent"] for letter in show(broker.home, topic)] == [False]
+
+
 def test_what_is_exported_can_be_sent(home: Path, topic: str, tmp_path: Path) -> None:
     file = tmp_path / "dead.jsonl"
     ask = ("dlq", "export", f"g-{topic}", file, "--home", home)
