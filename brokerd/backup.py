@@ -33,6 +33,7 @@ from shm.configfile import BACKUP_SUFFIX, parse_config
 from shm.errors import GantryError, Incompatible, Rejected, StoreFailed, Timeout
 from shm.ranges import EVERYTHING, read_ranges, write_ranges
 from shm.storage import PosixStorage, read_file
+from workers.deadletternote import FILE as DEAD_LETTERS
 from workers.ledgerentries import NAME as LEDGER
 
 if TYPE_CHECKING:
@@ -158,6 +159,8 @@ class _Run:
         """Append only, and replaced whole: what an open file shows is a state of it."""
         if self._source.exists(LEDGER):
             self._put(LEDGER, read_file(self._source, LEDGER))
+        if self._source.exists(DEAD_LETTERS):
+            self._put(DEAD_LETTERS, read_file(self._source, DEAD_LETTERS))
 
     def _put_identity(self, segment_bytes: int, durable: int, store_ms: int) -> None:
         """Sizes, ranges closed at D, and a checkpoint that says so."""

@@ -54,6 +54,17 @@ def _after_another_broker(note: Note, imported: Imported) -> Note:
     )
 
 
+def scheduler_note(storage: Storage, others: OtherSettled, low: int) -> Note:
+    """What is counted as done, by the note or by what another broker has settled since.
+
+    `low`: where the log begins. Levels of `config/delayOffset.json` are not looked at.
+    """
+    note = read_note(storage) or Note(scanned=low)
+    if others.imported.end > note.scanned:
+        return _after_another_broker(note, others.imported)
+    return note
+
+
 class ProgressNote:
     """Writes `gantry/schedule.json` and `config/delayOffset.json`."""
 
@@ -63,11 +74,9 @@ class ProgressNote:
         self._board = board
         self._delivery = delivery
         low = board.word(layout.BOARD_LOW)
-        #: What the agent before has left.
-        self.found = read_note(storage) or Note(scanned=low)
         self.others = OtherSettled(storage)
-        if self.others.imported.end > self.found.scanned:
-            self.found = _after_another_broker(self.found, self.others.imported)
+        #: What the agent before has left.
+        self.found = scheduler_note(storage, self.others, low)
         self._written = self.found
         self._exported = read_level_offsets(storage)
         # With it: the number that must be answered, and how often copies were put again.

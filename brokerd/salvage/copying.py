@@ -16,6 +16,7 @@ from shm.errors import Corrupt
 from shm.jsonsum import with_sum
 from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from shm.storage import read_file, replace_file
+from workers import deadletternote
 from workers.ledger import Ledger
 from workers.ledgerentries import NAME as LEDGER
 from workers.offsetfile import Exports, import_offsets
@@ -111,10 +112,21 @@ def write_own_files(
         _copy_file(source, target, DELETED)
     elif source.exists(DELETED):
         done.files[DELETED] = "damaged: left out; its topics are there again"
+    _copy_dead_letters(source, target, done)
     epoch = _write_ledger(source, target, done)
     file = CheckpointFile(target, bytes(16), epoch)
     with closing(file):
         file.write(end[0], end[1], end[0], clean=True)
+
+
+def _copy_dead_letters(source: Storage, target: Storage, done: Salvaged) -> None:
+    try:
+        deadletternote.read_note(source)
+    except Corrupt:
+        done.files[deadletternote.FILE] = "damaged: left out; what was purged is shown again"
+        return
+    if source.exists(deadletternote.FILE):
+        _copy_file(source, target, deadletternote.FILE)
 
 
 def _ranges(source: Storage, done: Salvaged) -> Ranges:

@@ -16,6 +16,7 @@ from shm.configfile import parse_config
 from shm.errors import Corrupt
 from shm.imported import read_imported
 from shm.storage import read_file
+from workers import deadletternote
 from workers.indexnote import DIRECTORY as INDEX
 from workers.indexnote import NOTE_FILE, read_note, safe_time
 
@@ -38,7 +39,7 @@ _KNOWN_GANTRY: Final = frozenset(
     {
         *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
         *("deleted_topics.json", "ranges.json", "index.json", "imported.json"),
-        *("schedule.json", "timers"),
+        *("schedule.json", "timers", "dead_letters.json"),
         *("first_units.json", "pins", "expired"),
     }
 )
@@ -81,6 +82,7 @@ class FileCheck:
             self._check_producers()
             self._check_index_note()
             self._check_imported()
+            self._check_dead_letters()
             version = _version(self._storage)
             ledger = LedgerCheck(self._storage, self._scope, self._report)
             ledger.run(exact=self._is_exact(), version=version)
@@ -105,6 +107,13 @@ class FileCheck:
             read_imported(self._storage)
         except Corrupt as error:
             self._report.add(imported.FILE, 0, "damaged", found=str(error))
+
+    def _check_dead_letters(self) -> None:
+        """What was done with dead letters is whole."""
+        try:
+            deadletternote.read_note(self._storage)
+        except Corrupt as error:
+            self._report.add(deadletternote.FILE, 0, "damaged", found=str(error))
 
     # ----------------------------------------------------------------------------- checkpoints
 

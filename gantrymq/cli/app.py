@@ -9,6 +9,8 @@ import typer
 
 from gantrymq.cli import (
     bench,
+    delayed,
+    dlq,
     doctor,
     get,
     group,
@@ -45,6 +47,8 @@ app.command("doctor", help=doctor.HELP)(doctor.doctor)
 app.command("metrics", help=metrics.HELP)(metrics.metrics)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(delayed.app, name="delayed")
+app.add_typer(dlq.app, name="dlq")
 app.command("send", help=send.HELP)(send.send)
 app.command("receive", help=receive.HELP)(receive.receive)
 app.command("tail", help=tail.HELP)(tail.tail)

@@ -31,6 +31,7 @@ LOOKS: Final = {
     ("topic", "describe"): Look("topic_show", "show_topic", words=1),
     ("group", "list"): Look("group_show", "show_groups"),
     ("group", "describe"): Look("group_show", "show_group", words=1),
+    ("dlq", "list"): Look("dlq_show", "show_list"),
     ("metrics",): Look("metrics_show", "show_metrics"),
     ("get",): Look("message_show", "show_message", words=1),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from shm.messageid import format_host
@@ -41,6 +42,11 @@ def _body(record: Record) -> bytes:
         return plain_body(record.body, record.sys_flag)
     except (ValueError, ModuleNotFoundError):
         return record.body  # as stored: `store inspect` shows sysFlag
+
+
+def local_time(moment_ms: int) -> str:
+    """Unix milliseconds as this machine's time, in a form that options take back."""
+    return datetime.fromtimestamp(moment_ms / 1000).isoformat(timespec="milliseconds")
 
 
 _NOT_THE_USERS = ("UNIQ_KEY", "TAGS", "KEYS", "WAIT", "__CRC32#")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections import deque
@@ -25,7 +26,7 @@ HELP = """Send messages: --body, or each line of standard input.
 Example: echo hello | gantrymq send orders --tag paid
 Example: gantrymq send orders --body '{"id": 42}' --key 42 --property region=eu
 Example: gantrymq send orders --lines json < messages.jsonl
-         (objects with body, and optionally tag, keys, properties)
+         (objects with body or body_base64, and optionally tag, keys, properties)
 Exit codes: 0 every message is stored; 2 a message or an option is wrong; 69 no broker; 70 the
 store failed; 74 the disk is full.
 """
@@ -108,16 +109,24 @@ def _messages(stream: BinaryIO, lines: str, shared: dict[str, Any]) -> Iterator[
 def _from_json(text: bytes, number: int, shared: dict[str, Any]) -> dict[str, Any]:
     try:
         given = json.loads(text)
-        body = given["body"]
+        data = _body(given)
     except (ValueError, KeyError, TypeError) as error:
         raise MessageIllegal(
             f'line {number} is no object with "body": {error}', line=number
         ) from error
-    unknown = given.keys() - {"body", *shared}
+    unknown = given.keys() - {"body", "body_base64", *shared}
     if unknown:
         raise MessageIllegal(f"line {number} has unknown fields {sorted(unknown)}", line=number)
-    data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    given.pop("body_base64", None)
     return {**shared, **given, "body": data}
+
+
+def _body(given: dict[str, Any]) -> bytes:
+    """A text as UTF-8, anything else as JSON; bytes as base64. Raises ValueError, KeyError, ..."""
+    if "body" not in given and "body_base64" in given:
+        return base64.b64decode(given["body_base64"], validate=True)
+    body = given["body"]
+    return body.encode() if isinstance(body, str) else json.dumps(body).encode()
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

@@ -42,6 +42,7 @@ def rows(*arguments: object) -> list[dict[str, Any]]:
 LOOKS = [
     ("status",), ("topic", "list"), ("topic", "list", "--system"), ("topic", "describe", "seen"),
     ("group", "list"), ("group", "describe", "half"), ("metrics",), ("get", "0"),
+    ("dlq", "list"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,173 @@
+"""Dead letters of a running broker, read from its files, and which of them are meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from clients.home import store_of
+from clients.message import as_sent
+from gantrymq.cli.board import running_board
+from gantrymq.cli.group_show import find_group
+from gantrymq.cli.records import message_of
+from shm.errors import Rejected
+from shm.properties import LOST_TAG
+from shm.storage import PosixStorage
+from shm.storereader import StoreReader
+from workers.deadletternote import DeadLetterNote, Marks, holds, read_note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shm.board import Board, TopicSlot
+    from shm.record import Record
+
+DEAD_PREFIX: Final = "%DLQ%"
+_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which dead letters are meant: all that is given must hold. Times are Unix ms."""
+
+    topic: str | None = None
+    tag: str | None = None
+    key: str | None = None
+    reason: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether nothing is asked for."""
+        return self == Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter; `resent`: it was sent again."""
+
+    record: Record
+    properties: dict[str, str]
+    resent: bool
+
+    @property
+    def topic(self) -> str | None:
+        """Where the message was sent to at first."""
+        return self.properties.get("DLQ_ORIGIN_TOPIC") or self.properties.get("RETRY_TOPIC")
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Queue id and queue offset."""
+        return self.record.queue_id, self.record.queue_offset
+
+    def fields(self) -> dict[str, Any]:
+        """All that is shown of it, for programs."""
+        message = message_of(self.record)
+        properties = self.properties
+        return {
+            "queue": self.record.queue_id,
+            "offset": self.record.queue_offset,
+            "dead_ms": self.record.store_timestamp,
+            "topic": self.topic,
+            "message_id": message["message_id"],
+            "origin_message_id": properties.get("DLQ_ORIGIN_MESSAGE_ID")
+            or properties.get("ORIGIN_MESSAGE_ID"),
+            "attempts": self.record.reconsume_times,
+            "reason": properties.get("DLQ_REASON"),
+            "resent": self.resent,
+            "tag": message["tag"],
+            "keys": message["keys"],
+            "properties": as_sent("", properties)[1],
+            "born_timestamp": message["born_timestamp"],
+            "body": message["body"],
+        }
+
+    def is_wanted(self, wanted: Wanted) -> bool:
+        """Whether all holds that is asked for; a reason is part of the text, of any case."""
+        properties, when = self.properties, self.record.store_timestamp
+        return (
+            wanted.topic in (None, self.topic)
+            and wanted.tag in (None, properties.get("TAGS"))
+            and (wanted.key is None or wanted.key in properties.get("KEYS", "").split())
+            and (wanted.reason or "").lower() in properties.get("DLQ_REASON", "").lower()
+            and (wanted.since_ms is None or when >= wanted.since_ms)
+            and (wanted.until_ms is None or when < wanted.until_ms)
+        )
+
+
+class DeadLetters:
+    """What the files of a running broker's store hold. Raises BrokerGone, Corrupt, OSError."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.board: Board = running_board(home)
+        self.store = store_of(home)
+        self.storage = PosixStorage(str(self.store))
+        self._reader = StoreReader(self.storage)
+        self.note: DeadLetterNote = read_note(self.storage)
+
+    def refresh(self) -> None:
+        """Read the marks again, under the lock of those who change them."""
+        self.note = read_note(self.storage)
+
+    def groups(self) -> dict[str, TopicSlot]:
+        """Groups that have a dead-letter topic."""
+        named = [t for t in self.board.topics() if t.perm and t.name.startswith(DEAD_PREFIX)]
+        return {topic.name.removeprefix(DEAD_PREFIX): topic for topic in named}
+
+    def queues(self, group: str) -> list[tuple[int, int, int, Marks]]:
+        """Queue id, lowest and next offset, marks. Raises Rejected if there is no such group."""
+        topic = self.groups().get(group)
+        if topic is None:
+            find_group(self.home, group)
+            return []
+        rows = []
+        for queue_id in range(topic.queue_count):
+            slot = self.board.queue(topic.queue_base + queue_id)
+            low, high = slot["min_offset"], slot["max_offset"]
+            rows.append((queue_id, low, high, self.note.of(group, queue_id)))
+        return rows
+
+    def letters(self, group: str, wanted: Wanted, start: int = 0) -> Iterator[Letter]:
+        """Those that were not purged, from an offset on, as they came."""
+        for queue_id, low, high, marks in self.queues(group):
+            for record in self._records(group, queue_id, max(low, start), high, marks):
+                properties = record.property_map()
+                letter = Letter(record, properties, holds(marks.resent, record.queue_offset))
+                if properties.get("TAGS") != LOST_TAG and letter.is_wanted(wanted):
+                    yield letter
+
+    def _records(
+        self, group: str, queue_id: int, at: int, high: int, marks: Marks
+    ) -> Iterator[Record]:
+        topic = f"{DEAD_PREFIX}{group}"
+        while at < high:
+            hidden = [end for first, end in marks.purged if first <= at < end]
+            if hidden:
+                at = hidden[0]
+                continue
+            shown_to = min([first for first, _end in marks.purged if first > at], default=high)
+            end = min(high, shown_to, at + _AT_ONCE)
+            for position in self._reader.units(topic, queue_id, at, end, self.board.cq_bytes):
+                try:
+                    yield self._reader.record(position)
+                except Rejected:
+                    continue  # its segment has just expired
+            at = end
+
+
+def moment_ms(text: str | None, option: str) -> int | None:
+    """An ISO 8601 time, this machine's without an offset, or Unix ms. Raises Rejected."""
+    if text is None:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise Rejected(
+            f"{option} {text}: give a time such as 2026-01-31T08:00, or Unix milliseconds"
+        ) from None

@@ -1,0 +1,319 @@
+"""`gantrymq dlq` and `gantrymq delayed` against a running broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.verify import verify
+from clients.consumer import ConsumeFrom, PullConsumer
+from clients.listener import ConsumeResult
+from clients.message import Message
+from clients.producer import Producer
+from clients.push_consumer import PushConsumer
+from clients.recalls import RecallOutcome
+from gantrymq.temporary import Broker
+from shm.codes import ExitCode
+from tests.support.brokers import command
+from tests.support.push import FIRST, LEVELS, PATIENCE_S
+from tests.support.watchdog import poll_until
+from workers.deadletternote import FILE
+
+LETTERS = 6
+HOUR_S = 3600
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    with Broker.temporary(message_delay_level=LEVELS) as broker:
+        yield broker.home
+
+
+def fail(message: Message) -> ConsumeResult | None:
+    number = message.properties["number"]
+    if number == "0":
+        return ConsumeResult.DEAD_LETTER
+    raise ValueError(f"no stock\nfor {number}")
+
+
+@pytest.fixture
+def topic(home: Path, unique_name: str) -> str:
+    """A topic whose messages are all dead letters of group g-<topic>: half paid, one binary."""
+    group = "g-" + unique_name
+    with Producer(home) as producer:
+        for number in range(LETTERS):
+            body = b"\xff\x00" if number == 5 else b"body-%d" % number
+            producer.send(
+                unique_name, body, tag="paid" if number % 2 else "open",
+                keys=[f"k{number}", "all"], properties={"number": str(number)},
+            )  # fmt: skip
+    consumer = PushConsumer(
+        group, [unique_name], fail, home=home, consume_from=FIRST, max_attempts=1
+    )
+    with consumer:
+        poll_until(
+            lambda: listed(home).get(group, {}).get("messages") == LETTERS, "all died", PATIENCE_S
+        )
+    return unique_name
+
+
+def rows(*arguments: object) -> list[dict[str, Any]]:
+    ran = command(*arguments, "--json")
+    assert ran.returncode == 0, ran
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def listed(home: Path) -> dict[str, dict[str, Any]]:
+    return {row["group"]: row for row in rows("dlq", "list", "--home", home)}
+
+
+def show(home: Path, topic: str, *options: object) -> list[dict[str, Any]]:
+    return rows("dlq", "show", f"g-{topic}", *options, "--home", home)
+
+
+def numbers(found: list[dict[str, Any]]) -> list[int]:
+    return sorted(int(row["properties"]["number"]) for row in found)
+
+
+def content(home: Path, topic: str, count: int) -> list[tuple[Any, ...]]:
+    """What a fresh group gets of a topic, once there are so many."""
+    found: list[tuple[Any, ...]] = []
+    group = f"look-{time.monotonic_ns()}"
+    with PullConsumer(group, [topic], home=home, consume_from=ConsumeFrom.FIRST_OFFSET) as consumer:
+        while len(found) < count:
+            batch = consumer.poll(timeout=PATIENCE_S)
+            assert len(batch), found
+            found += [(bytes(m.body), m.tag, tuple(m.keys), dict(m.properties)) for m in batch]
+    return sorted(found, key=repr)
+
+
+def test_letters_are_listed_and_shown(home: Path, topic: str) -> None:
+    """RD-18, RD-20: what is kept of each, in pages, by filters."""
+    row = listed(home)[f"g-{topic}"]
+    assert (row["messages"], row["resent"]) == (LETTERS, 0)
+    assert row["oldest_ms"] <= row["newest_ms"]
+    found = show(home, topic)
+    assert numbers(found) == list(range(LETTERS))
+    stored = dead_letters_of(home, topic)
+    for letter in found:
+        number = letter["properties"]["number"]
+        assert letter["topic"] == topic
+        assert letter["attempts"] == 1
+        assert letter["keys"] == [f"k{number}", "all"]
+        assert letter["properties"] == {"number": number}
+        assert letter["reason"] == (
+            "the listener answered DEAD_LETTER"
+            if number == "0"
+            else f"ValueError: no stock\nfor {number}"
+        )
+        assert letter["message_id"] == stored[number]["UNIQ_KEY"]
+        assert letter["origin_message_id"] == stored[number]["DLQ_ORIGIN_MESSAGE_ID"]
+    assert numbers(show(home, topic, "--tag", "paid")) == [1, 3, 5]
+    assert numbers(show(home, topic, "--key", "k4")) == [4]
+    assert numbers(show(home, topic, "--reason", "NO STOCK")) == [1, 2, 3, 4, 5]
+    assert show(home, topic, "--topic", "another") == []
+    middle = found[3]["dead_ms"]
+    earlier = show(home, topic, "--before", middle)
+    later = show(home, topic, "--since", middle)
+    assert numbers(earlier + later) == list(range(LETTERS))
+    assert {letter["dead_ms"] < middle for letter in earlier} <= {True}
+    assert show(home, topic, "--offset", 2, "--limit", 2) == found[2:4]
+    text = command("dlq", "show", f"g-{topic}", "--limit", 2, "--home", home).stdout
+    assert "there are more: --offset 2" in text
+    assert "no stock for" in text
+
+
+def dead_letters_of(home: Path, topic: str) -> dict[str, dict[str, str]]:
+    from shm.properties import parse_properties
+
+    with PullConsumer(
+        f"dlq-{topic}", [f"%DLQ%g-{topic}"], home=home, consume_from=FIRST
+    ) as consumer:
+        found: dict[str, dict[str, str]] = {}
+        while len(found) < LETTERS:
+            batch = consumer.poll(timeout=PATIENCE_S)
+            assert len(batch), found
+            parsed = [parse_properties(bytes(stored)) for stored in batch.raw_properties]
+            found |= {properties["number"]: properties for properties in parsed}
+    return found
+
+
+def test_letters_are_sent_again_once(home: Path, topic: str) -> None:
+    group = ("dlq", "resend", f"g-{topic}")
+    before = content(home, topic, LETTERS)
+    (dry,) = rows(*group, "--dry-run", "--home", home)
+    assert (dry["dry_run"], dry["resent"], dry["topics"]) == (True, LETTERS, {topic: LETTERS})
+    assert listed(home)[f"g-{topic}"]["resent"] == 0
+    (paid,) = rows(*group, "--tag", "paid", "--home", home)
+    assert (paid["resent"], paid["resent_before"], paid["failed"]) == (3, 0, 0)
+    assert [letter["resent"] for letter in show(home, topic, "--tag", "paid")] == [True] * 3
+    (rest,) = rows(*group, "--home", home)
+    assert (rest["resent"], rest["resent_before"]) == (3, 3)
+    (again,) = rows(*group, "--home", home)
+    assert (again["resent"], again["resent_before"]) == (0, LETTERS)
+    assert listed(home)[f"g-{topic}"]["resent"] == LETTERS
+    doubled = content(home, topic, 2 * LETTERS)
+    assert doubled == sorted(before * 2, key=repr)
+
+
+def test_what_cannot_be_sent_again_is_told_and_kept(unique_name: str) -> None:
+    topic, group = unique_name, "g-" + unique_name
+    with Broker.temporary(auto_create_topic_enable=False) as broker:
+        at = ("--home", broker.home)
+        assert command("topic", "create", topic, *at).returncode == 0
+        with Producer(broker.home) as producer:
+            producer.send(topic, b"x")
+        with PushConsumer(
+            group, [topic], lambda _m: ConsumeResult.DEAD_LETTER, home=broker.home,
+            consume_from=FIRST,
+        ):  # fmt: skip
+            poll_until(lambda: listed(broker.home), "it died", PATIENCE_S)
+        deleted = command("topic", "delete", topic, *at)
+        assert deleted.returncode == 0, deleted
+        ran = command("dlq", "resend", group, *at)
+        assert (ran.returncode, ran.stdout) == (ExitCode.DOES_NOT_HOLD, "0 sent again\n")
+        assert "1 not sent: " in ran.stderr
+        assert topic in ran.stderr
+        assert [letter["resent"] for letter in show(broker.home, topic)] == [False]
+
+
+def test_what_is_exported_can_be_sent(home: Path, topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "dead.jsonl"
+    ask = ("dlq", "export", f"g-{topic}", file, "--home", home)
+    (told,) = rows(*ask)
+    assert (told["exported"], told["topics"]) == (LETTERS, {topic: LETTERS})
+    there = command(*ask)
+    assert (there.returncode, there.stdout) == (ExitCode.USAGE, "")
+    assert "name a new file" in there.stderr
+    other = "back-" + topic
+    sent = command("send", other, "--lines", "json", "--home", home, stdin=file.read_text())
+    assert sent.returncode == 0, sent
+    assert content(home, other, LETTERS) == content(home, topic, LETTERS)
+
+
+def test_what_is_purged_is_not_shown_nor_sent(home: Path, topic: str) -> None:
+    group = f"g-{topic}"
+    (dry,) = rows("dlq", "purge", group, "--dry-run", "--home", home)
+    assert dry == {"group": group, "dry_run": True, "purged": LETTERS}
+    assert numbers(show(home, topic)) == list(range(LETTERS))
+    (some,) = rows("dlq", "purge", group, "--tag", "paid", "--home", home)
+    assert some["purged"] == 3
+    assert numbers(show(home, topic)) == [0, 2, 4]
+    assert listed(home)[group]["messages"] == 3
+    (sent,) = rows("dlq", "resend", group, "--dry-run", "--home", home)
+    assert sent["resent"] == 3
+    (rest,) = rows("dlq", "purge", group, "--home", home)
+    assert rest["purged"] == 3
+    assert show(home, topic) == []
+    assert group not in listed(home)
+
+
+def test_what_was_done_is_kept_by_copies_and_checked(
+    home: Path, topic: str, tmp_path: Path
+) -> None:
+    group, store, saved = f"g-{topic}", tmp_path / "copy" / "store", tmp_path / "saved"
+    rows("dlq", "purge", group, "--tag", "paid", "--home", home)
+    rows("dlq", "resend", group, "--tag", "open", "--home", home)
+    copied = command("store", "backup", tmp_path / "copy", "--home", home)
+    assert copied.returncode == 0, copied
+    command("store", "verify", "--salvage", saved, store)
+    kept = store / FILE
+    assert kept.read_bytes() == (saved / FILE).read_bytes() == (home / "store" / FILE).read_bytes()
+    marks = json.loads(kept.read_text())["groups"][group]["0"]
+    assert [sum(end - first for first, end in marks[name]) for name in marks] == [3, 3]
+    assert not [item for item in verify(store, None).findings if FILE in str(item)]
+    kept.write_bytes(kept.read_bytes().replace(b"purged", b"Purged", 1))
+    assert [item for item in verify(store, None).findings if FILE in str(item)]
+
+
+def test_mistakes_with_dead_letters_are_named(home: Path, topic: str) -> None:
+    for line, text in (
+        (("dlq", "show", "nobody"), "there is no group nobody"),
+        (("dlq", "purge", f"g-{topic}", "--before", "soon"), "2026-01-31T08:00"),
+        (("dlq", "list", "nobody"), "there is no group nobody"),
+        (("delayed", "recall", topic, "nothing"), "is no recall handle"),
+    ):
+        ran = command(*line, "--home", home)
+        assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, ""), ran
+        assert text in ran.stderr
+
+
+def waiting(home: Path, topic: str, *options: object) -> list[dict[str, Any]]:
+    return rows("delayed", "list", "--topic", topic, *options, "--home", home)
+
+
+def test_delayed_messages_are_listed_and_recalled(home: Path, unique_name: str) -> None:
+    """DT-70: of all that wait, the next one first; neither what was delivered nor recalls."""
+    topic = unique_name
+    with Producer(home) as producer:
+        receipts = [
+            producer.send(topic, b"x" * number, delay=HOUR_S * number) for number in (3, 1, 2)
+        ]
+        other = producer.send("other-" + topic, f"REAL_TOPIC\x01{topic}\x02".encode(), delay=60)
+        producer.send(topic, b"soon", delay=0.01)
+        producer.send(topic, b"level", delay_level=1)
+    last, first, second = receipts
+    poll_until(lambda: len(waiting(home, topic)) == 3, "the others are delivered", PATIENCE_S)
+    found = waiting(home, topic)
+    assert [row["message_id"] for row in found] == [r.message_id for r in (first, second, last)]
+    assert [row["recall_handle"] for row in found] == [
+        r.recall_handle for r in (first, second, last)
+    ]
+    assert [(row["size"], row["kind"]) for row in found] == [(n, "exact") for n in (1, 2, 3)]
+    gaps = [b["due_ms"] - a["due_ms"] for a, b in pairwise(found)]
+    assert all(abs(gap - HOUR_S * 1000) < 60_000 for gap in gaps)
+    assert waiting(home, topic, "--limit", 1) == found[:1]
+    assert [row["message_id"] for row in waiting(home, "other-" + topic)] == [other.message_id]
+    ask = ("delayed", "recall", topic, second.recall_handle, "--home", home)
+    assert command(*ask).stdout == "cancelled\n"
+    assert [row["message_id"] for row in waiting(home, topic)] == [
+        first.message_id, last.message_id
+    ]  # fmt: skip
+    handles = command("delayed", "list", "--topic", topic, "--handles", "--home", home).stdout
+    assert handles.split() == [first.recall_handle, last.recall_handle]
+    ran = command("delayed", "recall", topic, "-", "--home", home, stdin=handles)
+    assert (ran.returncode, ran.stdout) == (0, "2 of 2 cancelled\n")
+    assert waiting(home, topic) == []
+
+
+def test_a_recall_that_is_too_late_says_so(home: Path, unique_name: str) -> None:
+    with Producer(home) as producer:
+        receipt = producer.send(unique_name, b"x", delay=0.01)
+    content(home, unique_name, 1)
+    ran = command("delayed", "recall", unique_name, receipt.recall_handle, "--home", home, "--json")
+    assert ran.returncode == ExitCode.DOES_NOT_HOLD
+    assert json.loads(ran.stdout)["outcome"] in ("already_delivered", "unknown_handle")
+
+
+def test_what_waits_is_the_same_after_a_restart(unique_name: str) -> None:
+    """Levels are listed too; what the note counts is not, nor what was recalled before it."""
+    topic = unique_name
+    with Broker.temporary() as broker:
+        with Producer(broker.home) as producer:
+            level = producer.send(topic, b"x", delay_level=18)
+            timer = producer.send(topic, b"x", delay=2 * HOUR_S)
+            recalled = producer.send(topic, b"x", delay=HOUR_S)
+            producer.send(topic, b"x", delay=0.01)
+            assert recalled.recall_handle
+            outcome = producer.recall_message(topic, recalled.recall_handle)
+            assert outcome == RecallOutcome.CANCELLED
+        content(broker.home, topic, 1)
+        poll_until(lambda: len(waiting(broker.home, topic)) == 2, "all are dispatched")
+        before = waiting(broker.home, topic)
+        assert {row["message_id"]: row["kind"] for row in before} == {
+            level.message_id: "level 18", timer.message_id: "exact"
+        }  # fmt: skip
+        assert [row["recall_handle"] for row in before if row["kind"] != "exact"] == [None]
+        broker.stop()
+        broker.start()
+        note = json.loads((broker.home / "store" / "gantry" / "schedule.json").read_text())
+        assert (note["timers_next"], note["scanned"] > 0) == (4, True)
+        assert waiting(broker.home, topic) == before
+        shown = command("delayed", "list", "--home", broker.home).stdout
+        assert shown.endswith("2 waiting\n")

@@ -1,0 +1,132 @@
+"""`gantry/dead_letters.json`: what an operator has done with dead letters.
+
+For each group and queue of `%DLQ%group`: ranges of queue offsets that were sent again, and that
+were purged. JSON with a checksum (shm.jsonsum). Written by the command line only, one at a time.
+It is truth: without it dead letters that were sent again or purged are shown as they were before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from shm.errors import Corrupt
+from shm.jsonsum import sum_holds, with_sum
+from shm.storage import read_file, replace_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shm.storage import Storage
+
+FILE: Final = "gantry/dead_letters.json"
+VERSION: Final = 1
+Ranges = list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Marks:
+    """Of one queue: ranges [first, end) of offsets, in order, that do not touch."""
+
+    resent: Ranges = field(default_factory=list)
+    purged: Ranges = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DeadLetterNote:
+    """All groups' marks, by group and queue id."""
+
+    groups: dict[str, dict[int, Marks]] = field(default_factory=dict)
+
+    def of(self, group: str, queue_id: int) -> Marks:
+        """Marks of a queue, which may be changed."""
+        return self.groups.setdefault(group, {}).setdefault(queue_id, Marks())
+
+
+def holds(ranges: Ranges, offset: int) -> bool:
+    """Whether an offset is in one of the ranges."""
+    return any(first <= offset < end for first, end in ranges)
+
+
+def count_from(ranges: Ranges, low: int) -> int:
+    """How many offsets from `low` on the ranges hold."""
+    return sum(end - max(first, low) for first, end in ranges if end > low)
+
+
+def add(ranges: Ranges, more: Ranges) -> None:
+    """Take more ranges in."""
+    joined: Ranges = []
+    for first, end in sorted([*ranges, *more]):
+        if joined and first <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        elif first < end:
+            joined.append((first, end))
+    ranges[:] = joined
+
+
+def read_note(storage: Storage) -> DeadLetterNote:
+    """What the file says; nothing without it. Raises Corrupt, OSError."""
+    try:
+        data = read_file(storage, FILE)
+    except FileNotFoundError:
+        return DeadLetterNote()
+    try:
+        content = json.loads(data)
+        if sum_holds(data) and content["version"] == VERSION:
+            return DeadLetterNote(
+                {
+                    group: {int(queue): _marks(value) for queue, value in queues.items()}
+                    for group, queues in content["groups"].items()
+                }
+            )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise Corrupt(
+        f"{FILE} is damaged: restore it, or delete it; then what was sent again or purged is shown"
+        " as if it had not been",
+        path=FILE,
+    )
+
+
+def write_note(storage: Storage, note: DeadLetterNote) -> None:
+    """Replace the file, durably. Raises OSError."""
+    content = {
+        "version": VERSION,
+        "groups": {
+            group: {
+                str(queue): {"resent": marks.resent, "purged": marks.purged}
+                for queue, marks in sorted(queues.items())
+            }
+            for group, queues in sorted(note.groups.items())
+        },
+    }
+    replace_file(storage, FILE, with_sum(json.dumps(content)).encode())
+
+
+@contextmanager
+def locked(store: Path) -> Iterator[None]:
+    """Alone among those who change the file: waits for others. Raises OSError."""
+    descriptor = os.open(store / "gantry", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def give_to_owner(store: Path) -> None:
+    """A file that root wrote belongs to the owner of the store."""
+    owner = (store / "gantry").stat()
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.chown(store / FILE, owner.st_uid, owner.st_gid)
+
+
+def _marks(value: Any) -> Marks:  # noqa: ANN401 - JSON
+    return Marks(
+        *([(int(a), int(b)) for a, b in value[name]] for name in ("resent", "purged")),
+    )
