@@ -122,7 +122,7 @@ QUICK: Final = Sizes(
     due_together=100_000,
     level_messages=2_000,
     pending_messages=1_000_000,
-    failing_messages=500_000,
+    failing_messages=100_000,
     touched_bytes=1 << 30,
     timeout_s=120.0,
 )

@@ -72,12 +72,12 @@ class SimPusher(SimConsumer):
         self._attempts: dict[int, list[groupwire.Attempts]] = {}
         self._done: dict[int, list[groupwire.Done]] = {}
         self._failed: dict[int, SendBack] = {}  # unanswered, by serial
-        self._revoked: dict[int, int] = {}
+        self._asked_back: dict[int, int] = {}
 
     def session_over(self) -> None:
         """Whatever ran is abandoned."""
         super().session_over()
-        for held in (self.running, self._failed, self._revoked, self._attempts, self._done):
+        for held in (self.running, self._failed, self._asked_back, self._attempts, self._done):
             held.clear()
 
     def _join(self) -> None:
@@ -133,7 +133,7 @@ class SimPusher(SimConsumer):
             self.running[queue] = {}
             self._attempts[queue] = granted.attempts
             self._done[queue] = granted.done
-            self._revoked.pop(queue, None)
+            self._asked_back.pop(queue, None)
 
     def _lose(self, lost: dict[int, int], session: Session) -> None:
         for queue, lease in lost.items():
@@ -146,12 +146,12 @@ class SimPusher(SimConsumer):
         if held is None or held[0] != lease:
             self._repeat_release(queue, lease)
             return
-        self._revoked[queue] = lease
+        self._asked_back[queue] = lease
         self._release_idle(queue, session)
 
     def _release_idle(self, queue: int, session: Session) -> None:
-        if queue in self._revoked and not self.running[queue]:
-            self._give_back(queue, self._revoked.pop(queue), session)
+        if queue in self._asked_back and not self.running[queue]:
+            self._give_back(queue, self._asked_back.pop(queue), session)
 
     # ---------------------------------------------------------------------------------- messages
 
@@ -171,7 +171,7 @@ class SimPusher(SimConsumer):
         assert board is not None, "a session implies a board"
         lease, offset = self.owned[queue]
         there = board.word(board.queue_at(queue) + layout.QUEUE_MAX_OFFSET)
-        if queue in self._revoked or offset >= there:
+        if queue in self._asked_back or offset >= there:
             return False
         begun = progress.begin_messages(session.arena, self._at(queue), offset + 1)
         if begun <= offset:
@@ -228,12 +228,12 @@ class SimPusher(SimConsumer):
     def _ack(self, queue: int, offset: int, session: Session) -> None:
         committed = progress.ack_messages(session.arena, self._at(queue), offset, offset + 1)
         del self.running[queue][offset]
-        if queue in self._revoked and not self.running[queue]:
+        if queue in self._asked_back and not self.running[queue]:
             end = self.owned[queue][1]
             assert committed == end, "all that was begun is done with"
             self._release_idle(queue, session)
 
-    def _commit(self, session: Session) -> None:
+    def commit(self, session: Session, *, wait: bool) -> None:
         """Words say it all."""
 
     def _may_sleep(self, session: Session) -> bool:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from shm import groupwire, wire
-from shm.groupwire import Counted, Failed, Refused, Reset, WasReset
+from shm.groupwire import Counted, Failed, Refused
 from shm.kernels import progress
 from tests.support.faults import Fault, KilledError, Moment, kill_at
 from tests.support.groups_rig import Hand, Rig, only
@@ -369,68 +369,3 @@ def test_a_stuck_message_of_the_only_member_is_reported_once() -> None:
         rig.clock.advance(MINUTE_NS)
     assert not rig.sessions.cut
     assert [note[1] for note in rig.sessions.notes].count("consume_timeout") == 1
-
-
-# ---------------------------------------------------------------------------- reset
-
-
-def test_a_reset_takes_queues_back_first_and_deals_them_out_again() -> None:
-    rig = rig_with(2)
-    hand, operator = rig.attach(), rig.attach()
-    hand.join()
-    hand.note(q0=(500, 600), q1=(7, 7))
-    rig.settle()
-    assert operator.say(Reset(1, "g", {0: 40})) == []
-    hand.listen()
-    assert hand.revoked == {0}
-    rig.clock.advance(10_000_000_000)
-    rig.settle()
-    assert operator.listen() == [], "it waits for what runs"
-    hand.release(0, 510)
-    assert only(operator.listen(), WasReset) == WasReset(1, {0: 510}, {0: 40})
-    assert hand.granted[0].offset == 40
-    assert hand.granted[0].attempts == []
-    rig.replace_agent()
-    assert known(rig).committed == 40
-
-
-def test_who_does_not_give_back_in_time_is_ended_and_its_words_do_not_count() -> None:
-    rig = rig_with()
-    hand, operator = rig.attach(), rig.attach()
-    hand.join()
-    hand.note(q0=(500, 600))
-    rig.settle()
-    operator.say(Reset(1, "g", {0: 40}, patience_ms=100))
-    rig.clock.advance(200_000_000)
-    hand.note(q0=(550, 600))
-    rig.settle()
-    rig.settle()
-    assert [session for session, _ in rig.sessions.cut] == [hand.number]
-    assert only(operator.listen(), WasReset).before == {0: 550}
-    assert (known(rig).committed, known(rig).started, known(rig).attempts) == (40, 40, [])
-
-
-@pytest.mark.parametrize(
-    ("request_", "text"),
-    [
-        (Reset(1, "nobody", {0: 1}), "no group"),
-        (Reset(1, "g!", {0: 1}), "no group name"),
-        (Reset(1, "g", {0: 1001}), "holds 0 to 1000"),
-        (Reset(1, "g", {99: 0}), "no queue"),
-    ],
-)
-def test_an_impossible_reset_is_refused(request_: Reset, text: str) -> None:
-    rig = rig_with()
-    rig.attach().join()
-    assert text in only(rig.attach().say(request_), Refused).text
-    assert known(rig).committed == 0
-
-
-def test_two_resets_of_one_queue_do_not_meet() -> None:
-    rig = rig_with()
-    hand, operator = rig.attach(), rig.attach()
-    hand.join()
-    operator.say(Reset(1, "g", {0: 40}))
-    assert "already" in only(operator.say(Reset(2, "g", {0: 50})), Refused).text
-    hand.release(0)
-    assert only(operator.listen(), WasReset).serial == 1
