@@ -78,7 +78,7 @@ def _pending(sizes: Sizes) -> list[Line]:
         ),
         Line(
             "pending",
-            "timer buckets made again from the log",
+            f"all killed, {pending}, no buckets left: made again from the log, start included",
             value("pending", "/s", "pending", "rebuild_rate"),
             None,
             Bound("ours", ">=", 0.5e6),
