@@ -22,12 +22,12 @@ from clients.assigned import Assigned
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
 from clients.message import MessageQueue
-from shm import atomics
+from shm import atomics, layout
 from shm.controllane import ControlLane, End
 from shm.filter import parse_tags
 from shm.jit import JIT_OFF
-from shm.kernels import poll, progress
-from shm.layout import PROGRESS_AT, PROGRESS_BYTES
+from shm.kernels import poll, progress, ring
+from shm.layout import ARENA_DURABLE_WANTED, PROGRESS_AT, PROGRESS_BYTES
 from shm.limits import PROGRESS_MAX
 from tests.sim import scenario
 from tests.sim.scenario import GROUP, STEPS_MAX, TOPICS, World
@@ -180,6 +180,45 @@ def poll_and_die(directory: Path, broker: Machine, at: int) -> Countdown:
     return countdown
 
 
+def window_and_die(broker: Machine, at: int) -> Countdown:
+    """A push consumer dies amid its words: these call nothing done or begun that is not."""
+    arena = broker.session.arena
+    arena[PROGRESS_AT : PROGRESS_AT + PROGRESS_BYTES] = 0
+    countdown, done, begun = Countdown(at), set[int](), 0
+    atomics.set_hook(countdown)
+    try:
+        slot = progress.open_slot(arena, 0, 1, 0, 0)
+        for begun, acknowledged in ((3, (2, 0)), (40, (1, 3, 39)), (41, (40,))):
+            progress.begin_messages(arena, slot, begun)
+            for offset in acknowledged:
+                done.add(offset)
+                progress.ack_messages(arena, slot, offset, offset + 1)
+        ring.publish(arena, ARENA_DURABLE_WANTED, 0)  # as one that sends, too
+    except KilledError:
+        pass
+    finally:
+        atomics.set_hook(None)
+    words = layout.PROGRESS.unpack(arena, PROGRESS_AT)
+    bits = int.from_bytes(words["acked"], "little")
+    assert words["committed"] <= words["started"] <= begun, words
+    assert set(range(words["committed"])) <= done
+    inside = range(words["committed"], words["started"])
+    assert {offset for offset in inside if bits >> offset & 1} <= done
+    return countdown
+
+
+def windows() -> Countdown:
+    """A push consumer that dies before each access of its words; the run without a death."""
+    with tempfile.TemporaryDirectory() as folder:
+        broker = Machine(Path(folder))
+        whole = window_and_die(broker, 0)
+        for at in range(1, whole.count + 1):
+            window_and_die(broker, at)
+        for agent in broker.agents:
+            agent.close()
+    return whole
+
+
 def polls() -> Countdown:
     """A consumer that dies before each access of its polls; returns the run without a death."""
     dice = random.Random(1)
@@ -234,10 +273,10 @@ def main() -> None:
                 )
                 sys.exit(1)
             deaths += 1
-    whole = polls()
-    reached = {(place.file, place.line) for place in passed} | whole.places
+    words, whole = windows(), polls()
+    reached = {(place.file, place.line) for place in passed} | words.places | whole.places
     missed = sorted(stores_of_kernels() - reached)
-    deaths += whole.count
+    deaths += words.count + whole.count
     print("not reached: " + " ".join(f"{name}:{line}" for name, line in missed))
     print(f"{deaths} deaths at {len(passed)} places")
 
