@@ -89,6 +89,8 @@ def new_world(seed: int) -> World:
             bury(world, name)
 
     world.simulation.on_death = died
+    for producer in world.producers:
+        producer.delays = False  # all there is shall have been read when the run is at rest
     return world
 
 
@@ -99,7 +101,7 @@ def bury(world: World, name: str) -> None:
             clients.remove(client)  # type: ignore[arg-type] # of the list that it is from
             client.die()
     if name.startswith("producer"):
-        world.add_producer(5)
+        world.add_producer(5).delays = False
     else:
         world.add_consumer()
 
