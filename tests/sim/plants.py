@@ -13,6 +13,7 @@ from brokerd.appender import Appender
 from brokerd.commitlog import CommitLog
 from brokerd.flusher import Flusher
 from brokerd.holders import GroupsHolder
+from brokerd.parkedholder import ParkedHolder
 from brokerd.producers import Producers
 from brokerd.removal import Removal
 from brokerd.retention import Retention
@@ -206,8 +207,9 @@ def removed_unannounced() -> None:
 
 
 def removed_unread() -> None:
-    """Retention does not ask groups."""
+    """Retention asks neither groups nor what is parked, which would hold most for them."""
     put_over(GroupsHolder, "lowest_position", lambda *_: None)
+    put_over(ParkedHolder, "lowest_position", lambda *_: None)
 
 
 def losses_untold() -> None:
