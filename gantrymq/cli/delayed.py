@@ -57,7 +57,7 @@ HANDLE is the `recall_handle` of its receipt, or of `delayed list`; `-` reads ha
 input, one a line. Messages with a delay level cannot be cancelled.
 
 \b
-Example: gantrymq delayed list --topic orders --handles > handles; gantrymq delayed recall orders - < handles
+Example: gantrymq delayed list --topic orders --handles > h; gantrymq delayed recall orders - < h
 Exit codes: 0 all are cancelled; 1 one was delivered already, or nothing that waits has the
 handle; 2 it is no handle of this topic; 69 no broker, or no answer.
 """
