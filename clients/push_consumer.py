@@ -11,9 +11,10 @@ from typing import Any, Self, Unpack
 
 from clients.attachment import Attachment
 from clients.broadcast import BroadcastMember, OffsetFile
+from clients.consumeresult import ConsumeResult
 from clients.dispatcher import Dispatcher
 from clients.handoff import Handoff
-from clients.listener import ConsumeResult, Listener, ListenerThread, Rules
+from clients.listener import Listener, ListenerThread, Rules
 from clients.member import Terms
 from clients.message import RETRY_PREFIX, MessageQueue
 from clients.push_member import PushMember, Resumed

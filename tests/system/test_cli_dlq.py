@@ -13,7 +13,7 @@ import pytest
 
 from brokerd.verify import verify
 from clients.consumer import ConsumeFrom, PullConsumer
-from clients.listener import ConsumeResult
+from clients.consumeresult import ConsumeResult
 from clients.message import Message
 from clients.producer import Producer
 from clients.push_consumer import PushConsumer

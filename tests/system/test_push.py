@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.listener import ConsumeResult
+from clients.consumeresult import ConsumeResult
 from clients.message import Message
 from clients.push_consumer import PushConsumer
 from gantrymq.temporary import Broker

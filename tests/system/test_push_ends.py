@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clients.consumer import PullConsumer
-from clients.listener import ConsumeResult
+from clients.consumeresult import ConsumeResult
 from clients.message import Message
 from clients.push_consumer import PushConsumer
 from clients.push_options import MessageModel
