@@ -16,7 +16,7 @@ from shm.sql92.tree import Node, Number, Order, Search, Width
 Value = str | bool | Number | None
 
 
-class FilterFailed(Exception):  # noqa: N818 - no error of the caller's
+class FilterFailed(Exception):
     """RocketMQ's evaluation would throw: no match (FL-15)."""
 
 
@@ -41,28 +41,14 @@ class _Evaluation:
                 return node
             case tree.Property(name):
                 return self._properties.get(name) or None  # SF-28: an empty one is none
-            case tree.Negate(operand):
-                self.value(operand)
-                return None  # numbers were negated by the parser
-            case tree.Cast(operand):
-                return None if self.value(operand) is None else False
-            case tree.Not(operand):
-                found = self.value(operand)
-                return None if found is None else not found
             case tree.All() | tree.Any():
                 return self._junction(node)
             case tree.Equal(left, right):
                 return self._equal(self.value(left), self.value(right))
             case tree.Compare(order, left, right):
                 return self._compare(order, self.value(left), self.value(right))
-            case tree.Find():
-                return _find(node, self.value(node.operand))
-            case tree.In(operand, texts):
-                found = self.value(operand)
-                return None if found is None else found in texts
-            case tree.Like(operand, pattern):
-                found = self.value(operand)
-                return None if found is None else is_like(str(found), pattern)
+            case _:
+                return _of_one(node, self.value(node.operand))
 
     def _junction(self, node: tree.All | tree.Any) -> bool | None:
         """FL-42: from left to right, until it is decided."""
@@ -125,7 +111,8 @@ class _Evaluation:
         """FL-34: both as doubles."""
         ours, theirs = read_double(left), read_double(right)
         if ours is None or theirs is None:
-            return self._failed()
+            self._require_lenient()
+            return None
         return order_doubles(ours, theirs)
 
     def _order_read(self, text: str, number: Number, sign: int) -> int | None:
@@ -137,13 +124,29 @@ class _Evaluation:
         else:
             value = read_integer(text, number.width)
         if value is None:
-            return self._failed()
+            self._require_lenient()
+            return None
         width = Width.DOUBLE if isinstance(value, float) else Width.LONG
         return sign * compare_numbers(Number(value, width), number)
 
-    def _failed(self) -> None:
+    def _require_lenient(self) -> None:
         if not self._lenient:
             raise FilterFailed
+
+
+def _of_one(
+    node: tree.Negate | tree.Cast | tree.Not | tree.Find | tree.In | tree.Like, value: Value
+) -> bool | None:
+    """What is asked of a single value; all but Find are unknown without one."""
+    if isinstance(node, tree.Find):
+        return _find(node, value)
+    if value is None or isinstance(node, tree.Negate):  # numbers were negated by the parser
+        return None
+    if isinstance(node, tree.Not):
+        return not value
+    if isinstance(node, tree.In):
+        return value in node.texts
+    return isinstance(node, tree.Like) and is_like(str(value), node.pattern)  # a Cast: FL-43
 
 
 _HOLDS: Final = {

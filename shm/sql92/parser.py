@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from shm.errors import FilterSyntaxError
@@ -192,7 +193,9 @@ class _Parser:
 
     def _float(self, token: Token) -> Node:
         value = float(token.text)
-        zero = value == 0 and not any(digit in "123456789" for digit in token.text.upper().split("E")[0])
+        zero = value == 0 and not any(
+            digit in "123456789" for digit in token.text.upper().split("E")[0]
+        )
         if zero and self._sql:
             return tree.Number(0.0, Width.DOUBLE)
         if math.isinf(value) or value < _DOUBLE_LEAST:
@@ -215,14 +218,13 @@ class _Parser:
         return found
 
     def _item(self) -> Node:
-        sign = self._sql and (self._take("-") or self._take("+") and False)
+        minus = self._sql and self._take("-")
         token = self._token
-        numeric = token.kind in (Kind.DECIMAL, Kind.FLOAT)
-        if numeric and self._sql:
+        if self._sql and token.kind in (Kind.DECIMAL, Kind.FLOAT):
             found = self._primary(token)
-            return negate(found) if sign else found
-        if token.kind is not Kind.STRING or sign:
-            self._refuse("a string in '...'" + (" or a number" if self._sql else ""))
+            return negate(found) if minus else found
+        if token.kind is not Kind.STRING or minus:
+            self._refuse("a number" if minus else "a string in '...'")
         return self._primary(token)
 
     # ------------------------------------------------------------------------------------ tokens
@@ -256,10 +258,10 @@ class _Parser:
 
     # ------------------------------------------------------------------------------------ errors
 
-    def _checked(self, at: Token, rule, *arguments):  # type: ignore[no-untyped-def]
+    def _checked(self, at: Token, rule: Callable[..., Node], *parts: object) -> Node:
         """A node by a rule that may refuse it."""
         try:
-            return rule(*arguments)
+            return rule(*parts)
         except ValueError as error:
             self._fail(at, str(error))
 

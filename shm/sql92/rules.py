@@ -19,7 +19,7 @@ def as_condition(node: Node) -> Node:
 
 
 def equal(left: Node, right: Node) -> Node:
-    """left = right. Raises ValueError."""
+    """Left = right. Raises ValueError."""
     for node in (left, right):
         if isinstance(node, Constant) and node.value is None:
             raise ValueError("nothing equals NULL: write IS NULL or IS NOT NULL")
@@ -31,7 +31,7 @@ def equal(left: Node, right: Node) -> Node:
 
 
 def compare(order: Order, left: Node, right: Node) -> Node:
-    """left > right and the like. Raises ValueError."""
+    """Left > right and the like. Raises ValueError."""
     for node in (left, right):
         if isinstance(node, Constant) or is_condition(node):
             raise ValueError(f"{show(node)} has no order: only numbers and properties are ordered")
@@ -39,18 +39,18 @@ def compare(order: Order, left: Node, right: Node) -> Node:
 
 
 def between(value: Node, low: Node, high: Node, negated: bool) -> Node:
-    """value [NOT] BETWEEN low AND high (FL-51). Raises ValueError."""
+    """Value [NOT] BETWEEN low AND high (FL-51). Raises ValueError."""
     if negated:
         return tree.Any((compare(Order.LT, value, low), compare(Order.GT, value, high)))
     found = tree.All((compare(Order.GE, value, low), compare(Order.LE, value, high)))
-    if isinstance(low, Number) and isinstance(high, Number) and low.plain and high.plain:
-        if compare_numbers(low, high) > 0:
-            raise ValueError(f"nothing is between {show(low)} and {show(high)}: the lower one first")
+    constant = isinstance(low, Number) and isinstance(high, Number) and low.plain and high.plain
+    if constant and compare_numbers(low, high) > 0:  # type: ignore[arg-type]
+        raise ValueError(f"nothing is between {show(low)} and {show(high)}: the lower one first")
     return found
 
 
 def in_list(value: Node, items: Sequence[Node]) -> Node:
-    """value IN (...): strings exactly, numbers as by =. Raises ValueError."""
+    """Value IN (...): strings exactly, numbers as by =. Raises ValueError."""
     if not isinstance(value, Property):
         raise ValueError(f"{show(value)} IN (...): only a property can be in a list")
     texts = frozenset(
@@ -62,7 +62,7 @@ def in_list(value: Node, items: Sequence[Node]) -> Node:
 
 
 def like(value: Node, pattern: str, escape: str) -> Node:
-    """value LIKE pattern. Raises ValueError."""
+    """Value LIKE pattern. Raises ValueError."""
     if not isinstance(value, Property):
         raise ValueError(f"{show(value)} LIKE ...: only a property can be")
     parts: list[tuple[str | None, ...]] = []
@@ -96,5 +96,7 @@ def show(node: Node) -> str:
     if isinstance(node, Property):
         return node.name
     if isinstance(node, Constant):
-        return f"'{node.value}'" if isinstance(node.value, str) else str(node.value or "NULL").upper()
+        return (
+            f"'{node.value}'" if isinstance(node.value, str) else str(node.value or "NULL").upper()
+        )
     return "a condition" if is_condition(node) else "this"

@@ -37,8 +37,9 @@ class Token:
         return f"'{self.text}'" if self.kind is Kind.STRING else self.text
 
 
+_SEARCHES: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _KEYWORDS: Final = frozenset(
-    "NOT AND OR BETWEEN IN TRUE FALSE NULL IS CONTAINS STARTSWITH ENDSWITH".split()
+    ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *_SEARCHES)
 )
 _SQL_KEYWORDS: Final = _KEYWORDS | {"LIKE", "ESCAPE"}
 # FL-22: a dot, an exponent or both make a float. Alternatives in the order of what is longest.
