@@ -174,8 +174,7 @@ def _read_exponent(memory: Bytes, end: int, scratch: Words) -> int:
 @kernel()
 def _bits(value: int) -> int:
     """A whole number as a double's bits."""
-    bits = int(np.float64(value).view(np.int64))
-    return bits
+    return int(np.float64(value).view(np.int64))
 
 
 @kernel()

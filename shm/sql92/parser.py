@@ -24,6 +24,8 @@ from shm.sql92.tree import Node, Order, Search, Width
 #: Characters of a text, and how deep it may nest: both bound what a hostile one costs.
 TEXT_MAX: Final = 65_536
 DEPTH_MAX: Final = 100
+#: Characters of a LIKE pattern: looking for it takes as long as the value has, times this.
+LIKE_MAX: Final = 1024
 _DOUBLE_LEAST: Final = 5e-324  # Java's Double.MIN_VALUE, 4.9E-324 (FL-30)
 _COMPARISONS: Final = frozenset({">", ">=", "<", "<="})
 _SEARCHES: Final = frozenset(search.value for search in Search)
@@ -141,6 +143,8 @@ class _Parser:
 
     def _like(self, operator: Token, left: Node) -> Node:
         pattern, escape = self._string(), ""
+        if len(pattern) > LIKE_MAX:
+            self._fail(operator, f"a pattern of {len(pattern)} characters, {LIKE_MAX} are allowed")
         if self._take("ESCAPE"):
             at = self._token
             escape = self._string()
