@@ -17,7 +17,7 @@ from clients.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from clients.session import Session
 from shm import layout, limits
 from shm.errors import GroupIllegal, Timeout
-from shm.filter import TagFilter
+from shm.filter import Filter
 from shm.groupwire import Attempts, ConsumeFrom
 from shm.jit import JIT_OFF
 from shm.kernels import poll
@@ -32,7 +32,7 @@ class Attachment:
         self,
         home: str | os.PathLike[str] | None,
         group: str,
-        filters: Mapping[str, TagFilter],
+        filters: Mapping[str, Filter],
         member: Callable[..., GroupMember] = GroupMember,
     ) -> None:
         """Attach and open the topics. Raises BrokerGone, TopicNotFound, ...

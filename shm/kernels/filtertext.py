@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shm.jit import kernel
 from shm.kernels.bytesearch import find_byte, is_ascii, is_same
-from shm.sql92.program import (
+from shm.opcodes import (
     ASK,
     CONTAINS,
     EXOTIC,

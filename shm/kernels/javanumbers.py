@@ -12,7 +12,7 @@ import numpy as np
 
 from shm.jit import kernel
 from shm.kernels.bytesearch import find_byte
-from shm.sql92.program import DOUBLE, LONG
+from shm.opcodes import DOUBLE, LONG
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""The machine that runs a filter's program (shm/sql92/program.py) over a record's properties.
+"""The machine that runs a filter's program (shm/opcodes.py) over a record's properties.
 
 It answers as shm/sql92/evaluate.py does, which is the reference. What is rare and long to say
 (numbers that need more than 19 digits, hexadecimal ones, digits of other scripts, bytes that are no
@@ -27,7 +27,7 @@ from shm.kernels.javanumbers import (
     read_double,
     read_integer,
 )
-from shm.sql92.program import (
+from shm.opcodes import (
     AND_STEP,
     ASK,
     CAST,

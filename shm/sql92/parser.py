@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from shm.errors import FilterSyntaxError
+from shm.opcodes import NAMES_MAX
 from shm.sql92 import tree
 from shm.sql92.dialect import Dialect
 from shm.sql92.rules import (
@@ -55,6 +56,9 @@ class _Parser:
         found = self._checked(start, as_condition, self._or())
         if self._sql and self._token.kind is not Kind.END:
             self._refuse("AND, OR or the end of the expression")
+        names = {node.name for node in tree.walk(found) if isinstance(node, tree.Property)}
+        if len(names) > NAMES_MAX:
+            self._fail(start, f"the filter names {len(names)} properties, {NAMES_MAX} are allowed")
         return found
 
     # ------------------------------------------------------------------------------------ levels

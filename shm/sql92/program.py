@@ -1,8 +1,4 @@
-"""A filter's tree as a program for the kernel (shm/kernels/sql92.py): words and a pool of bytes.
-
-A stack machine. An instruction is OP and three operands; values on the stack are a kind and two
-words. AND and OR keep what they know so far below their operands, and jump when it is decided.
-"""
+"""A filter's tree as a program (shm/opcodes.py): words and a pool of bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +8,43 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm.errors import FilterSyntaxError
+from shm.opcodes import (
+    AND_STEP,
+    CAST,
+    CODE,
+    CODE_WORDS,
+    COMPARE,
+    CONTAINS,
+    DOUBLE,
+    END,
+    ENDSWITH,
+    EQUAL,
+    EXOTIC,
+    FIND,
+    GE,
+    GT,
+    IN,
+    INT,
+    LE,
+    LENIENT,
+    LIKE,
+    LITERAL,
+    LOAD,
+    LONG,
+    LT,
+    NAME_COUNT,
+    NAMES,
+    NEGATE,
+    NEGATED,
+    NOT,
+    NULL,
+    OPS,
+    OR_STEP,
+    PUSH,
+    STACK_MAX,
+    STARTSWITH,
+    TRUTH,
+)
 from shm.sql92 import tree
 from shm.sql92.dialect import Dialect
 from shm.sql92.tree import Order, Search, Width
@@ -22,39 +54,12 @@ if TYPE_CHECKING:
 
     from shm.sql92.tree import Node
 
-# What a program says of a record; ASK: the reference has to (shm/sql92/evaluate.py).
-FALSE, TRUE, UNKNOWN, ERROR, ASK = range(5)
-
-# Header words of a program.
-LENIENT: Final = 0  # 1: dialect `sql`
-NAMES: Final = 1  # index of the rows (pool at, bytes) of the properties that it names
-NAME_COUNT: Final = 2
-EXOTIC: Final = 3  # 1: it has U+FFFD, which bytes that are no UTF-8 become
-CODE: Final = 8  # instructions, up to END
-CODE_WORDS: Final = 4
-
-(
-    # In this order: what pushes, what takes two values, one, and what may jump.
-    END, PUSH, LOAD, EQUAL, COMPARE, NEGATE, CAST, NOT, FIND, IN, LIKE, AND_STEP, OR_STEP,
-) = range(13)  # fmt: skip
-OPS: Final = (
-    "END", "PUSH", "LOAD", "EQUAL", "COMPARE", "NEGATE", "CAST", "NOT", "FIND", "IN", "LIKE",
-    "AND_STEP", "OR_STEP",
-)  # fmt: skip
-
-# Kinds of values. A number is in the first word, a double as its bits; a string is place and bytes,
-# in the record's properties (TEXT) or in the program's pool (LITERAL).
-NULL, TRUTH, INT, LONG, DOUBLE, TEXT, LITERAL = range(7)
-
-GT, GE, LT, LE = range(4)
 _ORDERS: Final = {Order.GT: GT, Order.GE: GE, Order.LT: LT, Order.LE: LE}
-CONTAINS, STARTSWITH, ENDSWITH = range(3)
 _SEARCHES: Final = {
     Search.CONTAINS: CONTAINS,
     Search.STARTSWITH: STARTSWITH,
     Search.ENDSWITH: ENDSWITH,
 }
-NEGATED: Final = 4  # bit of FIND's first operand
 _WIDTHS: Final = {Width.INT: INT, Width.LONG: LONG, Width.DOUBLE: DOUBLE}
 
 _PLAIN: Final[dict[type, int]] = {
@@ -64,8 +69,8 @@ _PLAIN: Final[dict[type, int]] = {
     tree.Equal: EQUAL,
 }
 
-NAMES_MAX: Final = 64
-STACK_MAX: Final = 256
+_PUSHES: Final = (PUSH, LOAD)
+_TAKES: Final = (EQUAL, COMPARE, AND_STEP, OR_STEP)
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -121,7 +126,7 @@ class Program:
 
 
 def compile_program(node: Node, dialect: Dialect) -> Program:
-    """The program of a tree. Raises FilterSyntaxError if it names too many properties."""
+    """The program of a tree."""
     return _Compiler(dialect).program(node)
 
 
@@ -134,15 +139,12 @@ class _Compiler:
         self._rows: list[int] = []  # (place, bytes) of strings, behind the code
         self._tables: list[tuple[int, int]] = []  # instructions that mean rows, by index of both
         self._exotic = False
+        self._deep = self._deepest = 0
 
     def program(self, node: Node) -> Program:
         self._add(node)
         self._emit(END)
-        if len(self._names) > NAMES_MAX:
-            raise FilterSyntaxError(
-                f"the filter names {len(self._names)} properties, {NAMES_MAX} are allowed",
-                position=0, token="", expected="",
-            )  # fmt: skip
+        assert self._deepest <= STACK_MAX, "the parser bounds how deep a text nests"
         rows_at = CODE + len(self._code)
         for place, row in self._tables:
             self._code[place] = rows_at + row
@@ -160,6 +162,8 @@ class _Compiler:
     def _emit(self, op: int, first: int = 0, second: int = 0, third: int = 0) -> int:
         """Add an instruction; the index of its first operand."""
         self._code += (op, first, second, third)
+        self._deep += (op in _PUSHES) - (op in _TAKES)
+        self._deepest = max(self._deepest, self._deep)
         return len(self._code) - CODE_WORDS + 1
 
     def _keep(self, text: str) -> tuple[int, int]:
