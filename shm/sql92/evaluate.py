@@ -22,9 +22,14 @@ class FilterFailed(Exception):
 
 def evaluate(node: Node, properties: Mapping[str, str], dialect: Dialect) -> bool | None:
     """TRUE, FALSE or None for unknown. Raises FilterFailed, in dialect `rocketmq` only."""
-    found = _Evaluation(properties, dialect is Dialect.SQL).value(node)
+    found = value_of(node, properties, dialect)
     assert found is None or isinstance(found, bool), "the parser let only conditions through"
     return found
+
+
+def value_of(node: Node, properties: Mapping[str, str], dialect: Dialect) -> Value:
+    """What any part of a filter is worth. Raises FilterFailed, in dialect `rocketmq` only."""
+    return _Evaluation(properties, dialect is Dialect.SQL).value(node)
 
 
 class _Evaluation:
