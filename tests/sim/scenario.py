@@ -19,7 +19,7 @@ from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
 from tests.support.simclients import SimConsumer
 from tests.support.simdisk import DISK_BYTES, ROOM_FOR_ALL
-from tests.support.simmachine import ROLES, SimMachine
+from tests.support.simmachine import ROLES, SimMachine, tarry
 from tests.support.simproducer import SimProducer
 from tests.support.simulation import AgentActor, Simulation
 from tests.support.simvandal import SimVandal
@@ -304,11 +304,7 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
         world.dice.choice(faults)(world)
     calm(world)
     simulation.run_until(world.settled, STEPS_MAX)
-    waited_ms = simulation.clock.monotonic_ns() // 1_000_000 + WAIT_MS
-    simulation.run_until(
-        lambda: simulation.clock.monotonic_ns() // 1_000_000 >= waited_ms, STEPS_MAX
-    )
-    simulation.run_until(world.settled, STEPS_MAX)
+    wait(world)
     wall_ms = simulation.clock.wall_ms()
     stop_cleanly(world)
     world.machine.ended_by = End.STOP
@@ -319,11 +315,21 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
     return world
 
 
+def wait(world: World) -> None:
+    """Until the shorter delays are over, and what they brought is consumed."""
+    simulation = world.simulation
+    waited_ns = simulation.clock.monotonic_ns() + WAIT_MS * 1_000_000
+    tarry()
+    simulation.run_until(lambda: simulation.clock.monotonic_ns() >= waited_ns, STEPS_MAX)
+    simulation.run_until(world.settled, STEPS_MAX)
+
+
 def _has_reached(simulation: Simulation, step: int) -> bool:
     return simulation.steps >= step
 
 
 def _has_come_to_rest(actor: AgentActor) -> bool:
+    actor.bell.ring()  # it does not sleep over it
     return actor.idle_cycles >= 2
 
 

@@ -52,10 +52,6 @@ SETTINGS = {
 FILE_BYTES_MAX = 64 * 1024
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
-#: The indexer waits for less here, so that a run of a second or two sees many of its writes.
-indexer.interval_ns = 5_000_000
-progressnote.interval_ns = 100_000_000
-retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
 retention.PACE.grace = 1_000_000
 _TALLIED = ("no_space_for_producers", "segments_removed", "segments_held")
 _PROGRESS = {
@@ -63,6 +59,19 @@ _PROGRESS = {
     Role.FLUSHER: layout.BOARD_DURABLE,
     Role.READER: layout.BOARD_DISPATCHED,
 }
+
+
+def hurry() -> None:
+    """What goes by the clock comes more often here: a run of a second or two sees much of it."""
+    indexer.interval_ns = 5_000_000
+    progressnote.interval_ns = 100_000_000
+    retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
+
+
+def tarry() -> None:
+    """Seconds of rest cost little: what goes by the clock comes as seldom as in a real broker."""
+    progressnote.interval_ns = 2_000_000_000
+    retention.PACE.first = retention.PACE.between = retention.PACE.look = 1_000_000_000
 
 
 class Client(Protocol):
@@ -95,6 +104,7 @@ class SimMachine:
         self, simulation: Simulation, model: Model, topics: dict[str, tuple[int, str]]
     ) -> None:
         """`topics`: name -> (queues, durability)."""
+        hurry()
         self.simulation = simulation
         self.model = model
         self.topics = topics
