@@ -10,7 +10,7 @@ from shm.storereader import StoreReader, is_position, position_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from brokerd.indexreader import IndexReader
+    from workers.indexreader import IndexReader
     from shm.record import Record
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 
 import pytest
 
-from brokerd.indexreader import IndexReader
+from workers.indexreader import IndexReader
 from shm.errors import Rejected
 from tests.support import cq_oracle, index_oracle
 from tests.support.golden import CLEAN_SETS, CRASH_SETS, GoldenStore, dump_lines

@@ -81,6 +81,7 @@ class Client(Protocol):
     bell: SimBell
     producer: bytes
     groups: bool
+    scheduler: bool
 
     def session_over(self) -> None:
         """The socket ended: the session is over, the process lives on."""
@@ -180,6 +181,8 @@ class SimMachine:
         """After each step: what was published as durable once must stay."""
         if self.board is not None:
             self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
+            appended, clock = self.board.word(layout.BOARD_APPENDED), self.simulation.clock
+            self.model.moments.grown(appended, clock, self.disk.cuts)
             low = self.board.word(layout.BOARD_LOW)
             if low > self._seen_low:
                 self.index_holds = False  # what it had not met yet is passed over
@@ -320,10 +323,13 @@ class SimMachine:
             self._old_board = None
             self._boot_id = self._random_bytes(16)
             self.disk.power_cut(self.simulation.dice)
+            self.simulation.clock.boot()
             self.model.power_cut()
         self._later(RESTART_NS, self.start)
 
     def _on_death(self, name: str) -> None:
+        if name == Role.WRITER.name.lower():
+            self.model.moments.writer_died(self.simulation.clock.monotonic_ns())
         for role in ROLES:
             if role.name.lower() == name:
                 self.stores[name].dead = True
@@ -353,6 +359,7 @@ class SimMachine:
         plan = plan_arena(4096, 4096, 4096, 4096)
         made = memory_session(number, plan, epoch=self.board.epoch, producer=client.producer)
         session = replace(made, bell=client.bell, groups=client.groups)
+        session = replace(session, scheduler=client.scheduler)
         self.sessions[number] = (session, client)
         for role, table in self.tables.items():
             table.attach(session)
