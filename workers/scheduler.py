@@ -7,6 +7,7 @@ copy was answered by the writer and is durable.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -192,7 +193,8 @@ class Scheduler:
             self._storage, self._board, self._table, self._outlet, self._views
         )
         self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
-        self._time = Timeline(self._clock, *self._note.clock())
+        stamp = partial(self._board.word, layout.BOARD_STORE_MS)
+        self._time = Timeline(self._clock, *self._note.clock(), stamp)
         self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
         self._timers = Timers(
             self._storage, self._board, self._views, self._time, self._precision_ms

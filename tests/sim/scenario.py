@@ -200,7 +200,9 @@ def change_members(world: World) -> None:
 
 def step_the_clock(world: World) -> None:
     """The wall clock is set by up to a day."""
-    world.machine.simulation.clock.step_wall(world.dice.randint(-86_400_000, 86_400_000))
+    by_ms = world.dice.randint(-86_400_000, 86_400_000)
+    world.simulation.note(f"the wall clock is set by {by_ms} ms")
+    world.simulation.clock.step_wall(by_ms)
 
 
 def break_the_disk(world: World) -> None:
@@ -270,6 +272,7 @@ def overfill_the_disk(world: World) -> None:
 
 def let_time_pass(world: World) -> None:
     """Segments that everybody has read are old enough to go."""
+    world.simulation.note("the wall clock is set by two hours")
     world.machine.simulation.clock.step_wall(2 * 3_600_000)
 
 
