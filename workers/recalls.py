@@ -186,7 +186,7 @@ class RecallDesk:
         if outcome is not None:
             return self._close(asked, outcome)
         asked.again_ns = now_ns + TRACE_AGAIN_NS
-        if now_ns < asked.patience_ns:
+        if self._trace.has_index and now_ns < asked.patience_ns:
             return 0
         late = asked.handle.due_ms <= now_ms
         return self._close(asked, ALREADY_DELIVERED if late else UNKNOWN_HANDLE)

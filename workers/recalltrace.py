@@ -13,7 +13,7 @@ from shm.errors import Rejected
 from shm.properties import TIMER_TOPIC
 from shm.record import STRUCTURE, Record, parse_record
 from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE
-from workers.indexnote import DIRECTORY, parse_header
+from workers.indexnote import DIRECTORY, parse_header, read_note
 from workers.indexreader import IndexReader
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ class RecallTrace:
         self._board = board
         self._views = views
         self._shape = shape
+
+    @property
+    def has_index(self) -> bool:
+        """Whether it is worth to wait for an index that is behind."""
+        return self._shape is not None
 
     def outcome(self, handle: Handle, appended: int) -> str | int | None:
         """What became of the message, or the log position of a record that still waits.
@@ -109,7 +114,9 @@ class RecallTrace:
         return found if isinstance(found, Record) else None
 
     def _index_end(self) -> int:
-        """Behind the last record that the files have a key of."""
+        """Behind the last record that the files have a key of, or what is noted as sure."""
+        noted = read_note(self._storage)
+        sure = noted[1].position if noted else 0
         for name in reversed(self._storage.list(DIRECTORY)):
             data = bytearray(layout.INDEX_HEADER_BYTES)
             file = self._storage.open(f"{DIRECTORY}/{name}")
@@ -120,5 +127,5 @@ class RecallTrace:
             header = parse_header(bytes(data))
             if header.count > 1:
                 record = self._record(header.end_position)
-                return header.end_position + (record.total_size if record else 0)
-        return 0
+                return max(sure, header.end_position + (record.total_size if record else 0))
+        return sure

@@ -59,7 +59,7 @@ class Timeline:
         # Before this agent's time the wall may have run either way: the later time counts.
         self._paces = [_Pace(0, 0, max(wall_ms, seen_ms))]
         if abs(ahead) > STEP_MS:
-            self._paces.append(_Pace(ahead, 0, wall_ms))
+            self._paces.append(_Pace(ahead - 1, 0, wall_ms))
         self._frozen: list[int] = []  # storeTimestamps that stood still
         self.look()
 
@@ -81,7 +81,7 @@ class Timeline:
         ahead = wall_ms - self.delay_ms()
         now = self._paces[-1]
         if abs(ahead - now.ahead_ms) > STEP_MS:
-            self._paces.append(_Pace(ahead, wall_ms, wall_ms))
+            self._paces.append(_Pace(ahead - 1, wall_ms, wall_ms))  # ahead to the millisecond
             del self._paces[:-STEPS_MAX]
         else:
             now.last_ms = max(now.last_ms, wall_ms)
