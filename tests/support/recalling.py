@@ -39,11 +39,13 @@ class Recalls:
     def answered(self, message: Recallable | None, outcome: str, *, gone: bool) -> None:
         """A client was told; None: by a handle that nobody was ever given.
 
-        `gone`: a power cut or retention may have taken what is asked for.
+        `gone`: a power cut, retention or a full disk may have taken what is asked for, or what
+        tells of it.
         """
         self._tally[outcome if message else "unknown to all"] += 1
         if message is None:
-            require(outcome == UNKNOWN_HANDLE, "P6", f"a handle of nothing is {outcome}")
+            may = outcome == UNKNOWN_HANDLE or (gone and outcome != CANCELLED)
+            require(may, "P6", f"a handle of nothing is {outcome}")
             return
         if outcome == UNKNOWN_HANDLE:
             require(gone, "P8", f"{message} is unknown")

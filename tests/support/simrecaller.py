@@ -78,7 +78,7 @@ class SimRecaller(SimClient):
             assert notice.refusal == "DISK_FULL", f"{self.name} was refused: {notice}"
             self.model.tally["recalls refused"] += 1
             return
-        gone = message is not None and self.model.may_be_gone(message)
+        gone = self.model.may_be_gone(message) if message else self.model.may_force
         self.model.recalls.answered(message, notice.outcome, gone=gone)
         self._next_ns = now_ns + self.dice.randint(0, PAUSE_NS)
 
@@ -87,9 +87,9 @@ class SimRecaller(SimClient):
         if not self.left or not known:
             return
         self.left -= 1
-        message: Recallable | None = self.dice.choice(known[-6:] if self.dice.random() < 0.7 else known)
-        assert message is not None, "one of those known"
-        topic, handle = message.topic, message.handle
+        chosen = self.dice.choice(known[-6:] if self.dice.random() < 0.7 else known)
+        message: Recallable | None = chosen
+        topic, handle = chosen.topic, chosen.handle
         if self.dice.random() < 0.1:
             handle, message = self._invented(topic), None
         self._serial += 1
