@@ -18,26 +18,23 @@ Program = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class Forks:
-    """The process, which is started when it is needed first."""
+    """The process."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        command = [sys.executable, "-m", "tests.sim.forks"]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | SETTINGS, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
 
     def run(self, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a program to its end."""
-        if self._process is None:
-            command = [sys.executable, "-m", "tests.sim.forks"]
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, env=os.environ | SETTINGS, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(
-            json.dumps({"module": module, "arguments": arguments}),
-            file=self._process.stdin, flush=True,
-        )  # fmt: skip
-        line = self._process.stdout.readline()
+        wanted = {"module": module, "arguments": arguments}
+        print(json.dumps(wanted), file=self._in, flush=True)
+        line = self._out.readline()
         assert line, "tests.sim.forks has died"
         told = json.loads(line)
         return subprocess.CompletedProcess(
@@ -46,12 +43,9 @@ class Forks:
 
     def close(self) -> None:
         """End it."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.close()
-            self._process.stdout.close()
-            self._process.wait()
+        self._in.close()
+        self._process.wait()
+        self._out.close()
 
 
 @pytest.fixture(scope="session", name="program")

@@ -9,13 +9,12 @@ import numpy as np
 
 from shm.schedulerwire import CANCELLED
 from tests.sim.plants import put_over
-from workers.delivery import Delivery
 from workers.origins import OriginScan
 from workers.progressnote import ProgressNote
 from workers.recalls import RecallDesk
+from workers import timers
 from workers.timeline import NS, Timeline
 from workers.timerbuckets import MINUTE_MS, TimerBuckets
-from workers.timers import Timers
 
 
 def counted_before_durable() -> None:
@@ -27,11 +26,6 @@ def counted_before_durable() -> None:
         return write(note)
 
     put_over(ProgressNote, "_write_if_sure", hasty)
-
-
-def counted_before_answered() -> None:
-    """The note counts copies that the writer has not taken yet."""
-    put_over(Delivery, "answered_seq", property(lambda delivery: delivery.put_seq))
 
 
 def origins_not_looked_for() -> None:
@@ -71,23 +65,8 @@ def cancelled_before_stored() -> None:
     put_over(RecallDesk, "_recall", hasty)
 
 
-def recalled_but_not_held() -> None:
-    """What is being recalled goes on being delivered."""
-    hold = Timers.hold
-
-    def loose(timers: Timers, position: int) -> None:
-        hold(timers, position)
-        at, after = timers._held_back[position]
-        timers._at.add(at)
-        timers._after.add(after)
-
-    put_over(Timers, "hold", loose)
-
-
 def recalls_forgotten() -> None:
     """A recall in a bucket does not take out what it names."""
-    from workers import timers
-
     put_over(timers, "struck", lambda *_: np.zeros(0, np.int64))
 
 
@@ -106,12 +85,10 @@ PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
         counted_before_durable,
-        counted_before_answered,
         origins_not_looked_for,
         a_millisecond_early,
         by_the_wall_clock,
         cancelled_before_stored,
-        recalled_but_not_held,
         recalls_forgotten,
         lost_at_the_minute,
     )

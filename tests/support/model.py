@@ -184,8 +184,9 @@ class Model:
         self.tally["messages lost waiting"] += waiting.total()
 
     def _note_waiting(self, going: list[Stored], records: list[Stored]) -> Counter[tuple[str, str]]:
-        """Parked ones without a copy; some of them may be on their way, and come all the same."""
-        copied = {record.origin for record in (*self.expired, *records)}
+        """Parked ones without a durable copy; some may be on their way, and come all the same."""
+        every = (*self.expired, *records)
+        copied = {record.origin for record in every if record.end <= self.durable}
         waiting: Counter[tuple[str, str]] = Counter()
         for record in going:
             known = record.producer not in self.vandals and record.destination is not None

@@ -201,8 +201,8 @@ class Disk:
 
     def used(self) -> int:
         """Bytes of blocks that files have."""
-        files = {id(inode): inode for inode in self.names.entries.values() if inode}
-        return sum(len(inode.pages) for inode in files.values()) * PAGE_BYTES
+        files = set(self.names.entries.values())
+        return sum(len(inode.pages) for inode in files if inode is not None) * PAGE_BYTES
 
     def new_inode(self) -> Inode:
         """An empty file without a name."""
