@@ -27,10 +27,11 @@ def test_promises_hold_without_faults(seed: int, simulate: Program) -> None:
 
 def test_promises_hold_under_all_faults(seed: int, simulate: Program) -> None:
     """P1 to P6, P10 to P14 as far as this part goes; `make soak` gives fresh seeds."""
-    done = simulate("--seeds", f"{seed}:{seed + 60}")
+    done = simulate("--seeds", f"{seed}:{seed + 40}")
     assert done.returncode == 0, done.stdout + done.stderr
     reached = set(re.findall(r"\d+ ([A-Za-z_ ]+)", done.stdout))
     assert {"OK", "batches", "parked", "delivered"} <= reached
+    assert {"cancelled", "already_delivered", "unknown to all"} <= reached
 
 
 @pytest.mark.parametrize(
@@ -61,21 +62,21 @@ def test_the_name_of_the_index_outlives_a_power_cut(failed: int, simulate: Progr
 def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int, simulate: Program) -> None:
     """P3: with kills in between; commits are refused by name, and go in once there is room."""
     kinds = "fill_the_disk_of_groups,kill_an_agent,kill_everything,change_members"
-    done = simulate("--seeds", f"{seed}:{seed + 40}", "--faults", kinds)
+    done = simulate("--seeds", f"{seed}:{seed + 15}", "--faults", kinds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ groups full", done.stdout), done.stdout
 
 
 def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int, simulate: Program) -> None:
     """Its messages may be there, no other client is refused anything, no agent falls over."""
-    done = simulate("--seeds", f"{seed}:{seed + 40}", "--faults", "unleash_a_vandal")
+    done = simulate("--seeds", f"{seed}:{seed + 15}", "--faults", "unleash_a_vandal")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ cut off", done.stdout), done.stdout
 
 
 def test_what_a_full_disk_takes_unread_is_told(seed: int, simulate: Program) -> None:
     """SF-100, P6, P10: who is too slow finds a gap of just what the log names, nothing wrong."""
-    done = simulate("--seeds", f"{seed}:{seed + 20}", "--faults", "overfill_the_disk")
+    done = simulate("--seeds", f"{seed}:{seed + 12}", "--faults", "overfill_the_disk")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ messages lost unread", done.stdout), done.stdout
     assert re.search(r"\d+ messages lost waiting", done.stdout), done.stdout

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -261,6 +262,7 @@ class Disk:
         return twin
 
 
+@cache
 def parent_of(name: str) -> str:
     """Directory that holds a name; "" is the root."""
     return name.rpartition("/")[0]
