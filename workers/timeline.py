@@ -85,9 +85,10 @@ class Timeline:
             del self._paces[:-STEPS_MAX]
         else:
             now.last_ms = max(now.last_ms, wall_ms)
+            now.ahead_ms = min(now.ahead_ms, ahead)  # a small step: the later time counts
         self._seen_ms = max(self._seen_ms, wall_ms)
         stamp = self._stamp()
-        if stamp > wall_ms + STEP_MS and stamp not in self._frozen:
+        if stamp > wall_ms and stamp not in self._frozen:
             self._frozen.append(stamp)  # what is stored now says this (design: time)
             del self._frozen[:-STEPS_MAX]
 
