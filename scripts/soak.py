@@ -44,8 +44,7 @@ class Part:
 
 
 def module(name: str, *arguments: str) -> Callable[[int], list[str]]:
-    """A program of tests/sim; {seed} in its arguments is the seed, {end} that of SEEDS later,
-    {few} of FEW."""
+    """A program of tests/sim; in its arguments {seed} is the seed, {end} and {few} are ends."""
 
     def command(seed: int) -> list[str]:
         ends = {"end": seed + SEEDS, "few": seed + FEW}

@@ -179,9 +179,9 @@ class TimerBuckets:
         """The entry of a record, in whatever bucket that was not opened; none: there is none."""
         for name in sorted(self._known):
             entries = self._read(name, 0, self._file(name)[1])
-            hit = entries[entries["position"] == position]
+            hit: Entries = entries[entries["position"] == position][:1]
             if len(hit):
-                return hit[:1]
+                return hit
         return np.zeros(0, ENTRY)
 
     def _read(self, name: str, at: int, end: int) -> Entries:

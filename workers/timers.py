@@ -314,10 +314,7 @@ class Timers:
         return self.next >= offset
 
     def find(self, due_ms: int, key_hash: int) -> list[tuple[int, int, bool]]:
-        """Timers of a slot with this hash of their key: position, ms, and whether it is a recall.
-
-        Recalls come first: what they name may be in its bucket yet.
-        """
+        """Timers of a slot by their key's hash, recalls first: position, ms, is it a recall."""
         filed = self._buckets.entries_of(due_ms)
         parts = [filed[self._count(filed)]]
         parts += [run for pool in (self._loose, self._at, self._after) for run in pool.runs()]
@@ -332,10 +329,7 @@ class Timers:
         return sorted(found, key=lambda item: not item[2])
 
     def seek(self, position: int) -> int | None:
-        """When a timer is due that waits in another bucket than its handle says; None: it does not.
-
-        A delay's bucket is that of an even clock: the wall may have been set since.
-        """
+        """When a timer is due that waits in another bucket, since the wall was set; or None."""
         entries = self._buckets.seek(position)
         wanted = entries[self._count(entries)]
         waits = len(wanted) and position not in self._gone and not self._is_done(position)

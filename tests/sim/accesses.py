@@ -33,7 +33,8 @@ from shm.limits import PROGRESS_MAX
 from tests.sim import scenario
 from tests.sim.scenario import GROUP, STEPS_MAX, TOPICS, World
 from tests.support.faults import KilledError
-from tests.support.simmachine import ROLES, tarry
+from tests.support.simmachine import ROLES
+from tests.support.simpace import tarry
 from tests.support.tree import ROOT
 from tests.support.twins import QUEUES, Machine
 

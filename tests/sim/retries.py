@@ -3,8 +3,8 @@
 Three producers, whose messages are due now or later, three members, a client that cancels, kills of
 agents, members and the broker, connections that end, a wall clock that is set.
 `python -m tests.sim.retries --seeds 0:20`. Prints the failing seed and exits 1. P5; P8: nothing is
-early, recalls win or lose; P9: attempts end in one dead letter; each failure is one copy. P10: every
-message is finished, waits, or is dead. P12: whoever dies holds nobody up.
+early, recalls win or lose; P9: attempts end in one dead letter; each failure is one copy. P10: all
+messages are finished, wait, or are dead. P12: whoever dies holds nobody up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tests.sim.scenario import World
 from tests.support.delivering import check_all_delivered, check_copies
 from tests.support.model import Model
 from tests.support.recalling import is_recall
-from tests.support.simmachine import SimMachine, tarry
+from tests.support.simmachine import SimMachine
+from tests.support.simpace import tarry
 from tests.support.simpusher import (
     DEAD,
     MAX_ATTEMPTS,
@@ -112,7 +113,9 @@ class Pushing:
         """Whether a message that has failed waits for its next attempt."""
         log = self.world.model.log
         copied = {record.origin for record in log}
-        return any(r.topic == SCHEDULE_TOPIC and r.attempt and r.position not in copied for r in log)
+        return any(
+            r.topic == SCHEDULE_TOPIC and r.attempt and r.position not in copied for r in log
+        )
 
     def read(self) -> list[Stored]:
         """The log as it is."""

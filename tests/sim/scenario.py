@@ -20,7 +20,8 @@ from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
 from tests.support.simclients import SimConsumer
 from tests.support.simdisk import DISK_BYTES, ROOM_FOR_ALL
-from tests.support.simmachine import ROLES, SimMachine, tarry
+from tests.support.simmachine import ROLES, SimMachine
+from tests.support.simpace import tarry
 from tests.support.simproducer import SimProducer
 from tests.support.simrecaller import SimRecaller
 from tests.support.simulation import AgentActor, Simulation
@@ -104,9 +105,7 @@ class World:
     def settled(self) -> bool:
         """All sent, answered, dispatched, visible and consumed."""
         board = self.machine.board
-        if board is None or not all(client.done for client in self.producers):
-            return False
-        if not all(recaller.done for recaller in self.recallers):
+        if board is None or not all(c.done for c in (*self.producers, *self.recallers)):
             return False
         if board.word(layout.BOARD_DISPATCHED) < board.word(layout.BOARD_APPENDED):
             return False

@@ -9,10 +9,10 @@ import numpy as np
 
 from shm.schedulerwire import CANCELLED
 from tests.sim.plants import put_over
+from workers import timers
 from workers.origins import OriginScan
 from workers.progressnote import ProgressNote
 from workers.recalls import RecallDesk
-from workers import timers
 from workers.timeline import NS, Timeline
 from workers.timerbuckets import MINUTE_MS, TimerBuckets
 
@@ -40,9 +40,7 @@ def origins_not_looked_for() -> None:
 
 def a_millisecond_early() -> None:
     """Delays and points in time come a little too soon."""
-    put_over(
-        Timeline, "delay_ns", lambda time: time._clock.monotonic_ns() + time.base_ns + 2 * NS
-    )
+    put_over(Timeline, "delay_ns", lambda time: time._clock.monotonic_ns() + time.base_ns + 2 * NS)
     put_over(Timeline, "wall_ms", lambda time: time._seen_ms + 1)
 
 

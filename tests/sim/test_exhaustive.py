@@ -1,7 +1,7 @@
 """Deaths at every access and at every storage call, and every state that a power cut leaves.
 
 Each in a process of its own, or a fork: accesses need the JIT off, and a run replays exactly only
-with a fixed PYTHONHASHSEED. docs/faults.md says which fault is which; `make soak` runs more of each.
+with a fixed PYTHONHASHSEED. docs/faults.md says which fault is which; `make soak` runs more.
 """
 
 from __future__ import annotations

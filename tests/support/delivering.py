@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.support.parked import delay_of
-from tests.support.recalling import is_recall
 from tests.support.storedlog import Stored, broken, require
 
 if TYPE_CHECKING:

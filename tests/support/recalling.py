@@ -82,5 +82,3 @@ class Recalls:
             there = name in (recalled if outcome == CANCELLED else delivered)
             require(there, "P8", f"{name} was told to be {outcome}")
         self._tally["recalls in the log"] += len(recalled)
-
-

@@ -1,7 +1,6 @@
 """One simulated machine: the broker's agents, its disk, who is attached, and what kills them.
 
-Stands in for the supervisor's process work (fork, sockets, descriptors) and for nothing else:
-recovery, metadata, board and agents are the real ones.
+Stands in for the supervisor's process work and for nothing else: all other parts are real.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from brokerd import agents, epoch, retention
+from brokerd import agents, epoch
 from brokerd.agents import AgentEnv
 from brokerd.config import load
 from brokerd.epoch import Life
@@ -29,11 +28,11 @@ from tests.support.memory_sessions import MemorySessions, memory_session
 from tests.support.model import End, Model
 from tests.support.simbell import SimBell
 from tests.support.simdisk import Disk
+from tests.support.simpace import hurry
 from tests.support.simretention import expire
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
 from tests.support.storedlog import check_units
-from workers import indexer, progressnote
 from workers.agent import Bells
 from workers.session import Session
 
@@ -52,26 +51,12 @@ SETTINGS = {
 FILE_BYTES_MAX = 64 * 1024
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
-retention.PACE.grace = 1_000_000
 _TALLIED = ("no_space_for_producers", "segments_removed", "segments_held")
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,
     Role.FLUSHER: layout.BOARD_DURABLE,
     Role.READER: layout.BOARD_DISPATCHED,
 }
-
-
-def hurry() -> None:
-    """What goes by the clock comes more often here: a run of a second or two sees much of it."""
-    indexer.interval_ns = 5_000_000
-    progressnote.interval_ns = 100_000_000
-    retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
-
-
-def tarry() -> None:
-    """Seconds of rest cost little: what goes by the clock comes as seldom as in a real broker."""
-    progressnote.interval_ns = 2_000_000_000
-    retention.PACE.first = retention.PACE.between = retention.PACE.look = 1_000_000_000
 
 
 class Client(Protocol):
@@ -181,8 +166,8 @@ class SimMachine:
         """After each step: what was published as durable once must stay."""
         if self.board is not None:
             self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
-            appended, clock = self.board.word(layout.BOARD_APPENDED), self.simulation.clock
-            self.model.moments.grown(appended, clock, self.disk.cuts)
+            appended = self.board.word(layout.BOARD_APPENDED)
+            self.model.moments.grown(appended, self.simulation.clock, self.disk.cuts)
             low = self.board.word(layout.BOARD_LOW)
             if low > self._seen_low:
                 self.index_holds = False  # what it had not met yet is passed over
@@ -358,8 +343,8 @@ class SimMachine:
         number, self._next_session = self._next_session, self._next_session + 1
         plan = plan_arena(4096, 4096, 4096, 4096)
         made = memory_session(number, plan, epoch=self.board.epoch, producer=client.producer)
-        session = replace(made, bell=client.bell, groups=client.groups)
-        session = replace(session, scheduler=client.scheduler)
+        wants = {"groups": client.groups, "scheduler": client.scheduler}
+        session = replace(made, bell=client.bell, **wants)
         self.sessions[number] = (session, client)
         for role, table in self.tables.items():
             table.attach(session)
