@@ -47,8 +47,7 @@ SETTINGS = {
     "topics_max": 16,
     "board_queues_max": 64,
 }
-#: Room in every simulated file; making and copying it is what most of a run's time goes into.
-FILE_BYTES_MAX = 64 * 1024
+FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it costs time
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
 _TALLIED = ("no_space_for_producers", "segments_removed", "segments_held")
@@ -343,8 +342,8 @@ class SimMachine:
         number, self._next_session = self._next_session, self._next_session + 1
         plan = plan_arena(4096, 4096, 4096, 4096)
         made = memory_session(number, plan, epoch=self.board.epoch, producer=client.producer)
-        wants = {"groups": client.groups, "scheduler": client.scheduler}
-        session = replace(made, bell=client.bell, **wants)
+        made = replace(made, groups=client.groups, scheduler=client.scheduler)
+        session = replace(made, bell=client.bell)
         self.sessions[number] = (session, client)
         for role, table in self.tables.items():
             table.attach(session)
@@ -366,8 +365,7 @@ class SimMachine:
 
     def bell(self, role: Role) -> SimBell:
         """The bell that clients ring for an agent."""
-        bell: SimBell = getattr(self._bells, role.name.lower())
-        return bell
+        return getattr(self._bells, role.name.lower())  # type: ignore[no-any-return] # by name
 
     def storage_for(self, name: str) -> SimStorage:
         """A client's way to read the store."""
