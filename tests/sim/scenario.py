@@ -105,7 +105,8 @@ class World:
     def settled(self) -> bool:
         """All sent, answered, dispatched, visible and consumed."""
         board = self.machine.board
-        if board is None or not all(c.done for c in (*self.producers, *self.recallers)):
+        clients: list[SimProducer | SimRecaller] = [*self.producers, *self.recallers]
+        if board is None or not all(client.done for client in clients):
             return False
         if board.word(layout.BOARD_DISPATCHED) < board.word(layout.BOARD_APPENDED):
             return False
