@@ -35,7 +35,7 @@ class Note:
     scanned: int = 0
     levels: dict[int, int] = field(default_factory=dict)  # level -> next queue offset
     absent: list[list[int]] = field(default_factory=list)  # passed over: (position, size)
-    boot_id: str = ""  # of the machine, when `base_ns` held
+    boot_id: str = ""  # of the machine, when this was counted
     base_ns: int = 0  # workers.timeline: from CLOCK_BOOTTIME to its even wall
     wall_ms: int = 0  # largest wall clock seen
 
@@ -44,6 +44,7 @@ class Note:
     delays_ms: int = 0  # likewise delays, by the even wall
     timers_next: int = 0
     timers_position: int = -1  # of the last of these units' records
+    clock_boot_id: str = ""  # of the machine, when `base_ns` held: known before anything is counted
 
     @property
     def counted_ms(self) -> int:
@@ -84,6 +85,7 @@ def read_note(storage: Storage) -> Note | None:
             int(content["delays_ms"]),
             int(content["timers_next"]),
             int(content["timers_position"]),
+            str(content.get("clock_boot_id", content["boot_id"])),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

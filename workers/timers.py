@@ -147,19 +147,23 @@ class Timers:
             return 0
         entries = self._buckets.open_next()
         if entries is not None:
-            is_killer = entries["size"] & KILLERS != 0
-            # Time may begin anew with a boot: what the note has not met it does not count.
-            is_new = entries["position"] > self._begun_position
-            after = entries["size"] & AFTER_BIT != 0
-            counted = np.where(after, self._begun_ms[1], self._begun_ms[0])
-            wanted = (entries["ms"] > counted) | is_new | is_killer
-            entries = entries[wanted & ~self._are_done(entries["position"])]
+            entries = entries[self._count(entries) & ~self._are_done(entries["position"])]
             if self._is_another_boot:
                 is_old = entries["position"] <= self._begun_position
                 entries = np.concatenate((self._verified(entries[is_old]), entries[~is_old]))
             self._take_in(self._but_held(entries))
             self._keep_small()
         return 1
+
+    def _count(self, entries: Entries) -> NDArray[np.bool_]:
+        """Which entries of a bucket the agent before has not counted as done."""
+        is_killer = entries["size"] & KILLERS != 0
+        # Time may begin anew with a boot: what the note has not met it does not count.
+        is_new = entries["position"] > self._begun_position
+        after = entries["size"] & AFTER_BIT != 0
+        counted = np.where(after, self._begun_ms[1], self._begun_ms[0])
+        wanted: NDArray[np.bool_] = (entries["ms"] > counted) | is_new | is_killer
+        return wanted
 
     def _verified(self, entries: Entries) -> Entries:
         """What a power cut may have torn: only what its record confirms, by the record's time."""
@@ -309,19 +313,27 @@ class Timers:
         """Whether all units below an offset were read."""
         return self.next >= offset
 
-    def find(self, due_ms: int, key_hash: int) -> list[tuple[int, bool]]:
-        """Timers of a slot with this hash of their key: position, and whether it is a recall."""
-        parts = [self._buckets.entries_of(due_ms)]
+    def find(self, due_ms: int, key_hash: int) -> list[tuple[int, int, bool]]:
+        """Timers of a slot by their key's hash, recalls first: position, ms, is it a recall."""
+        filed = self._buckets.entries_of(due_ms)
+        parts = [filed[self._count(filed)]]
         parts += [run for pool in (self._loose, self._at, self._after) for run in pool.runs()]
         found = []
         for number, part in enumerate(parts):
-            for entry in part[part["hash"] == key_hash]:
-                position, is_recall = int(entry["position"]), bool(entry["size"] & DELETE_BIT)
+            for ms, position, size, _hash in part[part["hash"] == key_hash].tolist():
+                is_recall = bool(size & DELETE_BIT)
                 # What was opened waits in memory, or does not wait any more.
                 waits = number or is_recall or not self._buckets.is_open(due_ms)
                 if waits and position not in self._gone and not self._is_done(position):
-                    found.append((position, is_recall))
-        return found
+                    found.append((position, ms, is_recall))
+        return sorted(found, key=lambda item: not item[2])
+
+    def seek(self, position: int) -> int | None:
+        """When a timer is due that waits in another bucket, since the wall was set; or None."""
+        entries = self._buckets.seek(position)
+        wanted = entries[self._count(entries)]
+        waits = len(wanted) and position not in self._gone and not self._is_done(position)
+        return int(wanted["ms"][0]) if waits else None
 
     def _is_done(self, position: int) -> bool:
         return bool(self._are_done(np.array([position]))[0])

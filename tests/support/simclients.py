@@ -25,6 +25,7 @@ class SimClient:
     """What producers and consumers share: a bell, a session that may end at any time, sleep."""
 
     groups = False
+    scheduler = False
     producer = b""
 
     def __init__(self, name: str, machine: SimMachine) -> None:
