@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from configparser import ConfigParser
+from functools import cache
 
 import pytest
 import typer.main
@@ -30,8 +31,14 @@ def codes() -> dict[int, str]:
     return {int(code): what.strip() for code, what in rows}
 
 
+@cache
+def command_line() -> object:
+    """The parser of all commands; made once, for that takes as long as a small test."""
+    return typer.main.get_command(app)
+
+
 def is_command(words: list[str]) -> bool:
-    found: object = typer.main.get_command(app)
+    found = command_line()
     while isinstance(found, TyperGroup):
         if not words or words[0] not in found.commands:
             return False
