@@ -37,7 +37,7 @@ from shm.kernels import scan
 from shm.marks import mark
 from shm.ranges import Ranges, Stretch, read_ranges
 from shm.record_columns import number_names
-from shm.storage import Storage
+from shm.storage import Storage, clear_behind
 from workers.queues import PROGRESS_FILE, read_progress
 
 if TYPE_CHECKING:
@@ -344,8 +344,7 @@ def _cut_queue(storage: Storage, cq_bytes: int, folder: str, units: int) -> None
             storage.unlink(path)
         elif base + cq_bytes > end or storage.size_of(path) != cq_bytes:
             file = storage.open(path, write=True)
-            file.truncate(min(end - base, cq_bytes))
-            file.truncate(cq_bytes)
+            clear_behind(file, min(end - base, cq_bytes), cq_bytes)
             file.close()
 
 
