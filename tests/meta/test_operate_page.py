@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from configparser import ConfigParser
-from functools import cache
 
 import pytest
-import typer.main
 from typer.core import TyperGroup
 
 from brokerd.config import Settings
-from gantrymq.cli.app import app
+from gantrymq.cli.app import command_line
 from shm import errors
 from shm.codes import ExitCode
 from shm.exitcode import exit_code
@@ -31,14 +29,8 @@ def codes() -> dict[int, str]:
     return {int(code): what.strip() for code, what in rows}
 
 
-@cache
-def command_line() -> object:
-    """The parser of all commands; made once, for that takes as long as a small test."""
-    return typer.main.get_command(app)
-
-
 def is_command(words: list[str]) -> bool:
-    found = command_line()
+    found: object = command_line()
     while isinstance(found, TyperGroup):
         if not words or words[0] not in found.commands:
             return False

@@ -9,10 +9,10 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
+from gantrymq.cli.app import command_line
 from scripts.day_stage import Do, Shell, Step
 from scripts.day_steps import STEPS
 from scripts.operators_day import INTRODUCTION, contents
-from tests.meta.test_operate_page import command_line
 from tests.support.tree import ROOT
 
 PAGE = ROOT / "docs" / "operators-day.md"
@@ -44,7 +44,7 @@ def calls(line: str) -> list[list[str]]:
 
 def parse(arguments: list[str]) -> None:
     """Let the command line parse a call without running it. Raises typer's errors."""
-    command = command_line()
+    command: object = command_line()
     if arguments == ["--version"]:
         return
     name = arguments[0]
