@@ -28,14 +28,13 @@ from bench.measure import Measurement
 from bench.sizes import BODIES, FULL, QUICK, SMOKE
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Runs of rows in the suite, at least one of each kind of measurement; peers may lack their server.
-#: One with a process per agent: six interpreters for each figure are most of what a smoke costs.
-SMOKED = (
-    ("temporary", ("peers",)),
-    ("temporary", ("floors",)),
-    ("serve", ("sustained",)),
-    ("temporary", ("poll", "idle", "takeover", "timers", "push")),
-)
+#: Runs of rows, at least one of each kind of measurement: in the suite, and, for each figure costs
+#: two or three interpreters, in `make soak` only. Peers may lack their server.
+SMOKED = [("temporary", ("floors",)), ("serve", ("sustained",))]
+if os.environ.get("GANTRYMQ_TEST_BENCH") == "all":
+    SMOKED += [("temporary", ("peers",)), ("serve", ("poll", "idle", "takeover", "timers", "push"))]
+#: Of these the suite runs some contestants: a peer, a schedule, and a kill.
+ALONE = ("zmq", "due", "takeover")
 MAY_BE_SKIPPED = {
     "zmq", "redis-pipelined", "redis-xadd", "redis-paced", "redis-zadd", "redis-due",
     "redis-due-together", "eventfd",
@@ -96,6 +95,17 @@ def test_rows_run_in_smoke_and_say_what_is_missing(
     assert {"date", "commit", "machine", "versions", "sizes"} <= set(found)
     if "sustained" in measured:
         _require_every_process(measured["sustained"])
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_contestant_runs_in_smoke(name: str, tmp_path: Path) -> None:
+    bench = replace(bench_in(tmp_path), broker="temporary")
+    found = harness.run_rounds(bench, {name: rows.CONTESTANTS[name]}, lambda _: None)
+
+    assert found.failed == {}
+    assert found.skipped.keys() <= MAY_BE_SKIPPED
+    assert all(each.count > 0 for each in found.rounds[0].values())
+    assert list(tmp_path.iterdir()) == []
 
 
 def _require_every_process(ours: dict[str, Any]) -> None:
