@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
-from brokerd.commitlog import DIRECTORY, SPARE, segment_bases, segment_name
+from brokerd.commitlog import SPARE, segment_bases
 from brokerd.foreign import keep_ranges, settle_ranges
 from brokerd.logend import damaged, judge_behind
 from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
@@ -34,6 +34,7 @@ from shm import layout, limits
 from shm.codes import BrokerState
 from shm.errors import Corrupt
 from shm.kernels import scan
+from shm.lognames import DIRECTORY, segment_name
 from shm.marks import mark
 from shm.ranges import Ranges, Stretch, read_ranges
 from shm.record_columns import number_names

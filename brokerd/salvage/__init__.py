@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from brokerd import config, lock
 from brokerd.checkpoint import read_checkpoint
-from brokerd.commitlog import segment_name
 from brokerd.epoch import LEVELS, SIZES, settings_of_store
 from brokerd.salvage.copying import copy_config, copy_range, copy_timer, write_own_files
 from brokerd.salvage.losses import Claim, Losses, claims_of_units
@@ -25,6 +24,7 @@ from brokerd.verify import Report, batch_topics_of, find_scope, sizes_of, with_r
 from brokerd.verify.log import LogCheck, SegmentRecords
 from shm import jit, layout
 from shm.errors import StoreBusy
+from shm.lognames import DIRECTORY, segment_name
 from shm.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -229,8 +229,8 @@ class _Salvage:
             if part.start < end:
                 for piece in fill(part, self._losses.time_before(part.start)):
                     self._put(piece.position, piece.data)
-        for name in self._target.list("commitlog"):
-            with closing(self._target.open(f"commitlog/{name}", write=True)) as file:
+        for name in self._target.list(DIRECTORY):
+            with closing(self._target.open(f"{DIRECTORY}/{name}", write=True)) as file:
                 file.sync()
 
     def _copy_sound(self, base: int, lost: list[tuple[int, int]]) -> None:

@@ -8,13 +8,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
-from brokerd.commitlog import segment_name
 from brokerd.epoch import STORE_FILE, VERSION
 from brokerd.verify.config import DELETED, read_object
 from brokerd.verify.report import Report
 from shm.configfile import BACKUP_SUFFIX, parse_config, write_config
 from shm.errors import Corrupt
 from shm.jsonsum import with_sum
+from shm.lognames import segment_name
 from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from shm.storage import read_file, replace_file
 from workers import deadletternote

@@ -18,6 +18,7 @@ from brokerd.verify.holes import first_nonzero
 from shm import layout
 from shm.kernels import scan
 from shm.kernels import units as unit_kernels
+from shm.lognames import segment_name
 from shm.properties import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class QueueCheck:
         base = position // self._log.segment_bytes * self._log.segment_bytes
         name = f"{queue.topic} queue {queue.queue_id}"
         self._report.add(
-            f"commitlog/{base:020d}", position - base, f"wrong queue offset in {name}",
+            segment_name(base), position - base, f"wrong queue offset in {name}",
             str(wanted), str(found),
         )  # fmt: skip
 
