@@ -30,7 +30,10 @@ from bench.sizes import BODIES, FULL, QUICK, SMOKE
 ROOT = Path(__file__).resolve().parents[2]
 #: Runs of rows, at least one of each kind of measurement: in the suite, and, for each figure costs
 #: two or three interpreters, in `make soak` only. Peers may lack their server.
-SMOKED = [("temporary", ("floors",)), ("serve", ("sustained",))]
+SMOKED: list[tuple[str, tuple[str, ...]]] = [
+    ("temporary", ("floors",)),
+    ("serve", ("sustained",)),
+]
 if os.environ.get("GANTRYMQ_TEST_BENCH") == "all":
     SMOKED += [("temporary", ("peers",)), ("serve", ("poll", "idle", "takeover", "timers", "push"))]
 #: Of these the suite runs some contestants: a peer, a schedule, and a kill.
