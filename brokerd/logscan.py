@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerd.commitlog import segment_name
 from shm import layout
 from shm.codes import Stop
 from shm.kernels import scan
+from shm.lognames import segment_name
 from shm.record_columns import number_names
 from shm.storage import Storage
 

@@ -19,6 +19,7 @@ from shm.codes import Stop
 from shm.errors import Corrupt
 from shm.filter import Filter
 from shm.kernels import fetch, poll, scan
+from shm.lognames import segment_name
 from shm.ranges import Stretch
 
 CONTENT_BYTES: Final = 4 << 20
@@ -293,7 +294,7 @@ class Fetcher:
             f"message {queue.position} of {queue.queue.topic}/{queue.queue.queue_id} at log"
             f" position {position} is not what its queue says: run `gantrymq store verify`, or"
             " seek beyond it",
-            path=f"commitlog/{base:020}",
+            path=segment_name(base),
             position=position,
             queue=queue.queue,
             queue_offset=queue.position,

@@ -77,6 +77,8 @@ PARTS = (
          {"turns of each litmus test": 1_000_000}),
     Part("stalls", suite("tests/crash/test_disk.py", "tests/crash/test_back_pressure.py"),
          {"GANTRYMQ_TEST_STALL_S": "5", "GANTRYMQ_TEST_STILL_S": "60"}, {"stalls": 2}),
+    Part("bench", suite("tests/meta/test_bench_smoke.py"), {"GANTRYMQ_TEST_BENCH": "all"},
+         {"smokes of the bench's rows": 1}),
     Part("models", suite("tests/sim/test_store_faults.py", "tests/sim/test_storage_sites.py",
                          "tests/property", "tests/crash/test_torn.py"),
          counts={"passes of models and sites": 1}),

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _I4: Final = struct.Struct(">i")
+#: Of records of both versions (SF-20).
+RECORD_MAGICS: Final = (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)
 _HEAD8: Final = struct.Struct(">iI")  # total size and magic, of records and fillers alike
 
 
@@ -166,7 +168,7 @@ def _require_head(view: memoryview, at: int, end: int) -> int:
     if left < layout.FILLER.size:
         raise _Fails(Fault.SHORT, f"{left} bytes are left")
     magic = _HEAD8.unpack_from(view, at)[1]
-    known = (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2, layout.FILLER_MAGIC)
+    known = (*RECORD_MAGICS, layout.FILLER_MAGIC)
     if magic not in known:
         raise _Fails(Fault.MAGIC, f"magic {magic:#010x}, size {total}")
     if total < layout.FILLER.size:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout
+from shm.lognames import segment_name
 from workers.queues import queue_directory
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class LogViews:
         Raises FileNotFoundError if it is gone.
         """
         base = position // self._board.segment_bytes * self._board.segment_bytes
-        return base, self._view(f"commitlog/{base:020d}")
+        return base, self._view(segment_name(base))
 
     def units(self, topic: str, queue_id: int, offset: int, end: int) -> NDArray[np.void]:
         """Units [offset, end) of a queue, as far as they are in one file.

@@ -21,6 +21,7 @@ from shm.kernels.dispatch import advance, dispatch_log, index_topics
 from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
 from shm.kernels.visible import arm_reader
 from shm.kernels.words import store_half
+from shm.lognames import segment_name
 from shm.marks import mark
 from shm.properties import parse_delay_levels
 from shm.storage import is_disk_full
@@ -224,7 +225,7 @@ class Reader:
         """Map the segment that the next record is in."""
         size = self._board.segment_bytes
         base = self._dispatched // size * size
-        file = self._storage.open(f"commitlog/{base:020d}")
+        file = self._storage.open(segment_name(base))
         self._view = file.view()
         file.close()
         self._form[dispatch.BASE] = base
@@ -236,7 +237,7 @@ class Reader:
         raise Corrupt(
             f"record at {position} of the commit log can't be dispatched ({stop.name}); stop the"
             " broker and run `gantrymq store verify`",
-            path=f"commitlog/{base:020d}",
+            path=segment_name(base),
             position=position,
         )
 

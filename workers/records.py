@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from shm import layout
 from shm.errors import Rejected
+from shm.lognames import segment_name
 from shm.record import STRUCTURE, Record, parse_record
 from shm.storereader import StoreReader
 
@@ -51,7 +52,7 @@ class LiveReader(StoreReader):
             base = position // self._board.segment_bytes * self._board.segment_bytes
             stop = min(end, base + self._board.segment_bytes)
             with contextlib.suppress(FileNotFoundError):  # retention was quicker: nothing is lost
-                yield from self._derived_in(f"commitlog/{base:020d}", base, position, stop)
+                yield from self._derived_in(segment_name(base), base, position, stop)
             position = base + self._board.segment_bytes
 
     def _derived_in(self, name: str, base: int, position: int, stop: int) -> Iterator[Record]:

@@ -109,7 +109,7 @@ def handover(
     try:
         storage = PosixStorage(str(root))
         batchqueues.require_none(storage)
-        settings = epoch.settle_sizes(storage, config.load(home)).settings
+        settings = epoch.settings_of_store(storage, config.load(home))
         old_board = epoch.find_old_board(home)
         done = HandedOver(str(root), dry_run)
         if dry_run:

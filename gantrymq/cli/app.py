@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Annotated
 
 import typer
+import typer.main
 
 from gantrymq.cli import (
     bench,
@@ -81,3 +84,9 @@ def _root(
     ] = False,
 ) -> None:
     del version
+
+
+@cache
+def command_line() -> Callable[[], object]:
+    """The parser of all commands, as a command; made once, for that takes 60 ms."""
+    return typer.main.get_command(app)
