@@ -233,9 +233,9 @@ class GroupMember:
             case groupwire.Committed():
                 self._lose(notice.lost)
                 self._answer(notice.serial, notice)
-            case groupwire.SentBack() | groupwire.Counted() | groupwire.WasReset():
+            case groupwire.Joined() | groupwire.Left():
                 self._answer(notice.serial, notice)
-            case groupwire.Joined() | groupwire.Left() | groupwire.Refused():
+            case groupwire.WasReset() | groupwire.Refused():
                 self._answer(notice.serial, notice)
 
     def _answer(self, serial: int, notice: groupwire.AnyNotice) -> None:

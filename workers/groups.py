@@ -32,7 +32,8 @@ from workers.peer import Peer
 from workers.records import LiveReader
 from workers.reports import LOOK_NS, Reports
 from workers.resets import Resets
-from workers.sendbacks import SendBacks, SendBackSettings
+from workers.retrycopy import SendBackSettings
+from workers.sendbacks import SendBacks
 from workers.session import Attached, Session, SessionTable
 
 MINUTE_NS: Final = 60_000_000_000
@@ -185,7 +186,12 @@ class Groups:
         stuck = self.reports.stuck(peer, now_ns)
         if stuck is not None and self._report_stuck(peer, stuck):
             return 1
-        return sum(1 for _ in self._requests(peer, REQUESTS_PER_CYCLE))
+        count = 0
+        for _ in self._requests(peer, REQUESTS_PER_CYCLE):
+            count += 1
+            if self.sendbacks.is_full:
+                break
+        return count
 
     def _requests(self, peer: Peer, most: int) -> Iterator[None]:
         """Handle up to `most` requests; a broken ring or body ends the session."""
@@ -242,8 +248,7 @@ class Groups:
             case groupwire.Released():
                 self.reports.release(peer, request)
             case groupwire.SendBack():
-                # What it was handed may have been said in words since the last look.
-                self.reports.look(peer, self._clock.monotonic_ns())
+                self.reports.look_for(peer, request, self._clock.monotonic_ns())
                 self.sendbacks.ask(peer.session.session, request)
             case groupwire.Failed():
                 self.reports.look(peer, self._clock.monotonic_ns())

@@ -9,7 +9,7 @@ its copies exist, and puts the rest again.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -129,15 +129,29 @@ class Outlet:
 
     def put(self, copy: Copy, tag: object) -> bool:
         """Hand a copy to the writer; False if its ring is full. `tag` comes with the outcome."""
+        return self.put_all([(copy, tag)]) == 1
+
+    def put_all(self, copies: Iterable[tuple[Copy, object]]) -> int:
+        """Hand copies to the writer, each with its tag; returns how many its ring had room for."""
         assert self.trusted, "reconcile comes first"
-        seq = int(self.words[frames.SEQ]) + 1
-        done = put_raw(self._arena, self.words, np.frombuffer(_entry(copy, seq), np.uint8))
-        if done == FULL:
-            return False
-        assert done == 1, "its ring is made for the largest message"
-        self._waiting[seq] = tag
-        self.ring_if_asked()
-        return True
+        seq = int(self.words[frames.SEQ])
+        count = 0
+        asked = rung = False
+        for copy, tag in copies:
+            entry = np.frombuffer(_entry(copy, seq + 1), np.uint8)
+            done = put_raw(self._arena, self.words, entry)
+            if done == FULL:
+                break
+            assert done == 1, "its ring is made for the largest message"
+            seq, count = seq + 1, count + 1
+            self._waiting[seq] = tag
+            asked = asked or bool(self.words[frames.RING])
+            if asked and not rung:  # it may begin while the rest is put
+                self._bell.ring()
+                asked, rung = False, True
+        if asked:
+            self._bell.ring()
+        return count
 
     def ring_if_asked(self) -> None:
         """Wake the writer if the last call of a kernel over `words` says so."""

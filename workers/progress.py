@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from shm.groupwire import ATTEMPTS_MAX, Attempts, Done
+from shm.groupwire import ATTEMPTS_MAX, Attempts, Done, merged
 from shm.limits import PROGRESS_WINDOW
 
 UNSET = -1
@@ -54,17 +54,19 @@ class Progress:
 
     def finish(self, first: int, end: int) -> None:
         """Messages [first, end) are done with, whatever becomes of those before them."""
-        first = max(first, self.committed)
-        if first >= end:
-            return
-        for offset in [at for at in self.sending if first <= at < end]:
-            del self.sending[offset]
-        before = [item for item in self.done if item[1] < first]
-        behind = [item for item in self.done if item[0] > end]
-        touching = self.done[len(before) : len(self.done) - len(behind)]
-        if touching:
-            first, end = min(first, touching[0][0]), max(end, touching[-1][1])
-        self.done = [*before, (first, end), *behind]
+        self.finish_all([(first, end)])
+
+    def finish_all(self, ranges: Iterable[Done]) -> None:
+        """The same for many ranges."""
+        news = [(max(first, self.committed), end) for first, end in ranges if end > self.committed]
+        for first, end in news:
+            if end - first <= len(self.sending):
+                for offset in range(first, end):
+                    self.sending.pop(offset, None)
+            else:
+                for offset in [at for at in self.sending if first <= at < end]:
+                    del self.sending[offset]
+        self.done = merged([*self.done, *news])
         if self.lease is None:
             self._pass_done()
 

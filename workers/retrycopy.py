@@ -7,13 +7,19 @@ take the store over at any moment.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from shm.codes import Level
 from shm.errors import MessageIllegal
 from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
-from shm.properties import SCHEDULE_TOPIC, encode_properties
+from shm.properties import SCHEDULE_TOPIC, encode_properties, parse_delay_levels
 from shm.record import Record
+from workers.outlet import Copy
+
+if TYPE_CHECKING:
+    from shm.clock import Clock
+    from workers.membership import Topics
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
@@ -34,6 +40,20 @@ _OPTIONAL: Final = (
     REASON, "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "WAIT", "ORIGIN_MESSAGE_ID", "RETRY_TOPIC",
     "DELAY",
 )  # fmt: skip
+
+
+class SendBackSettings(Protocol):
+    """What is needed of the broker's settings."""
+
+    @property
+    def message_delay_level(self) -> str:
+        """The delay levels."""
+        ...
+
+    @property
+    def timer_precision_ms(self) -> int:
+        """RocketMQ's slots of time."""
+        ...
 
 
 class TooLong(MessageIllegal):
@@ -105,11 +125,14 @@ def _dead(found: dict[str, str], failure: Failure) -> bytes:
     found["DLQ_ORIGIN_TOPIC"] = found["RETRY_TOPIC"]
     found["DLQ_ORIGIN_MESSAGE_ID"] = found["ORIGIN_MESSAGE_ID"]
     text = failure.why[:WHY_CHARACTERS].replace("\x01", " ").replace("\x02", " ")
-    text = _shortened(text, -_excess(found | {REASON: ""}))
+    data = encode_properties(found | {REASON: text} if text else found)
+    if _excess(data) <= 0:
+        return data
+    text = _shortened(text, -_excess(encode_properties(found | {REASON: ""})))
     if text:
         found[REASON] = text
     for name in _OPTIONAL:
-        if _excess(found) <= 0:
+        if _excess(encode_properties(found)) <= 0:
             break
         found.pop(name, None)
     return _encode(found)
@@ -120,15 +143,56 @@ def _shortened(text: str, room: int) -> str:
     return text.encode()[: max(0, room)].decode(errors="ignore")
 
 
-def _excess(found: dict[str, str]) -> int:
+def _excess(data: bytes) -> int:
     """Bytes by which properties are too long to be stored."""
-    return len(encode_properties(found)) + TRAILER_BYTES - PROPERTIES_BYTES_MAX
+    return len(data) + TRAILER_BYTES - PROPERTIES_BYTES_MAX
 
 
 def _encode(found: dict[str, str]) -> bytes:
     data = encode_properties(found)
-    if len(data) + TRAILER_BYTES > PROPERTIES_BYTES_MAX:
+    if _excess(data) > 0:
         raise TooLong(
             f"{len(data)} bytes of properties with those of a retry, {PROPERTIES_BYTES_MAX} at most"
         )
     return data
+
+
+class CopyMaker:
+    """Makes copies for the topics that there are."""
+
+    def __init__(self, topics: Topics, clock: Clock, settings: SendBackSettings) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._precision_ms = settings.timer_precision_ms
+        self._levels = len(parse_delay_levels(settings.message_delay_level))
+
+    def copy(self, record: Record, failure: Failure) -> Copy:
+        """The copy of a message that has failed. Raises MessageIllegal, TooLong."""
+        slots = self._topics.slots
+        retry = self._topics.by_slot.get(slots.get(f"{RETRY_PREFIX}{failure.group}", -1))
+        queues = retry.queue_count if retry else 0
+        if not failure.is_dead and not queues:
+            raise MessageIllegal(f"group {failure.group} has no retry topic")
+        parking = Parking(self._levels, queues, self._precision_ms, self._clock.wall_ms())
+        topic, queue_id, properties = copy_of(record, failure, parking)
+        slot = slots.get(topic)
+        if slot is None:
+            raise MessageIllegal(f"the broker has no topic {topic}")
+        return Copy(
+            topic=slot,
+            queue_id=queue_id,
+            body=record.body,
+            properties=properties,
+            origin=record.physical_offset,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_ms=record.born_timestamp,
+            born_host=record.born_host,
+            store_host=record.store_host,
+            reconsume_times=failure.attempt,
+        )
+
+    def is_durable(self, topic: str) -> bool:
+        """Whether who sends to a topic waits until its messages are durable."""
+        slot = self._topics.by_slot.get(self._topics.slots.get(topic, -1))
+        return slot is not None and slot.level == Level.DURABLE

@@ -21,7 +21,7 @@ def test_attempts_end_in_one_dead_letter_whoever_dies() -> None:
 
 @pytest.mark.parametrize(
     ("name", "method", "seed"),
-    [("not_looked_for", "_unanswered", 0), ("answered_before_put", "_plan", 2)],
+    [("not_looked_for", "_unanswered", 0), ("answered_before_put", "_take", 2)],
 )
 def test_a_planted_bug_is_found(
     name: str, method: str, seed: int, monkeypatch: pytest.MonkeyPatch
