@@ -123,18 +123,13 @@ class PushMember(GroupMember):
             for window in self.windows.values():
                 window.held = False
 
-    def release_finished(self) -> None:
-        """Give revoked queues back of which nothing is being worked on."""
-        if not self._revoking:
-            return
-        revoked = [a for a in self.assigned.values() if a.revoked]
-        self._revoking = bool(revoked)
-        for assigned in revoked:
-            window = self.windows[assigned.number]
-            with self._handoff.lock:
-                idle, committed, done = window.is_idle, window.committed, window.done()
-            if idle:
-                self._release(groupwire.Released(assigned.number, assigned.lease, committed, done))
+    def _finished(self, assigned: Assigned) -> groupwire.Released | None:
+        window = self.windows[assigned.number]
+        with self._handoff.lock:
+            if not window.is_idle:
+                return None
+            done = window.done()
+            return groupwire.Released(assigned.number, assigned.lease, window.committed, done)
 
     # ------------------------------------------------------------------------------------ offsets
 

@@ -51,6 +51,7 @@ class Check:
 RECOVERY: Final = Check()
 STRUCTURE: Final = Check(body_crc=False)
 OWN: Final = Check(trailer=True)
+_TRAILER: Final = layout.TRAILER.codec("key", "separator", "digits", "end")
 _BORN_V6_BYTES: Final = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4
 #: Bytes of a record up to its storeTimestamp's end, whatever its hosts are.
 STORED_MS_BYTES: Final = layout.RECORD_STORE_MS + _BORN_V6_BYTES + 8
@@ -332,9 +333,9 @@ def trailer_crc(properties: bytes) -> int | None:
     """CRC that the trailer at the end of the properties holds, None without one (SF-22)."""
     if len(properties) < layout.TRAILER.size:
         return None
-    fields = layout.TRAILER.unpack(properties, len(properties) - layout.TRAILER.size)
-    framed = (fields["key"], fields["separator"], fields["end"]) == (layout.TRAILER_KEY, 1, 2)
-    digits: bytes = fields["digits"]
+    at = len(properties) - layout.TRAILER.size
+    key, separator, digits, end = _TRAILER.unpack_from(properties, at)
+    framed = (key, separator, end) == (layout.TRAILER_KEY, 1, 2)
     return int(digits[::-1]) if framed and digits.isdigit() else None
 
 

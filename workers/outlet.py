@@ -10,8 +10,7 @@ its copies exist, and puts the rest again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,7 @@ from workers.session import Session
 _ROWS: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """A record as it is to be stored; hosts are 8 or 20 bytes, as bits of `sys_flag` say."""
 
     topic: int  # slot on the board
@@ -45,8 +43,7 @@ class Copy:
     reconsume_times: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of a copy; `status` is codes.Status, places are -1 if it was refused."""
 
     tag: object
@@ -210,27 +207,28 @@ class Outlet:
         store_half(self._arena, self._control + layout.LANE_CLIENT_ARMED, 0)
 
 
+_HEAD: Final = layout.ENTRY.codec(
+    "length", "kind", "flags", "seq", "born_ms", "route", "queue", "body_bytes", "extra_bytes",
+    "app_flag",
+)  # fmt: skip
+_FORM: Final = layout.APPEND.codec(
+    "sys_flag", "reconsume_times", "prepared_offset", "born_host", "store_host"
+)
+_PADDING: Final = [bytes(count) for count in range(8)]
+_KIND: Final = int(EntryKind.APPEND)
+_FLAGS: Final = int(EntryFlag.RECEIPT)
+
+
 def _entry(copy: Copy, seq: int) -> bytes:
-    fixed = layout.ENTRY_BYTES + layout.APPEND_BYTES
-    length = (fixed + len(copy.body) + len(copy.properties) + 7) & ~7
-    head = layout.ENTRY.pack(
-        length=length,
-        kind=EntryKind.APPEND,
-        flags=EntryFlag.RECEIPT,
-        seq=seq,
-        born_ms=copy.born_ms,
-        route=copy.topic,
-        queue=copy.queue_id,
-        body_bytes=len(copy.body),
-        extra_bytes=len(copy.properties),
-        app_flag=copy.flag,
-    )
-    form = layout.APPEND.pack(
-        sys_flag=copy.sys_flag,
-        reconsume_times=copy.reconsume_times,
-        prepared_offset=origin_field(copy.origin),
-        born_host=copy.born_host,
-        store_host=copy.store_host,
-    )
-    entry = head + form + copy.body + copy.properties
-    return entry + bytes(length - len(entry))
+    body, properties = copy.body, copy.properties
+    bare = layout.ENTRY_BYTES + layout.APPEND_BYTES + len(body) + len(properties)
+    padding = _PADDING[-bare % 8]
+    head = _HEAD.pack(
+        bare + len(padding), _KIND, _FLAGS, seq, copy.born_ms, copy.topic, copy.queue_id,
+        len(body), len(properties), copy.flag,
+    )  # fmt: skip
+    form = _FORM.pack(
+        copy.sys_flag, copy.reconsume_times, origin_field(copy.origin),
+        copy.born_host, copy.store_host,
+    )  # fmt: skip
+    return b"".join((head, form, body, properties, padding))

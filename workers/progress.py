@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -84,7 +85,7 @@ class Progress:
     def fail(self, offset: int, attempts: int) -> None:
         """So many deliveries of a message have failed."""
         while self.attempts_of(offset) < min(attempts, COUNT_MAX):
-            self.add_attempt(offset, offset + 1)
+            self.add_attempts([(offset, offset + 1)])
 
     def reset(self, offset: int) -> None:
         """Begin anew at an offset."""
@@ -106,23 +107,24 @@ class Progress:
     def end_lease(self, failed: bool) -> None:
         """The holder is gone; with `failed` what it had not finished counts as one more attempt."""
         if failed:
-            for first, end in without([(self.committed, self.started)], self.done):
-                self.add_attempt(first, end)
+            self.add_attempts(without([(self.committed, self.started)], self.done))
         self.lease = None
         self._pass_done()
         self.started = self.committed
 
-    def add_attempt(self, first: int, end: int) -> None:
-        """Count one more delivery of [first, end)."""
-        if first >= end:
-            return
-        edges = sorted({first, end, *(edge for item in self.attempts for edge in item[:2])})
-        ranges: list[Attempts] = []
-        for low, high in pairwise(edges):
-            count = min(self.attempts_of(low) + (first <= low < end), COUNT_MAX)
+    def add_attempts(self, ranges: Iterable[Done]) -> None:
+        """Count one more delivery of each of these messages; the ranges lie apart."""
+        steps: dict[int, int] = defaultdict(int)  # by how much the count changes at an offset
+        for first, end, count in (*self.attempts, *((a, b, 1) for a, b in ranges)):
+            steps[first] += count
+            steps[end] -= count
+        counted: list[Attempts] = []
+        count = 0
+        for low, high in pairwise(sorted(steps)):
+            count += steps[low]
             if count:
-                ranges.append((low, high, count))
-        self.set_attempts(ranges)
+                counted.append((low, high, min(count, COUNT_MAX)))
+        self.set_attempts(counted)
 
     def set_attempts(self, ranges: list[Attempts]) -> None:
         """Take over ranges in order; equal neighbours, and then the oldest, are merged."""

@@ -6,8 +6,7 @@ take the store over at any moment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from shm.codes import Level
 from shm.errors import MessageIllegal
@@ -60,8 +59,7 @@ class TooLong(MessageIllegal):
     """Properties leave no room for those that a copy has to add."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """A failed delivery: its number, as what it is to be tried again, and why it failed."""
 
     group: str
@@ -77,8 +75,7 @@ class Failure:
         return self.delay <= DEAD_LETTER or self.attempt >= most
 
 
-@dataclass(frozen=True, slots=True)
-class Parking:
+class Parking(NamedTuple):
     """What of the settings and the board decides where a copy is parked."""
 
     levels: int  # of message_delay_level

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -182,13 +181,13 @@ class SendBacks:
         attempt = min(attempt, COUNT_MAX)
         if offset in progress.sending:
             attempt = progress.sending[offset][0]
-        failure = replace(failure, attempt=attempt)
+        failure = failure._replace(attempt=attempt)
         if progress.is_done(offset):
             return failure.is_dead
         try:
             copy = self._maker.copy(record, failure)
         except TooLong as error:  # of no use to wait for: it may die now, but not be lost
-            failure = replace(failure, delay=DEAD_LETTER, why=f"{error}; {failure.why}")
+            failure = failure._replace(delay=DEAD_LETTER, why=f"{error}; {failure.why}")
             copy = self._maker.copy(record, failure)
             self._unstorable.dead_early(name, str(error))
         return Pending(name, copy, failure.is_dead, self._maker.is_durable(key[0]))

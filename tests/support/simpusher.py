@@ -218,9 +218,7 @@ class SimPusher(SimConsumer):
         self._failed[self._serial] = request
         self._outbox.append(request)
 
-    def _was_sent_back(
-        self, serial: int, queue: int, offsets: list[int], session: Session
-    ) -> None:
+    def _was_sent_back(self, serial: int, queue: int, offsets: list[int], session: Session) -> None:
         request = self._failed.get(serial)
         if request is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,14 +14,14 @@ from shm.codes import Role
 from shm.groupwire import DEAD_LETTER, LADDER, SendBack, SentBack
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 from shm.properties import encode_properties
-from tests.support.faults import FaultPlan, Moment, kill_at
+from tests.support.faults import Fault, FaultPlan, Moment, kill_at
 from tests.support.groups_rig import Hand, only
 from tests.support.retry_rig import RetryRig
 from workers import sendbacks
 from workers.ledger import Ledger
 from workers.pending import Pending
 from workers.progress import Progress
-from workers.sendbacks import SendBacks
+from workers.sendbacks import AGAIN_NS, SendBacks
 
 
 def member(rig: RetryRig, started: int = 1, committed: int = 0) -> Hand:
@@ -234,6 +235,35 @@ def test_what_there_is_no_room_for_is_taken_later(monkeypatch: pytest.MonkeyPatc
     assert len(rig.copies()) == 5
 
 
+@pytest.mark.parametrize("what", ["log", "ledger"])
+def test_a_full_disk_holds_failures_up_and_loses_none(what: str) -> None:
+    """F7: neither answered nor refused while there is no room; then each has one copy."""
+    rig = filled(3)
+    hand = member(rig, started=3)
+    plan = FaultPlan()
+    rig.faults[Role.GROUPS] = plan
+    rig.start(Role.GROUPS)
+    rig.settle()
+    hand.listen()
+    hand.join()
+    if what == "log":
+        rig.board.set_half(layout.BOARD_DISK_FULL, 1)
+    else:
+        error, under = errno.ENOSPC, "gantry/ledger"
+        plan.faults = [Fault(1, error=error, kinds=("write",), persistent=True, under=under)]
+    assert not hand.say(failing(hand, FAILED))
+    assert not rig.copies()
+    rig.clock.advance(AGAIN_NS)
+    rig.settle()
+    assert not hand.listen()
+    rig.board.set_half(layout.BOARD_DISK_FULL, 0)
+    plan.faults = []
+    rig.clock.advance(AGAIN_NS)
+    rig.settle()
+    assert only(hand.listen(), SentBack).offsets == FAILED
+    assert len(rig.copies()) == len(FAILED)
+
+
 @pytest.mark.parametrize("columns", [([], [0], [""]), ([0, 1, 2], [0, 0], [""]), ([0, 1], [0], [])])
 def test_columns_that_do_not_fit_together_are_no_request(columns: tuple[Any, Any, Any]) -> None:
     body = msgspec.msgpack.encode(["SendBack", 9, 0, 1, 17, *columns])
@@ -363,7 +393,9 @@ def outcome_is_right(rig: RetryRig, hand: Hand, *, alive: bool) -> bool:
     if alive:
         if groupwire.Rejoin() in heard:  # as the client does: it says again what was not answered
             hand.join()
-            answered = {at for item in hand.heard if isinstance(item, SentBack) for at in item.offsets}
+            answered = {
+                at for item in hand.heard if isinstance(item, SentBack) for at in item.offsets
+            }
             left = [offset for offset in FAILED if offset not in answered]
             if left:
                 only(hand.say(failing(hand, left)), SentBack)
