@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 from shm.groupwire import ATTEMPTS_MAX, Attempts, Done, merged
@@ -94,7 +96,8 @@ class Progress:
 
     def is_done(self, offset: int) -> bool:
         """Whether a message is done with."""
-        return offset < self.committed or any(a <= offset < b for a, b in self.done)
+        at = bisect_right(self.done, offset, key=itemgetter(0)) - 1
+        return offset < self.committed or (at >= 0 and offset < self.done[at][1])
 
     def fresh(self, ranges: list[Done]) -> list[Done]:
         """Ranges without what is known to be done with."""

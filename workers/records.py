@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 from shm import layout
 from shm.errors import Corrupt, Rejected
 from shm.limits import PROGRESS_WINDOW
-from shm.record import OWN, RECOVERY, STRUCTURE, Record, parse_record
+from shm.record import STRUCTURE, Record, Sound, parse_record, sound_fields, sound_record
 from shm.storereader import StoreReader
+from workers.logviews import LogViews
 from workers.queues import queue_directory
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class LiveReader(StoreReader):
         super().__init__(storage)
         self._board = board
         self._files: OrderedDict[str, File] = OrderedDict()
+        self._views = LogViews(storage, board)
 
     def record_of(self, topic: str, queue_id: int, offset: int) -> Record | None:
         """The record at a queue offset; None if retention has removed it. Raises Corrupt."""
@@ -47,7 +49,7 @@ class LiveReader(StoreReader):
 
     def records_of(
         self, topic: str, queue_id: int, offsets: Iterable[int]
-    ) -> Iterator[Record | Corrupt | None]:
+    ) -> Iterator[Sound | Corrupt | None]:
         """As `record_of`, for offsets that lie close together; what is damaged is its error."""
         start, units = 0, b""
         for offset in offsets:
@@ -57,7 +59,7 @@ class LiveReader(StoreReader):
             position = int.from_bytes(units[at : at + 8], "big")
             size = int.from_bytes(units[at + 8 : at + 12], "big")
             try:
-                yield self._record_at(position, size) if 0 < size < layout.CQ_FILLER_SIZE else None
+                yield self._sound_at(position, size) if 0 < size < layout.CQ_FILLER_SIZE else None
             except Corrupt as error:
                 yield error
 
@@ -74,19 +76,29 @@ class LiveReader(StoreReader):
         except FileNotFoundError:
             return b""  # expired
 
-    def _record_at(self, position: int, size: int) -> Record | None:
-        """`record` by one read, if the unit that names it is right. Raises Corrupt."""
+    def _sound_at(self, position: int, size: int) -> Sound | None:
+        """A record, by one look if it is what its unit says. Raises Corrupt."""
+        found = None
+        if position < self._board.word(layout.BOARD_APPENDED):
+            try:
+                base, view = self._views.segment(position)
+                data = view[position - base : position - base + size].tobytes()
+                found = sound_record(data, position)
+            except FileNotFoundError:
+                return None
+        if found is None:
+            found = self._taken_apart(position)
+        return found if position >= self._board.word(layout.BOARD_LOW) else None
+
+    def _taken_apart(self, position: int) -> Sound | None:
+        """A record that is not ours, or unusual, or damaged. Raises Corrupt."""
+        if position < self._board.word(layout.BOARD_LOW):
+            return None
         try:
-            base, segment = self._segment(position)
-            size = min(size, base + segment - position)
-            data = self._read(f"commitlog/{base:020d}", position - base, size)
-            check = OWN if self._ranges.contains(position) else RECOVERY
-            item = parse_record(data, 0, len(data), check, position)
-            found = item if isinstance(item, Record) else self.record(position)
+            record = self.record(position)
         except (Rejected, FileNotFoundError):
-            found = None
-        low = self._board.word(layout.BOARD_LOW)
-        return found if found is not None and position >= low else None
+            return None
+        return sound_fields(record)
 
     def derived(self, start: int) -> Iterator[Record]:
         """Records from `start` to the log's end that the broker made of others, in order."""
@@ -123,6 +135,7 @@ class LiveReader(StoreReader):
         for file in self._files.values():
             file.close()
         self._files.clear()
+        self._views.drop()
 
     def _segment(self, position: int) -> tuple[int, int]:
         base = position // self._board.segment_bytes * self._board.segment_bytes

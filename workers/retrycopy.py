@@ -12,8 +12,9 @@ from shm.codes import Level
 from shm.errors import MessageIllegal
 from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
-from shm.properties import SCHEDULE_TOPIC, encode_properties, parse_delay_levels
-from shm.record import Record
+from shm.messageid import offset_message_id
+from shm.properties import SCHEDULE_TOPIC, parse_delay_levels
+from shm.record import Sound
 from workers.outlet import Copy
 
 if TYPE_CHECKING:
@@ -27,18 +28,20 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 MAX_ATTEMPTS: Final = 17
 FIRST_LEVEL: Final = 3  # RD-19
 #: The failure's type and text, kept by a dead letter.
-REASON: Final = "DLQ_REASON"
-#: What says how an earlier record was parked, and a checksum that the writer makes anew.
+REASON: Final = b"DLQ_REASON"
+#: What says how an earlier record was parked, and what a copy has of its own.
 _PARKING: Final = frozenset(
-    """DELAY REAL_TOPIC REAL_QID TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS TIMER_ENQUEUE_MS
+    b"""DELAY REAL_TOPIC REAL_QID TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS TIMER_ENQUEUE_MS
     TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_ROLL_LABEL TIMER_OUT_MS TIMER_DEL_UNIQKEY
-    TIMER_DELAY_LEVEL __CRC32#""".split()  # noqa: SIM905
+    TIMER_DELAY_LEVEL DLQ_REASON WAIT __CRC32#""".split()
 )
 #: What a dead letter goes without, in this order, before it is too large to be stored.
 _OPTIONAL: Final = (
-    REASON, "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "WAIT", "ORIGIN_MESSAGE_ID", "RETRY_TOPIC",
-    "DELAY",
+    REASON, b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID", b"WAIT", b"ORIGIN_MESSAGE_ID",
+    b"RETRY_TOPIC", b"DELAY",
 )  # fmt: skip
+
+Properties = dict[bytes, bytes]
 
 
 class SendBackSettings(Protocol):
@@ -84,27 +87,34 @@ class Parking(NamedTuple):
     now_ms: int
 
 
-def copy_of(record: Record, failure: Failure, parking: Parking) -> tuple[str, int, bytes]:
+def copy_of(record: Sound, failure: Failure, parking: Parking) -> tuple[str, int, bytes]:
     """Topic, queue id and properties of a failed message's copy.
 
     Raises TooLong if its properties do not leave room for what has to be added.
     """
-    known = record.property_map()
-    found = {key: value for key, value in known.items() if key not in _PARKING}
-    found.setdefault("RETRY_TOPIC", record.topic)  # RD-16
-    found.setdefault("ORIGIN_MESSAGE_ID", record.offset_message_id)  # RD-20
-    found["WAIT"] = "false"
-    found.pop(REASON, None)
+    found: Properties = {}
+    for entry in record.properties.split(b"\x02"):  # as RocketMQ reads them (SF-28)
+        key, _, value = entry.partition(b"\x01")
+        if value and key and key not in _PARKING:
+            found[key] = value
+    if b"RETRY_TOPIC" not in found:
+        found[b"RETRY_TOPIC"] = record.topic  # RD-16
+    if b"ORIGIN_MESSAGE_ID" not in found:  # RD-20
+        name = offset_message_id(record.store_host, record.physical_offset)
+        found[b"ORIGIN_MESSAGE_ID"] = name.encode()
+    found[b"WAIT"] = b"false"
     if failure.is_dead:
         return f"{DEAD_PREFIX}{failure.group}", 0, _dead(found, failure)
     turn = (record.queue_offset + record.queue_id + failure.attempt) % parking.retry_queues
-    found |= {"REAL_TOPIC": f"{RETRY_PREFIX}{failure.group}", "REAL_QID": str(turn)}
+    found[b"REAL_TOPIC"] = f"{RETRY_PREFIX}{failure.group}".encode()
+    found[b"REAL_QID"] = b"%d" % turn
     if failure.delay == LADDER:
         level = max(1, min(FIRST_LEVEL + failure.attempt - 1, parking.levels))
-        return SCHEDULE_TOPIC, level - 1, _encode(found | {"DELAY": str(level)})
+        found[b"DELAY"] = b"%d" % level
+        return SCHEDULE_TOPIC, level - 1, _encode(found)
     due_ms = parking.now_ms + failure.delay
-    found["TIMER_DELIVER_MS"] = str(due_ms)
-    found["TIMER_OUT_MS"] = str(timer_out_ms(due_ms, parking.precision_ms))
+    found[b"TIMER_DELIVER_MS"] = b"%d" % due_ms
+    found[b"TIMER_OUT_MS"] = b"%d" % timer_out_ms(due_ms, parking.precision_ms)
     return TIMER_TOPIC, 0, _encode(found)
 
 
@@ -117,27 +127,32 @@ def timer_out_ms(due_ms: int, precision_ms: int) -> int:
     )
 
 
-def _dead(found: dict[str, str], failure: Failure) -> bytes:
-    found["DELAY"] = "0"  # RD-18
-    found["DLQ_ORIGIN_TOPIC"] = found["RETRY_TOPIC"]
-    found["DLQ_ORIGIN_MESSAGE_ID"] = found["ORIGIN_MESSAGE_ID"]
+def _dead(found: Properties, failure: Failure) -> bytes:
+    found[b"DELAY"] = b"0"  # RD-18
+    found[b"DLQ_ORIGIN_TOPIC"] = found[b"RETRY_TOPIC"]
+    found[b"DLQ_ORIGIN_MESSAGE_ID"] = found[b"ORIGIN_MESSAGE_ID"]
     text = failure.why[:WHY_CHARACTERS].replace("\x01", " ").replace("\x02", " ")
-    data = encode_properties(found | {REASON: text} if text else found)
+    data = _joined({**found, REASON: text.encode()} if text else found)
     if _excess(data) <= 0:
         return data
-    text = _shortened(text, -_excess(encode_properties(found | {REASON: ""})))
-    if text:
-        found[REASON] = text
+    shortened = _shortened(text, -_excess(_joined({**found, REASON: b""})))
+    if shortened:
+        found[REASON] = shortened
     for name in _OPTIONAL:
-        if _excess(encode_properties(found)) <= 0:
+        if _excess(_joined(found)) <= 0:
             break
         found.pop(name, None)
     return _encode(found)
 
 
-def _shortened(text: str, room: int) -> str:
+def _shortened(text: str, room: int) -> bytes:
     """As much of a text as takes so many bytes."""
-    return text.encode()[: max(0, room)].decode(errors="ignore")
+    return text.encode()[: max(0, room)].decode(errors="ignore").encode()
+
+
+def _joined(found: Properties) -> bytes:
+    """In stored form (SF-27)."""
+    return b"".join([b"%b\x01%b\x02" % item for item in found.items()])
 
 
 def _excess(data: bytes) -> int:
@@ -145,8 +160,8 @@ def _excess(data: bytes) -> int:
     return len(data) + TRAILER_BYTES - PROPERTIES_BYTES_MAX
 
 
-def _encode(found: dict[str, str]) -> bytes:
-    data = encode_properties(found)
+def _encode(found: Properties) -> bytes:
+    data = _joined(found)
     if _excess(data) > 0:
         raise TooLong(
             f"{len(data)} bytes of properties with those of a retry, {PROPERTIES_BYTES_MAX} at most"
@@ -163,14 +178,15 @@ class CopyMaker:
         self._precision_ms = settings.timer_precision_ms
         self._levels = len(parse_delay_levels(settings.message_delay_level))
 
-    def copy(self, record: Record, failure: Failure) -> Copy:
+    def copy(self, record: Sound, failure: Failure) -> Copy:
         """The copy of a message that has failed. Raises MessageIllegal, TooLong."""
         slots = self._topics.slots
         retry = self._topics.by_slot.get(slots.get(f"{RETRY_PREFIX}{failure.group}", -1))
         queues = retry.queue_count if retry else 0
-        if not failure.is_dead and not queues:
+        if not queues and not failure.is_dead:
             raise MessageIllegal(f"group {failure.group} has no retry topic")
-        parking = Parking(self._levels, queues, self._precision_ms, self._clock.wall_ms())
+        now_ms = self._clock.wall_ms() if failure.delay > 0 else 0
+        parking = Parking(self._levels, queues, self._precision_ms, now_ms)
         topic, queue_id, properties = copy_of(record, failure, parking)
         slot = slots.get(topic)
         if slot is None:

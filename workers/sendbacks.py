@@ -20,7 +20,7 @@ from shm.codes import Status
 from shm.errors import Corrupt, MessageIllegal
 from shm.groupwire import DEAD_LETTER, Done
 from shm.kernels.words import store_word
-from shm.record import Record
+from shm.record import Record, Sound
 from workers.ledger import Ledger, QueueKey
 from workers.membership import Membership
 from workers.outlet import Outcome, Outlet
@@ -162,7 +162,7 @@ class SendBacks:
         self._waiting.append(found)
 
     def _copy(
-        self, name: Name, record: Record | Corrupt | None, failure: Failure, progress: Progress
+        self, name: Name, record: Sound | Corrupt | None, failure: Failure, progress: Progress
     ) -> bool | Pending:
         """A copy to be put; only whether it is a dead letter if there is nothing to do any more.
 
