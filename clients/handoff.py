@@ -17,7 +17,7 @@ from clients.session import Session
 #: More is fetched while fewer rows than this wait for a thread.
 LOW_ROWS: Final = 512
 #: Failures wake the fetching thread no more often than this.
-GATHER_NS: Final = 1_000_000
+GATHER_NS: Final = 4_000_000
 
 
 class Handoff:

@@ -119,6 +119,7 @@ class Groups:
         if self.ledger.waiting_bytes < WAITING_BYTES_MAX and not self.sendbacks.is_full:
             for peer in list(self._peers.values()):
                 done += self._serve(peer, now_ns)
+        done += self.sendbacks.take()
         self.membership.grown()
         done += self.resets.work(now_ns)
         done += self._balance()
@@ -175,6 +176,8 @@ class Groups:
             return
         for _ in self._requests(peer, limits.GROUPS_UP_BYTES):
             pass  # what it had published counts, commits above all
+        while self.sendbacks.take():
+            pass
         self._end(peer, failed=True)
 
     # ---------------------------------------------------------------------------------- requests
@@ -186,12 +189,7 @@ class Groups:
         stuck = self.reports.stuck(peer, now_ns)
         if stuck is not None and self._report_stuck(peer, stuck):
             return 1
-        count = 0
-        for _ in self._requests(peer, REQUESTS_PER_CYCLE):
-            count += 1
-            if self.sendbacks.is_full:
-                break
-        return count
+        return sum(1 for _ in self._requests(peer, REQUESTS_PER_CYCLE))
 
     def _requests(self, peer: Peer, most: int) -> Iterator[None]:
         """Handle up to `most` requests; a broken ring or body ends the session."""

@@ -24,14 +24,10 @@ class Pending:
     name: Name
     copy: Copy
     dead: bool
+    bytes: int  # what it holds of the memory
     durable: bool  # whether the session hears of it only when the copy is durable
     asked: list[tuple[int, int, int]] = field(default_factory=list)  # session, serial, board queue
     end: int = -1  # of the copy in the log
-
-    @property
-    def bytes(self) -> int:
-        """What it holds of the memory."""
-        return len(self.copy.body) + len(self.copy.properties)
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shm.storage import File, Storage
 
 FILES_KEPT: Final = 32
+_UNIT: Final = layout.CQ_UNIT.codec("physical_offset", "size")
 _CHUNK: Final = 1 << 20
 _HEAD: Final = layout.FILLER.size
 _FLAGS_END: Final = layout.RECORD_SYS_FLAG + 4
@@ -52,14 +53,29 @@ class LiveReader(StoreReader):
     ) -> Iterator[Sound | Corrupt | None]:
         """As `record_of`, for offsets that lie close together; what is damaged is its error."""
         start, units = 0, b""
+        base, data = -1, memoryview(b"")
+        segment_bytes = self._board.segment_bytes
         for offset in offsets:
             at = (offset - start) * layout.CQ_UNIT_BYTES
-            if not 0 <= at < len(units):
+            if not 0 <= at <= len(units) - layout.CQ_UNIT_BYTES:
                 start, units, at = offset, self._units_from(topic, queue_id, offset), 0
-            position = int.from_bytes(units[at : at + 8], "big")
-            size = int.from_bytes(units[at + 8 : at + 12], "big")
+            there = len(units) >= layout.CQ_UNIT_BYTES
+            position, size = _UNIT.unpack_from(units, at) if there else (0, 0)
+            if not 0 < size < layout.CQ_FILLER_SIZE:
+                yield None
+                continue
+            place = position % segment_bytes
             try:
-                yield self._sound_at(position, size) if 0 < size < layout.CQ_FILLER_SIZE else None
+                if position - place != base:
+                    base, view = self._views.segment(position)
+                    data = view.data
+                found = sound_record(bytes(data[place : place + size]), position)
+                found = found or self._taken_apart(position)
+                # Looked at last: what retention has taken meanwhile may read as zeroes.
+                yield found if position >= self._board.word(layout.BOARD_LOW) else None
+            except FileNotFoundError:
+                base = -1
+                yield None
             except Corrupt as error:
                 yield error
 
@@ -75,20 +91,6 @@ class LiveReader(StoreReader):
             return self._read(name, at - first, count)
         except FileNotFoundError:
             return b""  # expired
-
-    def _sound_at(self, position: int, size: int) -> Sound | None:
-        """A record, by one look if it is what its unit says. Raises Corrupt."""
-        found = None
-        if position < self._board.word(layout.BOARD_APPENDED):
-            try:
-                base, view = self._views.segment(position)
-                data = view[position - base : position - base + size].tobytes()
-                found = sound_record(data, position)
-            except FileNotFoundError:
-                return None
-        if found is None:
-            found = self._taken_apart(position)
-        return found if position >= self._board.word(layout.BOARD_LOW) else None
 
     def _taken_apart(self, position: int) -> Sound | None:
         """A record that is not ours, or unusual, or damaged. Raises Corrupt."""

@@ -192,18 +192,10 @@ class CopyMaker:
         if slot is None:
             raise MessageIllegal(f"the broker has no topic {topic}")
         return Copy(
-            topic=slot,
-            queue_id=queue_id,
-            body=record.body,
-            properties=properties,
-            origin=record.physical_offset,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_ms=record.born_timestamp,
-            born_host=record.born_host,
-            store_host=record.store_host,
-            reconsume_times=failure.attempt,
-        )
+            slot, queue_id, record.body, properties, record.physical_offset, record.flag,
+            record.sys_flag, record.born_timestamp, record.born_host, record.store_host,
+            failure.attempt,
+        )  # fmt: skip
 
     def is_durable(self, topic: str) -> bool:
         """Whether who sends to a topic waits until its messages are durable."""

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 #: Copies on their way at one time, and their bytes: beyond, what is asked waits.
 COPIES_MAX: Final = 4096
 COPIES_BYTES_MAX: Final = 32 << 20
+#: Failed messages that are taken in one cycle.
+MESSAGES_PER_CYCLE: Final = 256
 #: A copy that found no room on the disk is tried again after.
 AGAIN_NS: Final = 100_000_000
 #: While the writer is not there yet, it is looked for again after.
@@ -72,6 +74,7 @@ class SendBacks:
         self._waiting: list[Pending] = []  # to be put, in order
         self._undurable: list[Pending] = []
         self._bytes = 0
+        self._left = MESSAGES_PER_CYCLE
         self._again_ns = 0
         self.last_end = 0  # of all copies that the ledger counts
 
@@ -79,29 +82,29 @@ class SendBacks:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more requests should be taken now."""
-        return bool(self._asked) or not self._has_room
+        """Whether no more requests should be heard now."""
+        return bool(self._asked)
 
     @property
     def _has_room(self) -> bool:
-        return len(self._pending) < COPIES_MAX and self._bytes < COPIES_BYTES_MAX
+        return self._left > 0 and len(self._pending) < COPIES_MAX and self._bytes < COPIES_BYTES_MAX
 
     def ask(self, session: int, request: groupwire.SendBack) -> None:
-        """Take a request; what it names is answered when the copy is in the log, or refused."""
+        """Hear a request; what it names is answered when the copy is in the log, or refused."""
         self._asked.append(Asked(session, request))
-        self.take()
 
     def take(self) -> int:
-        """Take what was asked, as far as there is room; returns how many messages."""
-        count = 0
+        """Take some of what was asked, as far as there is room; returns how many messages.
+
+        Not all at once: the writer and the consumers work on these while the next are taken.
+        """
+        self._left = MESSAGES_PER_CYCLE
         while self._asked and self._has_room:
             asked = self._asked[0]
-            before = asked.taken
             self._take(asked)
-            count += asked.taken - before
             if asked.taken == len(asked.request.offsets):
                 self._asked.popleft()
-        return count
+        return MESSAGES_PER_CYCLE - self._left
 
     def _take(self, asked: Asked) -> None:
         session, request = asked.session, asked.request
@@ -109,6 +112,7 @@ class SendBacks:
         if held is None:
             rest = request.offsets[asked.taken :]
             asked.taken = len(request.offsets)
+            self._left -= 1
             self._tell(session, groupwire.Committed(0, {request.queue: request.lease}))
             self._tell(session, groupwire.Refused(request.serial, "Evicted", LEASE_OVER, rest))
             return
@@ -135,8 +139,9 @@ class SendBacks:
             if not self._has_room:
                 return
             asked.taken += 1
+            self._left -= 1
             name = (group, key, offset)
-            failure = Failure(group, 0, delay, request.max_attempts, why)
+            how = (delay, request.max_attempts, why)
             if name in self._pending:
                 self._pending[name].asked.append(asked.who)
             elif offset >= progress.started:
@@ -144,7 +149,7 @@ class SendBacks:
                 asked.refused[MessageIllegal.__name__, text].append(offset)
             else:
                 try:
-                    self._plan_one(asked, name, self._copy(name, record, failure, progress))
+                    self._plan_one(asked, name, self._copy(name, record, how, progress))
                 except (MessageIllegal, Corrupt) as error:
                     self._unstorable.refused(name, str(error))
                     asked.refused[type(error).__name__, str(error)].append(offset)
@@ -162,11 +167,12 @@ class SendBacks:
         self._waiting.append(found)
 
     def _copy(
-        self, name: Name, record: Sound | Corrupt | None, failure: Failure, progress: Progress
-    ) -> bool | Pending:
+        self, name: Name, record: Sound | Corrupt | None, how: tuple[int, int, str],
+        progress: Progress,
+    ) -> bool | Pending:  # fmt: skip
         """A copy to be put; only whether it is a dead letter if there is nothing to do any more.
 
-        Raises MessageIllegal, Corrupt.
+        `how`: delay, most attempts and reason. Raises MessageIllegal, Corrupt.
         """
         group, key, offset = name
         if isinstance(record, Corrupt):
@@ -174,14 +180,14 @@ class SendBacks:
         if record is None:  # retention was quicker than its consumers
             self._ledger.finish(group, key, (offset, offset + 1))
             return False
-        most = failure.max_attempts
+        most = how[1]
         attempt = record.reconsume_times + progress.attempts_of(offset) + 1
         if 0 < most < attempt:  # used up before: this was no delivery more
             attempt = max(record.reconsume_times, most)
         attempt = min(attempt, COUNT_MAX)
         if offset in progress.sending:
             attempt = progress.sending[offset][0]
-        failure = failure._replace(attempt=attempt)
+        failure = Failure(group, attempt, *how)
         if progress.is_done(offset):
             return failure.is_dead
         try:
@@ -190,7 +196,8 @@ class SendBacks:
             failure = failure._replace(delay=DEAD_LETTER, why=f"{error}; {failure.why}")
             copy = self._maker.copy(record, failure)
             self._unstorable.dead_early(name, str(error))
-        return Pending(name, copy, failure.is_dead, self._maker.is_durable(key[0]))
+        size = len(copy.body) + len(copy.properties)
+        return Pending(name, copy, failure.is_dead, size, self._maker.is_durable(key[0]))
 
     # ------------------------------------------------------------------------- the outlet's answers
 
@@ -205,7 +212,7 @@ class SendBacks:
         stored = [pending for pending in settled if pending is not None]
         if stored:
             self._finish(stored)
-        return len(outcomes) + self._tell_durable() + self.take()
+        return len(outcomes) + self._tell_durable()
 
     def _settle(self, outcome: Outcome, now_ns: int) -> Pending | None:
         """Take an outcome; the copy's if the ledger may say now that it is in the log."""
