@@ -189,11 +189,12 @@ class Dispatcher(threading.Thread):
         handoff = self._handoff
         wanted = handoff.wants_more
         attachment.sate(not wanted)
+        until_ns = self._next_look()  # before: a failure that does not wake counts on it
         handoff.start_resting()
         try:
             if self._stopping or handoff.failures or handoff.wants_more != wanted:
                 return
-            attachment.wait(self._next_look())
+            attachment.wait(until_ns)
         finally:
             handoff.stop_resting()
 

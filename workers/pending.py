@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from workers.ledger import QueueKey
-from workers.retrycopy import DEAD_PREFIX, RETRY_PREFIX
+from workers.retrycopy import DEAD_PREFIX, NOWHERE, RETRY_PREFIX, Parking
 
 if TYPE_CHECKING:
     from shm import groupwire
@@ -39,6 +39,8 @@ class Asked:
     taken: int = 0  # messages, from the first on, that have been looked at
     done: list[tuple[int, bool]] = field(default_factory=list)
     refused: dict[tuple[str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    parking: Parking = NOWHERE  # of its group, when it was looked at last
+    durable: bool = False  # its topic
     sending: dict[int, int] = field(default_factory=dict)  # offset -> the copy's attempt
 
     @property

@@ -82,9 +82,14 @@ class Parking(NamedTuple):
     """What of the settings and the board decides where a copy is parked."""
 
     levels: int  # of message_delay_level
-    retry_queues: int  # of the group's retry topic
+    retry_topic: bytes  # the group's
+    retry_queues: int
+    dead_topic: str
     precision_ms: int  # of RocketMQ's timer
     now_ms: int
+
+
+NOWHERE: Final = Parking(0, b"", 0, "", 1, 0)
 
 
 def copy_of(record: Sound, failure: Failure, parking: Parking) -> tuple[str, int, bytes]:
@@ -92,11 +97,13 @@ def copy_of(record: Sound, failure: Failure, parking: Parking) -> tuple[str, int
 
     Raises TooLong if its properties do not leave room for what has to be added.
     """
-    found: Properties = {}
-    for entry in record.properties.split(b"\x02"):  # as RocketMQ reads them (SF-28)
-        key, _, value = entry.partition(b"\x01")
-        if value and key and key not in _PARKING:
-            found[key] = value
+    entries = [entry.split(b"\x01", 1) for entry in record.properties.split(b"\x02")]
+    # As RocketMQ reads them (SF-28): half entries drop out, the last of a key wins.
+    found: Properties = {
+        entry[0]: entry[1] for entry in entries if len(entry) == 2 and entry[0] and entry[1]
+    }
+    for key in found.keys() & _PARKING:
+        del found[key]
     if b"RETRY_TOPIC" not in found:
         found[b"RETRY_TOPIC"] = record.topic  # RD-16
     if b"ORIGIN_MESSAGE_ID" not in found:  # RD-20
@@ -104,9 +111,9 @@ def copy_of(record: Sound, failure: Failure, parking: Parking) -> tuple[str, int
         found[b"ORIGIN_MESSAGE_ID"] = name.encode()
     found[b"WAIT"] = b"false"
     if failure.is_dead:
-        return f"{DEAD_PREFIX}{failure.group}", 0, _dead(found, failure)
+        return parking.dead_topic, 0, _dead(found, failure)
     turn = (record.queue_offset + record.queue_id + failure.attempt) % parking.retry_queues
-    found[b"REAL_TOPIC"] = f"{RETRY_PREFIX}{failure.group}".encode()
+    found[b"REAL_TOPIC"] = parking.retry_topic
     found[b"REAL_QID"] = b"%d" % turn
     if failure.delay == LADDER:
         level = max(1, min(FIRST_LEVEL + failure.attempt - 1, parking.levels))
@@ -178,17 +185,20 @@ class CopyMaker:
         self._precision_ms = settings.timer_precision_ms
         self._levels = len(parse_delay_levels(settings.message_delay_level))
 
-    def copy(self, record: Sound, failure: Failure) -> Copy:
-        """The copy of a message that has failed. Raises MessageIllegal, TooLong."""
-        slots = self._topics.slots
-        retry = self._topics.by_slot.get(slots.get(f"{RETRY_PREFIX}{failure.group}", -1))
+    def parking(self, group: str) -> Parking:
+        """What decides where copies of a group's messages are parked, for a short while."""
+        topics, name = self._topics, f"{RETRY_PREFIX}{group}"
+        retry = topics.by_slot.get(topics.slots.get(name, -1))
         queues = retry.queue_count if retry else 0
-        if not queues and not failure.is_dead:
+        dead, now_ms = f"{DEAD_PREFIX}{group}", self._clock.wall_ms()
+        return Parking(self._levels, name.encode(), queues, dead, self._precision_ms, now_ms)
+
+    def copy(self, record: Sound, failure: Failure, parking: Parking) -> Copy:
+        """The copy of a message that has failed. Raises MessageIllegal, TooLong."""
+        if not parking.retry_queues and not failure.is_dead:
             raise MessageIllegal(f"group {failure.group} has no retry topic")
-        now_ms = self._clock.wall_ms() if failure.delay > 0 else 0
-        parking = Parking(self._levels, queues, self._precision_ms, now_ms)
         topic, queue_id, properties = copy_of(record, failure, parking)
-        slot = slots.get(topic)
+        slot = self._topics.slots.get(topic)
         if slot is None:
             raise MessageIllegal(f"the broker has no topic {topic}")
         return Copy(

@@ -133,6 +133,8 @@ class SendBacks:
     def _plan(self, asked: Asked, group: str, key: QueueKey, progress: Progress) -> None:
         """Decide what becomes of a request's messages, until there is no more room."""
         request = asked.request
+        asked.parking = self._maker.parking(group)
+        asked.durable = self._maker.is_durable(key[0])
         records = self._reader.records_of(*key, request.offsets[asked.taken :])
         failures = islice(request.failures(), asked.taken, None)
         for record, (offset, delay, why) in zip(records, failures, strict=True):
@@ -149,7 +151,7 @@ class SendBacks:
                 asked.refused[MessageIllegal.__name__, text].append(offset)
             else:
                 try:
-                    self._plan_one(asked, name, self._copy(name, record, how, progress))
+                    self._plan_one(asked, name, self._copy(asked, name, record, how, progress))
                 except (MessageIllegal, Corrupt) as error:
                     self._unstorable.refused(name, str(error))
                     asked.refused[type(error).__name__, str(error)].append(offset)
@@ -167,8 +169,8 @@ class SendBacks:
         self._waiting.append(found)
 
     def _copy(
-        self, name: Name, record: Sound | Corrupt | None, how: tuple[int, int, str],
-        progress: Progress,
+        self, asked: Asked, name: Name, record: Sound | Corrupt | None,
+        how: tuple[int, int, str], progress: Progress,
     ) -> bool | Pending:  # fmt: skip
         """A copy to be put; only whether it is a dead letter if there is nothing to do any more.
 
@@ -191,13 +193,13 @@ class SendBacks:
         if progress.is_done(offset):
             return failure.is_dead
         try:
-            copy = self._maker.copy(record, failure)
+            copy = self._maker.copy(record, failure, asked.parking)
         except TooLong as error:  # of no use to wait for: it may die now, but not be lost
             failure = failure._replace(delay=DEAD_LETTER, why=f"{error}; {failure.why}")
-            copy = self._maker.copy(record, failure)
+            copy = self._maker.copy(record, failure, asked.parking)
             self._unstorable.dead_early(name, str(error))
         size = len(copy.body) + len(copy.properties)
-        return Pending(name, copy, failure.is_dead, size, self._maker.is_durable(key[0]))
+        return Pending(name, copy, failure.is_dead, size, asked.durable)
 
     # ------------------------------------------------------------------------- the outlet's answers
 
