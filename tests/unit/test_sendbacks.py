@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import msgspec
 import pytest
 
 from shm import groupwire, layout
@@ -225,7 +223,6 @@ def test_many_failures_are_one_request_and_one_answer() -> None:
 
 
 def test_what_there_is_no_room_for_is_taken_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies on their way are bounded; the rest of a request waits, and nothing of it is lost."""
     monkeypatch.setattr(sendbacks, "COPIES_MAX", 2)
     rig = filled(5)
     hand = member(rig, started=5)
@@ -240,8 +237,7 @@ def test_a_full_disk_holds_failures_up_and_loses_none(what: str) -> None:
     """F7: neither answered nor refused while there is no room; then each has one copy."""
     rig = filled(3)
     hand = member(rig, started=3)
-    plan = FaultPlan()
-    rig.faults[Role.GROUPS] = plan
+    plan = rig.faults[Role.GROUPS] = FaultPlan()
     rig.start(Role.GROUPS)
     rig.settle()
     hand.listen()
@@ -262,13 +258,6 @@ def test_a_full_disk_holds_failures_up_and_loses_none(what: str) -> None:
     rig.settle()
     assert only(hand.listen(), SentBack).offsets == FAILED
     assert len(rig.copies()) == len(FAILED)
-
-
-@pytest.mark.parametrize("columns", [([], [0], [""]), ([0, 1, 2], [0, 0], [""]), ([0, 1], [0], [])])
-def test_columns_that_do_not_fit_together_are_no_request(columns: tuple[Any, Any, Any]) -> None:
-    body = msgspec.msgpack.encode(["SendBack", 9, 0, 1, 17, *columns])
-    with pytest.raises(msgspec.ValidationError):
-        groupwire.decode_request(body)
 
 
 def test_a_lease_that_is_over_gives_no_right_to_send_back() -> None:
