@@ -32,11 +32,12 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 def encode_properties(properties: Mapping[str, str | None]) -> bytes:
     """Properties in stored form; entries without a value are left out (SF-27)."""
-    return "".join(
+    parts = [
         f"{key}{_KEY_END}{value}{_VALUE_END}"
         for key, value in properties.items()
         if value is not None
-    ).encode()
+    ]
+    return "".join(parts).encode()
 
 
 def java_hash(text: str) -> int:

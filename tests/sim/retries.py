@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import partial
 
 from shm import layout
-from shm.groupwire import SendBack
 from shm.properties import SCHEDULE_TOPIC
 from tests.sim import scenario
 from tests.sim.scenario import World
@@ -35,7 +34,8 @@ from tests.support.simpusher import (
 )  # fmt: skip
 from tests.support.simulation import Simulation
 from tests.support.storedlog import Stored, broken, read_log, require
-from workers.sendbacks import Name, SendBacks
+from workers.pending import Asked
+from workers.sendbacks import SendBacks
 
 TOPICS = {PUSHED: (2, "written"), RETRY: (2, "written"), DEAD: (1, "written")}
 STEPS_MAX = 60_000
@@ -196,15 +196,14 @@ def not_looked_for() -> None:
 
 def answered_before_put() -> None:
     """The session hears of a copy that is only planned."""
-    plan = SendBacks._plan
+    take = SendBacks._take
 
-    def hasty(self: SendBacks, session: int, request: SendBack, name: Name) -> None:
-        plan(self, session, request, name)
-        if name in self._pending:
-            self._finish(self._pending[name])
-            self._waiting.clear()
+    def hasty(self: SendBacks, asked: Asked) -> None:
+        take(self, asked)
+        self._finish([pending for pending in self._waiting if asked.who in pending.asked])
+        self._waiting.clear()
 
-    SendBacks._plan = hasty  # type: ignore[method-assign]
+    SendBacks._take = hasty  # type: ignore[method-assign]
 
 
 PLANTS = {plant.__name__: plant for plant in (not_looked_for, answered_before_put)}
