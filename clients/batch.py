@@ -10,7 +10,6 @@ import numpy as np
 
 from clients.columns import ByteColumn, Columns, PlainBodies, Words
 from clients.message import (
-    DLQ_PREFIX,
     GROUP_PROPERTY,
     Message,
     MessageQueue,
@@ -24,7 +23,7 @@ from shm.groupwire import Attempts
 from shm.kernels import fetch
 from shm.limits import RESERVED_KEYS
 from shm.messageid import format_host, offset_message_id
-from shm.properties import parse_properties
+from shm.properties import DLQ_PREFIX, parse_properties
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ import msgspec
 from shm import limits
 from shm.codes import Level
 from shm.errors import MessageIllegal, Rejected
-from shm.properties import LOST_TAG, encode_properties
+from shm.properties import DLQ_PREFIX, LOST_TAG, RETRY_PREFIX, encode_properties
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 #: Where RocketMQ's clients keep what orders messages.
 GROUP_PROPERTY: Final = "__SHARDINGKEY"
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
 #: Bodies up to here need no look at limits.
 SMALL_BODY_BYTES: Final = 65_536
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}

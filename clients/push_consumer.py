@@ -15,7 +15,7 @@ from clients.dispatcher import Dispatcher
 from clients.handoff import Handoff
 from clients.listener import ConsumeResult, Listener, ListenerThread, Rules
 from clients.member import Terms
-from clients.message import RETRY_PREFIX, MessageQueue
+from clients.message import MessageQueue
 from clients.push_member import PushMember, Resumed
 from clients.push_options import MessageModel, Options, PushOptions
 from clients.session import Session
@@ -23,6 +23,7 @@ from clients.subscription import Subscription, check_group, describe, digest, pa
 from clients.watch import Limits
 from shm.errors import Closed, GroupIllegal, Timeout
 from shm.filter import EVERYTHING, parse_tags
+from shm.properties import RETRY_PREFIX
 
 __all__ = ["ConsumeResult", "Listener", "MessageModel", "PushConsumer"]
 

@@ -12,12 +12,15 @@ from typing import Final
 from shm.errors import MessageIllegal
 from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
-from shm.properties import SCHEDULE_TOPIC, encode_properties
+from shm.properties import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    encode_properties,
+)
 from shm.record import Record
 
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_PREFIX: Final = "%DLQ%"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 #: RocketMQ's 16 retries, where a consumer says nothing else.
 MAX_ATTEMPTS: Final = 17
 FIRST_LEVEL: Final = 3  # RD-19
@@ -79,7 +82,7 @@ def copy_of(record: Record, failure: Failure, parking: Parking) -> tuple[str, in
     found["WAIT"] = "false"
     found.pop(REASON, None)
     if failure.is_dead:
-        return f"{DEAD_PREFIX}{failure.group}", 0, _dead(found, failure)
+        return f"{DLQ_PREFIX}{failure.group}", 0, _dead(found, failure)
     turn = (record.queue_offset + record.queue_id + failure.attempt) % parking.retry_queues
     found |= {"REAL_TOPIC": f"{RETRY_PREFIX}{failure.group}", "REAL_QID": str(turn)}
     if failure.delay == LADDER:

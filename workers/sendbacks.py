@@ -19,7 +19,7 @@ from shm.codes import Level, Status
 from shm.errors import Corrupt, MessageIllegal
 from shm.groupwire import DEAD_LETTER
 from shm.kernels.words import store_word
-from shm.properties import parse_delay_levels
+from shm.properties import DLQ_PREFIX, RETRY_PREFIX, parse_delay_levels
 from shm.record import Record
 from workers.ledger import Ledger, QueueKey
 from workers.membership import Membership
@@ -27,7 +27,7 @@ from workers.outlet import Copy, Outcome, Outlet
 from workers.progress import COUNT_MAX
 from workers.records import LiveReader
 from workers.reports import LEASE_OVER
-from workers.retrycopy import DEAD_PREFIX, RETRY_PREFIX, Failure, Parking, TooLong, copy_of
+from workers.retrycopy import Failure, Parking, TooLong, copy_of
 from workers.session import SessionTable
 from workers.unstorable import Unstorable
 
@@ -314,7 +314,7 @@ class SendBacks:
         if wanted:
             start = min(position for _name, position in wanted.values())
             for record in self._reader.derived(start):
-                found = wanted.pop((-1 - record.prepared_transaction_offset, *_whose(record)), None)
+                found = wanted.pop((record.origin, *_whose(record)), None)
                 if found:
                     self._found(found[0], record)
         self._waiting = [pending for pending in self._pending.values() if pending.end < 0]
@@ -386,9 +386,9 @@ _LONG_NS: Final = 1 << 62
 def _whose(record: Record) -> tuple[str, int]:
     """Group and attempt of a copy; a record of another kind has no group."""
     topic = record.topic
-    if not topic.startswith((RETRY_PREFIX, DEAD_PREFIX)):
+    if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         topic = record.property_map().get("REAL_TOPIC", "")
-    for prefix in (RETRY_PREFIX, DEAD_PREFIX):
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if topic.startswith(prefix):
             return topic.removeprefix(prefix), record.reconsume_times
     return "", record.reconsume_times

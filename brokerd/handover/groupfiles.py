@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from brokerd.checkpoint import read_checkpoint
 from brokerd.metadata import TOPICS_FILE
 from brokerd.subscriptions import GROUPS_FILE
-from brokerd.topics import RETRY_PREFIX
 from shm.configfile import BACKUP_SUFFIX, parse_config, read_config, write_config
+from shm.properties import RETRY_PREFIX
 from shm.storage import read_file
 from workers.ledger import Ledger
 from workers.ledgerentries import NAME as LEDGER

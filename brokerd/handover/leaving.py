@@ -19,10 +19,9 @@ from brokerd import batchqueues, config, epoch, lock
 from brokerd.handover import groupfiles, timerfiles
 from brokerd.handover.names import TIMERS
 from brokerd.handover.timerfiles import TimerForm, timer_of
-from brokerd.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from clients.home import board_file, store_of
 from shm.errors import Incompatible
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -225,7 +224,7 @@ def _tell(
             at = parked.next_offset if parked else following
             done.levels[queue_id + 1] = (len(parked.pending) if parked else 0, at)
             done.repeated += parked.out_of_order if parked else 0
-        elif topic.startswith(DEAD_LETTER_PREFIX):
+        elif topic.startswith(DLQ_PREFIX):
             done.dead_letters += following - first
     for _queue, records in pending.waiting(SCHEDULE_TOPIC):
         for properties in messages(storage, settings.mapped_file_size_commit_log, records):
