@@ -235,7 +235,8 @@ class PushConsumer:
         if self._offsets is not None:
             return BroadcastMember(session, group, names, handoff, self._offsets)
         orderly, most = options.orderly, options.max_attempts
-        terms = Terms(most, digest(filters, orderly, most), orderly, describe(filters))
+        shown = describe(filters, orderly=orderly, max_attempts=most)
+        terms = Terms(most, digest(filters, orderly, most), orderly, shown)
         return PushMember(session, group, names, places, terms, handoff)
 
     def _close_offsets(self) -> None:

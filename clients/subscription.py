@@ -68,13 +68,14 @@ def parse_subscription(subscription: Subscription) -> dict[str, TagFilter]:
     return filters
 
 
-def describe(filters: Mapping[str, TagFilter]) -> str:
-    """The subscription as people are shown it, always the same for the same one."""
+def describe(filters: Mapping[str, TagFilter], *, orderly: bool, max_attempts: int) -> str:
+    """The subscription and its terms as people are shown them, the same for the same ones."""
     parts = []
     for topic, wanted in sorted(filters.items()):
         tags = EVERYTHING if wanted.tags is None else " || ".join(sorted(wanted.tags))
         parts.append(f"{topic}: {tags}")
-    return "; ".join(parts)[:SUBSCRIPTION_CHARACTERS]
+    terms = f" ({'orderly, ' if orderly else ''}max_attempts {max_attempts})"
+    return "; ".join(parts)[: SUBSCRIPTION_CHARACTERS - len(terms)] + terms
 
 
 def digest(filters: Mapping[str, TagFilter], *terms: object) -> int:

@@ -106,6 +106,10 @@ def test_members_that_subscribe_differently_are_refused(broker: Broker, topic: s
             pass
         with pytest.raises(GroupIllegal, match=group):
             PushConsumer(group, {topic: "a"}, Seen(), home=broker.home).start()
+        theirs = rf"a \|\| b \(max_attempts 17\); this one wants {topic}: a \|\| b \("
+        for terms, ours in (({"max_attempts": 3}, "max_att"), ({"orderly": True}, "orderly, ")):
+            with pytest.raises(GroupIllegal, match=theirs + ours):
+                PushConsumer(group, {topic: "b || a"}, Seen(), home=broker.home, **terms).start()
 
 
 def test_what_fails_goes_to_the_dead_letter_queue_with_its_reason(
