@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,3 +126,22 @@ def test_it_is_shown_how_far_the_index_is(home: Path) -> None:
         row for row in rows("metrics", "--home", home) if row["labels"] == {"position": "indexed"}
     ]
     assert [row["value"] for row in named] == [shown["indexed"]]
+
+
+def test_a_group_is_described_by_queue(home: Path) -> None:
+    """Who has a queue, how far it is, what is behind and for how long."""
+    with Producer(home) as producer:
+        producer.send("seen", b"nobody has read this")
+    ran = command("group", "describe", "half", "--json", "--home", home)
+    shown = json.loads(ran.stdout)
+    queues = shown["queues"]
+    assert {row["topic"] for row in queues} == {"seen"}
+    assert shown["lag"] == sum(row["max_offset"] - row["offset"] for row in queues) > 0
+    assert {row["session"] for row in queues} == {None}, "it has left"
+    for row in queues:
+        assert (row["oldest_ms"] is None) == (row["lag"] == 0)
+        assert row["lag"] == 0 or 0 < row["oldest_ms"] < 3_600_000
+    with PullConsumer("half", ["seen"], home=home) as consumer:
+        poll_until(lambda: len(consumer.poll(timeout=0.5)), "a message")
+        ran = command("group", "describe", "half", "--json", "--home", home)
+        assert {row["pid"] for row in json.loads(ran.stdout)["queues"]} == {os.getpid()}
