@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from clients.consumer import PullConsumer
 from clients.listener import ConsumeResult
 from clients.message import Message
 from clients.push_consumer import PushConsumer
@@ -133,6 +134,12 @@ def test_what_fails_goes_to_the_dead_letter_queue_with_its_reason(
     assert all(found["RETRY_TOPIC"] == topic for found in dead.values())
     assert dead[7]["DLQ_REASON"] == "ValueError: seven"
     assert (dead[7]["TAGS"], dead[7]["mine"]) == ("x", "1")
+    with PullConsumer(
+        "look-" + topic, [f"%DLQ%{group}"], home=broker.home, consume_from=FIRST
+    ) as looking:
+        shown = looking.poll(timeout=PATIENCE_S)[0].properties
+    assert shown["mine"] == "1"
+    assert "__CRC32#" not in shown, "what it is told of by, and no sum of the store's"
     assert Counter(seen.bodies) == Counter(range(30))
     assert left_over(broker, group, topic) == 0
 
