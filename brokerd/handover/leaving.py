@@ -46,6 +46,7 @@ class HandedOver:
     rolled: int = 0
     levels: dict[int, tuple[int, int]] = field(default_factory=dict)
     repeated: int = 0  # served out of order: they come again, or what waits before them is lost
+    done_ahead: int = 0  # groups are done with them, but not with one before: they come again
     retries: int = 0
     dead_letters: int = 0
     recalls: int = 0
@@ -70,6 +71,11 @@ class HandedOver:
         ]
         if self.repeated:
             lines.append(f"{self.repeated} delayed messages that were delivered come again")
+        if self.done_ahead:
+            lines.append(
+                f"{self.done_ahead} messages that groups are done with come again, for one before"
+                " them is not done with"
+            )
         lines.append("The RocketMQ must have these settings:")
         lines += [f"  {name}={value}" for name, value in self.settings.items()]
         lines.append(
@@ -234,6 +240,7 @@ def _tell(
     for (_topic, group), queues in offsets.items():
         counts[group] += len(queues)
     done.groups = dict(sorted(counts.items()))
+    done.done_ahead = groupfiles.done_ahead(storage)
     done.settings = settings_of(settings, form)
 
 
