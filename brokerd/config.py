@@ -212,7 +212,7 @@ class Configuration:
         """True if somebody chose the value."""
         return not self.origins[name].startswith("default")
 
-    def replaced(self, name: str, value: int, origin: str) -> Configuration:
+    def replaced(self, name: str, value: int | str, origin: str) -> Configuration:
         """The same with one value that the store knows better."""
         values = {key: getattr(self.settings, key) for key in RULES} | {name: value}
         settings = _checked(values, {**self.origins, name: origin})

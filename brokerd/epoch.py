@@ -37,6 +37,10 @@ SIZES: Final = {
     "mapped_file_size_consume_queue": "consumequeue",
 }
 
+#: As at the last start: queue units of what is parked hold times that were made with it (SF-63), so
+#: who makes them again, or hands them over, must know it, however it was given.
+KEPT: Final = ("message_delay_level",)
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
@@ -52,15 +56,15 @@ def boot_id() -> str:
 
 
 def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configuration]:
-    """Count the start, and settle the sizes with what the store was made with.
+    """Count the start, and settle with what the store was made with and last started with.
 
     Raises Incompatible for a size that was asked for and is not the store's.
     """
     stored = _stored(storage)
     configuration = _settled(stored, configuration)
     starts = int(stored.get("starts", 0)) + 1
-    sizes = {name: getattr(configuration.settings, name) for name in SIZES}
-    content = {"version": VERSION, "starts": starts, **sizes}
+    noted = {name: getattr(configuration.settings, name) for name in (*SIZES, *KEPT)}
+    content = {"version": VERSION, "starts": starts, **noted}
     replace_file(storage, STORE_FILE, with_sum(json.dumps(content)).encode())
     epoch = secrets.randbits(47) << 16 | starts & 0xFFFF
     return Life(epoch, boot_id()), configuration
@@ -77,6 +81,9 @@ def settle_sizes(storage: Storage, configuration: Configuration) -> Configuratio
 def _settled(stored: dict[str, Any], configuration: Configuration) -> Configuration:
     for name in SIZES:
         configuration = _settle(configuration, name, stored.get(name))
+    for name in KEPT:
+        if name in stored and not configuration.given(name):
+            configuration = configuration.replaced(name, stored[name], f"the store ({STORE_FILE})")
     return configuration
 
 
