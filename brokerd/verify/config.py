@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerd.epoch import KEPT
 from shm import jsonsum
 from shm.configfile import BACKUP_SUFFIX, parse_config, read_config
 from shm.storage import read_file
@@ -133,7 +134,13 @@ def store_file_is_sound(storage: Storage, path: str, report: Report) -> bool:
     content = read_object(storage, path, report)
     if content is None:
         return False
-    wrong = [name for name, value in content.items() if not isinstance(value, int)]
+    texts = dict.fromkeys(KEPT, str)
+    wrong = [n for n, value in content.items() if not isinstance(value, texts.get(n, int))]
     for name in wrong:
-        report.add(path, 0, f"no number: {name}", found=json.dumps(content[name]))
+        report.add(
+            path,
+            0,
+            f"no {'text' if name in texts else 'number'}: {name}",
+            found=json.dumps(content[name]),
+        )
     return not wrong
