@@ -13,7 +13,7 @@ from clients.columns import Columns
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
 from clients.member import ANSWER_NS, GroupMember, now_ns
-from clients.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
+from clients.message import MessageQueue
 from clients.session import Session
 from shm import layout, limits
 from shm.errors import GroupIllegal, Timeout
@@ -21,6 +21,7 @@ from shm.filter import Filter
 from shm.groupwire import Attempts, ConsumeFrom
 from shm.jit import JIT_OFF
 from shm.kernels import poll
+from shm.properties import DLQ_PREFIX, RETRY_PREFIX
 
 _NOTHING: Final = Columns(1, 1)
 

@@ -13,15 +13,13 @@ from clients.consumeresult import ConsumeResult, wish_delay
 from shm import limits
 from shm.codes import Level
 from shm.errors import MessageIllegal, Rejected
-from shm.properties import LOST_TAG, encode_properties
+from shm.properties import DLQ_PREFIX, LOST_TAG, RETRY_PREFIX, encode_properties
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 #: Where RocketMQ's clients keep what orders messages.
 GROUP_PROPERTY: Final = "__SHARDINGKEY"
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
 #: Bodies up to here need no look at limits.
 SMALL_BODY_BYTES: Final = 65_536
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}

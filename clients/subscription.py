@@ -89,10 +89,11 @@ def parse_subscription(subscription: Subscription) -> dict[str, Filter]:
     return filters
 
 
-def describe(filters: Mapping[str, Filter]) -> str:
-    """The subscription as people are shown it, always the same for the same one."""
+def describe(filters: Mapping[str, Filter], *, orderly: bool, max_attempts: int) -> str:
+    """The subscription and its terms as people are shown them, the same for the same ones."""
     parts = [f"{topic}: {_text_of(wanted)}" for topic, wanted in sorted(filters.items())]
-    return "; ".join(parts)[:SUBSCRIPTION_CHARACTERS]
+    terms = f" ({'orderly, ' if orderly else ''}max_attempts {max_attempts})"
+    return "; ".join(parts)[: SUBSCRIPTION_CHARACTERS - len(terms)] + terms
 
 
 def _text_of(wanted: Filter) -> str:

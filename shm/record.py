@@ -94,9 +94,19 @@ class Record:
         """The id that receipts carry (SF-31)."""
         return offset_message_id(self.store_host, self.physical_offset)
 
+    @property
+    def origin(self) -> int:
+        """Position of the record that the broker made this one of (HO-91); negative: of none."""
+        return origin_field(self.prepared_transaction_offset)
+
     def property_map(self) -> dict[str, str]:
         """Properties as RocketMQ reads them (SF-28)."""
         return parse_properties(self.properties)
+
+
+def origin_field(position: int) -> int:
+    """What preparedTransactionOffset says of a record's origin, and the way back (HO-92)."""
+    return -1 - position
 
 
 @dataclass(frozen=True, slots=True)

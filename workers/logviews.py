@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from shm.lognames import segment_name
 from workers.queues import queue_directory
 
 if TYPE_CHECKING:
-    from shm.board import Board
     from shm.storage import Storage
 
 VIEWS_MAX: Final = 32
@@ -22,10 +21,22 @@ UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
 assert UNIT.itemsize == layout.CQ_UNIT_BYTES
 
 
+class Sizes(Protocol):
+    """Bytes of a segment and of a ConsumeQueue file: those of a board, or of a stopped store."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Of a segment."""
+
+    @property
+    def cq_bytes(self) -> int:
+        """Of a ConsumeQueue file."""
+
+
 class LogViews:
     """Maps by file name. A map of a file that grows in place shows what is written later."""
 
-    def __init__(self, storage: Storage, board: Board) -> None:
+    def __init__(self, storage: Storage, board: Sizes) -> None:
         self._storage = storage
         self._board = board
         self._views: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()

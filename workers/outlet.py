@@ -21,6 +21,7 @@ from shm.codes import EntryFlag, EntryKind
 from shm.kernels import frames
 from shm.kernels.ring import FULL, arm, put_raw, take_completions
 from shm.kernels.words import load_word, store_half, store_word
+from shm.record import origin_field
 from workers.session import Session
 
 #: Outcomes taken at one time.
@@ -52,11 +53,6 @@ class Outcome(NamedTuple):
     end: int
     queue_offset: int
     store_ms: int
-
-
-def origin_field(position: int) -> int:
-    """What preparedTransactionOffset says of a record's origin (HO-91, HO-92)."""
-    return -1 - position
 
 
 class Outlet:

@@ -6,8 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shm.properties import DLQ_PREFIX, RETRY_PREFIX
 from workers.ledger import QueueKey
-from workers.retrycopy import DEAD_PREFIX, NOWHERE, RETRY_PREFIX, Parking
+from workers.retrycopy import NOWHERE, Parking
 
 if TYPE_CHECKING:
     from shm import groupwire
@@ -52,9 +53,9 @@ class Asked:
 def whose(record: Record) -> tuple[str, int]:
     """Group and attempt of a copy; a record of another kind has no group."""
     topic = record.topic
-    if not topic.startswith((RETRY_PREFIX, DEAD_PREFIX)):
+    if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         topic = record.property_map().get("REAL_TOPIC", "")
-    for prefix in (RETRY_PREFIX, DEAD_PREFIX):
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if topic.startswith(prefix):
             return topic.removeprefix(prefix), record.reconsume_times
     return "", record.reconsume_times

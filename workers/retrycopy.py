@@ -13,7 +13,7 @@ from shm.errors import MessageIllegal
 from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 from shm.messageid import offset_message_id
-from shm.properties import SCHEDULE_TOPIC, parse_delay_levels
+from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 from shm.record import Sound
 from workers.outlet import Copy
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from shm.clock import Clock
     from workers.membership import Topics
 
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_PREFIX: Final = "%DLQ%"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 #: RocketMQ's 16 retries, where a consumer says nothing else.
 MAX_ATTEMPTS: Final = 17
 FIRST_LEVEL: Final = 3  # RD-19
@@ -190,7 +187,7 @@ class CopyMaker:
         topics, name = self._topics, f"{RETRY_PREFIX}{group}"
         retry = topics.by_slot.get(topics.slots.get(name, -1))
         queues = retry.queue_count if retry else 0
-        dead, now_ms = f"{DEAD_PREFIX}{group}", self._clock.wall_ms()
+        dead, now_ms = f"{DLQ_PREFIX}{group}", self._clock.wall_ms()
         return Parking(self._levels, name.encode(), queues, dead, self._precision_ms, now_ms)
 
     def copy(self, record: Sound, failure: Failure, parking: Parking) -> Copy:

@@ -322,7 +322,7 @@ class SendBacks:
         if wanted:
             start = min(position for _name, position in wanted.values())
             for record in self._reader.derived(start):
-                found = wanted.pop((-1 - record.prepared_transaction_offset, *whose(record)), None)
+                found = wanted.pop((record.origin, *whose(record)), None)
                 if found:
                     self._found(found[0], record)
         self._waiting = [pending for pending in self._pending.values() if pending.end < 0]

@@ -96,9 +96,9 @@ class Timers:
 
     def find_queue(self) -> None:
         """Follow the board: the queue may be there by now."""
-        named = [topic for topic in self._board.topics() if topic.name == TIMER_TOPIC]
-        if named and self.queue < 0:
-            self.queue = named[0].queue_base
+        topic = self._board.topic_named(TIMER_TOPIC)
+        if topic and self.queue < 0:
+            self.queue = topic.queue_base
             at = self._board.queue_at(self.queue)
             low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
             # By the log: after a kill the reader may still be making the queue's end again.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from clients.consumer import PullConsumer
 from clients.consumeresult import ConsumeResult
 from clients.message import Message
 from clients.push_consumer import PushConsumer
@@ -107,6 +108,10 @@ def test_members_that_subscribe_differently_are_refused(broker: Broker, topic: s
             pass
         with pytest.raises(GroupIllegal, match=group):
             PushConsumer(group, {topic: "a"}, Seen(), home=broker.home).start()
+        theirs = rf"a \|\| b \(max_attempts 17\); this one wants {topic}: a \|\| b \("
+        for terms, ours in (({"max_attempts": 3}, "max_att"), ({"orderly": True}, "orderly, ")):
+            with pytest.raises(GroupIllegal, match=theirs + ours):
+                PushConsumer(group, {topic: "b || a"}, Seen(), home=broker.home, **terms).start()
 
 
 def test_what_fails_goes_to_the_dead_letter_queue_with_its_reason(
@@ -130,6 +135,12 @@ def test_what_fails_goes_to_the_dead_letter_queue_with_its_reason(
     assert all(found["RETRY_TOPIC"] == topic for found in dead.values())
     assert dead[7]["DLQ_REASON"] == "ValueError: seven"
     assert (dead[7]["TAGS"], dead[7]["mine"]) == ("x", "1")
+    with PullConsumer(
+        "look-" + topic, [f"%DLQ%{group}"], home=broker.home, consume_from=FIRST
+    ) as looking:
+        shown = looking.poll(timeout=PATIENCE_S)[0].properties
+    assert shown["mine"] == "1"
+    assert "__CRC32#" not in shown, "what it is told of by, and no sum of the store's"
     assert Counter(seen.bodies) == Counter(range(30))
     assert left_over(broker, group, topic) == 0
 
