@@ -18,7 +18,7 @@ from shm.board import Board
 from shm.codes import Stop
 from shm.errors import Corrupt
 from shm.filter import Filter
-from shm.kernels import fetch, poll, scan
+from shm.kernels import fetch, poll, scan, tags
 from shm.lognames import segment_name
 from shm.ranges import Stretch
 
@@ -100,7 +100,7 @@ class Fetcher:
             words[poll.PLACE] = self._board.queue_at(assigned.number)
             words[poll.ACTIVE] = not assigned.revoked and not assigned.paused
             words[poll.TAGS], words[poll.TAG_BYTES] = table.addresses
-            words[poll.TAG_COUNT] = table.words.size // fetch.TAG_WORDS
+            words[poll.TAG_COUNT] = table.words.size // tags.TAG_WORDS
             words[poll.FILTER] = table.kind
         numbers = {assigned.number for assigned in queues}
         self._units = {n: units for n, units in self._units.items() if n in numbers}

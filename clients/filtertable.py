@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm.filter import Filter, SqlFilter, TagFilter
-from shm.kernels import fetch
+from shm.kernels import fetch, tags
 from shm.properties import parse_properties
 from shm.sql92.program import compile_program
 
@@ -36,10 +36,10 @@ class _TagTable(FilterTable):
     def __init__(self, chosen: TagFilter) -> None:
         ordered = chosen.ordered()
         ends = np.cumsum([len(text) for _, text in ordered], dtype=np.int64)
-        table = np.zeros((len(ordered), fetch.TAG_WORDS), np.int64)
-        table[:, fetch.TAG_HASH] = [code for code, _ in ordered]
-        table[:, fetch.TAG_END] = ends
-        table[1:, fetch.TAG_AT] = ends[:-1]
+        table = np.zeros((len(ordered), tags.TAG_WORDS), np.int64)
+        table[:, tags.TAG_HASH] = [code for code, _ in ordered]
+        table[:, tags.TAG_END] = ends
+        table[1:, tags.TAG_AT] = ends[:-1]
         texts = np.frombuffer(b"".join(text for _, text in ordered), np.uint8)
         kind = fetch.TAGS if chosen.selective else fetch.EVERYTHING
         super().__init__(kind, table.reshape(-1), texts)

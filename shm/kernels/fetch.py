@@ -13,8 +13,8 @@ from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan, sql92
+from shm.kernels.tags import LOST_CODE, TAG_WORDS, hash_wanted, is_lost, signed32, tag_wanted
 from shm.layout import (
-    CQ_EXT_ADDRESS_MAX,
     CQ_FILLER_SIZE,
     CQ_POSITION,
     CQ_SIZE,
@@ -30,7 +30,6 @@ from shm.layout import (
     SYS_STORE_V6,
 )
 from shm.opcodes import ASK, TRUE
-from shm.properties import LOST_TAG, java_hash
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,111 +89,9 @@ AHEAD = 8
 AHEAD_BYTES = 512
 LINE = 64
 
-# Words per tag of `tags`, by rising hash.
-TAG_HASH, TAG_AT, TAG_END = range(3)
-TAG_WORDS = 3
-
 _CHECKS_OWN = scan.CHECK_PLACE | scan.CHECK_TRAILER
 #: Another broker may have copied a trailer that was true of another record.
 _CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
-_TAGS_WORD = int.from_bytes(b"TAGS", "little")
-#: Tag code of a unit, and the two words, 3 bytes on each other, of the 11 bytes of the tag.
-_LOST_CODE = java_hash(LOST_TAG)
-_LOST_HEAD = int.from_bytes(LOST_TAG.encode()[:8], "little")
-_LOST_TAIL = int.from_bytes(LOST_TAG.encode()[3:], "little")
-_LOST_BYTES = len(LOST_TAG)
-
-
-@kernel()
-def _signed32(value: int) -> int:
-    return value - 0x100000000 if value > 0x7FFFFFFF else value
-
-
-@kernel()
-def _first_of_hash(tags: Words, count: int, code: int) -> int:
-    """Index of the first tag with this hash, or -1 (binary search)."""
-    low = 0
-    high = count
-    while low < high:
-        middle = (low + high) // 2
-        if tags[middle * TAG_WORDS + TAG_HASH] < code:
-            low = middle + 1
-        else:
-            high = middle
-    if low < count and tags[low * TAG_WORDS + TAG_HASH] == code:
-        return low
-    return -1
-
-
-@kernel()
-def _hash_wanted(units: Bytes, at: int, tags: Words, count: int) -> int:
-    """1 if a unit's tag code is one of those wanted (FL-3), or is an address of something else."""
-    code = machine.load_be64(units, at + CQ_TAGS)
-    if code <= CQ_EXT_ADDRESS_MAX:
-        return 1
-    return 1 if _first_of_hash(tags, count, _signed32(code & 0xFFFFFFFF)) >= 0 else 0
-
-
-@kernel()
-def _equal(memory: Bytes, at: int, other: Bytes, other_at: int, count: int) -> int:
-    for step in range(count):
-        if memory[at + step] != other[other_at + step]:
-            return 0
-    return 1
-
-
-@kernel()
-def _find_tag(log: Bytes, row: Words) -> int:
-    """Where the record's TAGS begins, -1 without one; the last one counts (SF-28)."""
-    at = row[scan.PROPERTIES_AT]
-    end = at + row[scan.PROPERTIES_SIZE]
-    found = -1
-    while at < end:
-        stop = at
-        while stop < end and log[stop] != 2:
-            stop += 1
-        if stop - at > 5 and machine.load32(log, at) == _TAGS_WORD and log[at + 4] == 1:
-            found = at + 5
-        at = stop + 1
-    return found
-
-
-@kernel()
-def _tag_bytes(log: Bytes, row: Words, found: int) -> int:
-    """How long the tag is that begins there."""
-    end = row[scan.PROPERTIES_AT] + row[scan.PROPERTIES_SIZE]
-    stop = found
-    while stop < end and log[stop] != 2:
-        stop += 1
-    return stop - found
-
-
-@kernel()
-def _is_lost(log: Bytes, row: Words) -> int:
-    """1 if the record only stands for one that was lost (ADR 0014)."""
-    found = _find_tag(log, row)
-    if found < 0 or _tag_bytes(log, row, found) != _LOST_BYTES:
-        return 0
-    same = (
-        machine.load64(log, found) == _LOST_HEAD
-        and machine.load64(log, found + _LOST_BYTES - 8) == _LOST_TAIL
-    )
-    return 1 if same else 0
-
-
-@kernel()
-def _tag_wanted(log: Bytes, row: Words, tags: Words, tag_bytes: Bytes, count: int) -> int:
-    """1 if the record's TAGS is exactly one of the tags (FL-4)."""
-    found = _find_tag(log, row)
-    if found < 0:
-        return 0
-    size = _tag_bytes(log, row, found)
-    for index in range(count):
-        place = tags[index * TAG_WORDS + TAG_AT]
-        if tags[index * TAG_WORDS + TAG_END] - place == size:
-            if _equal(log, found, tag_bytes, place, size):
-                return 1
-    return 0
 
 
 @kernel()
@@ -207,8 +104,8 @@ def _is_wanted(
     What stands for lost messages is taken only by its tag.
     """
     if form[FILTER] == TAGS:
-        return LIMIT if _tag_wanted(log, row, tags, tag_bytes, tag_count) else DONE
-    if machine.load_be64(units, at + CQ_TAGS) == _LOST_CODE and _is_lost(log, row):
+        return LIMIT if tag_wanted(log, row, tags, tag_bytes, tag_count) else DONE
+    if machine.load_be64(units, at + CQ_TAGS) == LOST_CODE and is_lost(log, row):
         return DONE
     return _sql_wanted(log, form, row, tags, tag_bytes) if form[FILTER] else LIMIT
 
@@ -265,9 +162,9 @@ def _take_numbers(
     columns[POSITION * room + rows] = form[LOG_BASE] + at
     columns[BORN_MS * room + rows] = machine.load_be64(log, at + RECORD_BORN_MS)
     columns[STORE_MS * room + rows] = row[scan.STORE_MS]
-    columns[RECONSUME_TIMES * room + rows] = _signed32(machine.load_be32(log, behind))
-    columns[SYS_FLAG * room + rows] = _signed32(sys_flag)
-    columns[FLAG * room + rows] = _signed32(machine.load_be32(log, at + RECORD_FLAG))
+    columns[RECONSUME_TIMES * room + rows] = signed32(machine.load_be32(log, behind))
+    columns[SYS_FLAG * room + rows] = signed32(sys_flag)
+    columns[FLAG * room + rows] = signed32(machine.load_be32(log, at + RECORD_FLAG))
     columns[QUEUE_NUMBER * room + rows] = form[QUEUE]
 
 
@@ -390,7 +287,7 @@ def _fetch_one(
     size = machine.load_be32(units, at + CQ_SIZE)
     if size == CQ_FILLER_SIZE and position == 0:  # SF-65: there never was a message
         return DONE
-    if form[FILTER] == TAGS and not _hash_wanted(units, at, tags, tag_count):
+    if form[FILTER] == TAGS and not hash_wanted(units, at, tags, tag_count):
         return DONE
     form[WANTED_POSITION] = position
     form[WANTED_SIZE] = size

@@ -7,7 +7,6 @@ import json
 from functools import cache
 from typing import Any
 
-from shm.bloom import BloomForm
 from shm.errors import FilterSyntaxError
 from shm.properties import java_hash
 from shm.sql92.dialect import Dialect
@@ -65,24 +64,6 @@ def test_the_program_gives_every_answer_or_asks() -> None:
                 wrong.append((row["expr"], row["props"], ran, row["result"]))
     assert wrong == []
     assert asked < count / 10  # these properties are chosen to be odd
-
-
-def test_positions_of_bloom_filters() -> None:
-    """FL-60, FL-61."""
-    rows = [row for row in answers() if "bloom" in row]
-    assert len(rows) == 400
-    for row in rows:
-        form = BloomForm.of(*row["bloom"])
-        assert (form.hashes, form.bits) == (row["k"], row["m"])
-        assert form.positions_of(row["key"].encode()) == row["positions"]
-
-
-def test_the_example_of_a_bitmap() -> None:
-    """FL-62, FL-63."""
-    form = BloomForm.of(20, 32)
-    positions = form.positions("CID_A", "TopicTest")
-    assert positions == [20, 68, 27]
-    assert form.bitmap([positions]).hex() == "0000100800000000100000000000"
 
 
 def test_hashes_of_tags() -> None:
