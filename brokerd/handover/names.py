@@ -11,6 +11,10 @@ TIMERS: Final = (TIMER_TOPIC, 0)
 PARKING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+HALVES: Final = (HALF_TOPIC, 0)
+OPS: Final = (OP_TOPIC, 0)
+#: The group whose offsets say how far halves and ops are settled (HO-40).
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"

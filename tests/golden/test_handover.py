@@ -112,9 +112,9 @@ def test_transactions_that_are_open(golden: Golden, name: str) -> None:
         line["physicalOffset"]: line["properties"].get("KEYS")
         for line in dump_lines(name, "record")
     }
-    halves = pending(golden(name)).halves
-    assert {keys[half.position] for half in halves} == sent
-    assert len(halves) == 3
+    found = pending(golden(name)).transactions
+    assert {keys[position] for position in found.waiting["position"].tolist()} == sent
+    assert (len(found.waiting), found.given_up) == (3, 4)
 
 
 @pytest.mark.parametrize("name", TIMED)
@@ -230,7 +230,6 @@ def test_what_is_adopted_is_told(own_copy: Golden) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("tx", r"3 transactions are open \(topics Tx\)"),
         ("batch", "topic BcqT of this store has queue.type=BatchCQ"),
     ],
 )
