@@ -65,6 +65,12 @@ def finish(
     return len(copies), len(offsets)
 
 
+def count(storage: Storage, left: Transactions) -> tuple[int, int]:
+    """What `finish` would say. Raises Corrupt, OSError."""
+    copies = sum(1 for _copy in _copies(storage, left.unfinished))
+    return copies, copies + len(left.missing)
+
+
 def _copies(storage: Storage, halves: Any) -> Iterator[tuple[int, Record]]:  # noqa: ANN401 - rows
     """Commit copies (TX-15, TX-46), each with its half's queue offset."""
     reader = StoreReader(storage)
@@ -101,9 +107,7 @@ def _bodies(offsets: list[int]) -> Iterator[bytes]:
 class _End:
     """The end of the log, as a writer appends to it (SF-20); synced when it is closed."""
 
-    def __init__(
-        self, storage: Storage, settings: Settings, found: Recovered, now_ms: int
-    ) -> None:
+    def __init__(self, storage: Storage, settings: Settings, found: Recovered, now_ms: int) -> None:
         self._log = CommitLog(storage, settings.mapped_file_size_commit_log, found.appended)
         self._position, self._now_ms = found.appended, max(now_ms, found.store_ms)
         self._next = {key: following for key, (following, _units, _low) in found.queues.items()}

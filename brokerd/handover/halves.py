@@ -1,7 +1,8 @@
 """Transactions as a log tells them: which halves are open, which decided (HO-41, HO-82 3.).
 
 Halves of one UNIQ_KEY are the same message, put back by a RocketMQ or appended again by us; the
-newest one stands for all. What our own appending again has left behind says nothing of the new one.
+newest one stands for all. An op record of ours that names an older one only says that it has been
+replaced; what was said before our own appending again says nothing of the new one.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ TRANSACTION: Final = "GANTRY_TX"
 
 @dataclass(slots=True)
 class Transactions:
-    """What is to be done. `waiting`: open halves, `unfinished`: another half of their transaction
-    is committed; rows of PARKED.
+    """What is to be done; halves are rows of PARKED.
 
+    `waiting` are open; of the transaction of `unfinished` another half is committed.
     `missing`: queue offsets from the first of these on that are settled and in no op record.
     `half_offset`, `op_offset`: H and O of HO-40.
     """
@@ -53,12 +54,12 @@ class Halves:
         self._keys: list[int] = []
         self._transactions: list[int] = []
         self._again: list[NDArray[np.bool_]] = []
-        self._ops: list[tuple[int, NDArray[np.int64]]] = []
+        self._ops: list[_Op] = []
         self._committed: list[NDArray[np.int64]] = []
         self._given_up: list[tuple[int, int]] = []  # key, position of the copy
 
-    def learn(self, piece: Piece, topics: NDArray[np.uint16], names: list[str]) -> None:
-        """Take in the records of a piece."""
+    def learn(self, piece: Piece, topics: NDArray[np.uint16], names: list[str], ours: bool) -> None:
+        """Take in the records of a piece; `ours`: we wrote it."""
         rows = piece.rows
         commits = (rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION) == layout.SYS_COMMIT
         if commits.any():
@@ -67,7 +68,7 @@ class Halves:
             if name == HALF_TOPIC:
                 self._learn_halves(piece, rows[topics == number])
             elif name == OP_TOPIC:
-                self._learn_ops(piece, rows[topics == number])
+                self._learn_ops(piece, rows[topics == number], ours)
             elif name == GIVEN_UP_TOPIC:
                 self._learn_given_up(piece, rows[topics == number])
 
@@ -79,11 +80,10 @@ class Halves:
         if not self._rows:
             return found
         chains = _Chains(np.concatenate(self._rows), np.array(self._keys, np.int64))
-        named = np.concatenate([np.zeros(0, np.int64), *(offsets for _op, offsets in self._ops)])
-        is_named = np.isin(chains.rows["offset"], named)
+        is_named, names_newest = chains.named(self._ops)
         committed = np.concatenate([np.zeros(0, np.int64), *self._committed])
         is_committed = np.isin(chains.rows["position"], committed)
-        decided = chains.decided(np.concatenate(self._again), is_named, is_committed)
+        decided = chains.decided(np.concatenate(self._again), names_newest, is_committed)
         given_up = chains.given_up(self._given_up)
         found.given_up = int((given_up & ~chains.any_of(is_committed)).sum())
         left = chains.newest[~(decided | given_up)]
@@ -99,9 +99,9 @@ class Halves:
             found.half_offset = int(chains.rows["offset"][left].min())
         behind = chains.rows["offset"] >= found.half_offset
         found.missing = chains.rows["offset"][behind & settled & ~is_named].tolist()
-        for op, offsets in self._ops:
-            if (offsets >= found.half_offset).any():
-                found.op_offset = min(found.op_offset, op)
+        for op in self._ops:
+            if (op.names >= found.half_offset).any():
+                found.op_offset = min(found.op_offset, op.offset)
         return found
 
     def _learn_halves(self, piece: Piece, rows: NDArray[np.int64]) -> None:
@@ -112,17 +112,30 @@ class Halves:
             name, _, _number = properties.get(TRANSACTION, "").partition(",")
             self._transactions.append(hash(name) if name else 0)
 
-    def _learn_ops(self, piece: Piece, rows: NDArray[np.int64]) -> None:
+    def _learn_ops(self, piece: Piece, rows: NDArray[np.int64], ours: bool) -> None:
         """The body of an op message names queue offsets of halves: `8,11,` (TX-21, TX-22)."""
-        columns = [scan.QUEUE_OFFSET, scan.BODY_AT, scan.BODY_SIZE]
-        for op, at, size in rows[:, columns].tolist():
+        columns = [scan.QUEUE_OFFSET, scan.AT, scan.BODY_AT, scan.BODY_SIZE]
+        for offset, place, at, size in rows[:, columns].tolist():
             text = piece.view[at : at + size].tobytes().decode("ascii", "replace")
             words = [int(word) for word in text.split(",") if word.isdecimal()]
-            self._ops.append((op, np.array(words, np.int64)))
+            until = piece.base + place if ours else -1
+            self._ops.append(_Op(offset, until, np.array(words, np.int64)))
 
     def _learn_given_up(self, piece: Piece, rows: NDArray[np.int64]) -> None:
         for at, properties in zip(rows[:, scan.AT], properties_of(piece, rows), strict=True):
             self._given_up.append((hash(properties.get("UNIQ_KEY", "")), piece.base + int(at)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Op:
+    """An op record: what it decides was the newest of its chain at log position `at`.
+
+    A RocketMQ does not look at what is older: there `at` is -1.
+    """
+
+    offset: int
+    at: int
+    names: NDArray[np.int64]
 
 
 class _Chains:
@@ -134,6 +147,25 @@ class _Chains:
         self.newest = np.zeros(len(self._keys), np.int64)  # by chain: index of its last row
         np.maximum.at(self.newest, self._chain, np.arange(len(rows)))
         self._begin = np.zeros(len(self._keys), np.int64)
+
+    def named(self, ops: list[_Op]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which rows op records name, and which of these as the newest of their chain then."""
+        order = np.argsort(self._chain, kind="stable")
+        replaced = np.full(len(self.rows), np.iinfo(np.int64).max)
+        follows = self._chain[order[1:]] == self._chain[order[:-1]]
+        replaced[order[:-1][follows]] = self.rows["position"][order[1:][follows]]
+        names = np.concatenate([np.zeros(0, np.int64), *(op.names for op in ops)])
+        places = np.repeat([op.at for op in ops], [len(op.names) for op in ops])
+        by_offset = np.argsort(self.rows["offset"], kind="stable")
+        offsets = self.rows["offset"][by_offset]
+        index = np.searchsorted(offsets, names)
+        known = index < len(offsets)
+        known[known] = offsets[index[known]] == names[known]
+        at = by_offset[index[known]]
+        named, newest = np.zeros(len(self.rows), np.bool_), np.zeros(len(self.rows), np.bool_)
+        named[at] = True
+        newest[at[places[known] < replaced[at]]] = True
+        return named, newest
 
     def decided(
         self, again: NDArray[np.bool_], named: NDArray[np.bool_], committed: NDArray[np.bool_]

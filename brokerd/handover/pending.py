@@ -123,7 +123,7 @@ class _Pass:
             self._origins.append(-1 - prepared[prepared < 0])
         else:
             self._links.learn_copies(piece, topics, names)
-        self._halves.learn(piece, topics, names)
+        self._halves.learn(piece, topics, names, ours)
         for number, name in enumerate(names):
             if name in PARKING:
                 self._park(piece, np.flatnonzero(topics == number), name, ours)
