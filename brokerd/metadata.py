@@ -106,6 +106,8 @@ class Metadata:
             (layout.BOARD_DURABLE, found.durable),
             (layout.BOARD_DISPATCHED, found.dispatched),
             (layout.BOARD_INDEXED, -1),
+            (layout.BOARD_HALF_PROGRESS, -1),
+            (layout.BOARD_OP_PROGRESS, -1),
             (layout.BOARD_STORE_MS, found.store_ms),
             (layout.BOARD_LOW, found.low),
         ):

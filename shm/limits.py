@@ -31,6 +31,7 @@ WRITER_DOWN_BYTES: Final = 1 << 19
 GROUPS_UP_BYTES: Final = 1 << 16
 GROUPS_DOWN_BYTES: Final = 1 << 16
 SCHEDULER_RING_BYTES: Final = 1 << 12  # either direction
+TRANSACTION_RING_BYTES: Final = 1 << 14  # either direction; an END of HALVES_MAX fits into half
 
 STAGING_BYTES: Final = 6 * 1024 * 1024  # a largest record and then some
 DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
@@ -76,5 +77,6 @@ assert STAGING_BYTES >= DRAIN_BYTES + BODY_BYTES_MAX + RECORD_OVERHEAD_BYTES_MAX
 # Ring cursors are masked.
 _RINGS: Final = (
     WRITER_UP_BYTES, WRITER_DOWN_BYTES, GROUPS_UP_BYTES, GROUPS_DOWN_BYTES, SCHEDULER_RING_BYTES,
+    TRANSACTION_RING_BYTES,
 )  # fmt: skip
 assert all(n & (n - 1) == 0 for n in _RINGS)

@@ -45,7 +45,7 @@ def test_the_maps_name_every_package_and_agent() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     internals = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8")
     assert [name for name in PACKAGES if f"`{name}/`" not in text] == []
-    agents = {"writer", "flusher", "reader", "groups", "scheduler", "supervisor"}
+    agents = {"writer", "flusher", "reader", "groups", "scheduler", "txn_checker", "supervisor"}
     assert {agent for agent in agents if f"{agent}.py" not in internals} == set()
 
 
