@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from brokerd import epoch
 from brokerd.commitlog import CommitLog
-from brokerd.handover.names import OP_TOPIC
 from brokerd.lanes import LOOPBACK
 from shm import layout, limits
-from shm.properties import encode_properties
+from shm.properties import (
+    CHECK_IMMUNITY,
+    GANTRY_TX,
+    GANTRY_TX_DELAY,
+    OP_TOPIC,
+    encode_properties,
+)
 from shm.record import Record, encode_filler, encode_record
 from shm.storereader import StoreReader
 
@@ -28,14 +33,13 @@ if TYPE_CHECKING:
     from brokerd.recovery import Recovered
     from shm.storage import Storage
 
-DELAY: Final = "GANTRY_TX_DELAY"
 _OP: Final = encode_properties({"TAGS": "d", "WAIT": "true"})
 #: RocketMQ closes an op message's body once it has so many characters (TX-23).
 _BODY_MAX: Final = 4096
 #: Of a half, and not of the message that comes of it.
 _OF_HALF: Final = frozenset(
     {
-        *("REAL_TOPIC", "REAL_QID", "GANTRY_TX", DELAY, "CHECK_IMMUNITY_TIME_IN_SECONDS"),
+        *("REAL_TOPIC", "REAL_QID", GANTRY_TX, GANTRY_TX_DELAY, CHECK_IMMUNITY),
         *("TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__CRC32#"),
     }
 )
@@ -77,7 +81,7 @@ def _copies(storage: Storage, halves: Any) -> Iterator[tuple[int, Record]]:  # n
     for offset, position in halves[["offset", "position"]].tolist():
         half = reader.record(position)
         properties = half.property_map()
-        if DELAY in properties:
+        if GANTRY_TX_DELAY in properties:
             continue
         kept = {name: text for name, text in properties.items() if name not in _OF_HALF}
         yield (

@@ -8,15 +8,16 @@ replaced; what was said before our own appending again says nothing of the new o
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from brokerd.handover.links import properties_of
-from brokerd.handover.names import GIVEN_UP_TOPIC, HALF_TOPIC, HALVES, OP_TOPIC, OPS
+from brokerd.handover.names import HALVES, OPS
 from brokerd.handover.parked import PARKED, Parked, rows_of
 from shm import layout
 from shm.kernels import scan
+from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from brokerd.logscan import Piece
-
-TRANSACTION: Final = "GANTRY_TX"
 
 
 @dataclass(slots=True)
@@ -109,7 +108,7 @@ class Halves:
         self._again.append(rows[:, scan.PREPARED] < 0)
         for at, properties in zip(rows[:, scan.AT], properties_of(piece, rows), strict=True):
             self._keys.append(hash(properties.get("UNIQ_KEY", f"@{piece.base + at}")))
-            name, _, _number = properties.get(TRANSACTION, "").partition(",")
+            name, _, _number = properties.get(GANTRY_TX, "").partition(",")
             self._transactions.append(hash(name) if name else 0)
 
     def _learn_ops(self, piece: Piece, rows: NDArray[np.int64], ours: bool) -> None:

@@ -23,7 +23,7 @@ from brokerd.handover.timerfiles import TimerForm, timer_of
 from brokerd.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from clients.home import board_file, store_of
 from shm.errors import Incompatible
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import GANTRY_TX_DELAY, SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -278,7 +278,6 @@ def _tell(
 def _tell_transactions(
     storage: Storage, settings: Settings, pending: Pending, done: HandedOver
 ) -> None:
-    from brokerd.handover.finishing import DELAY
     from brokerd.handover.pending import messages
 
     left = pending.transactions
@@ -291,7 +290,7 @@ def _tell_transactions(
             messages(storage, settings.mapped_file_size_commit_log, parked),
             strict=True,
         )
-        if DELAY in properties
+        if GANTRY_TX_DELAY in properties
     ]
 
 

@@ -12,14 +12,13 @@ import pytest
 
 from brokerd.handover.coming import Adopted, adopt
 from brokerd.handover.leaving import HandedOver, Target, handover
-from brokerd.handover.names import HALF_TOPIC
 from brokerd.handover.pending import Pending, read_pending
 from brokerd.verify import verify
 from shm import layout
 from shm.configfile import parse_config
 from shm.errors import Incompatible
 from shm.imported import read_imported
-from shm.properties import TIMER_TOPIC
+from shm.properties import HALF_TOPIC, TIMER_TOPIC
 from shm.ranges import Ranges
 from shm.storage import PosixStorage, read_file
 from tests.support.golden import GoldenStore, dump_lines, sent_lines

@@ -15,10 +15,10 @@ from brokerd.config import Settings, load
 from brokerd.epoch import settle_sizes
 from brokerd.handover.coming import Adopted, take_over
 from brokerd.handover.leaving import HandedOver, Target, look, make
-from brokerd.handover.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from shm import layout
 from shm.configfile import read_config
 from shm.imported import read_imported
+from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from shm.record import Record
 from shm.storage import PosixStorage, replace_file
 from shm.storereader import StoreReader
