@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq import GantryError
-from scripts import interop_goes_on, interop_handover, interop_table
+from scripts import interop_goes_on, interop_handover, interop_table, interop_transactions
 from scripts.interop_checker import Checker, Refused
 from scripts.interop_stores import TRIALS, Trial
 from scripts.interop_table import VERSIONS, Outcome, Row
@@ -40,7 +40,7 @@ _REFUSALS: Final = (Refused, GantryError, OSError, subprocess.SubprocessError)
 
 def all_rows() -> list[Row]:
     """Rows of the table, in order."""
-    legs = (*interop_goes_on.LEGS, *interop_handover.LEGS)
+    legs = (*interop_goes_on.LEGS, *interop_handover.LEGS, *interop_transactions.LEGS)
     return [*(row for trial in TRIALS for row in trial.rows), *(leg.row for leg in legs)]
 
 
@@ -77,6 +77,9 @@ class Interop:
             for waiting in interop_handover.LEGS:
                 waits = partial(interop_handover.run, waiting)
                 refused += self._run_leg(waiting.row, waits, checker, before)
+            for doubtful in interop_transactions.LEGS:
+                doubts = partial(interop_transactions.run, doubtful)
+                refused += self._run_leg(doubtful.row, doubts, checker, before)
         return refused
 
     def todo(self) -> list[tuple[Row, str]]:

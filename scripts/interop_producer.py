@@ -33,11 +33,11 @@ Properties = dict[str, str]
 class LiveProducer:
     """Is asked about transactions of `groups`; `decide` says of properties whether to commit.
 
-    `asked` counts the checks by UNIQ_KEY. Raises OSError if nobody listens at the port.
+    `bodies` counts the checks by the message's body. Raises OSError if nobody listens at the port.
     """
 
     def __init__(self, port: int, groups: list[str], decide: Callable[[Properties], bool]) -> None:
-        self.asked: Counter[str] = Counter()
+        self.bodies: Counter[str] = Counter()
         self._decide = decide
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30.0)
         self._socket.settimeout(None)
@@ -74,7 +74,7 @@ class LiveProducer:
         if not isinstance(record, Record):
             raise EOFError(f"a check without a message: {record}")
         properties = record.property_map()
-        self.asked[properties["UNIQ_KEY"]] += 1
+        self.bodies[record.body.decode(errors="replace")] += 1
         decision = _COMMIT if self._decide(properties) else _ROLLBACK
         names = ("commitLogOffset", "tranStateTableOffset", "msgId", "transactionId")
         fields: dict[str, object] = {name: asked[name] for name in names}

@@ -32,6 +32,8 @@ LOOKS: Final = {
     ("group", "list"): Look("group_show", "show_groups"),
     ("group", "describe"): Look("group_show", "show_group", words=1),
     ("dlq", "list"): Look("dlq_show", "show_list"),
+    ("tx", "list"): Look("tx_show", "show_list"),
+    ("tx", "show"): Look("tx_show", "show_one", words=1, flags=("hex",)),
     ("metrics",): Look("metrics_show", "show_metrics"),
     ("get",): Look("message_show", "show_message", words=1),
 }

@@ -1,0 +1,250 @@
+"""Half messages in doubt, for those who only look: a running broker's, or a stopped store's.
+
+The txn-checker's truth without its table: what one that started now would find. Its note says what
+was open and how far that goes; op records, commit copies and what it has noted since say the rest.
+Nothing is changed, no agent is asked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm import layout
+from shm.codes import Stop
+from shm.errors import Rejected
+from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from shm.record import STRUCTURE, Record, parse_record
+from workers.logviews import UNIT
+from workers.othersettled import OtherSettled
+from workers.queues import queue_directory
+from workers.transactionnote import Note, read_note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from shm.board import Board
+    from shm.storage import Storage
+
+OPEN: Final = "open"
+GIVEN_UP: Final = "given_up"
+#: A unit of a queue with its offset.
+PLACE: Final = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4")])
+_COMMITS_MAX: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A half message that nobody has decided; `record` is its newest, or the one given up.
+
+    `position` names it, as an operator's decision does. `checks`: how often it was asked for.
+    """
+
+    state: str
+    position: int
+    half_offset: int
+    checks: int
+    record: Record
+    properties: dict[str, str]
+
+    @property
+    def topic(self) -> str:
+        """Where it goes to if it is committed."""
+        return self.properties.get("REAL_TOPIC", "?")
+
+    @property
+    def group(self) -> str:
+        """Its producer group."""
+        return self.properties.get("PGROUP", "?")
+
+    @property
+    def message_id(self) -> str:
+        """UNIQ_KEY, or the record's place."""
+        return self.properties.get("UNIQ_KEY") or self.record.offset_message_id
+
+    @property
+    def transaction_id(self) -> str | None:
+        """What the halves of one transaction have in common; None in a RocketMQ's."""
+        return self.properties.get(GANTRY_TX, "").partition(",")[0] or None
+
+    @property
+    def stored_ms(self) -> int:
+        """When its record was stored, Unix ms."""
+        return self.record.store_timestamp
+
+
+class _Files:
+    """Queues and segments by their names alone: a stopped store has no board."""
+
+    def __init__(self, storage: Storage, board: Board | None) -> None:
+        self._storage, self._board = storage, board
+        self._bases = [int(name) for name in storage.list("commitlog") if name.isdecimal()]
+        self._views: dict[int, NDArray[np.uint8]] = {}
+
+    @property
+    def low(self) -> int:
+        """The first log position that there is."""
+        return self._bases[0] if self._bases else 0
+
+    def segment(self, position: int) -> tuple[int, NDArray[np.uint8]]:
+        """Base and map of the segment that holds a position. Raises FileNotFoundError."""
+        at = bisect_right(self._bases, position) - 1
+        if at < 0:
+            raise FileNotFoundError(position)
+        base = self._bases[at]
+        if base not in self._views:
+            file = self._storage.open(f"commitlog/{base:020d}")
+            try:
+                self._views[base] = file.view()
+            finally:
+                file.close()
+        return base, self._views[base]
+
+    def record(self, position: int) -> Record | None:
+        """The record at a position; None if there is none any more."""
+        try:
+            base, view = self.segment(position)
+        except FileNotFoundError:
+            return None
+        found = parse_record(view.data, position - base, view.size, STRUCTURE, position)
+        return found if isinstance(found, Record) else None
+
+    def places(self, topic: str, start: int) -> NDArray[np.void]:
+        """Units of queue 0 of a topic from a queue offset on."""
+        folder = queue_directory(topic, 0)
+        found = [np.zeros(0, PLACE)]
+        for name in self._storage.list(folder):
+            first = int(name) // UNIT.itemsize
+            file = self._storage.open(f"{folder}/{name}")
+            try:
+                units = file.view().view(UNIT)
+            finally:
+                file.close()
+            units = units[max(0, start - first) :]
+            rows = np.zeros(len(units), PLACE)
+            rows["offset"] = np.arange(len(units)) + max(start, first)
+            rows["position"], rows["size"] = units["position"], units["size"]
+            good = (units["size"] > 0) & (units["size"] != layout.CQ_FILLER_SIZE)
+            found.append(rows[good & (rows["position"] >= self.low)])
+        return np.concatenate(found)
+
+    def commits(self, start: int) -> NDArray[np.int64]:
+        """Positions of halves of which commit copies lie behind a log position."""
+        from shm import jit
+
+        jit.warm()
+        from shm.kernels import decide
+
+        at, end = max(start, self.low), self._end()
+        found = [np.zeros(0, np.int64)]
+        out = np.zeros(_COMMITS_MAX, np.int64)
+        form = np.zeros(decide.FORM_WORDS, np.int64)
+        while at < end:
+            try:
+                base, view = self.segment(at)
+            except FileNotFoundError:
+                break
+            form[decide.NEXT], form[decide.BASE] = at - base, base
+            form[decide.STRETCH_END] = min(end - base, len(view))
+            form[decide.COMMIT] = _COMMITS_MAX
+            stop = decide.find_commits(view, form, out)
+            found.append(out[: form[decide.COUNT]].copy())
+            at = base + int(form[decide.NEXT])
+            if stop == Stop.FILLER or (stop == Stop.DONE and at < end):
+                at = base + len(view)
+            elif stop not in (Stop.DONE, Stop.LIMIT):
+                break  # the end of a log that nobody has recovered
+        return np.concatenate(found)
+
+    def _end(self) -> int:
+        if self._board is not None:
+            return self._board.word(layout.BOARD_APPENDED)
+        if not self._bases:
+            return 0
+        last = self._bases[-1]
+        return last + self._storage.size_of(f"commitlog/{last:020d}")
+
+
+class InDoubt:
+    """A look at a store. Raises Corrupt, OSError."""
+
+    def __init__(self, storage: Storage, board: Board | None) -> None:
+        self._storage, self._board = storage, board
+        self._files = _Files(storage, board)
+        self._note = read_note(storage) or Note()
+
+    def read(self) -> list[Doubt]:
+        """All of them, the oldest first."""
+        # What is decided meanwhile has its op record in the part that is read last.
+        found = [*self._given_up(), *self._open()]
+        return sorted(found, key=lambda doubt: doubt.stored_ms)
+
+    def find(self, text: str) -> list[Doubt]:
+        """Those with a message id, transaction id or log position. Raises Rejected if none has."""
+        wanted = text.upper()
+        found = [
+            doubt
+            for doubt in self.read()
+            if wanted in (doubt.message_id.upper(), (doubt.transaction_id or "").upper())
+            or wanted in (str(doubt.position), doubt.record.offset_message_id)
+        ]
+        if not found:
+            raise Rejected(
+                f"no half message in doubt has the id {text}: it may have been decided"
+                " (`gantrymq get` finds a committed message), or never stored"
+            )
+        return found
+
+    def _open(self) -> Iterator[Doubt]:
+        note = self._note
+        rows = np.array([row[:3] for row in note.open], np.int64).reshape(-1, 3)
+        known = np.zeros(len(rows), PLACE)
+        known["offset"], known["position"], known["size"] = rows.T
+        places = np.concatenate([known, self._files.places(HALF_TOPIC, note.halves_next)])
+        checks = self._checks()
+        places = places[~self._is_settled(places)]
+        named = self._named(note.ops_next)
+        places = places[~np.isin(places["offset"], named)]
+        commits = self._files.commits(note.scanned)
+        done = np.isin(places["position"], commits)
+        finished = {self._transaction(position) for position in commits.tolist()} - {None}
+        newest: dict[str, Doubt] = {}
+        for offset, position, _size in places[~done].tolist():
+            record = self._files.record(position)
+            if record is None or record.topic != HALF_TOPIC:
+                continue
+            count = checks.get(offset, 0)
+            doubt = Doubt(OPEN, position, offset, count, record, record.property_map())
+            if doubt.transaction_id not in finished:
+                newest[doubt.message_id] = doubt  # what was put back is replaced
+        yield from newest.values()
+
+    def _is_settled(self, places: NDArray[np.void]) -> NDArray[np.bool_]:
+        """What another broker has decided or replaced."""
+        others = OtherSettled(self._storage)
+        settled = np.zeros(len(places), np.bool_)
+        if len(places):
+            first, last = int(places["offset"].min()), int(places["offset"].max())
+            bits = others.among(HALF_TOPIC, 0, first, last - first + 1)
+            settled = bits[places["offset"] - first]
+        return settled
+
+    def _named(self, start: int) -> NDArray[np.int64]:
+        """Half offsets that op records from a queue offset on name (TX-21, TX-22)."""
+        found: list[int] = []
+        for position in self._files.places(OP_TOPIC, start)["position"].tolist():
+            record = self._files.record(position)
+            if record is not None:
+                text = record.body.decode("ascii", "replace")
+                found += [int(word) for word in text.split(",") if word.isdecimal()]
+        return np.array(found, np.int64)
+
+    def _transaction(self, position: int) -> str | None:
+        record = self._files.record(position)
+        name = record.property_map().get(GANTRY_TX, "") if record else ""
+        return name.partition(",")[0] or None
