@@ -17,7 +17,7 @@ import numpy as np
 
 from clients import message as rules
 from clients.batches import BatchFuture, LaidOut, Wished, lay_out
-from clients.delays import DELAY_PARTS, NOW, Due, due_of
+from clients.delays import DELAY_PARTS, HALF, NOW, Due, due_of
 from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, message_of
 from clients.recalls import Recaller, RecallOutcome
@@ -66,12 +66,14 @@ class Producer:
         self._put_batch_urgent: Callable[..., BatchFuture | None] = self._send_batch_urgent
         self._put_urgent: Callable[..., int] = self._submit_urgent
         self._put_durable: Callable[..., int] = self._submit_durable
+        self._put_half: Callable[..., int] = self._submit_half
         if is_available():
             fast = self._link.fast = FastPut(
                 self._send_oneway,
                 self._submit_urgent,
                 self._submit_durable,
                 self._send_async,
+                self._submit_half,
             )
             fast.make_receipts(ReceiptFuture, self._link.turn_page)
             fast.know_messages(Message, NO_PROPERTIES)
@@ -83,6 +85,7 @@ class Producer:
             self._put_batch_urgent = fast.batch_urgent
             self._put_urgent = fast.urgent
             self._put_durable = fast.urgent_durable
+            self._put_half = fast.half
         self._link.open()
 
     # ------------------------------------------------------------------------------------ sending
@@ -295,6 +298,21 @@ class Producer:
         """As `_submit_urgent`; the flusher is to sync at once."""
         return self._submit_waiting(Message(topic, body, tag=tag), DURABLE)
 
+    def _submit_half(
+        self,
+        topic: str,
+        body: Any,  # noqa: ANN401
+        block: bytes,
+        flags: int,
+        *,
+        tag: str | None = None,
+    ) -> int:
+        """What the native put leaves to Python, of halves; `block` begins with a transaction's."""
+        wished = Message(topic, body, tag=tag)
+        seq = self._submit_message(wished, flags, None, HALF, block)
+        self._teach(topic, tag)
+        return seq
+
     def _submit_waiting(self, wished: Message, flags: int) -> int:
         seq = self._submit_message(wished, RECEIPT | URGENT | flags, None, NOW)
         self._teach(wished.topic, wished.tag)
@@ -320,7 +338,10 @@ class Producer:
                 if not block and level is not None:
                     self._link.fast.learn(topic, tag, route, level)
 
-    def _submit_message(self, wished: Message, flags: int, timeout: float | None, due: Due) -> int:
+    def _submit_message(
+        self, wished: Message, flags: int, timeout: float | None, due: Due, half: bytes = b""
+    ) -> int:
+        """Put a message, or one of a transaction, whose properties `half` is then; its seq."""
         body = np.frombuffer(rules.check_body(wished.body).toreadonly(), np.uint8)
         extra = rules.extra_block(wished.keys, wished.properties, wished.message_group)
         with self._link.lock:
@@ -329,7 +350,7 @@ class Producer:
             session = self._link.living(deadline)
             route, block = self._link.routes.number(session, wished.topic, wished.tag)
             queue_id = self._link.routes.queue_of(session, wished)
-            extra = block + extra
+            extra = half + block + extra
             rules.check_properties_bytes(0, len(extra))
             self._fill_form(flags, route, queue_id, due)
             extra_array = np.frombuffer(extra, np.uint8) if extra else _NONE

@@ -6,12 +6,17 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from clients.message import check_topic, is_name
 from shm import limits
 from shm.errors import FilterSyntaxError, GroupIllegal
 from shm.filter import EVERYTHING, TagFilter, parse_tags
 from shm.groupwire import SUBSCRIPTION_CHARACTERS
+from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+
+#: Of the broker's own topics these show what nobody may see before its transaction is committed.
+_HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, NOTES_TOPIC})
 
 
 class FilterType(Enum):
@@ -63,6 +68,12 @@ def parse_subscription(subscription: Subscription) -> dict[str, TagFilter]:
     filters = {}
     for topic, wanted in subscription.items():
         check_topic(topic)
+        if topic in _HIDDEN_TOPICS:
+            raise GroupIllegal(
+                f"topic {topic} is the broker's own: what it holds is not decided yet. Subscribe to"
+                " the topics that messages are sent to; `gantrymq tx list` shows what is open",
+                topic=topic,
+            )
         expression = wanted if isinstance(wanted, FilterExpression) else FilterExpression(wanted)
         filters[topic] = expression.parse()
     return filters

@@ -70,7 +70,9 @@ PARK: Final = Struct(
     (
         Field("mode", "u4", "codes.ParkMode"),
         Field("reserved", "u4", "0"),
-        Field("value", "i8", "a level, Unix ms, or ms from the time at which it is stored"),
+        Field(
+            "value", "i8", "level, Unix ms, or ms from the time at which it is stored; of HALF 0"
+        ),
     ),
     note="Between header and body of a PARK entry, whose route and queue are those of delivery.",
 )

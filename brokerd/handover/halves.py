@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from brokerd.handover.links import properties_of
-from brokerd.handover.names import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from shm import layout
 from shm.kernels import scan
+from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,8 +9,5 @@ from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 TIMERS: Final = (TIMER_TOPIC, 0)
 #: Their records wait to be appended to another topic.
 PARKING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"

@@ -306,7 +306,7 @@ class _InADictionary:
 def test_where_messages_keep_their_parts_is_seen_or_not_believed() -> None:
     def nothing(*_: object, **__: object) -> None: ...
 
-    fast = FastPut(nothing, nothing, nothing, nothing)  # type: ignore[arg-type]
+    fast = FastPut(nothing, nothing, nothing, nothing, nothing)  # type: ignore[arg-type]
     fast.know_messages(_InADictionary, NO_PROPERTIES)
     assert fast.state[fastput.MESSAGE] == 0
     fast.know_messages(Message, NO_PROPERTIES)
