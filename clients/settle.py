@@ -32,7 +32,7 @@ class Settler:
         self._serial = 0
 
     def settle(self, position: int, action: str) -> str:
-        """Have the half at a log position settled; what it is then (transactionwire.COMMITTED, ...).
+        """Have the half at a log position settled; what it is then, as transactionwire calls it.
 
         `action` is transactionwire.COMMIT, ROLLBACK or RECHECK. Raises TransactionDecided if it was
         decided otherwise before, Rejected, DiskFull, Timeout (it may still be settled), BrokerGone.

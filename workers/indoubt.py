@@ -11,6 +11,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from shm import layout
@@ -22,6 +23,7 @@ from workers.logviews import UNIT
 from workers.othersettled import OtherSettled
 from workers.queues import queue_directory
 from workers.transactionnote import Note, read_note
+from workers.transactionnotes import CHECKED, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +78,23 @@ class Doubt:
     def stored_ms(self) -> int:
         """When its record was stored, Unix ms."""
         return self.record.store_timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was noted of a half: a pass of checks (`checks` so far), or an operator's hand."""
+
+    when_ms: int
+    what: str  # "checked", "given_up", or a settlement's action
+    checks: int | None = None
+    who: str | None = None
+
+    def told(self) -> dict[str, str | int]:
+        """For programs, without what it does not have."""
+        fields: dict[str, str | int] = {"at_ms": self.when_ms, "what": self.what}
+        if self.checks is not None:
+            fields["checks"] = self.checks
+        return fields if self.who is None else fields | {"by": self.who}
 
 
 class _Files:
@@ -177,6 +196,7 @@ class InDoubt:
         self._storage, self._board = storage, board
         self._files = _Files(storage, board)
         self._note = read_note(storage) or Note()
+        self._counts: dict[int, int] | None = None
 
     def read(self) -> list[Doubt]:
         """All of them, the oldest first."""
@@ -224,6 +244,56 @@ class InDoubt:
                 newest[doubt.message_id] = doubt  # what was put back is replaced
         yield from newest.values()
 
+    def history(self, doubt: Doubt) -> list[Entry]:
+        """What was noted of a half, as it came; checks as far as the log is kept."""
+        found = []
+        for record in self._records(NOTES_TOPIC, 0):
+            checks, settled = read_record(record.body)
+            if doubt.half_offset in checks:
+                entry = Entry(record.store_timestamp, CHECKED, checks[doubt.half_offset])
+                found.append(entry)
+            elif settled and settled[0] == doubt.position:
+                _kind, _position, action, who, when_ms = msgspec.msgpack.decode(record.body)
+                found.append(Entry(int(when_ms), str(action), who=str(who)))
+        if doubt.state == GIVEN_UP:
+            found.append(Entry(doubt.record.store_timestamp, GIVEN_UP))
+        return found
+
+    def _given_up(self) -> Iterator[Doubt]:
+        """Copies in their topic of which no settlement is noted."""
+        note = self._note
+        listed = {row[3]: row[1] for row in note.given_up}
+        for record in self._records(GIVEN_UP_TOPIC, note.given_next):
+            origin = -1 - record.prepared_transaction_offset
+            position = record.physical_offset
+            listed[origin if origin >= 0 else position] = position
+        for record in self._records(NOTES_TOPIC, note.notes_next):
+            settled = read_record(record.body)[1]
+            if settled:
+                listed.pop(settled[0], None)
+        checks = self._checks()
+        for position, place in listed.items():
+            parked, half = self._files.record(place), self._files.record(position)
+            if parked is not None:
+                offset = half.queue_offset if half and half.topic == HALF_TOPIC else -1
+                yield Doubt(
+                    GIVEN_UP, position, offset, checks.get(offset, 0), parked, parked.property_map()
+                )
+
+    def _checks(self) -> dict[int, int]:
+        """By half queue offset."""
+        if self._counts is None:
+            self._counts = {row[0]: row[3] for row in self._note.open}
+            for record in self._records(NOTES_TOPIC, 0):
+                self._counts.update(read_record(record.body)[0])
+        return self._counts
+
+    def _records(self, topic: str, start: int) -> Iterator[Record]:
+        for position in self._files.places(topic, start)["position"].tolist():
+            record = self._files.record(position)
+            if record is not None:
+                yield record
+
     def _is_settled(self, places: NDArray[np.void]) -> NDArray[np.bool_]:
         """What another broker has decided or replaced."""
         others = OtherSettled(self._storage)
@@ -237,11 +307,9 @@ class InDoubt:
     def _named(self, start: int) -> NDArray[np.int64]:
         """Half offsets that op records from a queue offset on name (TX-21, TX-22)."""
         found: list[int] = []
-        for position in self._files.places(OP_TOPIC, start)["position"].tolist():
-            record = self._files.record(position)
-            if record is not None:
-                text = record.body.decode("ascii", "replace")
-                found += [int(word) for word in text.split(",") if word.isdecimal()]
+        for record in self._records(OP_TOPIC, start):
+            text = record.body.decode("ascii", "replace")
+            found += [int(word) for word in text.split(",") if word.isdecimal()]
         return np.array(found, np.int64)
 
     def _transaction(self, position: int) -> str | None:

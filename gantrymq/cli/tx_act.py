@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from workers.indoubt import Doubt, InDoubt
+
 
 def settle_all(
     action: str, which: Sequence[str], who: str | None, *, home: Path | None, as_json: bool
@@ -28,7 +30,7 @@ def settle_all(
     where = home_of(home)
     running_board(where)
     doubts = look(where)
-    chosen = {doubt.position: doubt for text in which for doubt in doubts.find(text)}
+    chosen = {doubt.position: doubt for text in which for doubt in _whole(doubts, text)}
     missed = 0
     with Settler(where, who or _who()) as settler:
         for position, doubt in chosen.items():
@@ -44,6 +46,14 @@ def settle_all(
             else:
                 sys.stdout.write(f"{doubt.message_id}  {outcome.replace('_', ' ')}\n")
     return ExitCode.DOES_NOT_HOLD if missed else ExitCode.OK
+
+
+def _whole(doubts: InDoubt, text: str) -> list[Doubt]:
+    """What an id means, and all else of its transaction: they share the decision."""
+    found = doubts.find(text)
+    names = {doubt.transaction_id for doubt in found} - {None}
+    rest = [doubt for doubt in doubts.read() if doubt.transaction_id in names]
+    return [*found, *rest]
 
 
 def _who() -> str:

@@ -59,7 +59,7 @@ def show_list(
         sys.stdout.write(f"{open_count} open, {len(found) - open_count} given up{less}\n")
 
 
-def show_one(message: str, *, home: Path | None, as_json: bool, hex: bool = False) -> None:  # noqa: A002 - a flag's name
+def show_one(message: str, *, home: Path | None, as_json: bool, hex: bool = False) -> None:
     """Print a half message and what is known of it. Raises Rejected, Corrupt, OSError."""
     doubts = look(home_of(home))
     for number, doubt in enumerate(doubts.find(message)):
