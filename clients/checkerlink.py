@@ -177,6 +177,9 @@ class CheckerLink:
                 lane = ControlLane(session.arena, session.plan.transactions, End.CLIENT)
                 with self._lock:
                     self._session, self._lane = session, lane
+            if self._is_closed:  # by another thread, which may not have seen this session
+                session.close()
+                raise Closed("this producer is closed")
             return session, lane
 
     def lose(self) -> None:

@@ -51,6 +51,7 @@ class Doubt:
     position: int
     half_offset: int
     checks: int
+    stored_ms: int  # the half, Unix ms
     record: Record
     properties: dict[str, str]
 
@@ -73,11 +74,6 @@ class Doubt:
     def transaction_id(self) -> str | None:
         """What the halves of one transaction have in common; None in a RocketMQ's."""
         return self.properties.get(GANTRY_TX, "").partition(",")[0] or None
-
-    @property
-    def stored_ms(self) -> int:
-        """When its record was stored, Unix ms."""
-        return self.record.store_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +235,8 @@ class InDoubt:
             if record is None or record.topic != HALF_TOPIC:
                 continue
             count = checks.get(offset, 0)
-            doubt = Doubt(OPEN, position, offset, count, record, record.property_map())
+            properties, stored_ms = record.property_map(), record.store_timestamp
+            doubt = Doubt(OPEN, position, offset, count, stored_ms, record, properties)
             if doubt.transaction_id not in finished:
                 newest[doubt.message_id] = doubt  # what was put back is replaced
         yield from newest.values()
@@ -274,11 +271,13 @@ class InDoubt:
         checks = self._checks()
         for position, place in listed.items():
             parked, half = self._files.record(place), self._files.record(position)
-            if parked is not None:
-                offset = half.queue_offset if half and half.topic == HALF_TOPIC else -1
-                yield Doubt(
-                    GIVEN_UP, position, offset, checks.get(offset, 0), parked, parked.property_map()
-                )
+            if parked is None:
+                continue
+            offset, stored_ms = -1, parked.store_timestamp  # a RocketMQ's copy names no half
+            if half is not None and half.topic == HALF_TOPIC:
+                offset, stored_ms = half.queue_offset, half.store_timestamp
+            count, properties = checks.get(offset, 0), parked.property_map()
+            yield Doubt(GIVEN_UP, position, offset, count, stored_ms, parked, properties)
 
     def _checks(self) -> dict[int, int]:
         """By half queue offset."""

@@ -15,15 +15,10 @@ from brokerd import epoch
 from brokerd.commitlog import CommitLog
 from brokerd.lanes import LOOPBACK
 from shm import layout, limits
-from shm.properties import (
-    CHECK_IMMUNITY,
-    GANTRY_TX,
-    GANTRY_TX_DELAY,
-    OP_TOPIC,
-    encode_properties,
-)
+from shm.properties import GANTRY_TX_DELAY, OP_TOPIC, encode_properties
 from shm.record import Record, encode_filler, encode_record
 from shm.storereader import StoreReader
+from workers.delayedcommit import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,13 +31,6 @@ if TYPE_CHECKING:
 _OP: Final = encode_properties({"TAGS": "d", "WAIT": "true"})
 #: RocketMQ closes an op message's body once it has so many characters (TX-23).
 _BODY_MAX: Final = 4096
-#: Of a half, and not of the message that comes of it.
-_OF_HALF: Final = frozenset(
-    {
-        *("REAL_TOPIC", "REAL_QID", GANTRY_TX, GANTRY_TX_DELAY, CHECK_IMMUNITY),
-        *("TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__CRC32#"),
-    }
-)
 
 
 def finish(
@@ -83,7 +71,7 @@ def _copies(storage: Storage, halves: Any) -> Iterator[tuple[int, Record]]:  # n
         properties = half.property_map()
         if GANTRY_TX_DELAY in properties:
             continue
-        kept = {name: text for name, text in properties.items() if name not in _OF_HALF}
+        kept = {name: text for name, text in properties.items() if name not in DROPPED}
         yield (
             offset,
             replace(

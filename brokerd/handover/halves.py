@@ -17,7 +17,8 @@ from brokerd.handover.names import HALVES, OPS
 from brokerd.handover.parked import PARKED, Parked, rows_of
 from shm import layout
 from shm.kernels import scan
-from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from workers.transactionnotes import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +57,7 @@ class Halves:
         self._ops: list[_Op] = []
         self._committed: list[NDArray[np.int64]] = []
         self._given_up: list[tuple[int, int]] = []  # key, position of the copy
+        self._settled: list[int] = []  # positions of halves that an operator has settled
 
     def learn(self, piece: Piece, topics: NDArray[np.uint16], names: list[str], ours: bool) -> None:
         """Take in the records of a piece; `ours`: we wrote it."""
@@ -70,6 +72,8 @@ class Halves:
                 self._learn_ops(piece, rows[topics == number], ours)
             elif name == GIVEN_UP_TOPIC:
                 self._learn_given_up(piece, rows[topics == number])
+            elif name == NOTES_TOPIC:
+                self._learn_notes(piece, rows[topics == number])
 
     def judged(self, queues: Mapping[tuple[str, int], tuple[int, int]]) -> Transactions:
         """What all of it means; `queues`: first and next offset of each queue."""
@@ -84,7 +88,9 @@ class Halves:
         is_committed = np.isin(chains.rows["position"], committed)
         decided = chains.decided(np.concatenate(self._again), names_newest, is_committed)
         given_up = chains.given_up(self._given_up)
-        found.given_up = int((given_up & ~chains.any_of(is_committed)).sum())
+        settled_by_hand = np.isin(chains.rows["position"], self._settled)
+        over = chains.any_of(is_committed | settled_by_hand)
+        found.given_up = int((given_up & ~over).sum())
         left = chains.newest[~(decided | given_up)]
         transactions = np.array(self._transactions, np.int64)
         finished = transactions[is_committed]
@@ -123,6 +129,12 @@ class Halves:
     def _learn_given_up(self, piece: Piece, rows: NDArray[np.int64]) -> None:
         for at, properties in zip(rows[:, scan.AT], properties_of(piece, rows), strict=True):
             self._given_up.append((hash(properties.get("UNIQ_KEY", "")), piece.base + int(at)))
+
+    def _learn_notes(self, piece: Piece, rows: NDArray[np.int64]) -> None:
+        for at, size in rows[:, [scan.BODY_AT, scan.BODY_SIZE]].tolist():
+            settled = read_record(piece.view[at : at + size].tobytes())[1]
+            if settled:
+                self._settled.append(settled[0])
 
 
 @dataclass(frozen=True, slots=True)

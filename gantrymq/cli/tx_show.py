@@ -70,11 +70,21 @@ def show_one(message: str, *, home: Path | None, as_json: bool, hex: bool = Fals
             continue
         if number:
             sys.stdout.write("\n")
-        body = fields.pop("body")
-        print_fields(fields if hex else fields | {"body": body})
-        if hex:
-            sys.stdout.write("body\n")
-            print_bytes(doubt.record.body, 0)
+        _print_one(fields, doubt.record.body if hex else None)
+
+
+def _print_one(fields: dict[str, Any], raw: bytes | None) -> None:
+    history, body = fields.pop("history"), fields.pop("body")
+    fields["age_s"] = _span(fields["age_s"])
+    shown = {name: "-" if value is None else value for name, value in fields.items()}
+    print_fields(shown if raw is not None else shown | {"body": body})
+    for entry in history:
+        more = f" for the {entry['checks']}. time" if "checks" in entry else ""
+        more += f" by {entry['by']}" if "by" in entry else ""
+        what = str(entry["what"]).replace("_", " ")
+        sys.stdout.write(f"{local_time(int(entry['at_ms']))}  {what}{more}\n")
+    if raw is not None:
+        print_bytes(raw, 0)
 
 
 def look(home: Path) -> InDoubt:
@@ -112,7 +122,7 @@ def _row(doubt: Doubt, *, for_people: bool) -> dict[str, Any]:
 
 def _all_of(doubts: InDoubt, doubt: Doubt) -> dict[str, Any]:
     message = message_of(doubt.record)
-    fields = _row(doubt, for_people=False) | {
+    return _row(doubt, for_people=False) | {
         "number": doubt.properties.get(GANTRY_TX, "").partition(",")[2] or None,
         "queue": int(doubt.properties.get("REAL_QID", 0)),
         "half_offset": doubt.half_offset,
@@ -123,8 +133,6 @@ def _all_of(doubts: InDoubt, doubt: Doubt) -> dict[str, Any]:
         "history": [entry.told() for entry in doubts.history(doubt)],
         "body": message["body"],
     }
-    fields["stored"] = local_time(doubt.stored_ms)
-    return fields
 
 
 def _span(seconds: float) -> str:

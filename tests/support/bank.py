@@ -10,9 +10,9 @@ import os
 import random
 import signal
 import sqlite3
+import threading
 import traceback
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -57,70 +57,74 @@ class Bank:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._mine = threading.local()  # a connection for each thread of each process
 
     def create(self) -> None:
         """Make it, with all accounts alike."""
-        with closing(self._open()) as database:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("CREATE TABLE account (number INTEGER PRIMARY KEY, balance INTEGER)")
-            database.execute("CREATE TABLE transfer (id INTEGER PRIMARY KEY, booked INTEGER)")
-            database.execute("CREATE TABLE counter (following INTEGER)")
-            database.execute("INSERT INTO counter VALUES (0)")
-            rows = [(number, DEPOSIT) for number in range(ACCOUNTS)]
-            database.executemany("INSERT INTO account VALUES (?, ?)", rows)
+        database = self._open()
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE account (number INTEGER PRIMARY KEY, balance INTEGER)")
+        database.execute("CREATE TABLE transfer (id INTEGER PRIMARY KEY, booked INTEGER)")
+        database.execute("CREATE TABLE counter (following INTEGER)")
+        database.execute("INSERT INTO counter VALUES (0)")
+        rows = [(number, DEPOSIT) for number in range(ACCOUNTS)]
+        database.executemany("INSERT INTO account VALUES (?, ?)", rows)
 
     def _open(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self._path, timeout=30.0, isolation_level=None)
-        database.execute("PRAGMA synchronous=OFF")  # no power cut is tried
-        return database
+        if getattr(self._mine, "pid", 0) != os.getpid():
+            database = sqlite3.connect(self._path, timeout=30.0, isolation_level=None)
+            database.execute("PRAGMA synchronous=OFF")  # no power cut is tried
+            self._mine.pid, self._mine.database = os.getpid(), database
+        found: sqlite3.Connection = self._mine.database
+        return found
 
     def take_number(self) -> int:
         """The next transfer."""
-        with closing(self._open()) as database:
-            text = "UPDATE counter SET following = following + 1 RETURNING following - 1"
-            return int(database.execute(text).fetchall()[0][0])
+        database = self._open()
+        text = "UPDATE counter SET following = following + 1 RETURNING following - 1"
+        return int(database.execute(text).fetchall()[0][0])
 
     def book(self, number: int) -> None:
         """Move money, or raise Overdrawn and change nothing."""
         source, target = number % ACCOUNTS, (number * 7 + 1) % ACCOUNTS
-        with closing(self._open()) as database:
-            database.execute("BEGIN IMMEDIATE")
-            try:
-                database.execute("INSERT INTO transfer VALUES (?, 1)", (number,))
-                move = "UPDATE account SET balance = balance + ? WHERE number = ?"
-                database.execute(move, (-number, source))
-                database.execute(move, (number, target))
-                if number % 10 == 3:
-                    raise Overdrawn(number)
-            except sqlite3.IntegrityError as error:  # a check was faster
-                database.execute("ROLLBACK")
-                raise Overdrawn(number) from error
-            except Overdrawn:
-                database.execute("ROLLBACK")
-                raise
-            database.execute("COMMIT")
+        database = self._open()
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            database.execute("INSERT INTO transfer VALUES (?, 1)", (number,))
+            move = "UPDATE account SET balance = balance + ? WHERE number = ?"
+            database.execute(move, (-number, source))
+            database.execute(move, (number, target))
+            if number % 10 == 3:
+                raise Overdrawn(number)
+        except sqlite3.IntegrityError as error:  # a check was faster
+            database.execute("ROLLBACK")
+            raise Overdrawn(number) from error
+        except Overdrawn:
+            database.execute("ROLLBACK")
+            raise
+        database.execute("COMMIT")
 
     def check(self, message: Message) -> TransactionResolution:
         """What became of a transfer; one that has not been booked never will be."""
         number = int(bytes(message.body))
-        with closing(self._open()) as database:
-            database.execute("BEGIN IMMEDIATE")
-            database.execute("INSERT OR IGNORE INTO transfer VALUES (?, 0)", (number,))
-            query = "SELECT booked FROM transfer WHERE id = ?"
-            ((booked,),) = database.execute(query, (number,)).fetchall()
-            database.execute("COMMIT")
+        database = self._open()
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("INSERT OR IGNORE INTO transfer VALUES (?, 0)", (number,))
+        query = "SELECT booked FROM transfer WHERE id = ?"
+        ((booked,),) = database.execute(query, (number,)).fetchall()
+        database.execute("COMMIT")
         return TransactionResolution.COMMIT if booked else TransactionResolution.ROLLBACK
 
     def booked(self) -> set[int]:
         """Transfers that took place."""
-        with closing(self._open()) as database:
-            return {row[0] for row in database.execute("SELECT id FROM transfer WHERE booked = 1")}
+        database = self._open()
+        return {row[0] for row in database.execute("SELECT id FROM transfer WHERE booked = 1")}
 
     def total(self) -> int:
         """All balances."""
-        with closing(self._open()) as database:
-            ((total,),) = database.execute("SELECT sum(balance) FROM account").fetchall()
-            return int(total)
+        database = self._open()
+        ((total,),) = database.execute("SELECT sum(balance) FROM account").fetchall()
+        return int(total)
 
 
 def office(home: Path, bank: Bank, plan: Plan, transfers: int) -> int:

@@ -42,30 +42,65 @@ def test_a_database_and_a_topic_agree(broker: Broker, tmp_path: Path, seed: int)
     """Each transfer that was booked is one message; each that was not is none; none is left."""
     bank = Bank(tmp_path / "bank.db")
     bank.create()
-    plan = plan_of(seed, TRANSFERS)
     _announce(broker)
+    plan = plan_of(seed, TRANSFERS)
     offices = {office(broker.home, bank, plan, TRANSFERS) for _ in range(WORKERS)}
-    consumed: set[int] = set()
-    while offices:
-        if broker.process.poll() is not None:
-            broker.start()
-            _announce(broker)
-        consumed |= _read(broker)
-        for pid in list(offices):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                assert os.waitstatus_to_exitcode(status) == 0
-                offices.remove(pid)
-    with Producer(broker.home, producer_group=GROUP, transaction_checker=bank.check):
+    with (
+        Audit(broker.home) as audit,
+        Producer(broker.home, producer_group=GROUP, transaction_checker=bank.check),
+    ):
+        while offices:
+            if broker.process.poll() is not None:
+                broker.start()
+                _announce(broker)
+            audit.read()
+            offices -= {pid for pid in offices if _has_ended(pid)}
         poll_until(lambda: not _open_halves(broker), "every half is decided", 60.0)
-    booked = bank.booked()
-    stored = _all(broker, len(booked))
-    assert bank.total() == ACCOUNTS * DEPOSIT
-    assert stored == Counter(booked)
-    assert TRANSFERS * 8 // 10 < len(booked) < TRANSFERS
-    while len(consumed) < len(booked):
-        consumed |= _read(broker)
-    assert consumed == booked
+        booked = bank.booked()
+        assert bank.total() == ACCOUNTS * DEPOSIT
+        assert _all(broker, len(booked)) == Counter(booked)
+        assert TRANSFERS * 8 // 10 < len(booked) < TRANSFERS
+        poll_until(lambda: audit.read() >= len(booked), "all is consumed", 30.0)
+        assert audit.consumed == booked
+
+
+class Audit:
+    """A consumer that lives as long as the broker, and comes again after it."""
+
+    def __init__(self, home: Path) -> None:
+        self.consumed: set[int] = set()
+        self._home = home
+        self._consumer: PullConsumer | None = None
+
+    def read(self) -> int:
+        """Read what is there; how many are known."""
+        try:
+            if self._consumer is None:
+                first = ConsumeFrom.FIRST_OFFSET
+                self._consumer = PullConsumer("audit", [TOPIC], home=self._home, consume_from=first)
+            bodies = self._consumer.poll(timeout=0.1).bodies
+            self.consumed |= {int(bytes(body)) for body in bodies}
+        except BrokerGone:
+            self.close()
+        return len(self.consumed)
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def __enter__(self) -> Audit:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+def _has_ended(pid: int) -> bool:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if ended:
+        assert os.waitstatus_to_exitcode(status) == 0
+    return bool(ended)
 
 
 def _announce(broker: Broker) -> None:
@@ -76,18 +111,6 @@ def _announce(broker: Broker) -> None:
 def _open_halves(broker: Broker) -> int:
     board = attach_board(read_board_file(broker.home)["board"])
     return board.word(layout.BOARD_OPEN_HALVES)
-
-
-def _read(broker: Broker) -> set[int]:
-    """What a group has not read yet."""
-    first = ConsumeFrom.FIRST_OFFSET
-    try:
-        with PullConsumer("audit", [TOPIC], home=broker.home, consume_from=first) as consumer:
-            found = {int(bytes(body)) for body in consumer.poll(timeout=0.5).bodies}
-            consumer.commit()
-            return found
-    except BrokerGone:
-        return set()
 
 
 def _all(broker: Broker, count: int) -> Counter[int]:
