@@ -7,6 +7,7 @@ Nothing is changed, no agent is asked.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -38,6 +39,8 @@ GIVEN_UP: Final = "given_up"
 #: A unit of a queue with its offset.
 PLACE: Final = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4")])
 _COMMITS_MAX: Final = 65_536
+_READER_NS: Final = 1_000_000_000
+_LOOK_S: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,8 @@ class InDoubt:
         self._files = _Files(storage, board)
         self._note = read_note(storage) or Note()
         self._counts: dict[int, int] | None = None
+        if board is not None:
+            _wait_for_reader(board)
 
     def read(self) -> list[Doubt]:
         """All of them, the oldest first."""
@@ -315,3 +320,10 @@ class InDoubt:
         record = self._files.record(position)
         name = record.property_map().get(GANTRY_TX, "") if record else ""
         return name.partition(",")[0] or None
+
+
+def _wait_for_reader(board: Board) -> None:
+    """What was answered before is to be seen: its units come a moment later."""
+    appended, until_ns = board.word(layout.BOARD_APPENDED), time.monotonic_ns() + _READER_NS
+    while board.word(layout.BOARD_DISPATCHED) < appended and time.monotonic_ns() < until_ns:
+        time.sleep(_LOOK_S)
