@@ -131,7 +131,7 @@ class Outlet:
         """Hand a copy to the writer; False if its ring is full. `tag` comes with the outcome."""
         assert self.trusted, "reconcile comes first"
         seq = int(self.words[frames.SEQ]) + 1
-        done = put_raw(self._arena, self.words, np.frombuffer(_entry(copy, seq), np.uint8))
+        done = put_raw(self._arena, self.words, np.frombuffer(entry_of(copy, seq), np.uint8))
         if done == FULL:
             return False
         assert done == 1, "its ring is made for the largest message"
@@ -196,7 +196,8 @@ class Outlet:
         store_half(self._arena, self._control + layout.LANE_CLIENT_ARMED, 0)
 
 
-def _entry(copy: Copy, seq: int) -> bytes:
+def entry_of(copy: Copy, seq: int) -> bytes:
+    """The bytes of a copy's APPEND entry."""
     fixed = layout.ENTRY_BYTES + layout.APPEND_BYTES
     length = (fixed + len(copy.body) + len(copy.properties) + 7) & ~7
     head = layout.ENTRY.pack(
