@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clients.message import Message
-    from clients.transactions import Transactions
+    from clients.transactiondesk import Transactions
     from shm.record import Record
 
 #: A checker that was replaced has forgotten who answers checks.
