@@ -6,6 +6,7 @@ import os
 import time
 from typing import Final, Self
 
+from clients.checkerlink import now_ns
 from clients.session import Session
 from shm import errors, transactionwire
 from shm.codes import ClientState
@@ -15,6 +16,9 @@ from shm.transactionwire import Settle, Settled
 #: A request is repeated: the checker that it was said to may have died.
 _REPEAT_NS: Final = 1_000_000_000
 _ANSWER_NS: Final = 30_000_000_000
+#: A half that has just been stored is looked up in the half queue now and then only.
+_UNKNOWN_NS: Final = 3_000_000_000
+_AGAIN_S: Final = 0.1
 _ERRORS: Final[dict[str, type[errors.GantryError]]] = {
     transactionwire.DISK_FULL: errors.DiskFull,
     transactionwire.DECIDED: errors.TransactionDecided,
@@ -37,8 +41,13 @@ class Settler:
         `action` is transactionwire.COMMIT, ROLLBACK or RECHECK. Raises TransactionDecided if it was
         decided otherwise before, Rejected, DiskFull, Timeout (it may still be settled), BrokerGone.
         """
-        self._serial += 1
-        answer = self._ask(Settle(self._serial, position, action, self._who))
+        patient_ns = now_ns() + _UNKNOWN_NS
+        while True:
+            self._serial += 1
+            answer = self._ask(Settle(self._serial, position, action, self._who))
+            if answer.error != transactionwire.UNKNOWN or now_ns() > patient_ns:
+                break
+            time.sleep(_AGAIN_S)
         if answer.error:
             raise _ERRORS.get(answer.error, errors.Rejected)(answer.text or answer.error)
         return answer.outcome
@@ -55,11 +64,11 @@ class Settler:
                     heard.append(found)
             return bool(heard)
 
-        end_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + _ANSWER_NS
-        while (now_ns := time.clock_gettime_ns(time.CLOCK_BOOTTIME)) < end_ns:
+        end_ns = now_ns() + _ANSWER_NS
+        while now_ns() < end_ns:
             if self._lane.put(body):
                 self._session.checker_bell.ring()
-            if self._session.wait(min(now_ns + _REPEAT_NS, end_ns), ready):
+            if self._session.wait(min(now_ns() + _REPEAT_NS, end_ns), ready):
                 return heard[0]
         raise errors.Timeout("the txn-checker did not answer: it may still settle the transaction")
 

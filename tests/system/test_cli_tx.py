@@ -139,7 +139,7 @@ def test_what_is_given_up_is_settled_once(broker: Broker) -> None:
     history = shown(broker, ids[0])["history"]
     assert [entry["what"] for entry in history] == ["checked", "checked", "given_up"]
     state = json.loads(command("status", "--json", "--home", broker.home).stdout)
-    assert state["transactions"] == {"open": 0, "oldest_s": None, "given_up": 1}
+    assert state["transactions"] == {"open": 0, "oldest_s": None, "given_up": 1}, state
     metrics = command("metrics", "--home", broker.home).stdout
     assert "gantrymq_given_up_halves 1.0" in metrics
     assert "gantrymq_open_halves 0.0" in metrics
