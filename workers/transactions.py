@@ -47,6 +47,8 @@ REST_NS: Final = 400_000_000
 SPACE_RETRY_NS: Final = 1_000_000_000
 #: So many decisions of one step are waited for awake.
 FEW: Final = 2
+#: Longer, and who is looked out for lacks the processor.
+ROUNDS_MAX: Final = 400
 HOUR_MS: Final = 3_600_000
 
 
@@ -122,7 +124,8 @@ class TxnChecker:
         levels = len(parse_delay_levels(settings.message_delay_level))
         self._delays = Delays(levels, settings.timer_precision_ms)
         # With the writer in this very thread there is nothing to look out for.
-        self._rounds = settings.spin_rounds if settings.profile == "standard" else 0
+        own = settings.profile == "standard"
+        self._rounds = min(settings.spin_rounds, ROUNDS_MAX) if own else 0
         self._views = LogViews(storage, board)
         self._desk = Desk(sessions)
         self._outlet: Outlet | None = None
