@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,9 @@ class CheckerLink:
         self._serials = count(1)
         self._ended: dict[int, Ended] = {}
         self._awaited: set[int] = set()
+        #: Serials whose answers go to `answered`, for whoever looks there.
+        self.expected: set[int] = set()
+        self.answered: deque[Ended] = deque()
         self._sleepers = 0
         self._is_closed = False
         self.checks: list[Check] = []
@@ -100,6 +104,14 @@ class CheckerLink:
             return False
         self.take()
         return serial in self._ended
+
+    def look_out(self) -> None:
+        """Wait for a notice without sleeping, shortly; take what has come."""
+        session, lane = self.living()
+        spin(
+            session.arena, lane.plan.control + layout.LANE_DOWN_TAIL, lane.seen, limits.SPIN_ROUNDS
+        )
+        self.take()
 
     def put(self, body: bytes) -> bool:
         """Put a request; False if there is no room now. Raises what `living` raises."""
@@ -156,6 +168,9 @@ class CheckerLink:
             case Ended(serial=serial):
                 if serial in self._awaited:
                     self._ended[serial] = notice
+                elif serial in self.expected:
+                    self.expected.discard(serial)
+                    self.answered.append(notice)
             case Check():
                 self.checks.append(notice)
             case transactionwire.Enlisted(serial=serial):
@@ -166,7 +181,7 @@ class CheckerLink:
     def living(self) -> tuple[Session, ControlLane]:
         """The session and its lane, opened if there is none. Raises BrokerGone, Closed."""
         session, lane = self._session, self._lane
-        if session is not None and lane is not None:
+        if session is not None and lane is not None and not self._is_closed:
             return session, lane
         with self._opening:
             if self._is_closed:

@@ -8,18 +8,21 @@ import msgspec
 
 from clients.delays import HALF, due_of
 from clients.message import Message, message_of
-from clients.transactions import HalfReceipt, Transaction, half_extras
-from shm.codes import EntryFlag, Level
+from clients.transactions import HalfReceipt, Transaction
+from shm.codes import EntryFlag, Level, ParkMode
 from shm.errors import MessageIllegal
+from shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from clients.delays import Due
     from clients.message import MessageParts, SendReceipt
     from clients.producer import Producer
 
 DURABLE: Final = int(EntryFlag.DURABLE)
 _TAG: Final = {"tag"}
+_DELAY_NAMES: Final = {ParkMode.LEVEL: "level", ParkMode.AT: "at", ParkMode.AFTER: "after"}
 
 
 class HalfSends:
@@ -115,3 +118,20 @@ class HalfSends:
 
 def _with_properties(message: Message, properties: Mapping[str, str]) -> Message:
     return msgspec.structs.replace(message, properties=properties)
+
+
+def half_extras(due: Due, properties: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+    """What goes behind a transaction's own properties, and the user's without it.
+
+    A delay counts from the commit (LW-47). Raises MessageIllegal for an immunity that is no number.
+    """
+    ours: dict[str, str] = {}
+    if due.mode:
+        ours[GANTRY_TX_DELAY] = f"{_DELAY_NAMES[due.mode]}:{due.value}"
+    if CHECK_IMMUNITY in properties:
+        properties = dict(properties)
+        seconds = properties.pop(CHECK_IMMUNITY)
+        if not (isinstance(seconds, str) and seconds.isdecimal() and len(seconds) < 10):
+            raise MessageIllegal(f"{CHECK_IMMUNITY} is seconds in digits, not {seconds!r}")
+        ours[CHECK_IMMUNITY] = seconds
+    return encode_properties(ours), properties

@@ -25,12 +25,8 @@ from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, m
 from clients.recalls import Recaller, RecallOutcome
 from clients.receipts import ReceiptFuture
 from clients.subscription import check_group
-from clients.transactions import (
-    Transaction,
-    TransactionResolution,
-    Transactions,
-    require_group,
-)
+from clients.transactiondesk import Transactions, require_group
+from clients.transactions import Transaction, TransactionResolution
 from clients.writerlink import WriterLink
 from shm import jit, limits
 from shm.codes import EntryFlag, Level
@@ -351,7 +347,7 @@ class Producer:
                 self._link.require_open()
                 group = require_group(self.producer_group)
                 self._transactions = Transactions(
-                    self._home, group, self._patience_s, self._link.require_open
+                    self._home, group, self._patience_s, self._link.require_open, self._link.look
                 )
             return self._transactions
 

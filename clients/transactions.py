@@ -1,50 +1,37 @@
 """Transactions: messages that are delivered once the sender's own work is done, or never.
 
 Each message is stored at once as a half, which nobody sees. `commit` or `rollback` is one round
-trip to the txn-checker, the only one that decides; the first decision stands. If none comes, as when
-the producer has died, a `transaction_checker` of its group is asked.
+trip to the txn-checker, the only one that decides; the first decision stands. If none comes, as
+when the producer has died, a `transaction_checker` of its group is asked.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
-from clients.checkerlink import CheckerLink, now_ns
+from clients.checkerlink import now_ns
 from clients.receipts import ReceiptFuture
 from shm import transactionwire
-from shm.codes import ParkMode
 from shm.errors import (
     Closed,
     GantryError,
-    GroupIllegal,
     MessageIllegal,
     TransactionDecided,
     TransactionFailed,
     TransactionInDoubt,
 )
 from shm.kernels import frames
-from shm.properties import CHECK_IMMUNITY, GANTRY_TX, GANTRY_TX_DELAY, encode_properties
-from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, End, Ended
+from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, Ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from clients.checks import CheckAnswers
-    from clients.delays import Due
-    from clients.message import Message
-
-#: While the disk is full the decision is asked for again so often.
-_DISK_FULL_S: Final = 0.2
-#: Closing waits no longer for the rollback of a transaction that was left open.
-_CLOSE_S: Final = 3.0
-log = logging.getLogger("gantrymq")
-_DELAY_NAMES: Final = {ParkMode.LEVEL: "level", ParkMode.AT: "at", ParkMode.AFTER: "after"}
+    from clients.commits import CommitFuture
+    from clients.transactiondesk import Transactions
 
 
 class TransactionResolution(StrEnum):
@@ -83,6 +70,7 @@ class Transaction:
         self._numbers = count(1)
         self._halves: list[HalfReceipt] = []
         self._failure: BaseException | None = None
+        self._future: CommitFuture | None = None
 
     def __repr__(self) -> str:
         return f"<Transaction {self.transaction_id}, {self.state}, {len(self._halves)} messages>"
@@ -109,6 +97,40 @@ class Transaction:
         if self._failure is None:
             self._failure = error
 
+    @property
+    def halves(self) -> list[HalfReceipt]:
+        """Receipts of what was sent."""
+        return self._halves
+
+    # ------------------------------------------------------------ commits that nobody waits for yet
+
+    def is_ready(self) -> int:
+        """0 while a half is on its way; 1 if all are in the log, -1 if one can't be committed."""
+        for half in self._halves:
+            if half.place() is None:
+                if not half.settle():
+                    return 0
+                self.fail(half.exception(0) or TransactionFailed("its place is not known"))
+        return 1 if self._failure is None else -1
+
+    def end_now(self, commit: bool) -> GantryError | None:
+        """Decide what takes no single END; the error, if there is one."""
+        try:
+            self._decide(commit, self._owner.deadline(None))
+        except GantryError as error:
+            return error
+        return None if commit else self._failed_text("what was stored is rolled back")
+
+    def end_by(self, answer: Ended) -> GantryError | None:
+        """The END of a commit is answered; the error, if there is one."""
+        wanted = COMMITTED if self._failure is None else ROLLED_BACK
+        if answer.error or answer.outcome != wanted:
+            return self._refused(answer, wanted)
+        self._is(wanted)
+        if self._failure is None:
+            return None
+        return self._failed_text("what was stored is rolled back")
+
     # ------------------------------------------------------------------------------------- the end
 
     def commit(self, timeout: float | None = None) -> None:
@@ -119,6 +141,19 @@ class Transaction:
         """
         self._end(True, timeout)
 
+    def commit_async(self) -> CommitFuture:
+        """`commit` without waiting, also for what `send_async` has on its way: many at a time.
+
+        The future's result is None; it raises what `commit` raises.
+        """
+        self._owner.require_open()
+        with self.lock:
+            if self._future is None:
+                if self.state != "open":
+                    self._is_ended(True)
+                self._future = self._owner.commits.begin(self)
+            return self._future
+
     def rollback(self, timeout: float | None = None) -> None:
         """Deliver nothing. Raises TransactionDecided, TransactionInDoubt."""
         self._end(False, timeout)
@@ -128,6 +163,8 @@ class Transaction:
         owner.require_open()
         deadline_ns = owner.deadline(timeout)
         with self.lock:
+            if self._future is not None and (commit or not self._future.done()):
+                self._future.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
             if self._is_ended(commit):
                 return
             if commit:
@@ -167,17 +204,24 @@ class Transaction:
             what = f"{stored} that were stored are rolled back" if stored else "nothing was stored"
         except GantryError as error:
             what = f"{stored} that were stored are not known to be rolled back ({error})"
+        return self._failed_text(what)
+
+    def _failed_text(self, what: str) -> TransactionFailed:
         return TransactionFailed(
             f"transaction {self.transaction_id} is not committed: a message could not be sent"
             f" ({self._failure}); {what}. Do it again as a whole",
             transaction_id=self.transaction_id,
         )
 
+    def places(self) -> list[tuple[int, int]]:
+        """Log position and queue offset of each half that is known to be stored."""
+        return [place for half in self._halves if (place := half.place()) is not None]
+
     def _decide(self, commit: bool, deadline_ns: int) -> None:
         """Let the txn-checker decide; the lock is held."""
         for half in self._halves:
             half.settle()
-        places = [place for half in self._halves if (place := half.place()) is not None]
+        places = self.places()
         most = transactionwire.HALVES_MAX
         wanted = COMMITTED if commit else ROLLED_BACK
         for first in range(0, len(places), most):
@@ -258,94 +302,3 @@ class Transaction:
         else:
             sent = len(self._halves)
             error.add_note(f"transaction {self.transaction_id}: {sent} messages rolled back")
-
-
-class Transactions:
-    """What a producer has of transactions: the way to the txn-checker, and those that are open."""
-
-    def __init__(
-        self,
-        home: str | os.PathLike[str] | None,
-        group: str,
-        timeout: float,
-        require_open: Callable[[], None],
-    ) -> None:
-        self.group = group
-        self.prefix = encode_properties({"TRAN_MSG": "true", "PGROUP": group}) + (
-            f"{GANTRY_TX}\x01".encode()
-        )
-        self.require_open = require_open
-        #: With halves, not ended; and those in a `with`, whose end is sure to come.
-        self.open: dict[str, Transaction] = {}
-        self.running: dict[str, Transaction] = {}
-        self._timeout = timeout
-        self._home = home
-        self._link = CheckerLink(home)
-        self._answers: CheckAnswers | None = None
-
-    def begin(self) -> Transaction:
-        """A transaction without messages. Raises Closed."""
-        self.require_open()
-        return Transaction(self)
-
-    def deadline(self, timeout: float | None) -> int:
-        """Nanoseconds of CLOCK_BOOTTIME."""
-        return now_ns() + int((self._timeout if timeout is None else timeout) * 1e9)
-
-    def end(
-        self, transaction: str, commit: bool, halves: list[tuple[int, int]], deadline_ns: int
-    ) -> Ended:
-        """What the txn-checker answers. Raises what CheckerLink does."""
-        link = self._link
-        while True:
-            request = End(link.next_serial(), self.group, transaction, commit, halves)
-            answer = link.ask(request, deadline_ns)
-            if answer.error != transactionwire.DISK_FULL or now_ns() >= deadline_ns:
-                return answer
-            threading.Event().wait(_DISK_FULL_S)
-
-    def answer_checks(self, checker: Callable[[Message], TransactionResolution]) -> None:
-        """Let a thread of its own answer the group's checks from now on."""
-        from clients.checks import CheckAnswers
-
-        self._answers = CheckAnswers(self._home, self.group, checker, self)
-
-    def close(self) -> None:
-        """Roll back what is open, as well as can be, and end the sessions. Safe to call twice."""
-        if self._answers is not None:
-            self._answers.close()
-        for transaction in list(self.open.values()):
-            try:
-                transaction.rollback(min(self._timeout, _CLOSE_S))
-                what = "rolled back"
-            except GantryError as error:
-                what = f"not rolled back, checks will ask for it ({error})"
-            log.warning("the producer is closed with %r open: %s", transaction, what)
-        self._link.close()
-
-
-def require_group(group: str | None) -> str:
-    """Raise GroupIllegal unless there is one."""
-    if group is None:
-        raise GroupIllegal(
-            "a transaction needs a producer group, whose transaction_checker is asked when the"
-            " producer dies: Producer(producer_group=..., transaction_checker=...)"
-        )
-    return group
-
-
-def half_extras(due: Due, properties: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
-    """What goes behind a transaction's own properties, and the user's without it.
-
-    A delay counts from the commit (LW-47). Raises MessageIllegal for an immunity that is no number.
-    """
-    ours: dict[str, str] = {}
-    if due.mode:
-        ours[GANTRY_TX_DELAY] = f"{_DELAY_NAMES[due.mode]}:{due.value}"
-    if CHECK_IMMUNITY in properties:
-        properties = dict(properties)
-        seconds = properties.pop(CHECK_IMMUNITY)
-        if not (isinstance(seconds, str) and seconds.isdecimal() and len(seconds) < 10):
-            raise MessageIllegal(f"{CHECK_IMMUNITY} is seconds in digits, not {seconds!r}")
-        ours[CHECK_IMMUNITY] = seconds
-    return encode_properties(ours), properties
