@@ -181,7 +181,7 @@ class CheckerLink:
     def living(self) -> tuple[Session, ControlLane]:
         """The session and its lane, opened if there is none. Raises BrokerGone, Closed."""
         session, lane = self._session, self._lane
-        if session is not None and lane is not None:
+        if session is not None and lane is not None and not self._is_closed:
             return session, lane
         with self._opening:
             if self._is_closed:

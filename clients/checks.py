@@ -66,7 +66,9 @@ class CheckAnswers:
             except (Unavailable, Closed):
                 self._link.lose()
                 self._stop.wait(_REATTACH_S)
-            except GantryError:
+            except (GantryError, OSError, ValueError):
+                if self._stop.is_set():  # a session that was closed meanwhile
+                    return
                 log.warning("checks of transactions are not answered", exc_info=True)
                 self._link.lose()
                 self._stop.wait(1.0)

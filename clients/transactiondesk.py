@@ -10,7 +10,7 @@ from clients.checkerlink import CheckerLink, now_ns
 from clients.commits import Commits
 from clients.transactions import Transaction
 from shm import transactionwire
-from shm.errors import GantryError, GroupIllegal
+from shm.errors import GantryError, GroupIllegal, TransactionDecided
 from shm.properties import GANTRY_TX, encode_properties
 from shm.transactionwire import End, Ended
 
@@ -93,6 +93,8 @@ class Transactions:
             try:
                 transaction.rollback(min(self._timeout, _CLOSE_S))
                 what = "rolled back"
+            except TransactionDecided:
+                continue  # by a check
             except GantryError as error:
                 what = f"not rolled back, checks will ask for it ({error})"
             log.warning("the producer is closed with %r open: %s", transaction, what)

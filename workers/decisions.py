@@ -126,7 +126,7 @@ class Decisions:
         self._op_view = self._op.data
         self._index = np.zeros(16, np.int64)
         self._topics = (-1, -1)
-        self._expected = ("", "", np.zeros(0, np.uint8))
+        self._expected = ("", "none yet", np.zeros(0, np.uint8))
         self._flights: deque[_Flight] = deque()
         self._batch: list[Decision] = []
         self._first_seq = int(self._lane[frames.SEQ]) + 1

@@ -121,7 +121,10 @@ class Settling:
             row["checks"], row["next_ns"] = 0, 0
         else:
             outcome = _OUTCOMES[request.action]
-            self._endings.decide(Decision(outcome, [(position, offset)], []), now_ms)
+            decision = Decision(outcome, [(position, offset)], [])
+            if not self._endings.decide(decision, now_ms):
+                self._refuse(session, request, decision.error, "its message cannot be stored")
+                return
         self._note(session, request, position, [], now_ms)
 
     def _settle_given_up(

@@ -54,7 +54,7 @@ def read_log(store: Path) -> list[Stored]:
     for position, item in log.scan(log.min_position, check=OWN):
         if isinstance(item, Record):
             assert item.physical_offset == position
-            found.append(Stored(position, item, item.property_map()["UNIQ_KEY"]))
+            found.append(Stored(position, item, item.property_map().get("UNIQ_KEY", "")))
         else:
             _require_zeroes_behind(log, position, item)
     return found

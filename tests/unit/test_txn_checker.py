@@ -307,7 +307,7 @@ def test_the_note_spares_a_start_what_is_settled(life: TxnLife) -> None:
     assert life.board.word(layout.BOARD_OPEN_HALVES) == 2
     life.kill(CHECKER)
     assert peer.ended([halves[2]], commit=True) == (COMMITTED, "")
-    life.storage.remove(FILE)
+    life.storage.unlink(FILE)
     life.kill(CHECKER)
     assert peer.ended([halves[4]], commit=False) == (ROLLED_BACK, "")
     assert peer.ended([halves[0]], commit=True) == (COMMITTED, "")
