@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workers.decisions import Decision
     from workers.logviews import LogViews
     from workers.logwindow import LogWindow
+    from workers.othersettled import OtherSettled
 
 MS: Final = 1_000_000
 #: Units that are read at one time.
@@ -39,14 +40,15 @@ Words = NDArray[np.int64]
 class Halves:
     """See the module."""
 
-    def __init__(
-        self, board: Board, views: LogViews, window: LogWindow, timeout_s: int
-    ) -> None:
+    def __init__(self, board: Board, views: LogViews, window: LogWindow, timeout_s: int) -> None:
         self.table = OpenHalves()
         self.next = 0  # first unit of the half queue that was not read
         self.done: set[int] = set()  # queue offsets from there on that are decided
         self.ops_next = 0  # first unit of the op queue that is not known
-        self.aliases: dict[int, int] = {}  # position of a record -> of that which was appended again
+        self.others: OtherSettled | None = None  # what another broker has decided or put back
+        self.aliases: dict[
+            int, int
+        ] = {}  # position of a record -> of that which was appended again
         self._board = board
         self._views = views
         self._window = window
@@ -149,6 +151,8 @@ class Halves:
         if self.done:
             done = np.fromiter(self.done, np.int64, len(self.done))
             wanted = ~np.isin(offsets, done)
+        if self.others is not None:
+            wanted &= ~self.others.among(HALF_TOPIC, 0, first, len(offsets))
         if wanted.any():
             chosen = units.reshape(-1, 2)[wanted]
             rows = self.rows_of(chosen, now_ns, now_ms)

@@ -19,6 +19,7 @@ from shm.transactionwire import COMMITTED
 from workers import transactionnotes
 from workers.commitscan import CommitScan
 from workers.decisions import Decision
+from workers.othersettled import OtherSettled
 from workers.transactionnote import Note
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Restart:
         self._ops: list[Words] = [_NONE]
         self._op_next = -1
         self._read = False
+        self._others = OtherSettled(storage)
         self._notes_next = note.notes_next
         self._notes_end = -1
 
@@ -56,7 +58,9 @@ class Restart:
         """Whether queues do not show yet what the log has."""
         return self._board.word(layout.BOARD_DISPATCHED) < self._target
 
-    def step(self, halves: Halves, given_up: GivenUp, decisions: Decisions, now: tuple[int, int]) -> bool:
+    def step(
+        self, halves: Halves, given_up: GivenUp, decisions: Decisions, now: tuple[int, int]
+    ) -> bool:
         """One short step; True when nothing is left. Raises Corrupt, OSError."""
         if not self._scan.finished:
             self._scan.step()
@@ -84,8 +88,14 @@ class Restart:
     def _begin(self, halves: Halves, given_up: GivenUp, now: tuple[int, int]) -> None:
         """Rows that the note lists."""
         note, low = self._note, self._board.word(layout.BOARD_LOW)
+        halves.others, imported = self._others, self._others.imported
         halves.next = max(note.halves_next, halves.lowest())
-        listed = np.array([row for row in note.open if row[1] >= low], np.int64).reshape(-1, 4)
+        alive = [
+            row
+            for row in note.open
+            if row[1] >= low and not imported.is_settled(HALF_TOPIC, 0, row[0])
+        ]
+        listed = np.array(alive, np.int64).reshape(-1, 4)
         if len(listed):
             rows = halves.rows_of(np.ascontiguousarray(listed[:, 1:3]), *now)
             rows["checks"] = listed[np.isin(listed[:, 0], rows["offset"]), 3]
@@ -188,4 +198,3 @@ class Restart:
                 copies = [copy] if copy is not None else []
                 found.append(Decision("", [], [], copies=copies, named=False))
         return found
-

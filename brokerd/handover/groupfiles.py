@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from brokerd.checkpoint import read_checkpoint
-from brokerd.handover.names import TRANSACTION_GROUP
 from brokerd.metadata import TOPICS_FILE
 from brokerd.subscriptions import GROUPS_FILE
 from brokerd.topics import RETRY_PREFIX
@@ -19,6 +18,7 @@ from workers.ledger import Ledger
 from workers.ledgerentries import NAME as LEDGER
 from workers.ledgerentries import Names
 from workers.offsetfile import (
+    TRANSACTIONS_GROUP,
     Offsets,
     checksum_of,
     import_offsets,
@@ -71,7 +71,7 @@ def write_group_offsets(storage: Storage, offsets: Offsets) -> None:
         import_offsets(ledger)
         known = offsets_of(ledger.groups)
         for (topic, group), queues in offsets.items():
-            if group == TRANSACTION_GROUP:
+            if group == TRANSACTIONS_GROUP:
                 continue  # no group of consumers: it has nothing to hold and nothing to read
             for queue_id, offset in queues.items():
                 if known.get((topic, group), {}).get(queue_id) != offset:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from brokerd import batchqueues, config, epoch, lock
 from brokerd.handover import groupfiles, timerfiles
-from brokerd.handover.names import HALVES, OPS, TIMERS, TRANSACTION_GROUP
+from brokerd.handover.names import HALVES, OPS, TIMERS
 from brokerd.handover.timerfiles import TimerForm, timer_of
 from brokerd.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from clients.home import board_file, store_of
 from shm.errors import Incompatible
 from shm.properties import GANTRY_TX_DELAY, SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.storage import PosixStorage
+from workers.offsetfile import TRANSACTIONS_GROUP
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
@@ -202,9 +203,9 @@ def _group_offsets(storage: Storage, pending: Pending) -> Offsets:
     for key, offset in (
         (HALVES, pending.transactions.half_offset), (OPS, pending.transactions.op_offset)
     ):  # fmt: skip
-        offsets.pop((key[0], TRANSACTION_GROUP), None)
+        offsets.pop((key[0], TRANSACTIONS_GROUP), None)
         if key in pending.queues:
-            offsets[key[0], TRANSACTION_GROUP] = {key[1]: offset}
+            offsets[key[0], TRANSACTIONS_GROUP] = {key[1]: offset}
     return offsets
 
 

@@ -11,7 +11,5 @@ TIMERS: Final = (TIMER_TOPIC, 0)
 PARKING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 HALVES: Final = (HALF_TOPIC, 0)
 OPS: Final = (OP_TOPIC, 0)
-#: The group whose offsets say how far halves and ops are settled (HO-40).
-TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"

@@ -16,6 +16,7 @@ from clients.consumer import ConsumeFrom, PullConsumer
 from clients.message import Message
 from clients.producer import Producer
 from clients.transactions import TransactionResolution
+from gantrymq.cli.board import describe, running_board
 from gantrymq.cli.tx_show import look
 from gantrymq.temporary import Broker
 from tests.support.brokers import command
@@ -65,6 +66,12 @@ def shown(broker: Broker, message: str) -> dict[str, Any]:
     done = command("tx", "show", message, "--json", "--home", broker.home)
     assert (done.returncode, done.stderr) == (0, "")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+    return found
+
+
+def describe_transactions(broker: Broker) -> dict[str, Any]:
+    """What `status` says of them."""
+    found: dict[str, Any] = describe(running_board(broker.home), broker.home)["transactions"]
     return found
 
 
@@ -138,8 +145,8 @@ def test_what_is_given_up_is_settled_once(broker: Broker) -> None:
     ids = [row["message_id"] for row in give_up(broker, "bought")]
     history = shown(broker, ids[0])["history"]
     assert [entry["what"] for entry in history] == ["checked", "checked", "given_up"]
-    state = json.loads(command("status", "--json", "--home", broker.home).stdout)
-    assert state["transactions"] == {"open": 0, "oldest_s": None, "given_up": 1}, state
+    counts = {"open": 0, "oldest_s": None, "given_up": 1}
+    poll_until(lambda: describe_transactions(broker) == counts, "status counts it")
     metrics = command("metrics", "--home", broker.home).stdout
     assert "gantrymq_given_up_halves 1.0" in metrics
     assert "gantrymq_open_halves 0.0" in metrics
@@ -172,19 +179,22 @@ def test_a_recheck_asks_again(broker: Broker) -> None:
     assert delivered(broker, len(before) + 1) == sorted([*before, "later"])
 
 
-def test_a_stopped_store_can_be_looked_at_and_not_settled(broker: Broker) -> None:
+def test_a_stopped_store_can_be_looked_at_and_not_settled() -> None:
     """69 and what to do; the rows are those of before."""
+    with Broker.temporary() as broker:
+        look_at_a_stopped_store(broker)
+
+
+def look_at_a_stopped_store(broker: Broker) -> None:
     leave_open(broker, "waiting")
     before = row_of(broker, "waiting")
     broker.stop()
-    try:
-        after = row_of(broker, "waiting")
-        assert after | {"age_s": 0} == before | {"age_s": 0}
-        refused = command("tx", "commit", before["message_id"], "--home", broker.home)
-        assert refused.returncode == 69
-        assert "gantrymq serve --home" in refused.stderr
-    finally:
-        broker.start()
+    after = row_of(broker, "waiting")
+    assert after | {"age_s": 0} == before | {"age_s": 0}
+    refused = command("tx", "commit", before["message_id"], "--home", broker.home)
+    assert refused.returncode == 69
+    assert "gantrymq serve --home" in refused.stderr
+    broker.start()
     assert row_of(broker, "waiting")["position"] == before["position"]
     done = command("tx", "rollback", before["message_id"], "--home", broker.home)
     assert done.returncode == 0
