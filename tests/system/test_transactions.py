@@ -63,9 +63,12 @@ def received(broker: Broker, topic: str, count: int) -> list[Message]:
     found: list[Message] = []
     first = ConsumeFrom.FIRST_OFFSET
     with PullConsumer(f"of-{topic}", [topic], home=broker.home, consume_from=first) as consumer:
-        poll_until(
-            lambda: found.extend(consumer.poll(timeout=0.1)) or len(found) >= count, "all came"
-        )
+
+        def have_come() -> bool:
+            found.extend(consumer.poll(timeout=0.1))
+            return len(found) >= count
+
+        poll_until(have_come, "all have come")
     return found
 
 
