@@ -40,7 +40,7 @@ class Desk:
         self._table = sessions
         self._peers: dict[int, Peer] = {}
         self._members: dict[str, list[int]] = {}  # producer group -> sessions that are enlisted
-        self._active: dict[int, Peer] = {}  # who has asked something in this cycle
+        self._active: dict[int, Peer] = {}  # who asked in the last cycle in which anybody did
         self._turn = 0
         self.refused = 0
 
@@ -83,7 +83,7 @@ class Desk:
 
     def requests(self) -> Iterator[tuple[int, AnyRequest]]:
         """What sessions ask; one whose answers find no room is not listened to."""
-        self._active.clear()
+        active: dict[int, Peer] = {}
         for peer in list(self._peers.values()):
             if peer.told:
                 continue
@@ -95,7 +95,8 @@ class Desk:
                         break
                     if lane.wants_bell:
                         peer.session.bell.ring()
-                    self._active[number] = peer
+                    active[number] = peer
+                    self._active = active
                     yield number, wire.decode_request(body)
             except (BrokenLane, msgspec.DecodeError) as error:
                 self._cut_off(peer, error)

@@ -50,6 +50,7 @@ class TxnLife(Life):
 
     def half(self, tx: str, number: int = 1, body: bytes = b"paid", **more: str) -> wire.Check:
         """Store a half as a producer does; where it is (size 0)."""
+        self.turn()  # a writer that has just come adopts the lane that this goes by
         key = f"{next(_numbers):032X}"
         properties = {
             "UNIQ_KEY": key, "TAGS": "t", "TRAN_MSG": "true", "PGROUP": GROUP,
