@@ -97,7 +97,7 @@ class Checks:
             return
         is_old = now_ms - int(row["stored_ms"]) > times.reserved_ms
         if checks >= times.checks_max or is_old:
-            self._give_up(position, offset, now_ms)
+            self._give_up(index, now_ms)
             return
         session = self._desk.member(self._halves.table.group_names[row["group"]])
         if session < 0:
@@ -121,8 +121,13 @@ class Checks:
             return ""
         return data[start + len(_TX) : start + len(_TX) + 32].decode("ascii", "replace")
 
-    def _give_up(self, position: int, offset: int, now_ms: int) -> None:
-        decision = self._given_up.give_up(position, offset)
+    def _give_up(self, index: int, now_ms: int) -> None:
+        row = self._halves.table.rows[index]
+        position, group = int(row["position"]), self._halves.table.group_names[row["group"]]
+        decision = self._given_up.give_up(position, int(row["offset"]))
         if decision is not None:
             self._endings.decide(decision, now_ms)
             self.given += 1
+            self._desk.note(
+                "warning", "half_given_up", position=position, group=group, checks=int(row["checks"])
+            )

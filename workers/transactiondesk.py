@@ -101,6 +101,10 @@ class Desk:
             except (BrokenLane, msgspec.DecodeError) as error:
                 self._cut_off(peer, error)
 
+    def note(self, level: str, event: str, **fields: object) -> None:
+        """A line of the broker's log."""
+        self._table.note(level, event, **fields)
+
     def tell(self, session: int, notice: AnyNotice) -> bool:
         """Tell a session something, now or when it has room; False if it is gone."""
         peer = self._peers.get(session)
