@@ -128,6 +128,7 @@ class Checks:
         if decision is not None:
             self._endings.decide(decision, now_ms)
             self.given += 1
+            checks = int(row["checks"])
             self._desk.note(
-                "warning", "half_given_up", position=position, group=group, checks=int(row["checks"])
+                "warning", "half_given_up", position=position, group=group, checks=checks
             )
