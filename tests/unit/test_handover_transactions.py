@@ -79,7 +79,8 @@ def offsets(storage: Any) -> tuple[int, int]:  # noqa: ANN401 - either storage
     """H and O."""
     table = read_config(storage, "consumerOffset.json")["offsetTable"]
     topics = [f"{topic}@CID_RMQ_SYS_TRANS" for topic in (HALF_TOPIC, OP_TOPIC)]
-    return tuple(table[topic]["0"] if topic in table else 0 for topic in topics)
+    half, op = (int(table[topic]["0"]) if topic in table else 0 for topic in topics)
+    return half, op
 
 
 def in_doubt() -> Log:
