@@ -48,7 +48,9 @@ DERIVED: Final = (
     INDEX,
 )  # fmt: skip
 #: Removed durably, each before anything that it speaks of.
-_FIRST: Final = frozenset({PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TRANSACTIONS_FILE})
+_FIRST: Final = frozenset(
+    {PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TRANSACTIONS_FILE}
+)
 _PATIENCE_S: Final = 1_000_000
 
 

@@ -120,7 +120,12 @@ class Peer:
         self.put(wire.Enlist(self.next_serial(), group))
 
     def end(
-        self, halves: Sequence[wire.Check], *, commit: bool, group: str = GROUP, tx: str | None = None
+        self,
+        halves: Sequence[wire.Check],
+        *,
+        commit: bool,
+        group: str = GROUP,
+        tx: str | None = None,
     ) -> int:
         """Put an END."""
         named = [(half.position, half.queue_offset) for half in halves]

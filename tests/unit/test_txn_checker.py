@@ -39,7 +39,11 @@ def test_a_commit_stores_the_message_once_and_names_the_half(life: TxnLife) -> N
     assert peer.ended([half], commit=True) == (COMMITTED, "")
     (copy,) = life.in_topic("orders")
     (record,) = life.in_topic(HALF_TOPIC)
-    assert (copy.queue_id, copy.body, copy.prepared_transaction_offset) == (1, b"paid", half.position)
+    assert (copy.queue_id, copy.body, copy.prepared_transaction_offset) == (
+        1,
+        b"paid",
+        half.position,
+    )
     assert copy.sys_flag == record.sys_flag | layout.SYS_COMMIT
     assert (copy.flag, copy.born_timestamp, copy.born_host) == (
         record.flag, record.born_timestamp, record.born_host,
