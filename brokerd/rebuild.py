@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 #: In the order in which they go. Directories: all files below.
 DERIVED: Final = (
-    PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TRANSACTIONS_FILE, TIMERS, SIDECARS, QUEUES,
-    INDEX,
+    PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TRANSACTIONS_FILE, TIMERS, SIDECARS,
+    QUEUES, INDEX,
 )  # fmt: skip
 #: Removed durably, each before anything that it speaks of.
 _FIRST: Final = frozenset(

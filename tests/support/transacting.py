@@ -1,4 +1,4 @@
-"""Lives of a broker's agents with the txn-checker, halves to decide, and what the log says of them."""
+"""Lives of a broker's agents with the txn-checker, halves to decide, and what the log has."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_commit_stores_the_message_once_and_names_the_half(life: TxnLife) -> N
 
 
 def test_the_first_decision_stands(life: TxnLife) -> None:
-    """Asked again: the same answer, and nothing more is stored; otherwise: an error that says what."""
+    """Asked again: the same answer, nothing more is stored; otherwise: an error that says what."""
     peer, second = Peer(life), Peer(life)
     kept, dropped = life.half(TX), life.half(OTHER)
     assert peer.ended([kept], commit=True) == (COMMITTED, "")
@@ -151,7 +151,7 @@ def test_whoever_dies_each_half_is_decided_once(
 
 
 def test_checks_come_in_time_and_end_by_giving_up(life: TxnLife) -> None:
-    """TX-40's times: first after 6 s, then every 30 s, 15 at most; then TX-37, and <= 4 KiB of log."""
+    """TX-40: first after 6 s, then every 30 s, 15 at most; then TX-37. At most 4 KiB of log."""
     peer = Peer(life, GROUP)
     before = life.board.word(layout.BOARD_APPENDED)
     half = life.half(TX)
@@ -209,7 +209,7 @@ def test_an_operator_settles_what_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
-    few = {"transaction_check_max": 1, "transaction_check_interval": 1}
+    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval": 1}
     life = TxnLife(tmp_path / "store", SimClock(), few)
     peer = Peer(life, GROUP)
     half = life.half(TX)
