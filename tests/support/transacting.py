@@ -57,7 +57,8 @@ class TxnLife(Life):
             GANTRY_TX: f"{tx},{number}", **more, "__transactionId__": key,
             "REAL_TOPIC": "orders", "REAL_QID": "1",
         }  # fmt: skip
-        properties.update(more)
+        properties |= more
+        properties = {name: text for name, text in properties.items() if text}
         (position,) = self.park(Parked(HALF_TOPIC, 0, properties, body))
         return wire.Check(position, 0, self.outcomes[-1].queue_offset, tx)
 

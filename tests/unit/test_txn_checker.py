@@ -326,3 +326,15 @@ def test_a_session_that_breaks_the_rules_is_cut_off(life: TxnLife) -> None:
     life.settle()
     assert [number for number, _why in life.tables[CHECKER].cut] == [peer.session.session]
     assert GIVEN_UP_TOPIC in life.slots
+
+
+def test_of_records_with_one_key_the_newest_counts(life: TxnLife) -> None:
+    """HO-41: what a RocketMQ has put back (TX-32); an END may name any of them."""
+    peer = Peer(life)
+    older = life.half("", UNIQ_KEY="A" * 32, GANTRY_TX="")
+    newest = life.half("", UNIQ_KEY="A" * 32, GANTRY_TX="", TRANSACTION_CHECK_TIMES="1")
+    life.kill(CHECKER)
+    assert peer.ended([older], commit=True) == (COMMITTED, "")
+    assert peer.ended([newest], commit=True) == (COMMITTED, "")
+    assert life.committed() == {newest.position: 1}
+    assert life.ops() == ["1,"]
