@@ -1,4 +1,4 @@
-"""What sessions and the txn-checker say to each other: msgpack bodies of REQUEST and NOTICE entries.
+"""What sessions and the txn-checker say to each other: msgpack bodies of a lane's messages.
 
 A request may be repeated without harm: the first decision of a transaction stands, and who asks
 again is told what it was. A checker that was replaced has forgotten all requests and who enlisted.

@@ -93,8 +93,9 @@ OWNERS_ONLY: Final = (CreateTopic, DeleteTopic, ShowSettings, ShowSessions, Stop
 
 
 class Welcome(Frame, frozen=True):
-    """A session. Descriptors with it: arena, and bells of client, writer, groups, scheduler,
-    txn-checker.
+    """A session. Descriptors with it: arena, and bells.
+
+    These are the bells of client, writer, groups, scheduler, txn-checker, in this order.
     """
 
     session: int

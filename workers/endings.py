@@ -10,7 +10,7 @@ from shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNK
 from workers.decisions import LATER, Decision
 
 if TYPE_CHECKING:
-    from workers.decisions import Decisions, Half
+    from workers.decisions import Asked, Decisions, Half
     from workers.halves import Halves
     from workers.pastdecisions import PastDecisions
     from workers.transactiondesk import Desk
@@ -41,35 +41,39 @@ class Endings:
 
     def end(self, session: int, request: wire.End, now_ms: int) -> None:
         """Take an END; it is answered when its decision is in the log, or refused."""
-        wanted = COMMITTED if request.commit else ROLLED_BACK
-        if len(request.halves) > wire.HALVES_MAX or (not request.halves):
+        if not 0 < len(request.halves) <= wire.HALVES_MAX:
             self._refuse(session, request, "", NOT_A_HALF)
             return
         todo: list[Half] = []
         seen = ""
         for half in request.halves:
-            position, offset = half
-            if self._halves.aliases:
-                position, offset = self._newest(half)
+            position, offset = self._newest(half) if self._halves.aliases else half
             outcome = self._halves.outcome_at(position)
-            if outcome is None:
-                flying = self._flying.get(position)
-                if flying is not None:
-                    flying.asked.append((session, request.serial, request))
-                    return
-                if not self._halves.is_open(offset):
-                    self._past.ask(session, request, position, offset)
-                    return
-                todo.append((position, offset))
-            else:
+            if outcome is not None:
                 seen = outcome
+            elif self._waits_for(session, request, position, offset):
+                return
+            else:
+                todo.append((position, offset))
+        wanted = COMMITTED if request.commit else ROLLED_BACK
         if seen and seen != wanted:
             self._refuse(session, request, seen, DECIDED)
         elif todo:
-            asked = [(session, request.serial, request)]
+            asked: list[Asked] = [(session, request.serial, request)]
             self._stage(Decision(wanted, todo, asked), request.group, request.tx, now_ms)
         else:
             self._desk.tell(session, Ended(request.serial, seen))
+
+    def _waits_for(self, session: int, request: wire.End, position: int, offset: int) -> bool:
+        """Whether a half is being decided for somebody, or was before what is remembered."""
+        flying = self._flying.get(position)
+        if flying is not None:
+            flying.asked.append((session, request.serial, request))
+            return True
+        if self._halves.is_open(offset):
+            return False
+        self._past.ask(session, request, position, offset)
+        return True
 
     def _newest(self, half: Half) -> Half:
         position = self._halves.newest(half[0])

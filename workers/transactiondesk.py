@@ -1,4 +1,4 @@
-"""Sessions with a lane to the txn-checker: what they ask, what they are told, whose group they are."""
+"""Sessions with a lane to the txn-checker: what they ask and are told, whose group they are."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from shm.transactionwire import COMMITTED
 from workers import transactionnotes
 from workers.commitscan import CommitScan
 from workers.decisions import Decision
+from workers.offsetfile import TRANSACTIONS_GROUP, read_offsets
 from workers.othersettled import OtherSettled
 from workers.transactionnote import Note
 
@@ -47,6 +48,8 @@ class Restart:
         low = board.word(layout.BOARD_LOW)
         self._scan = CommitScan(storage, board, views, max(low, note.scanned), target)
         self._ops: list[Words] = [_NONE]
+        offsets = read_offsets(storage).get((HALF_TOPIC, TRANSACTIONS_GROUP), {})
+        self._progress = offsets.get(0, 0)
         self._op_next = -1
         self._read = False
         self._others = OtherSettled(storage)
@@ -58,7 +61,9 @@ class Restart:
         """Whether queues do not show yet what the log has."""
         return self._board.word(layout.BOARD_DISPATCHED) < self._target
 
-    def step(self, halves: Halves, given_up: GivenUp, decisions: Decisions, now: tuple[int, int]) -> bool:
+    def step(
+        self, halves: Halves, given_up: GivenUp, decisions: Decisions, now: tuple[int, int]
+    ) -> bool:
         """One short step; True when nothing is left. Raises Corrupt, OSError."""
         if not self._scan.finished:
             self._scan.step()
@@ -87,11 +92,14 @@ class Restart:
         """Rows that the note lists."""
         note, low = self._note, self._board.word(layout.BOARD_LOW)
         halves.others, imported = self._others, self._others.imported
-        halves.next = max(note.halves_next, halves.lowest())
+        # Nobody's progress passes an open half: further than our note says is another broker's.
+        halves.next = max(note.halves_next, halves.lowest(), self._progress)
         alive = [
             row
             for row in note.open
-            if row[1] >= low and not imported.is_settled(HALF_TOPIC, 0, row[0])
+            if row[1] >= low
+            and row[0] >= self._progress
+            and not imported.is_settled(HALF_TOPIC, 0, row[0])
         ]
         listed = np.array(alive, np.int64).reshape(-1, 4)
         if len(listed):
@@ -149,7 +157,7 @@ class Restart:
 
     def unfinished(self, halves: Halves, decisions: Decisions) -> list[Decision]:
         """Decisions that somebody has begun: commit copies or op records that are missing."""
-        copied = self._scan.positions()
+        copied = self._join_copies(halves, self._scan.positions())
         rows = halves.table.rows
         have = np.isin(rows["position"], copied) & (rows["live"] != 0)
         found: list[Decision] = []
@@ -161,6 +169,25 @@ class Restart:
             half = (int(row["position"]), int(row["offset"]))
             found.append(Decision(COMMITTED, [half], []))
         return found + self._owed(halves, copied, decisions)
+
+    def _join_copies(self, halves: Halves, copied: Words) -> Words:
+        """Of records with the same UNIQ_KEY only the newest counts (TX-32, HO-41).
+
+        Returns `copied` with the newest of those of which an older one has its commit copy.
+        """
+        rows = halves.table.rows
+        order = np.argsort(rows["key"], kind="stable")
+        keys = rows["key"][order]
+        same = np.flatnonzero((keys[1:] == keys[:-1]) & (keys[1:] != 0))
+        more: list[int] = []
+        for at in same.tolist():
+            older, newer = int(order[at]), int(order[at + 1])
+            position = int(rows["position"][older])
+            halves.aliases[position] = int(rows["position"][newer])
+            if position in copied or position in more:
+                more.append(int(rows["position"][newer]))
+            halves.table.remove(older)
+        return np.union1d(copied, np.array(more, np.int64))
 
     def _transactions(self, halves: Halves, copied: Words, decisions: Decisions) -> Words:
         """Hashes of the transactions that commit copies belong to."""
@@ -196,4 +223,3 @@ class Restart:
                 copies = [copy] if copy is not None else []
                 found.append(Decision("", [], [], copies=copies, named=False))
         return found
-

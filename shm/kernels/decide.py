@@ -291,6 +291,18 @@ def _put_commit(log: Bytes, form: Words, targets: Targets, topic: int) -> int:
 
 
 @kernel()
+def _decide(log: Bytes, form: Words, rows: Words, at: int, targets: Targets) -> int:
+    """What becomes of a half that is as expected: its state, NEW without room in the ring."""
+    topic = _aim(log, form, targets)
+    rows[at + TOPIC] = topic
+    if topic < 0:
+        return NO_TOPIC
+    if form[VALUES + 2 * DELAY + 1]:
+        return DELAYED
+    return _put_commit(log, form, targets, topic) if form[COMMIT] else GOOD
+
+
+@kernel()
 def _put_commits(
     log: Bytes, limit: int, form: Words, rows: Words, targets: Targets, expected: Bytes
 ) -> int:
@@ -303,16 +315,9 @@ def _put_commits(
             return ROLL
         state = _judge(log, limit, form, rows, at, expected)
         if state == GOOD:
-            topic = _aim(log, form, targets)
-            rows[at + TOPIC] = topic
-            if topic < 0:
-                state = NO_TOPIC
-            elif form[VALUES + 2 * DELAY + 1]:
-                state = DELAYED
-            elif form[COMMIT]:
-                state = _put_commit(log, form, targets, topic)
-                if state == NEW:
-                    return BACKPRESSURE
+            state = _decide(log, form, rows, at, targets)
+            if state == NEW:
+                return BACKPRESSURE
         rows[at + STATE] = state
         form[NEXT] += 1
     return DONE
@@ -335,6 +340,8 @@ def put_commits(
 
 @kernel()
 def _put_op(arena: Bytes, lane: Words, form: Words, body: Bytes, count: int) -> int:
+    if count == 0:
+        return 0
     extra = len(_OP_EXTRAS)
     size = (ENTRY_BYTES + APPEND_BYTES + count + extra + 7) & ~7
     start = ring.reserve(arena, lane, lane[frames.UP_CURSOR], size)
@@ -370,11 +377,9 @@ def publish_decisions(arena: Bytes, lane: Words, form: Words, body: Bytes) -> in
     Returns the op entry's seq (0 without one), or FULL: then nothing is published.
     """
     ends, words = machine.raw(arena), machine.raw(lane)
-    seq = 0
-    if body.size:
-        seq = _put_op(ends, words, machine.raw(form), machine.raw(body), body.size)
-        if seq < 0:
-            return seq
+    seq: int = _put_op(ends, words, machine.raw(form), machine.raw(body), body.size)
+    if seq < 0:
+        return seq
     ring.publish_entries(ends, words, lane[frames.UP_CURSOR], lane[frames.SEQ], URGENT)
     return seq
 

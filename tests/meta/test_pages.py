@@ -46,7 +46,7 @@ def test_the_maps_name_every_package_and_agent() -> None:
     internals = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8")
     assert [name for name in PACKAGES if f"`{name}/`" not in text] == []
     agents = {"writer", "flusher", "reader", "groups", "scheduler", "txn_checker", "supervisor"}
-    assert {agent for agent in agents if f"{agent}.py" not in internals} == set()
+    assert {agent for agent in agents if f"{agent}.py" not in internals and f"process `{agent}`" not in internals} == set()
 
 
 def test_decisions_are_numbered_and_whole() -> None:

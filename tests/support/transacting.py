@@ -1,4 +1,4 @@
-"""Lives of a broker's agents with the txn-checker, halves to decide, and what the log says of them."""
+"""Lives of a broker's agents with the txn-checker, halves to decide, and what the log has."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class TxnLife(Life):
             GANTRY_TX: f"{tx},{number}", **more, "__transactionId__": key,
             "REAL_TOPIC": "orders", "REAL_QID": "1",
         }  # fmt: skip
-        properties.update(more)
+        properties |= more
+        properties = {name: text for name, text in properties.items() if text}
         (position,) = self.park(Parked(HALF_TOPIC, 0, properties, body))
         return wire.Check(position, 0, self.outcomes[-1].queue_offset, tx)
 
@@ -120,7 +121,12 @@ class Peer:
         self.put(wire.Enlist(self.next_serial(), group))
 
     def end(
-        self, halves: Sequence[wire.Check], *, commit: bool, group: str = GROUP, tx: str | None = None
+        self,
+        halves: Sequence[wire.Check],
+        *,
+        commit: bool,
+        group: str = GROUP,
+        tx: str | None = None,
     ) -> int:
         """Put an END."""
         named = [(half.position, half.queue_offset) for half in halves]

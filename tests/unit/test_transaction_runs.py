@@ -16,10 +16,11 @@ from shm.codes import Role
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
-from workers import halves, transactionprogress
+from workers import transactionprogress
+from workers.halves import Halves
 
 VICTIMS = (CHECKER, CHECKER, Role.WRITER, Role.READER, Role.FLUSHER)
-QUICK = {
+QUICK: dict[str, object] = {
     "transaction_timeout": 1, "transaction_check_interval": 1, "transaction_check_max": 3,
 }  # fmt: skip
 STEPS = 80
@@ -136,10 +137,14 @@ def test_the_oracle_sees_a_decision_that_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A canary: without a memory of what is decided, an END that comes again is carried out."""
-    monkeypatch.setattr(halves.Halves, "outcome_at", lambda *_: None)
-    monkeypatch.setattr(halves.Halves, "is_open", lambda *_: True)
-    with pytest.raises(AssertionError):
+    monkeypatch.setattr(Halves, "outcome_at", lambda *_: None)
+    monkeypatch.setattr(Halves, "is_open", lambda *_: True)
+
+    def run_all() -> None:
         for seed in range(8):
             run = Run(tmp_path / f"store-{seed}", seed)
             run.go()
             run.require_right()
+
+    with pytest.raises(AssertionError):
+        run_all()

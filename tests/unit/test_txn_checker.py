@@ -39,7 +39,11 @@ def test_a_commit_stores_the_message_once_and_names_the_half(life: TxnLife) -> N
     assert peer.ended([half], commit=True) == (COMMITTED, "")
     (copy,) = life.in_topic("orders")
     (record,) = life.in_topic(HALF_TOPIC)
-    assert (copy.queue_id, copy.body, copy.prepared_transaction_offset) == (1, b"paid", half.position)
+    assert (copy.queue_id, copy.body, copy.prepared_transaction_offset) == (
+        1,
+        b"paid",
+        half.position,
+    )
     assert copy.sys_flag == record.sys_flag | layout.SYS_COMMIT
     assert (copy.flag, copy.born_timestamp, copy.born_host) == (
         record.flag, record.born_timestamp, record.born_host,
@@ -57,7 +61,7 @@ def test_a_commit_stores_the_message_once_and_names_the_half(life: TxnLife) -> N
 
 
 def test_the_first_decision_stands(life: TxnLife) -> None:
-    """Asked again: the same answer, and nothing more is stored; otherwise: an error that says what."""
+    """Asked again: the same answer, nothing more is stored; otherwise: an error that says what."""
     peer, second = Peer(life), Peer(life)
     kept, dropped = life.half(TX), life.half(OTHER)
     assert peer.ended([kept], commit=True) == (COMMITTED, "")
@@ -147,7 +151,7 @@ def test_whoever_dies_each_half_is_decided_once(
 
 
 def test_checks_come_in_time_and_end_by_giving_up(life: TxnLife) -> None:
-    """TX-40's times: first after 6 s, then every 30 s, 15 at most; then TX-37, and <= 4 KiB of log."""
+    """TX-40: first after 6 s, then every 30 s, 15 at most; then TX-37. At most 4 KiB of log."""
     peer = Peer(life, GROUP)
     before = life.board.word(layout.BOARD_APPENDED)
     half = life.half(TX)
@@ -205,7 +209,7 @@ def test_an_operator_settles_what_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
-    few = {"transaction_check_max": 1, "transaction_check_interval": 1}
+    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval": 1}
     life = TxnLife(tmp_path / "store", SimClock(), few)
     peer = Peer(life, GROUP)
     half = life.half(TX)
@@ -322,3 +326,15 @@ def test_a_session_that_breaks_the_rules_is_cut_off(life: TxnLife) -> None:
     life.settle()
     assert [number for number, _why in life.tables[CHECKER].cut] == [peer.session.session]
     assert GIVEN_UP_TOPIC in life.slots
+
+
+def test_of_records_with_one_key_the_newest_counts(life: TxnLife) -> None:
+    """HO-41: what a RocketMQ has put back (TX-32); an END may name any of them."""
+    peer = Peer(life)
+    older = life.half("", UNIQ_KEY="A" * 32, GANTRY_TX="")
+    newest = life.half("", UNIQ_KEY="A" * 32, GANTRY_TX="", TRANSACTION_CHECK_TIMES="1")
+    life.kill(CHECKER)
+    assert peer.ended([older], commit=True) == (COMMITTED, "")
+    assert peer.ended([newest], commit=True) == (COMMITTED, "")
+    assert life.committed() == {newest.position: 1}
+    assert life.ops() == ["1,"]
