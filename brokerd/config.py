@@ -120,9 +120,7 @@ class Settings:
         6, "seconds", "age at which the producer of a half message is asked for its decision"
         " (RocketMQ's transactionTimeOut); the message may say more", (1, 86_400),
     )  # fmt: skip
-    transaction_check_interval: int = _setting(
-        30, "seconds", "and how often again", (1, 86_400)
-    )
+    transaction_check_interval: int = _setting(30, "seconds", "and how often again", (1, 86_400))
     transaction_check_max: int = _setting(
         15, "checks", "after so many without a decision it is given up: parked for the operator",
         (1, 10_000),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from brokerd.commitlog import segment_name
+from brokerd.halvesholder import HalvesHolder
 from brokerd.holders import GroupsHolder, Holder, Pins, firsts_of, lowest_of
 from brokerd.parkedholder import ParkedHolder
 from brokerd.relations import parse_hours
@@ -287,6 +288,7 @@ def open_retention(
 ) -> Retention:
     """The agent with all its holders; `ledger` is that of `groups`, in the same process."""
     holders = (
-        GroupsHolder(storage, board, ledger), ParkedHolder(storage, board), Pins(storage)
+        GroupsHolder(storage, board, ledger), ParkedHolder(storage, board),
+        HalvesHolder(storage, board), Pins(storage),
     )  # fmt: skip
     return Retention(storage, clock, board, sessions, settings, holders)

@@ -126,7 +126,7 @@ class Decisions:
         self._op_view = self._op.data
         self._index = np.zeros(16, np.int64)
         self._topics = (-1, -1)
-        self._expected = ("", "", np.zeros(0, np.uint8))
+        self._expected = ("", "none yet", np.zeros(0, np.uint8))
         self._flights: deque[_Flight] = deque()
         self._batch: list[Decision] = []
         self._first_seq = int(self._lane[frames.SEQ]) + 1
@@ -318,7 +318,9 @@ class Decisions:
         lane = self._view
         if not batch and lane[frames.SEQ] < self._first_seq:
             return False
-        commits = [str(half[1]) for one in batch if one.named and one.is_commit for half in one.halves]
+        commits = [
+            str(half[1]) for one in batch if one.named and one.is_commit for half in one.halves
+        ]
         others = [
             str(half[1]) for one in batch if one.named and not one.is_commit for half in one.halves
         ]
@@ -409,9 +411,7 @@ class Decisions:
                 raise StoreFailed("the writer's store has failed", errno=0)
             self._refused[row[frames.OUT_SEQ]] = row[frames.OUT_STATUS]
 
-    def _mend(
-        self, flight: _Flight, answers: NDArray[np.int64], settled: list[Decision]
-    ) -> None:
+    def _mend(self, flight: _Flight, answers: NDArray[np.int64], settled: list[Decision]) -> None:
         """Some entries were refused: what is in the log decides what is left to be done."""
         refused, self._refused = self._refused, {}
         self._refused = {seq: why for seq, why in refused.items() if seq > flight.last_seq}
@@ -477,7 +477,9 @@ class Decisions:
             return None
         named = record.property_map()
         slot = self.slots.get(named.get("REAL_TOPIC", ""))
-        return commit_copy(record, slot, int(named.get("REAL_QID", "0"))) if slot is not None else None
+        return (
+            commit_copy(record, slot, int(named.get("REAL_QID", "0"))) if slot is not None else None
+        )
 
     # ----------------------------------------------------------------------------------- sleeping
 

@@ -10,7 +10,7 @@ from shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNK
 from workers.decisions import LATER, Decision
 
 if TYPE_CHECKING:
-    from workers.decisions import Decisions, Half
+    from workers.decisions import Asked, Decisions, Half
     from workers.halves import Halves
     from workers.pastdecisions import PastDecisions
     from workers.transactiondesk import Desk
@@ -66,7 +66,7 @@ class Endings:
         if seen and seen != wanted:
             self._refuse(session, request, seen, DECIDED)
         elif todo:
-            asked = [(session, request.serial, request)]
+            asked: list[Asked] = [(session, request.serial, request)]
             self._stage(Decision(wanted, todo, asked), request.group, request.tx, now_ms)
         else:
             self._desk.tell(session, Ended(request.serial, seen))

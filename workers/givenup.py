@@ -18,7 +18,7 @@ from workers.delayedcommit import commit_copy, copy_of
 
 if TYPE_CHECKING:
     from shm.record import Record
-    from workers.decisions import Decisions
+    from workers.decisions import Asked, Decisions
     from workers.endings import Endings
     from workers.halves import Halves
     from workers.outlet import Copy
@@ -121,12 +121,13 @@ class Settling:
             row["checks"], row["next_ns"] = 0, 0
         else:
             outcome = _OUTCOMES[request.action]
-            self._endings.decide(Decision(outcome, [(position, offset)], []), now_ms)
+            decision = Decision(outcome, [(position, offset)], [])
+            if not self._endings.decide(decision, now_ms):
+                self._refuse(session, request, decision.error, "its message cannot be stored")
+                return
         self._note(session, request, position, [], now_ms)
 
-    def _settle_given_up(
-        self, session: int, request: Settle, position: int, now_ms: int
-    ) -> None:
+    def _settle_given_up(self, session: int, request: Settle, position: int, now_ms: int) -> None:
         _offset, parked, _size = self._given_up.unsettled[position]
         record = self._decisions.record(parked)
         if record is None:
@@ -150,9 +151,7 @@ class Settling:
             return None
         copy = commit_copy(record, topic, java_int(named.get("REAL_QID", "")) or 0)
         # TX-15: of the half, not of the copy that was parked.
-        return copy_of(
-            record, topic, copy.queue_id, _properties(copy), -1 - position
-        )
+        return copy_of(record, topic, copy.queue_id, _properties(copy), -1 - position)
 
     def _note(
         self, session: int, request: Settle, position: int, copies: list[Copy], now_ms: int
@@ -160,8 +159,8 @@ class Settling:
         """Put what a settlement stores, and the record of who wanted it."""
         slots = self._decisions.slots
         note = transactionnotes.settled(slots, position, request.action, request.who, now_ms)
-        asked = [(session, request.serial, _Asked(position, request.action))]
-        decision = Decision("", [], asked, copies=[*copies, note], named=False)  # type: ignore[arg-type]
+        asked: list[Asked] = [(session, request.serial, _Asked(position, request.action))]
+        decision = Decision("", [], asked, copies=[*copies, note], named=False)
         self._endings.decide(decision, now_ms)
         self._given_up.unsettled.pop(position, None)
 

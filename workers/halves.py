@@ -39,14 +39,14 @@ Words = NDArray[np.int64]
 class Halves:
     """See the module."""
 
-    def __init__(
-        self, board: Board, views: LogViews, window: LogWindow, timeout_s: int
-    ) -> None:
+    def __init__(self, board: Board, views: LogViews, window: LogWindow, timeout_s: int) -> None:
         self.table = OpenHalves()
         self.next = 0  # first unit of the half queue that was not read
         self.done: set[int] = set()  # queue offsets from there on that are decided
         self.ops_next = 0  # first unit of the op queue that is not known
-        self.aliases: dict[int, int] = {}  # position of a record -> of that which was appended again
+        self.aliases: dict[
+            int, int
+        ] = {}  # position of a record -> of that which was appended again
         self._board = board
         self._views = views
         self._window = window

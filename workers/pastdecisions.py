@@ -87,9 +87,7 @@ class PastDecisions:
         if committed < 0:  # another broker's: only a copy tells
             _first, units = self._halves.units(OP_TOPIC, int(rows[hits[0], 1]), end)
             stop = int(units[0])
-            search.scan = CommitScan(
-                self._storage, self._board, self._views, search.position, stop
-            )
+            search.scan = CommitScan(self._storage, self._board, self._views, search.position, stop)
             return ""
         return COMMITTED if committed else ROLLED_BACK
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from shm import layout
 from shm import transactionwire as wire
 from shm.codes import AgentState
 from shm.controllane import BrokenLane, ControlLane, End
 from shm.errors import Incompatible
+from shm.kernels.words import spin
 from shm.transactionwire import AnyNotice, AnyRequest
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Desk:
         self._table = sessions
         self._peers: dict[int, Peer] = {}
         self._members: dict[str, list[int]] = {}  # producer group -> sessions that are enlisted
+        self._active: dict[int, Peer] = {}  # who asked in the last cycle in which anybody did
         self._turn = 0
         self.refused = 0
 
@@ -80,6 +83,7 @@ class Desk:
 
     def requests(self) -> Iterator[tuple[int, AnyRequest]]:
         """What sessions ask; one whose answers find no room is not listened to."""
+        active: dict[int, Peer] = {}
         for peer in list(self._peers.values()):
             if peer.told:
                 continue
@@ -91,6 +95,8 @@ class Desk:
                         break
                     if lane.wants_bell:
                         peer.session.bell.ring()
+                    active[number] = peer
+                    self._active = active
                     yield number, wire.decode_request(body)
             except (BrokenLane, msgspec.DecodeError) as error:
                 self._cut_off(peer, error)
@@ -138,10 +144,14 @@ class Desk:
 
     # ------------------------------------------------------------------------------------ sleeping
 
-    @property
-    def is_lone(self) -> bool:
-        """Whether there is one session at most."""
-        return len(self._peers) <= 1
+    def look_out(self, rounds: int) -> bool:
+        """Look for the next request of a lone session that has just been answered."""
+        if len(self._active) != 1:
+            return False
+        lane = next(iter(self._active.values())).lane
+        self._active = {}
+        at = lane.plan.control + layout.LANE_UP_TAIL
+        return bool(spin(lane.arena, at, lane.seen, rounds))
 
     @property
     def waits(self) -> bool:

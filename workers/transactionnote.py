@@ -6,7 +6,7 @@ Derived: without it half queue, op queue and log are read from where they begin.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from shm.jsonsum import sum_holds, with_sum
@@ -19,6 +19,8 @@ FILE: Final = "gantry/transactions.json"
 VERSION: Final = 1
 #: Open and given-up halves that a note lists; with more of them it says where to read them from.
 LISTED_MAX: Final = 1024
+#: So much more of the log to read at a start is worth a note.
+SCAN_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class Note:
     #: For RocketMQ: first open half, first op record that may name one from there on (HO-40).
     half_progress: int = 0
     op_progress: int = 0
+
+    def says_more_than(self, other: Note | None) -> bool:
+        """Whether it is worth writing: progress, or much less of the log to read at a start."""
+        if other is None or self.scanned - other.scanned >= SCAN_BYTES:
+            return True
+        return replace(self, scanned=0) != replace(other, scanned=0)
 
 
 def read_note(storage: Storage) -> Note | None:

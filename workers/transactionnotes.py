@@ -25,12 +25,10 @@ WHO_BYTES_MAX: Final = 120
 
 def checked(slots: Mapping[str, int], checks: Mapping[int, int], now_ms: int) -> Copy:
     """The record of one pass: half queue offset -> checks so far."""
-    return _copy(slots, [CHECKED, dict(checks)], now_ms)
+    return _copy(slots, [CHECKED, {**checks}], now_ms)
 
 
-def settled(
-    slots: Mapping[str, int], position: int, action: str, who: str, now_ms: int
-) -> Copy:
+def settled(slots: Mapping[str, int], position: int, action: str, who: str, now_ms: int) -> Copy:
     """The record of an operator's settlement."""
     name = who.encode()[:WHO_BYTES_MAX].decode(errors="ignore")
     return _copy(slots, [SETTLED, position, action, name, now_ms], now_ms)

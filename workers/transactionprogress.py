@@ -30,7 +30,11 @@ class TransactionProgress:
     def __init__(self, storage: Storage, board: Board) -> None:
         self._storage = storage
         self._board = board
-        self.found = read_note(storage) or Note()
+        found = read_note(storage)
+        self.found = found or Note()
+        if found is not None:
+            board.set_word(layout.BOARD_HALF_PROGRESS, found.half_progress)
+            board.set_word(layout.BOARD_OP_PROGRESS, found.op_progress)
         self._written: Note | None = None
         self._picture: tuple[Note, int] | None = None
         self._next_ns = 0
@@ -90,7 +94,7 @@ class TransactionProgress:
             return False
         note = self._picture[0]
         self._picture = None
-        if note == self._written:
+        if not note.says_more_than(self._written):
             return False
         mark("txn_checker.before_note")
         write_note(self._storage, note)

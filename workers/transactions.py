@@ -43,12 +43,11 @@ if TYPE_CHECKING:
 LOOK_NS: Final = 1_000_000
 #: How often new units of half and give-up queue are looked for; a half may be older than that.
 READ_NS: Final = 1_000_000_000
-REST_NS: Final = 400_000_000
+#: Who has done nothing for so long holds nothing that can be had again.
+REST_NS: Final = 1_000_000_000
 SPACE_RETRY_NS: Final = 1_000_000_000
 #: So many decisions of one step are waited for awake.
 FEW: Final = 2
-#: Longer, and who is looked out for lacks the processor.
-ROUNDS_MAX: Final = 400
 HOUR_MS: Final = 3_600_000
 
 
@@ -125,15 +124,15 @@ class TxnChecker:
         self._delays = Delays(levels, settings.timer_precision_ms)
         # With the writer in this very thread there is nothing to look out for.
         own = settings.profile == "standard"
-        self._rounds = min(settings.spin_rounds, ROUNDS_MAX) if own else 0
+        self._rounds = settings.spin_rounds if own else 0
         self._views = LogViews(storage, board)
         self._desk = Desk(sessions)
         self._outlet: Outlet | None = None
         self._restart: Restart | None = None
         self._asked_before: list[tuple[int, object]] = []
         self._cycles = self._busy = self._work = 0
-        self._read_ns = self._space_ns = 0
-        self._failed = self._finished = False
+        self._read_ns = self._space_ns = self._worked_ns = 0
+        self._failed = self._finished = self._answered = False
         self._process_at = board.process_at(Role.TXN_CHECKER)
 
     # -------------------------------------------------------------------------------- duty cycle
@@ -158,6 +157,8 @@ class TxnChecker:
         except (StoreFailed, Corrupt) as error:
             self._fail(error.fields.get("errno") or 0, str(error))
             return 0
+        if done:
+            self._worked_ns = now_ns
         self._count(done)
         return done
 
@@ -330,6 +331,7 @@ class TxnChecker:
         settled = self._decisions.take(now_ns)
         for decision in settled:
             self._settled(decision)
+            self._answered = True
         if self._decisions.ops:
             self._halves.note_ops(self._decisions.ops)
         return len(settled)
@@ -348,6 +350,10 @@ class TxnChecker:
         if not self._outlet.trusted or self._restart is not None:
             waits = self._restart is None or self._restart.waits
             return LOOK_NS if waits else 0
+        if self._answered and self._rounds:
+            self._answered = False
+            if not self._decisions.flying and self._desk.look_out(self._rounds):
+                return 0
         answers_ns = self._decisions.arm(now_ns)
         if not answers_ns or not self._desk.arm() or len(self._past):
             return 0
@@ -357,7 +363,7 @@ class TxnChecker:
         )  # fmt: skip
         if self._desk.waits or self._endings.held:
             sleep_ns = min(sleep_ns, LOOK_NS)
-        if sleep_ns >= REST_NS and not self._decisions.waits:
+        if now_ns - self._worked_ns >= REST_NS and not self._decisions.waits:
             self._decisions.window.drop()  # maps count as our memory
             self._views.drop()
         return max(1, sleep_ns)

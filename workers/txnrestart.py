@@ -56,7 +56,9 @@ class Restart:
         """Whether queues do not show yet what the log has."""
         return self._board.word(layout.BOARD_DISPATCHED) < self._target
 
-    def step(self, halves: Halves, given_up: GivenUp, decisions: Decisions, now: tuple[int, int]) -> bool:
+    def step(
+        self, halves: Halves, given_up: GivenUp, decisions: Decisions, now: tuple[int, int]
+    ) -> bool:
         """One short step; True when nothing is left. Raises Corrupt, OSError."""
         if not self._scan.finished:
             self._scan.step()
@@ -188,4 +190,3 @@ class Restart:
                 copies = [copy] if copy is not None else []
                 found.append(Decision("", [], [], copies=copies, named=False))
         return found
-

@@ -50,13 +50,14 @@ class TxnLife(Life):
 
     def half(self, tx: str, number: int = 1, body: bytes = b"paid", **more: str) -> wire.Check:
         """Store a half as a producer does; where it is (size 0)."""
+        self.turn()  # a writer that has just come adopts the lane that this goes by
         key = f"{next(_numbers):032X}"
         properties = {
             "UNIQ_KEY": key, "TAGS": "t", "TRAN_MSG": "true", "PGROUP": GROUP,
             GANTRY_TX: f"{tx},{number}", **more, "__transactionId__": key,
             "REAL_TOPIC": "orders", "REAL_QID": "1",
         }  # fmt: skip
-        properties = {name: text for name, text in properties.items() if text}
+        properties.update(more)
         (position,) = self.park(Parked(HALF_TOPIC, 0, properties, body))
         return wire.Check(position, 0, self.outcomes[-1].queue_offset, tx)
 
@@ -119,7 +120,12 @@ class Peer:
         self.put(wire.Enlist(self.next_serial(), group))
 
     def end(
-        self, halves: Sequence[wire.Check], *, commit: bool, group: str = GROUP, tx: str | None = None
+        self,
+        halves: Sequence[wire.Check],
+        *,
+        commit: bool,
+        group: str = GROUP,
+        tx: str | None = None,
     ) -> int:
         """Put an END."""
         named = [(half.position, half.queue_offset) for half in halves]

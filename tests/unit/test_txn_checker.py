@@ -39,7 +39,11 @@ def test_a_commit_stores_the_message_once_and_names_the_half(life: TxnLife) -> N
     assert peer.ended([half], commit=True) == (COMMITTED, "")
     (copy,) = life.in_topic("orders")
     (record,) = life.in_topic(HALF_TOPIC)
-    assert (copy.queue_id, copy.body, copy.prepared_transaction_offset) == (1, b"paid", half.position)
+    assert (copy.queue_id, copy.body, copy.prepared_transaction_offset) == (
+        1,
+        b"paid",
+        half.position,
+    )
     assert copy.sys_flag == record.sys_flag | layout.SYS_COMMIT
     assert (copy.flag, copy.born_timestamp, copy.born_host) == (
         record.flag, record.born_timestamp, record.born_host,
@@ -307,7 +311,7 @@ def test_the_note_spares_a_start_what_is_settled(life: TxnLife) -> None:
     assert life.board.word(layout.BOARD_OPEN_HALVES) == 2
     life.kill(CHECKER)
     assert peer.ended([halves[2]], commit=True) == (COMMITTED, "")
-    life.storage.remove(FILE)
+    life.storage.unlink(FILE)
     life.kill(CHECKER)
     assert peer.ended([halves[4]], commit=False) == (ROLLED_BACK, "")
     assert peer.ended([halves[0]], commit=True) == (COMMITTED, "")
