@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _REPEAT_NS: Final = 500_000_000
 _PAUSE_S: Final = 0.02
+#: So many are asked for at a time: each alone would wake the txn-checker.
+_TOGETHER: Final = 8
 
 
 class _Place:
@@ -46,6 +48,13 @@ class CommitFuture(Pending[None]):
         if self._state == "PENDING":
             self._page.owner.look()
         return self._state != "PENDING"
+
+    def result(self, timeout: float | None = None) -> None:
+        """None once it is committed. Raises what `Transaction.commit` raises, Timeout."""
+        if not self.settle():
+            self._page.owner.drive(self, timeout)
+        if self._exception is not None:
+            super().result(0)
 
     def end(self, error: BaseException | None) -> None:
         """Committed, or why not."""
@@ -75,7 +84,8 @@ class Commits:
         future._page, future._transaction = self._place, transaction
         with self._lock:
             self._waiting.append(future)
-        self.look()
+            if len(self._waiting) >= _TOGETHER:
+                self.look()
         return future
 
     def pending(self) -> list[CommitFuture]:

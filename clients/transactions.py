@@ -11,10 +11,10 @@ import os
 import threading
 from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from clients.checkerlink import now_ns
-from clients.receipts import ReceiptFuture
+from clients.receipts import PAGE_ROWS, ReceiptFuture
 from shm import transactionwire
 from shm.errors import (
     Closed,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from clients.transactiondesk import Transactions
 
 
+_ROW_MASK: Final = PAGE_ROWS - 1
+
+
 class TransactionResolution(StrEnum):
     """What a `transaction_checker` says of a transaction that nobody has ended."""
 
@@ -47,10 +50,10 @@ class HalfReceipt(ReceiptFuture):
 
     def place(self) -> tuple[int, int] | None:
         """Log position and queue offset of the half, as far as they are known."""
-        row = self._page.row(self._seq)
-        if row[frames.OUT_SEQ] != self._seq or row[frames.OUT_POSITION] < 0:
+        words, at = self._page.words, (self._seq & _ROW_MASK) * frames.COMPLETION_WORDS
+        if words[at] != self._seq or words[at + frames.OUT_POSITION] < 0:
             return None
-        return row[frames.OUT_POSITION], row[frames.OUT_OFFSET]
+        return words[at + frames.OUT_POSITION], words[at + frames.OUT_OFFSET]
 
 
 class Transaction:
@@ -60,6 +63,11 @@ class Transaction:
     be used by several threads. `transaction_id` is 32 hex digits; `state` is "open", "committed",
     "rolled_back", "given_up" (parked for an operator), "in_doubt" or "failed".
     """
+
+    __slots__ = (
+        "_failure", "_future", "_halves", "_numbers", "_owner", "_prefix", "lock", "state",
+        "transaction_id",
+    )  # fmt: skip
 
     def __init__(self, owner: Transactions) -> None:
         self._owner = owner
@@ -144,7 +152,8 @@ class Transaction:
     def commit_async(self) -> CommitFuture:
         """`commit` without waiting, also for what `send_async` has on its way: many at a time.
 
-        The future's result is None; it raises what `commit` raises.
+        The future's result is None; it raises what `commit` raises. Commits are asked for some at
+        a time: at the latest when a future is waited for, has a callback, or at `close`.
         """
         self._owner.require_open()
         with self.lock:

@@ -71,9 +71,9 @@ def test_migrating_names_what_there_is() -> None:
     assert {"send", "send_async", "poll", "commit", "seek"} <= ours
     assert ours - there == set()
     later = {name for row in rows if row[-1].startswith("*not") for name in words(row[0])}
-    assert {"SimpleConsumer", "begin_transaction"} <= later
+    assert {"SimpleConsumer", "receive"} <= later
     of_others = {"send", "commit", "Producer", "FilterExpression"}
-    assert later & there <= of_others, "of other objects, or with transactions, or SQL"
+    assert later & there <= of_others, "of other objects, or SQL"
 
 
 def words(text: str) -> set[str]:

@@ -402,6 +402,19 @@ def test_a_checker_that_hangs_holds_up_nobody_else(broker: Broker, unique_name: 
     assert delivered(broker, unique_name) == [b"open", b"other"]
 
 
+def test_two_applications_of_one_group(broker: Broker, unique_name: str) -> None:
+    """Either may be asked; who does not know says so, and the other is asked."""
+    knows, does_not = Asked(COMMIT), Asked(UNKNOWN)
+    with (
+        Producer(broker.home, producer_group=unique_name, transaction_checker=does_not) as one,
+        Producer(broker.home, producer_group=unique_name, transaction_checker=knows),
+    ):
+        for body in (b"a", b"b", b"c"):
+            one.send(unique_name, body, transaction=one.begin_transaction())
+        poll_until(lambda: len(delivered(broker, unique_name)) == 3, "all are committed")
+    assert len(knows.messages) == 3
+
+
 def test_what_runs_in_a_with_is_not_asked_about(broker: Broker, unique_name: str) -> None:
     """Its end is sure to come, however long the local work takes."""
     asked = Asked(ROLLBACK)
