@@ -24,6 +24,7 @@ from brokerd.dump import dump_objects
 from brokerd.verify import verify
 from clients.home import read_board_file
 from gantrymq import Broker, Message, Producer, TransactionResolution
+from gantrymq.cli.tx_show import look
 from scripts.interop_checker import PATIENCE_S, Checker, Refused, wait_until
 from scripts.interop_producer import LiveProducer
 from scripts.interop_stores import CHECK
@@ -128,7 +129,7 @@ def _returned(broker: Broker, checker: Checker, log: Path, sent: Sent) -> None:
 
     with Producer(broker.home, producer_group=GROUP, transaction_checker=commit):
         wait_until(lambda: len(asked) >= len(sent.opened))
-        wait_until(lambda: not _word(broker, layout.BOARD_OPEN_HALVES))
+        wait_until(lambda: all(doubt.state != "open" for doubt in look(broker.home).read()))
     if set(asked) != sent.opened:
         raise Refused(f"asked about {sorted(asked)}")
     broker.stop()

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from clients.consumer import ConsumeFrom, PullConsumer
-from clients.home import read_board_file
 from clients.producer import Producer
+from gantrymq.cli.tx_show import look
 from gantrymq.temporary import Broker
-from shm import layout
-from shm.board import attach_board
 from shm.errors import BrokerGone
 from tests.support.bank import ACCOUNTS, DEPOSIT, GROUP, TOPIC, Bank, office, plan_of
 from tests.support.brokers import SMALL
@@ -55,7 +53,7 @@ def test_a_database_and_a_topic_agree(broker: Broker, tmp_path: Path, seed: int)
                 _announce(broker)
             audit.read()
             offices -= {pid for pid in offices if _has_ended(pid)}
-        poll_until(lambda: not _open_halves(broker), "every half is decided", 60.0)
+        poll_until(lambda: not look(broker.home).read(), "every half is decided", 60.0)
         booked = bank.booked()
         assert bank.total() == ACCOUNTS * DEPOSIT
         assert _all(broker, len(booked)) == Counter(booked)
@@ -106,11 +104,6 @@ def _has_ended(pid: int) -> bool:
 def _announce(broker: Broker) -> None:
     """Which process workers have to kill."""
     (broker.home / "pid").write_text(str(broker.process.pid))
-
-
-def _open_halves(broker: Broker) -> int:
-    board = attach_board(read_board_file(broker.home)["board"])
-    return board.word(layout.BOARD_OPEN_HALVES)
 
 
 def _all(broker: Broker, count: int) -> Counter[int]:
