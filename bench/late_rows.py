@@ -99,3 +99,53 @@ def push(sizes: Sizes) -> list[Line]:
             ratio_at_least(0.7),
         ),
     ]
+
+
+def transactions(sizes: Sizes) -> list[Line]:
+    """Transactions: rates beside plain sends, what checks and open ones cost."""
+    bounds = ratio_at_least(0.3), ratio_at_least(0.45)
+    count = f"{min(sizes.pending_messages, 1_000_000):,} open"
+    return [
+        Line(
+            "transactions",
+            "transactions one at a time: half, local no-op, commit, at `written`",
+            value("transactions", "/s", "transactions", "rate"),
+            value("sync sends", "/s", "transactions", "plain_rate"),
+            *bounds,
+        ),
+        Line(
+            "transactions",
+            "transactions, 64 in flight, at `durable`",
+            value("transactions", "/s", "transactions-64", "rate"),
+            value("durable sends, 64 in flight", "/s", "transactions-64", "plain_rate"),
+            *bounds,
+        ),
+        Line(
+            "transactions",
+            "op records for each decision, 64 in flight",
+            value("op records", "", "transactions-64", "ops"),
+            None,
+            *at_most(1, 1),
+        ),
+        Line(
+            "checked",
+            "log added by 15 checks of an open transaction",
+            value("log", "KiB", "checked", "bytes"),
+            None,
+            *at_most(4, 1),
+        ),
+        Line(
+            "open-halves",
+            f"txn-checker's proportional memory, {count}, above none",
+            value("open", "MB", "open-halves", "memory_mb"),
+            None,
+            *at_most(250, 100),
+        ),
+        Line(
+            "open-halves",
+            f"all killed, {count}: start until all are known, start included",
+            value("start", "s", "open-halves", "seconds"),
+            None,
+            *at_most(5, 1),
+        ),
+    ]

@@ -13,6 +13,7 @@ from bench import (
     e2e_startup,
     e2e_throughput,
     e2e_timers,
+    e2e_transactions,
     floors,
     store_speed,
 )
@@ -28,7 +29,7 @@ from bench.harness import (
     ratio_at_most,
     value,
 )  # fmt: skip
-from bench.late_rows import push, timers
+from bench.late_rows import push, timers, transactions
 from bench.peers import process_queue, redis_sorted_set, redis_streams, zmq_push_pull
 from bench.sizes import BATCH_MESSAGES, BUSY_SESSIONS, QUEUE_COUNTS, Sizes
 
@@ -76,6 +77,10 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "level-1": e2e_timers.level_1,
     "pending": e2e_timers.pending,
     "failing": e2e_push.failing,
+    "transactions": e2e_transactions.one_by_one,
+    "transactions-64": e2e_transactions.in_flight,
+    "checked": e2e_transactions.checked,
+    "open-halves": e2e_transactions.open_halves,
     "redis-zadd": redis_sorted_set.park,
     "redis-due": redis_sorted_set.due_per_second,
     "redis-due-together": redis_sorted_set.due_together,
@@ -104,6 +109,7 @@ def lines(sizes: Sizes) -> list[Line]:
         *_beginnings(),
         *timers(sizes),
         *push(sizes),
+        *transactions(sizes),
         *_peers(),
         *_floors(),
     ]

@@ -21,13 +21,14 @@ from workers.session import SessionTable
 #: Where each agent's constructor is. The order is that of a clean stop.
 CONSTRUCTORS: Final = {
     Role.SCHEDULER: ("workers.scheduler", "open_scheduler"),
+    Role.TXN_CHECKER: ("workers.transactions", "open_txn_checker"),
     Role.WRITER: ("brokerd.writer", "open_writer"),
     Role.FLUSHER: ("brokerd.flusher", "open_flusher"),
     Role.READER: ("workers.reader", "open_reader"),
     Role.GROUPS: ("workers.groups", "open_groups"),
 }
 #: Agents that send: each has a session of its own with the writer, for all of the broker's life.
-SENDERS: Final = (Role.SCHEDULER, Role.GROUPS)
+SENDERS: Final = (Role.SCHEDULER, Role.GROUPS, Role.TXN_CHECKER)
 #: What works in their spare time. All of these import kernels: not before they are compiled.
 SECONDS: Final = ("workers.indexer", "brokerd.retention", "workers.sparetime")
 

@@ -22,7 +22,7 @@ from shm.kernels.complete import STEP_APPENDED, STEP_SETTLED, STEP_SILENT, tell_
 from shm.kernels.drain import SCRATCH_WORDS, drain_lanes
 from shm.kernels.entry import ROUTE_ID
 from shm.marks import is_asked, mark
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
+from shm.properties import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 from shm.storage import is_disk_full
 from workers.failure import declare_failed
 
@@ -293,11 +293,12 @@ class Appender:
 
 
 def _parking(board: Board, settings: Settings) -> dict[int, int]:
-    """Words of a batch that say where messages wait for their time."""
+    """Words of a batch that say where messages wait for their time, or for a decision."""
     slots = {topic.name: topic.slot for topic in board.topics()}
     return {
         frames.SCHEDULE_TOPIC: slots.get(SCHEDULE_TOPIC, -1),
         frames.TIMER_TOPIC: slots.get(TIMER_TOPIC, -1),
+        frames.HALF_TOPIC: slots.get(HALF_TOPIC, -1),
         frames.DELAY_LEVELS: len(parse_delay_levels(settings.message_delay_level)),
         frames.TIMER_PRECISION_MS: settings.timer_precision_ms,
     }

@@ -33,7 +33,7 @@ from workers.host import Host
 
 _PR_SET_PDEATHSIG: Final = 1
 #: Agents that clients wait for.
-WAKE_OTHERS: Final = frozenset({Role.WRITER, Role.FLUSHER})
+WAKE_OTHERS: Final = frozenset({Role.WRITER, Role.FLUSHER, Role.TXN_CHECKER})
 #: The note by which the supervisor knows that a process's agents are open.
 AGENT_UP: Final = "agent_up"
 #: Errors of a send that say nothing of the child. This user's processes, clients too, may have so

@@ -121,6 +121,10 @@ class CommitLog:
         start = position - self.base
         self._file.zero_range(start, min(count, self.segment_bytes - start))
 
+    def sync(self) -> None:
+        """Make the active segment durable, for who has no flusher. Raises OSError: final."""
+        self._file.sync()
+
     def close(self) -> None:
         """Give the descriptor back."""
         self._file.close()

@@ -117,6 +117,15 @@ class Settings:
         4000, "rounds", "how long the writer looks out for the next send of a lone waiting client"
         " before it sleeps; a round is a pause of some 25 ns", (0, 1 << 20),
     )  # fmt: skip
+    transaction_timeout: int = _setting(
+        6, "seconds", "age at which the producer of a half message is asked for its decision"
+        " (RocketMQ's transactionTimeOut); the message may say more", (1, 86_400),
+    )  # fmt: skip
+    transaction_check_interval: int = _setting(30, "seconds", "and how often again", (1, 86_400))
+    transaction_check_max: int = _setting(
+        15, "checks", "after so many without a decision it is given up: parked for the operator",
+        (1, 10_000),
+    )  # fmt: skip
     message_index_enable: bool = _setting(
         True, "", "keep RocketMQ's IndexFiles, by which messages are found by key"
     )

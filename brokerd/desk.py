@@ -62,6 +62,7 @@ class SessionDesk:
             agents.bell_of(bells, Role.WRITER).fileno(),
             agents.bell_of(bells, Role.GROUPS).fileno(),
             agents.bell_of(bells, Role.SCHEDULER).fileno(),
+            agents.bell_of(bells, Role.TXN_CHECKER).fileno(),
         )
         settings = broker.configuration.settings
         welcome = wire.Welcome(

@@ -80,7 +80,7 @@ class Metadata:
             self._deleted = {n: q for n, q in deleted.items() if n not in self._topics}
 
     def add_parking_topics(self) -> None:
-        """Have the topics in which messages wait for their time, before `publish` saves them."""
+        """Have the topics in which messages wait, before `publish` saves them."""
         levels = len(parse_delay_levels(self._settings.message_delay_level))
         for name, queues in topics.parking_topics(levels).items():
             perm = topics.PERM_READ | topics.PERM_WRITE
@@ -106,6 +106,8 @@ class Metadata:
             (layout.BOARD_DURABLE, found.durable),
             (layout.BOARD_DISPATCHED, found.dispatched),
             (layout.BOARD_INDEXED, -1),
+            (layout.BOARD_HALF_PROGRESS, -1),
+            (layout.BOARD_OP_PROGRESS, -1),
             (layout.BOARD_STORE_MS, found.store_ms),
             (layout.BOARD_LOW, found.low),
         ):

@@ -56,6 +56,7 @@ class BoardCollector(Collector):
         """All families, read now."""
         yield from self._broker()
         yield from self._log()
+        yield from self._transactions()
         yield from self._agents()
         yield from self._queues()
         yield from self._groups()
@@ -98,6 +99,25 @@ class BoardCollector(Collector):
             "gantrymq_disk_free_bytes",
             "Space left for the broker on the store's disk.",
             value=self._storage.free_bytes(),
+        )
+
+    def _transactions(self) -> Iterator[Metric]:
+        board = self._board
+        yield GaugeMetricFamily(
+            "gantrymq_open_halves",
+            "Half messages that nobody has decided.",
+            value=board.word(layout.BOARD_OPEN_HALVES),
+        )
+        oldest = GaugeMetricFamily(
+            "gantrymq_oldest_open_half_timestamp_seconds", "Unix time at which it was stored."
+        )
+        if stored_ms := board.word(layout.BOARD_OLDEST_HALF_MS):
+            oldest.add_metric([], stored_ms / 1000)
+        yield oldest
+        yield GaugeMetricFamily(
+            "gantrymq_given_up_halves",
+            "Half messages given up, and not settled by an operator.",
+            value=board.word(layout.BOARD_GIVEN_UP),
         )
 
     def _agents(self) -> Iterator[Metric]:

@@ -20,13 +20,18 @@ from shm.kernels.scan import (
     AT,
     PREPARED,
     PROPERTIES_AT,
+    PROPERTIES_SIZE,
     QUEUE_ID,
     QUEUE_OFFSET,
     SIZE,
     STORE_MS,
+    SYS_FLAG,
+    TOPIC_AT,
+    TOPIC_SIZE,
     UNIQ_AT,
     UNIQ_BYTES,
 )
+from shm.properties import HALF_TOPIC, java_int, parse_properties
 from shm.storage import Storage, read_file, replace_file
 
 FILE = "gantry/producers"
@@ -70,16 +75,17 @@ class Producers:
         for number, name in enumerate(unique):
             if not only or name.tobytes() == only:
                 chosen = np.flatnonzero(inverse == number)
-                self._learn_one(name.tobytes(), rows[chosen], seqs[chosen], (base, keep_from))
+                where = (view, base, keep_from)
+                self._learn_one(name.tobytes(), rows[chosen], seqs[chosen], where)
 
     def _learn_one(
         self,
         producer: bytes,
         rows: NDArray[np.int64],
         seqs: NDArray[np.int64],
-        where: tuple[int, int],
+        where: tuple[NDArray[np.uint8], int, int],
     ) -> None:
-        base, keep_from = where
+        view, base, keep_from = where
         kept = rows[:, AT] + base >= keep_from
         before = max(self.last_seq(producer), int(seqs[~kept].max(initial=0)))
         newest = int(np.argmax(seqs))
@@ -90,7 +96,7 @@ class Producers:
             position = rows[:, AT] + base
             table = np.empty((len(rows), frames.STORED_WORDS), np.int64)
             table[:, frames.STORED_SEQ] = seqs
-            table[:, frames.STORED_QUEUE] = rows[:, QUEUE_ID]
+            table[:, frames.STORED_QUEUE] = _queues(view, rows)
             table[:, frames.STORED_OFFSET] = rows[:, QUEUE_OFFSET]
             table[:, frames.STORED_POSITION] = position
             table[:, frames.STORED_END] = position + rows[:, SIZE]
@@ -125,10 +131,12 @@ def identified(
     """Records that a producer sent: rows (scan.ROW_WORDS), producer ids (V10), seqs.
 
     Records that the broker derived share their origin's UNIQ_KEY and are left out: they carry a
-    negative preparedTransactionOffset. So are those whose UNIQ_KEY is not the first property.
+    negative preparedTransactionOffset, or are commit copies, or made from one (TX-15). So are those
+    whose UNIQ_KEY is not the first property.
     """
     first = rows[:, UNIQ_AT] == rows[:, PROPERTIES_AT] + len(b"UNIQ_KEY\x01")
-    rows = rows[first & (rows[:, PREPARED] >= 0)]
+    sent = (rows[:, PREPARED] >= 0) & (rows[:, SYS_FLAG] & layout.SYS_TRANSACTION == 0)
+    rows = rows[first & sent]
     digits = _digits(view[rows[:, UNIQ_AT][:, None] + np.arange(UNIQ_BYTES)])
     whole = (digits >= 0).all(axis=1)
     rows, digits = rows[whole], digits[whole]
@@ -138,6 +146,17 @@ def identified(
     seqs = (digits[:, _PRODUCER_DIGITS:].astype(np.int64) << shifts).sum(axis=1)
     names = np.ascontiguousarray(ids).view(f"V{PRODUCER_BYTES}").reshape(-1)
     return rows, names, seqs
+
+
+def _queues(view: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Queue ids that completions tell: a half's is that of the real topic (TX-4)."""
+    queues = rows[:, QUEUE_ID].copy()
+    for number in np.flatnonzero(rows[:, TOPIC_SIZE] == len(HALF_TOPIC)):
+        at, start, size = rows[number, [TOPIC_AT, PROPERTIES_AT, PROPERTIES_SIZE]]
+        if view[at : at + len(HALF_TOPIC)].tobytes() == HALF_TOPIC.encode():
+            properties = parse_properties(view[start : start + size].tobytes())
+            queues[number] = java_int(properties.get("REAL_QID", "")) or 0
+    return queues
 
 
 def load_producers(storage: Storage) -> Producers:

@@ -34,6 +34,7 @@ from workers.queues import DIRECTORY as QUEUES
 from workers.queues import PROGRESS_FILE
 from workers.schedulenote import FILE as SCHEDULE_FILE
 from workers.timerbuckets import DIRECTORY as TIMERS
+from workers.transactionnote import FILE as TRANSACTIONS_FILE
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
@@ -43,10 +44,13 @@ if TYPE_CHECKING:
 
 #: In the order in which they go. Directories: all files below.
 DERIVED: Final = (
-    PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TIMERS, SIDECARS, QUEUES, INDEX
+    PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TRANSACTIONS_FILE, TIMERS, SIDECARS,
+    QUEUES, INDEX,
 )  # fmt: skip
 #: Removed durably, each before anything that it speaks of.
-_FIRST: Final = frozenset({PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE})
+_FIRST: Final = frozenset(
+    {PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TRANSACTIONS_FILE}
+)
 _PATIENCE_S: Final = 1_000_000
 
 

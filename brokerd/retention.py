@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from brokerd.halvesholder import HalvesHolder
 from brokerd.holders import GroupsHolder, Holder, Pins, firsts_of, lowest_of
 from brokerd.parkedholder import ParkedHolder
 from brokerd.relations import parse_hours
@@ -286,6 +287,7 @@ def open_retention(
 ) -> Retention:
     """The agent with all its holders; `ledger` is that of `groups`, in the same process."""
     holders = (
-        GroupsHolder(storage, board, ledger), ParkedHolder(storage, board), Pins(storage)
+        GroupsHolder(storage, board, ledger), ParkedHolder(storage, board),
+        HalvesHolder(storage, board), Pins(storage),
     )  # fmt: skip
     return Retention(storage, clock, board, sessions, settings, holders)

@@ -62,6 +62,8 @@ class Sample:
     durable: int
     dispatched: int
     indexed: int
+    open_halves: int = 0
+    given_up: int = 0
     topics: dict[str, TopicCount] = field(default_factory=dict)
     groups: dict[tuple[str, str], GroupCount] = field(default_factory=dict)
     agents: dict[str, AgentCount] = field(default_factory=dict)
@@ -77,6 +79,8 @@ def take(board: Board, offsets: Offsets, time_s: float) -> Sample:
         board.word(layout.BOARD_DURABLE),
         board.word(layout.BOARD_DISPATCHED),
         board.word(layout.BOARD_INDEXED),
+        board.word(layout.BOARD_OPEN_HALVES),
+        board.word(layout.BOARD_GIVEN_UP),
     )
     for topic in board.topics():
         if topic.perm and not topic.system:
@@ -159,6 +163,7 @@ def rates(before: Sample, now: Sample) -> dict[str, Any]:
             "dispatch_lag_bytes": now.appended - now.dispatched,
             "index_lag_bytes": None if now.indexed < 0 else now.appended - now.indexed,
         },
+        "transactions": {"open": now.open_halves, "given_up": now.given_up},
         "topics": topics,
         "groups": groups,
         "agents": agents,

@@ -32,6 +32,7 @@ class SessionRecord:
     producer: bytes
     groups: bool
     scheduler: bool = False
+    transactions: bool = False
     owner: int = 0  # Role of the agent whose own it is; 0: a client's
 
     @property
@@ -59,7 +60,7 @@ class SessionRecord:
         """What agents are told."""
         return wire.SessionAdded(
             self.session, self.pid, self.plan.size, self.ring_bytes, self.producer, self.groups,
-            self.scheduler, self.owner,
+            self.scheduler, self.transactions, self.owner,
         )  # fmt: skip
 
 
@@ -106,8 +107,9 @@ class Sessions:
         arena, bell = _make(plan, self._epoch, session)
         self._next += 1
         record = SessionRecord(
-            session, peer, plan, arena, bell, hello.producer, hello.groups, hello.scheduler
-        )
+            session, peer, plan, arena, bell, hello.producer, hello.groups, hello.scheduler,
+            hello.transactions,
+        )  # fmt: skip
         self._open[session] = record
         return record
 

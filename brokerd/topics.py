@@ -9,7 +9,16 @@ from typing import Any, Final
 from shm import limits
 from shm.codes import Level
 from shm.errors import MessageIllegal, NotPermitted, Rejected
-from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import (
+    DLQ_PREFIX,
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    NOTES_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -23,9 +32,10 @@ _NO_SENDS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
         TIMER_TOPIC,  # DT-49
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        HALF_TOPIC,
+        OP_TOPIC,
+        GIVEN_UP_TOPIC,
+        NOTES_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
     }
@@ -82,8 +92,10 @@ class TopicConfig:
 
 
 def parking_topics(levels: int) -> dict[str, int]:
-    """Where messages wait for their time, with their queues, as RocketMQ has them."""
-    return {SCHEDULE_TOPIC: max(levels, limits.DELAY_LEVELS_MIN), TIMER_TOPIC: 1}
+    """Where messages wait for their time or for a decision, with their queues, as RocketMQ's."""
+    transactions = dict.fromkeys((HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, NOTES_TOPIC), 1)
+    levels = max(levels, limits.DELAY_LEVELS_MIN)
+    return {SCHEDULE_TOPIC: levels, TIMER_TOPIC: 1, **transactions}
 
 
 def is_system(name: str) -> bool:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Naps without work before the writer goes to sleep in earnest.
 NAPS_MAX = 2
 URGENT = int(EntryFlag.URGENT)
+#: Rounds of looking out for a client between two looks for the agents.
+LOOK_ROUNDS = 64
 #: Batches that a clean stop writes at most while clients keep sending.
 STOP_ROUNDS = 64
 
@@ -111,7 +113,14 @@ class Writer:
         if len(busy) != 1:
             return False
         self._batch[frames.FLAGS_SEEN] = 0
-        return busy[0].look_out(self._spin_rounds)
+        own = [lane for lane in self._lanes if lane.session.owner]
+        for _ in range(0, self._spin_rounds, LOOK_ROUNDS):
+            if busy[0].look_out(LOOK_ROUNDS):
+                return True
+            # What that client asks another agent for comes back here by the agent's own session.
+            if any(lane.published() != lane.view[frames.UP_CURSOR] for lane in own):
+                return True
+        return False
 
     def disarm(self) -> None:
         """The next cycle wakes busy lanes; idle ones stay armed until they have something."""

@@ -15,6 +15,7 @@ from clients.message import Message, SendReceipt
 from clients.receipts import PAGE_BITS, Page, Pages, Pending, ReceiptFuture
 from clients.routes import Routes
 from clients.session import Session
+from clients.transactions import Transaction
 from shm import layout, limits
 from shm.codes import Status
 from shm.errors import MessageIllegal
@@ -47,6 +48,8 @@ class Wished:
         self, messages: Iterable[Message] | str, bodies: Iterable[Any] | None, parts: dict[str, Any]
     ) -> None:
         """Raises MessageIllegal for what is neither, and for too many."""
+        if "transaction" in parts or isinstance(bodies, Transaction):
+            raise MessageIllegal("no batch in a transaction (TX-2): send its messages one by one")
         self._parts = parts
         self.is_plain = True
         self.tag = self.common_topic = None

@@ -29,6 +29,8 @@ class Due(NamedTuple):
 
 #: Of a message that is due at once.
 NOW: Final = Due(ParkMode.NONE, 0)
+#: Of a message of a transaction: when that is committed.
+HALF: Final = Due(ParkMode.HALF, 0)
 
 
 def is_delayed(message: Message) -> bool:

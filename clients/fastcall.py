@@ -30,16 +30,19 @@ class FastPut:
         urgent: Callable[..., int],
         urgent_durable: Callable[..., int],
         asynchronous: Callable[..., object],
+        half: Callable[..., int],
     ) -> None:
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
         self._form = np.zeros(ring.FORM_WORDS, np.int64)
-        self._methods = (oneway, urgent, urgent_durable, asynchronous)
+        self._methods = (oneway, urgent, urgent_durable, asynchronous, half)
         self._kept: dict[int, list[tuple[str, str | None]]] = {}
         self.state[fastput.FORM] = self._form.ctypes.data
         self.state[fastput.ONEWAY_METHOD] = id(oneway)
         self.state[fastput.URGENT_METHOD] = id(urgent)
         self.state[fastput.DURABLE_METHOD] = id(urgent_durable)
         self.state[fastput.ASYNC_METHOD] = id(asynchronous)
+        self.state[fastput.HALF_METHOD] = id(half)
+        self.state[fastput.EXTRA_DATA] = self.state.ctypes.data
         self.state[fastput.NONE] = id(None)
         self.state[fastput.ONE] = 1
         self._texts = tuple(map(sys.intern, ("tag", "durability", "written", "durable")))
@@ -54,6 +57,8 @@ class FastPut:
         self.urgent = self._function("urgent", fastput.urgent.address)
         self.urgent_durable = self._function("durable", fastput.urgent_durable.address)
         self.asynchronous = self._function("send_async", fastput.asynchronous.address)
+        #: `half(topic, body, properties, flags, tag=...)`.
+        self.half = self._function("half", fastput.half.address)
         #: `batch(items, topic or None, tag, flags)`: see shm/kernels/fastbatch.py.
         self.batch = self._function("batch", fastbatch.batch.address)
         self._receipts: tuple[object, ...] = ()

@@ -16,12 +16,17 @@ from typing import Any, Final, Self, Unpack
 import numpy as np
 
 from clients import message as rules
-from clients.batches import BatchFuture, LaidOut, Wished, lay_out
+from clients.batches import BatchFuture
+from clients.batchsends import BatchSends
 from clients.delays import DELAY_PARTS, NOW, Due, due_of
 from clients.fastcall import FastPut, is_available
+from clients.halves import HalfSends
 from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, message_of
 from clients.recalls import Recaller, RecallOutcome
 from clients.receipts import ReceiptFuture
+from clients.subscription import check_group
+from clients.transactiondesk import Transactions, require_group
+from clients.transactions import Transaction, TransactionResolution
 from clients.writerlink import WriterLink
 from shm import jit, limits
 from shm.codes import EntryFlag, Level
@@ -32,7 +37,6 @@ from shm.kernels import ring
 RECEIPT: Final = int(EntryFlag.RECEIPT)
 DURABLE: Final = int(EntryFlag.DURABLE)
 URGENT: Final = int(EntryFlag.URGENT)
-BATCH: Final = int(EntryFlag.BATCH)
 _TAG: Final = {"tag"}
 #: What the native put takes by name.
 _NATIVE: Final = _TAG | DELAY_PARTS
@@ -53,17 +57,28 @@ class Producer:
         durability: str | None = None,
         timeout: float = 10.0,
         producer_group: str | None = None,
+        transaction_checker: Callable[[Message], TransactionResolution] | None = None,
     ) -> None:
-        """Attach. Raises BrokerGone, NotPermitted, Incompatible."""
+        """Attach. Raises BrokerGone, NotPermitted, Incompatible, GroupIllegal.
+
+        `transaction_checker` is asked, in a thread of its own, about transactions of the group that
+        nobody has ended; each of its producers has the same one.
+        """
         require_siblings(CLIENT_PACKAGES)
         jit.warm()
         self._level = None if durability is None else rules.level_of(durability)
+        if producer_group is not None or transaction_checker is not None:
+            check_group(require_group(producer_group))
         self.producer_group = producer_group
         self._form = np.zeros(ring.FORM_WORDS, np.int64)
         self._link = WriterLink(home, timeout)
+        self._home = home
         self._recaller = Recaller(home)
+        self._transactions: Transactions | None = None
         self._patience_s = timeout
-        self._put_batch_urgent: Callable[..., BatchFuture | None] = self._send_batch_urgent
+        batches = self._batches = BatchSends(self)
+        self._halves = HalfSends(self)
+        self._put_batch_urgent: Callable[..., BatchFuture | None] = batches.urgent
         self._put_urgent: Callable[..., int] = self._submit_urgent
         self._put_durable: Callable[..., int] = self._submit_durable
         if is_available():
@@ -72,10 +87,11 @@ class Producer:
                 self._submit_urgent,
                 self._submit_durable,
                 self._send_async,
+                self._halves.submit,
             )
             fast.make_receipts(ReceiptFuture, self._link.turn_page)
             fast.know_messages(Message, NO_PROPERTIES)
-            fast.make_batches(BatchFuture, self._send_batch_async, self._send_batch_urgent)
+            fast.make_batches(BatchFuture, batches.asynchronous, batches.urgent)
             # Shadows the method: the native function takes the common case, the method the rest.
             self.send_oneway = fast.oneway  # type: ignore[method-assign]
             self.send_async = fast.asynchronous  # type: ignore[method-assign]
@@ -83,7 +99,10 @@ class Producer:
             self._put_batch_urgent = fast.batch_urgent
             self._put_urgent = fast.urgent
             self._put_durable = fast.urgent_durable
+            self._halves.put = fast.half
         self._link.open()
+        if transaction_checker is not None:
+            self._begun().answer_checks(transaction_checker)
 
     # ------------------------------------------------------------------------------------ sending
 
@@ -94,12 +113,19 @@ class Producer:
         *,
         durability: str | None = None,
         timeout: float | None = None,
+        transaction: Transaction | None = None,
         **parts: Unpack[MessageParts],
     ) -> SendReceipt:
         """Send and wait: `send("orders", b"...", tag="paid")` or `send(Message(...))`.
 
+        With a `transaction` (also by place, `send(message, tx)`) it is delivered when that is
+        committed, a delay counts from then, and any error makes the transaction fail.
         Raises MessageIllegal, TopicNotFound, QueueFull, Timeout, BrokerGone, StoreFailed, DiskFull.
         """
+        if transaction is not None or type(body) is Transaction:
+            return self._halves.send_and_wait(
+                transaction, message, body, (durability, timeout, RECEIPT | URGENT), parts
+            )
         if timeout is None and isinstance(message, str) and (not parts or parts.keys() == _TAG):
             level = self._known_level(message, durability)
             if level is not None:
@@ -116,10 +142,16 @@ class Producer:
         *,
         durability: str | None = None,
         timeout: float | None = None,
+        transaction: Transaction | None = None,
         **parts: Unpack[MessageParts],
     ) -> ReceiptFuture:
-        """Send without waiting. Raises QueueFull when the ring to the broker stays full."""
-        return self._send_async(message, body, durability=durability, timeout=timeout, **parts)
+        """Send without waiting. Raises QueueFull when the ring to the broker stays full.
+
+        A `transaction` waits for it when it is committed.
+        """
+        return self._send_async(
+            message, body, durability=durability, timeout=timeout, transaction=transaction, **parts
+        )
 
     def send_oneway(
         self,
@@ -171,7 +203,7 @@ class Producer:
         `timeout` bounds the wait for room. Raises MessageIllegal, TopicNotFound, QueueFull; what
         the broker refuses is raised by the future.
         """
-        return self._send_batch_async(
+        return self._batches.asynchronous(
             messages, bodies, durability=durability, timeout=timeout, **parts
         )
 
@@ -183,78 +215,6 @@ class Producer:
         self._link.raise_refusal()
 
     # --------------------------------------------------------------------------------- the one way
-
-    def _send_batch_async(
-        self,
-        messages: Iterable[Message] | str,
-        bodies: Iterable[Any] | None = None,
-        *,
-        durability: str | None = None,
-        timeout: float | None = None,
-        **parts: Any,  # noqa: ANN401
-    ) -> BatchFuture:
-        """What the native put leaves to Python."""
-        wished = Wished(messages, bodies, parts)
-        if not wished.items:
-            raise MessageIllegal("a batch without messages")
-        return self._send_batch(wished, durability, 0, timeout)
-
-    def _send_batch_urgent(
-        self,
-        messages: Iterable[Message] | str,
-        bodies: Iterable[Any] | None = None,
-        *,
-        durability: str | None = None,
-        timeout: float | None = None,
-        **parts: Any,  # noqa: ANN401
-    ) -> BatchFuture | None:
-        """The same for a sender who waits; None for a batch without messages."""
-        wished = Wished(messages, bodies, parts)
-        return self._send_batch(wished, durability, URGENT, timeout) if wished.items else None
-
-    def _send_batch(
-        self, wished: Wished, durability: str | None, flags: int, timeout: float | None
-    ) -> BatchFuture:
-        level = self._known_level(wished.topic, durability)
-        if level is None:
-            level = self._level_of(wished.topic, durability)
-        flags |= BATCH | RECEIPT | (DURABLE if level == Level.DURABLE else 0)
-        link = self._link
-        with link.lock:
-            last = self._put_batch(wished, flags, link.deadline(timeout))
-            future = BatchFuture.of(link.pages, last, len(wished.items), (wished.topic, level))
-        link.look_now_and_then(last, len(wished.items))
-        return future
-
-    def _put_plain(self, wished: Wished, flags: int) -> int:
-        """Try the native put: the last seq, 0 if it does not serve this batch, or FULL."""
-        fast = self._link.fast
-        if fast is None or not wished.is_plain:
-            return 0
-        return int(fast.batch(wished.items, wished.common_topic, wished.tag, flags))
-
-    def _put_batch(self, wished: Wished, flags: int, deadline: int) -> int:
-        """Put a batch as soon as there is room; its last seq. The lock is held."""
-        link = self._link
-        link.require_open()
-        laid: LaidOut | None = None
-
-        def attempt() -> int:
-            nonlocal laid
-            last = self._put_plain(wished, flags)
-            if last:
-                return last
-            if laid is None:
-                laid = lay_out(wished.messages(), link.routes, link.living(deadline))
-            self._fill_form(flags, 0, laid.queue_id)
-            return link.lane.put_batch(self._form, laid.payload, laid.lengths)
-
-        last = link.put_until_room(attempt, deadline, lambda: laid.entry_bytes if laid else 0)
-        link.ring_if_wanted()
-        if laid is not None:
-            for tag in laid.tags:
-                self._teach(wished.topic, tag)
-        return last
 
     def _send(
         self, wished: Message, durability: str | None, flags: int, timeout: float | None
@@ -278,9 +238,13 @@ class Producer:
         *,
         durability: str | None = None,
         timeout: float | None = None,
+        transaction: Transaction | None = None,
         **parts: Unpack[MessageParts],
     ) -> ReceiptFuture:
         """What the native put leaves to Python."""
+        if transaction is not None or type(body) is Transaction:
+            wishes = (durability, timeout, RECEIPT)
+            return self._halves.send(transaction, message, body, wishes, parts)
         receipt = self._send(message_of(message, body, parts), durability, 0, timeout)
         self._link.look_now_and_then(receipt._seq, 1)
         if type(message) is str and parts.keys() <= _NATIVE:
@@ -306,6 +270,8 @@ class Producer:
         body: Any = None,  # noqa: ANN401
         **parts: Unpack[MessageParts],
     ) -> None:
+        if "transaction" in parts or type(body) is Transaction:
+            raise MessageIllegal("a transaction needs to know what is stored: use send")
         wished = message_of(message, body, parts)
         self._submit_message(wished, 0, None, due_of(wished))
         if type(message) is str and parts.keys() <= _NATIVE:
@@ -320,7 +286,10 @@ class Producer:
                 if not block and level is not None:
                     self._link.fast.learn(topic, tag, route, level)
 
-    def _submit_message(self, wished: Message, flags: int, timeout: float | None, due: Due) -> int:
+    def _submit_message(
+        self, wished: Message, flags: int, timeout: float | None, due: Due, half: bytes = b""
+    ) -> int:
+        """Put a message, or one of a transaction, whose properties `half` is then; its seq."""
         body = np.frombuffer(rules.check_body(wished.body).toreadonly(), np.uint8)
         extra = rules.extra_block(wished.keys, wished.properties, wished.message_group)
         with self._link.lock:
@@ -329,7 +298,7 @@ class Producer:
             session = self._link.living(deadline)
             route, block = self._link.routes.number(session, wished.topic, wished.tag)
             queue_id = self._link.routes.queue_of(session, wished)
-            extra = block + extra
+            extra = half + block + extra
             rules.check_properties_bytes(0, len(extra))
             self._fill_form(flags, route, queue_id, due)
             extra_array = np.frombuffer(extra, np.uint8) if extra else _NONE
@@ -359,6 +328,29 @@ class Producer:
                 self._link.living(self._link.deadline(None)), topic
             )
 
+    # -------------------------------------------------------------------------------- transactions
+
+    def transaction(self) -> Transaction:
+        """A transaction for `with`: committed at the end, rolled back on an exception.
+
+        Raises GroupIllegal for a producer without producer_group.
+        """
+        return self._begun().begin()
+
+    #: To be ended by its `commit` or `rollback`, as in the official client.
+    begin_transaction = transaction
+
+    def _begun(self) -> Transactions:
+        """What there is of transactions, from the first one on."""
+        with self._link.lock:
+            if self._transactions is None:
+                self._link.require_open()
+                group = require_group(self.producer_group)
+                self._transactions = Transactions(
+                    self._home, group, self._patience_s, self._link.require_open, self._link.look
+                )
+            return self._transactions
+
     def recall_message(
         self, topic: str, recall_handle: str, *, timeout: float | None = None
     ) -> RecallOutcome:
@@ -374,12 +366,17 @@ class Producer:
     # ----------------------------------------------------------------------------------------- end
 
     def close(self) -> None:
-        """Flush and end the session. Safe to call twice."""
+        """Flush, roll back transactions that were left open, end. Safe to call twice."""
+        self._end(self.flush)
+
+    def _end(self, flush: Callable[[], None]) -> None:
         self._recaller.close()
         if not self._link.is_open:
             return
         try:
-            self.flush()
+            if self._transactions is not None:
+                self._transactions.close()
+            flush()
         finally:
             self._link.end()
 
@@ -395,5 +392,4 @@ class Producer:
         if kind is None:
             self.close()
         else:
-            self._recaller.close()
-            self._link.end()
+            self._end(lambda: None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -280,7 +280,7 @@ class ReceiptFuture(Pending[SendReceipt]):
     _value: int = 0
 
     @classmethod
-    def of(cls, page: Page, seq: int, topic: str, level: int, due: Due = NOW) -> ReceiptFuture:
+    def of(cls, page: Page, seq: int, topic: str, level: int, due: Due = NOW) -> Self:
         """The receipt of a seq that waits for a level."""
         receipt = cls()
         receipt._page, receipt._seq, receipt._topic = page, seq, topic

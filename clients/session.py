@@ -49,11 +49,12 @@ class Session:
         groups: bool = False,
         up_bytes: int = 0,
         scheduler: bool = False,
+        transactions: bool = False,
     ) -> None:
         """Attach to the broker at `home`.
 
         `producer` is the 10 bytes of a session that sends, `up_bytes` the size of its ring if not
-        the default; `groups` and `scheduler` open lanes with these agents.
+        the default; `groups`, `scheduler` and `transactions` open lanes with these agents.
         Raises BrokerGone, NotPermitted, Incompatible or Unavailable.
         """
         self.home: Path = find_home(home)
@@ -66,11 +67,11 @@ class Session:
         self._someone_polls = False
         self._control = ControlChannel(self.home)
         try:
-            self._greet(
-                wire.Hello(
-                    os.getpid(), layout.FINGERPRINT, "client", producer, groups, scheduler, up_bytes
-                )
-            )
+            hello = wire.Hello(
+                os.getpid(), layout.FINGERPRINT, "client", producer, groups, scheduler,
+                transactions, up_bytes,
+            )  # fmt: skip
+            self._greet(hello)
         except BaseException:
             self._control.close()
             raise
@@ -90,7 +91,8 @@ class Session:
             raise
         os.close(descriptors[0])
         self._bells = [EventBell(descriptor) for descriptor in descriptors[1:]]
-        self.bell, self.writer_bell, self.groups_bell, self.scheduler_bell = self._bells
+        self.bell, self.writer_bell, self.groups_bell, self.scheduler_bell = self._bells[:4]
+        self.checker_bell = self._bells[4]
         self._sleeper = select.poll()
         self._sleeper.register(self.bell.fileno(), select.POLLIN)
         self._sleeper.register(self._control.channel.fileno(), select.POLLIN)

@@ -6,13 +6,18 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from clients.message import check_topic, is_name
 from shm import limits
 from shm.errors import FilterSyntaxError, GroupIllegal
 from shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
 from shm.groupwire import SUBSCRIPTION_CHARACTERS
+from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.sql92.dialect import Dialect
+
+#: Of the broker's own topics these show what nobody may see before its transaction is committed.
+_HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, NOTES_TOPIC})
 
 
 class FilterType(Enum):
@@ -84,6 +89,12 @@ def parse_subscription(subscription: Subscription) -> dict[str, Filter]:
     filters = {}
     for topic, wanted in subscription.items():
         check_topic(topic)
+        if topic in _HIDDEN_TOPICS:
+            raise GroupIllegal(
+                f"topic {topic} is the broker's own: what it holds is not decided yet. Subscribe to"
+                " the topics that messages are sent to; `gantrymq tx list` shows what is open",
+                topic=topic,
+            )
         expression = wanted if isinstance(wanted, FilterExpression) else FilterExpression(wanted)
         filters[topic] = expression.parse()
     return filters

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clients.push_options import MessageModel
     from clients.recalls import RecallOutcome
     from clients.subscription import FilterExpression, FilterType
+    from clients.transactions import Transaction, TransactionResolution
     from gantrymq.temporary import Broker
     from shm.errors import (
         BrokerGone,
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
         StoreFailed,
         Timeout,
         TopicNotFound,
+        TransactionDecided,
+        TransactionFailed,
+        TransactionInDoubt,
         Unavailable,
     )
 
@@ -74,6 +78,11 @@ __all__ = [
     "StoreFailed",
     "Timeout",
     "TopicNotFound",
+    "Transaction",
+    "TransactionDecided",
+    "TransactionFailed",
+    "TransactionInDoubt",
+    "TransactionResolution",
     "Unavailable",
 ]
 
@@ -92,6 +101,8 @@ _HOMES = {
     "PullConsumer": "clients.consumer",
     "PushConsumer": "clients.push_consumer",
     "SendReceipt": "clients.message",
+    "Transaction": "clients.transactions",
+    "TransactionResolution": "clients.transactions",
 }
 
 

@@ -31,6 +31,7 @@ from scripts import (
     interop_retries,
     interop_stores,
     interop_table,
+    interop_transactions,
 )
 from scripts.interop_checker import Checker, Refused
 from scripts.interop_stores import Trial
@@ -47,7 +48,12 @@ _REFUSALS: Final = (Refused, GantryError, OSError, subprocess.SubprocessError)
 
 def all_rows() -> list[Row]:
     """Rows of the table, in order."""
-    legs = (*interop_goes_on.LEGS, *interop_handover.LEGS, *interop_retries.LEGS)
+    legs = (
+        *interop_goes_on.LEGS,
+        *interop_handover.LEGS,
+        *interop_retries.LEGS,
+        *interop_transactions.LEGS,
+    )
     return [*(row for trial in TRIALS for row in trial.rows), *(leg.row for leg in legs)]
 
 
@@ -87,6 +93,9 @@ class Interop:
             for retried in interop_retries.LEGS:
                 retries = partial(interop_retries.run, retried)
                 refused += self._run_leg(retried.row, retries, checker, before)
+            for doubtful in interop_transactions.LEGS:
+                doubts = partial(interop_transactions.run, doubtful)
+                refused += self._run_leg(doubtful.row, doubts, checker, before)
         return refused
 
     def todo(self) -> list[tuple[Row, str]]:

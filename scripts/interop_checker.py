@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -38,6 +39,7 @@ _OF_ROCKSDB: Final = "rocksdbstore/"
 PATIENCE_S: Final = 120.0
 _STOP_S: Final = 240.0
 _NOT_ARRIVED: Final = "a message just sent did not arrive"
+_PORT: Final = re.compile(r"broker 127\.0\.0\.1:(\d+)")
 _UP: Final = "name server"  # what `serve --keep` prints when everything is done
 
 
@@ -88,11 +90,39 @@ class Checker:
         else:
             keep = ("--keep", str(int(stay))) if stay else ()
             self._finish([*command, *keep], log, but_for=_NOT_ARRIVED if stay else "")
-        (copy,) = work.glob("rmq*/store")
-        for old in store.iterdir():
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
-        shutil.copytree(copy, store, dirs_exist_ok=True)
-        shutil.rmtree(work)
+        _take_over(work, store)
+
+    def go_on_with(
+        self, store: Path, sends: tuple[int, str], log: Path, meanwhile: Callable[[int], None],
+        *, stay: float, options: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """As `go_on` for `stay` seconds, in which `meanwhile` has the broker's port.
+
+        Raises Refused, and what `meanwhile` raises.
+        """
+        work = log.with_suffix(".work")
+        command = ["serve", store, *_ONE_REVIVER, *options, "--work", work, "--keep", int(stay)]
+        command += ["--send", sends[0], "--send-topic", sends[1]]
+        with log.open("w", encoding="utf-8") as out:
+            process = subprocess.Popen(
+                self._command(command), stdout=out, stderr=subprocess.STDOUT,
+                env=self._environment(),
+            )  # fmt: skip
+            try:
+                wait_until(lambda: _UP in log.read_text() or process.poll() is not None)
+                port = _PORT.search(log.read_text(encoding="utf-8", errors="replace"))
+                if port is None:
+                    raise Refused(_complaint(log.read_text(encoding="utf-8", errors="replace")))
+                meanwhile(int(port.group(1)))
+                process.wait(_STOP_S)
+            finally:
+                process.kill()
+                process.wait()
+        said = log.read_text(encoding="utf-8", errors="replace")
+        failures = [line for line in said.splitlines() if line.startswith("FAIL")]
+        if not all(_NOT_ARRIVED in line for line in failures):
+            raise Refused(_complaint(said))
+        _take_over(work, store)
 
     def compare_dumps(self, store: Path, log: Path) -> int:
         """RocketMQ's dump against ours, all kinds but indexQuery; how many lines. Raises Refused.
@@ -154,6 +184,15 @@ class Checker:
         file = self.folder / "settings"
         file.write_text("".join(f"{key}={value}\n" for key, value in _THEIR_SETTINGS.items()))
         return file
+
+
+def _take_over(work: Path, store: Path) -> None:
+    """What a broker has left of its copy is the store from now on."""
+    (copy,) = work.glob("rmq*/store")
+    for old in store.iterdir():
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    shutil.copytree(copy, store, dirs_exist_ok=True)
+    shutil.rmtree(work)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -36,6 +36,7 @@ class ArenaPlan:
     writer: LanePlan
     groups: LanePlan
     scheduler: LanePlan
+    transactions: LanePlan
     size: int
 
 
@@ -46,8 +47,10 @@ def plan_arena(
     groups_down: int = limits.GROUPS_DOWN_BYTES,
 ) -> ArenaPlan:
     """Compute the layout of an arena."""
-    scheduler = limits.SCHEDULER_RING_BYTES
-    sizes = (writer_up, writer_down, groups_up, groups_down, scheduler, scheduler)
+    scheduler, checker = limits.SCHEDULER_RING_BYTES, limits.TRANSACTION_RING_BYTES
+    sizes = (
+        writer_up, writer_down, groups_up, groups_down, scheduler, scheduler, checker, checker,
+    )  # fmt: skip
     if any(size & (size - 1) or size < 256 for size in sizes):
         raise ValueError(f"ring sizes must be powers of two from 256: {sizes}")
     starts = [layout.RINGS_AT]
@@ -58,7 +61,8 @@ def plan_arena(
         LanePlan(layout.WRITER_LANE_AT, starts[0], writer_up, starts[1], writer_down),
         LanePlan(layout.GROUPS_LANE_AT, starts[2], groups_up, starts[3], groups_down),
         LanePlan(layout.SCHEDULER_LANE_AT, starts[4], scheduler, starts[5], scheduler),
-        (starts[6] + page - 1) // page * page,
+        LanePlan(layout.TRANSACTIONS_LANE_AT, starts[6], checker, starts[7], checker),
+        (starts[8] + page - 1) // page * page,
     )
 
 

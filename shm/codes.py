@@ -22,12 +22,13 @@ class EntryKind(IntEnum):
 
 
 class ParkMode(IntEnum):
-    """How a PARK entry says when its message is due."""
+    """How a PARK entry says when its message is to be delivered."""
 
     NONE = 0  # never in an entry
     LEVEL = 1  # by a level of message_delay_level, from 1; above the highest: the highest (DT-10)
     AT = 2  # at a time, Unix ms
     AFTER = 3  # ms after the record's storeTimestamp
+    HALF = 4  # when its transaction is committed; the value is 0
 
 
 class EntryFlag(IntFlag):

@@ -106,6 +106,11 @@ class ControlLane:
         at = self.plan.control + flag_at
         self.arena[at : at + 4] = 0
 
+    @property
+    def seen(self) -> int:
+        """Bytes of the peer's that were taken: its tail is elsewhere once there are more."""
+        return self._seen
+
     def unread_bytes(self) -> int:
         """Client: bytes that the agent has not taken yet (it may be taking them)."""
         return int(self.words[frames.UP_CURSOR]) - self._up_head[0]

@@ -7,7 +7,8 @@
     │   ├── BrokerGone     no broker answers at the home directory
     │   ├── QueueFull      no room in the ring before the deadline
     │   ├── Timeout        the answer did not come before the deadline
-    │   └── Evicted        the broker ended this session
+    │   ├── Evicted        the broker ended this session
+    │   └── TransactionInDoubt  asked for, but not known to be committed or rolled back
     ├── Rejected           the caller's fault; do not retry
     │   ├── MessageIllegal
     │   ├── TopicNotFound
@@ -15,7 +16,9 @@
     │   ├── SettingIllegal
     │   ├── FilterSyntaxError
     │   ├── NotPermitted
+    │   ├── TransactionDecided  otherwise, before: `outcome` says how
     │   └── Closed         the object was closed, or belongs to the parent of this fork
+    ├── TransactionFailed  not committed, and never will be; do it again as a whole
     ├── Incompatible       another layout or another store size: upgrade one side
     ├── StoreBusy          another broker holds the store
     └── StoreFailed        page someone
@@ -72,6 +75,17 @@ class Evicted(Unavailable):
     """The broker ended this session; the text says why."""
 
 
+class TransactionInDoubt(Unavailable):
+    """No answer in time: committed, rolled back or open. `commit` or `rollback` may ask again.
+
+    Left alone it is settled by the `transaction_checker` of its producer group.
+    """
+
+
+class TransactionFailed(GantryError):
+    """The transaction is not committed: one of its messages could not be stored."""
+
+
 class Rejected(GantryError):
     """The request can never succeed as it is."""
 
@@ -98,6 +112,10 @@ class FilterSyntaxError(Rejected):
 
 class NotPermitted(Rejected):
     """This user may not do that."""
+
+
+class TransactionDecided(Rejected):
+    """The transaction was decided otherwise before: `outcome` is what it is."""
 
 
 class Closed(Rejected):

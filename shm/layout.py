@@ -70,7 +70,9 @@ PARK: Final = Struct(
     (
         Field("mode", "u4", "codes.ParkMode"),
         Field("reserved", "u4", "0"),
-        Field("value", "i8", "a level, Unix ms, or ms from the time at which it is stored"),
+        Field(
+            "value", "i8", "level, Unix ms, or ms from the time at which it is stored; of HALF 0"
+        ),
     ),
     note="Between header and body of a PARK entry, whose route and queue are those of delivery.",
 )
@@ -198,7 +200,7 @@ ARENA: Final = Struct(
         Field("pad3", 120, "zero"),
     ),
     note="One session's memory: header, interest list, progress table, route table, writer lane,"
-    " groups lane, scheduler lane, rings.",
+    " groups lane, scheduler lane, transactions lane, rings.",
 )
 ARENA_BYTES: Final = ARENA.size
 ARENA_WAIT_ARMED: Final = ARENA.offset("wait_armed")
@@ -263,8 +265,9 @@ ROUTE_TOPIC: Final = ROUTE.offset("topic")
 WRITER_LANE_AT: Final = ROUTES_AT + ROUTE_BYTES * limits.ROUTES_MAX
 GROUPS_LANE_AT: Final = WRITER_LANE_AT + LANE_BYTES
 SCHEDULER_LANE_AT: Final = GROUPS_LANE_AT + LANE_BYTES
-RINGS_AT: Final = SCHEDULER_LANE_AT + LANE_BYTES
-# Rings follow, up and down of each: writer, groups, scheduler (shm/arena.py).
+TRANSACTIONS_LANE_AT: Final = SCHEDULER_LANE_AT + LANE_BYTES
+RINGS_AT: Final = TRANSACTIONS_LANE_AT + LANE_BYTES
+# Rings follow, up and down of each: writer, groups, scheduler, transactions (shm/arena.py).
 assert RINGS_AT % LINE_BYTES == 0
 
 # ----------------------------------------------------------------------------------------- board
@@ -316,7 +319,21 @@ BOARD: Final = Struct(
             " reader is replaced",
             "indexer",
         ),
-        Field("reserved", 1016, "zero"),
+        Field("pad8", 120, "zero"),
+        Field(
+            "half_progress",
+            "i8",
+            "half messages below this queue offset are decided, and that is durable; -1: not known",
+            "txn-checker",
+        ),
+        Field(
+            "op_progress", "i8", "op messages below tell of no half at or above it", "txn-checker"
+        ),
+        Field("open_halves", "u8", "half messages without a decision", "txn-checker"),
+        Field("oldest_half_ms", "i8", "storeTimestamp of the oldest; 0: none", "txn-checker"),
+        Field("given_up", "u8", "given up and not settled by an operator", "txn-checker"),
+        Field("pad9", 88, "zero"),
+        Field("reserved", 768, "zero"),
     ),
 )
 BOARD_BYTES: Final = BOARD.size
@@ -336,6 +353,11 @@ BOARD_DISPATCHED: Final = BOARD.offset("dispatched")
 BOARD_READER_ARMED: Final = BOARD.offset("reader_armed")
 BOARD_LOW: Final = BOARD.offset("low")
 BOARD_INDEXED: Final = BOARD.offset("indexed")
+BOARD_HALF_PROGRESS: Final = BOARD.offset("half_progress")
+BOARD_OP_PROGRESS: Final = BOARD.offset("op_progress")
+BOARD_OPEN_HALVES: Final = BOARD.offset("open_halves")
+BOARD_OLDEST_HALF_MS: Final = BOARD.offset("oldest_half_ms")
+BOARD_GIVEN_UP: Final = BOARD.offset("given_up")
 BOARD_DISK_FULL: Final = BOARD.offset("disk_full")
 BOARD_DISK_USED: Final = BOARD.offset("disk_used")
 BOARD_MAGIC: Final = 0x6761_6E74_7279_4231  # "gantryB1"

@@ -31,6 +31,7 @@ WRITER_DOWN_BYTES: Final = 1 << 19
 GROUPS_UP_BYTES: Final = 1 << 16
 GROUPS_DOWN_BYTES: Final = 1 << 16
 SCHEDULER_RING_BYTES: Final = 1 << 12  # either direction
+TRANSACTION_RING_BYTES: Final = 1 << 14  # either direction; an END of HALVES_MAX fits into half
 
 STAGING_BYTES: Final = 6 * 1024 * 1024  # a largest record and then some
 DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
@@ -65,7 +66,7 @@ RESERVED_KEYS: Final = frozenset(
     TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS
     TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL __BORNHOST BORN_TIMESTAMP
     __CRC32# DLQ_REASON DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID _SYS_MSG_PRIORITY_ ORIGIN_GROUP
-    TIMER_ROLL_LABEL TRANS_OFFSET GANTRY_TX""".split()  # noqa: SIM905 - 60 names read best as text
+    TIMER_ROLL_LABEL TRANS_OFFSET GANTRY_TX GANTRY_TX_DELAY""".split()  # noqa: SIM905 - 60 names read best as text
 )
 
 #: Of these the clients' ends write tag, keys and message group.
@@ -76,5 +77,6 @@ assert STAGING_BYTES >= DRAIN_BYTES + BODY_BYTES_MAX + RECORD_OVERHEAD_BYTES_MAX
 # Ring cursors are masked.
 _RINGS: Final = (
     WRITER_UP_BYTES, WRITER_DOWN_BYTES, GROUPS_UP_BYTES, GROUPS_DOWN_BYTES, SCHEDULER_RING_BYTES,
+    TRANSACTION_RING_BYTES,
 )  # fmt: skip
 assert all(n & (n - 1) == 0 for n in _RINGS)

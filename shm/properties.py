@@ -17,6 +17,17 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 #: A group's own topics: what is tried again, and what is given up (RD-1, RD-18).
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+# Transactions: halves, which of them are decided, those that were given up (transactions.md 1).
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+#: Ours: how often halves were checked, what an operator has settled.
+NOTES_TOPIC: Final = "rmq_sys_gantry_trans"
+#: Ours, of a half: `<32 hex digits of its transaction>,<its number in it, from 1>`.
+GANTRY_TX: Final = "GANTRY_TX"
+#: Ours, of a half that is to be delayed from its commit on: `level:3`, `at:<ms>`, `after:<ms>`.
+GANTRY_TX_DELAY: Final = "GANTRY_TX_DELAY"
+CHECK_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 _KEY_END: Final = "\x01"
 _VALUE_END: Final = "\x02"
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -37,6 +37,7 @@ class Hello(Frame, frozen=True):
     producer: bytes = b""  # 10 bytes; empty for a session that does not send
     groups: bool = False  # wants a lane with groups
     scheduler: bool = False  # wants a lane with the scheduler
+    transactions: bool = False  # wants a lane with the txn-checker
     up_bytes: int = 0  # size of the writer lane's up ring, a power of two; 0 = the default
 
 
@@ -92,7 +93,10 @@ OWNERS_ONLY: Final = (CreateTopic, DeleteTopic, ShowSettings, ShowSessions, Stop
 
 
 class Welcome(Frame, frozen=True):
-    """A session. Descriptors with it: arena, and bells of client, writer, groups, scheduler."""
+    """A session. Descriptors with it: arena, and bells.
+
+    These are the bells of client, writer, groups, scheduler, txn-checker, in this order.
+    """
 
     session: int
     epoch: int
@@ -161,6 +165,7 @@ class SessionAdded(Frame, frozen=True):
     producer: bytes
     groups: bool
     scheduler: bool = False
+    transactions: bool = False
     owner: int = 0  # Role of the broker's agent whose own session it is: that may APPEND
 
 

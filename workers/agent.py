@@ -52,6 +52,7 @@ class Bells:
     """The bell of each agent: everybody may ring, only its agent waits."""
 
     scheduler: Bell
+    txn_checker: Bell
     writer: Bell
     flusher: Bell
     reader: Bell

@@ -173,6 +173,7 @@ class SocketSessionTable:
             frame.producer,
             frame.groups,
             frame.scheduler,
+            frame.transactions,
             frame.owner,
         )
         for view in self._views:

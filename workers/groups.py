@@ -88,7 +88,7 @@ class Groups:
         self._ends = Ends(sessions)
         self.missing = Missing(self.membership, sessions.cut_off)
         self._synced_ns = self._exported_ns = 0
-        self._exports = Exports(ledger)
+        self._exports = Exports(ledger, board)
         self._retry_ns = 0  # while the disk is full: when to try again
 
     # -------------------------------------------------------------------------------- duty cycle

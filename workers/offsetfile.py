@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from shm import layout
 from shm.configfile import by_number, read_config, write_config
+from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.storage import Storage, is_disk_full
 from workers.ledger import GroupProgress, Ledger
 from workers.progress import UNSET
 
+if TYPE_CHECKING:
+    from shm.board import Board
+
 FILE: Final = "consumerOffset.json"
+#: RocketMQ's progress in half and op queue (HO-40).
+TRANSACTIONS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 #: (topic, group) -> queue id -> next offset to consume
 Offsets = dict[tuple[str, str], dict[int, int]]
@@ -69,6 +76,8 @@ def import_offsets(ledger: Ledger) -> None:
     offsets = read_offsets(ledger.storage)
     newer = bool(ledger.exports) and checksum_of(offsets) not in ledger.exports
     for (topic, group), queues in offsets.items():
+        if group == TRANSACTIONS_GROUP:
+            continue  # the txn-checker's own note and queues say more
         for queue_id, offset in queues.items():
             if newer or ledger.group(group).queue((topic, queue_id)).committed == UNSET:
                 ledger.commit(group, (topic, queue_id), offset)
@@ -77,14 +86,16 @@ def import_offsets(ledger: Ledger) -> None:
 class Exports:
     """Writes the file when offsets have changed; the ledger knows the files that are ours."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, board: Board | None = None) -> None:
+        """With `board` the txn-checker's progress goes along."""
         self._ledger = ledger
+        self._board = board
         self._written = 0
 
     def write(self) -> bool:
         """Save the offsets if they are new; False if the disk is full. Raises OSError."""
         ledger = self._ledger
-        offsets = offsets_of(ledger.groups)
+        offsets = offsets_of(ledger.groups) | self._of_transactions()
         checksum = checksum_of(offsets)
         if checksum == self._written:
             return True
@@ -102,3 +113,16 @@ class Exports:
             return False
         self._written = checksum
         return True
+
+    def _of_transactions(self) -> Offsets:
+        """What the txn-checker shows on the board; as the file has it before it does."""
+        words = {HALF_TOPIC: layout.BOARD_HALF_PROGRESS, OP_TOPIC: layout.BOARD_OP_PROGRESS}
+        shown = {
+            (topic, TRANSACTIONS_GROUP): {0: self._board.word(word)}
+            for topic, word in words.items()
+            if self._board is not None and self._board.word(word) >= 0
+        }
+        if shown:
+            return shown
+        kept = read_offsets(self._ledger.storage)
+        return {key: value for key, value in kept.items() if key[1] == TRANSACTIONS_GROUP}

@@ -131,7 +131,7 @@ class Outlet:
         count = 0
         asked = rung = False
         for copy, tag in copies:
-            entry = np.frombuffer(_entry(copy, seq + 1), np.uint8)
+            entry = np.frombuffer(entry_of(copy, seq + 1), np.uint8)
             done = put_raw(self._arena, self.words, entry)
             if done == FULL:
                 break
@@ -215,7 +215,8 @@ _KIND: Final = int(EntryKind.APPEND)
 _FLAGS: Final = int(EntryFlag.RECEIPT)
 
 
-def _entry(copy: Copy, seq: int) -> bytes:
+def entry_of(copy: Copy, seq: int) -> bytes:
+    """The bytes of a copy's APPEND entry."""
     body, properties = copy.body, copy.properties
     bare = layout.ENTRY_BYTES + layout.APPEND_BYTES + len(body) + len(properties)
     padding = _PADDING[-bare % 8]

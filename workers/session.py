@@ -25,6 +25,7 @@ class Session:
     producer: bytes  # 10 bytes, or empty
     groups: bool = False
     scheduler: bool = False
+    transactions: bool = False
     owner: int = 0  # Role of the agent whose own session it is; 0: a client's
 
 

@@ -38,6 +38,8 @@ class Adopted:
     retries: int = 0
     dead_letters: int = 0
     recalls: int = 0
+    open_halves: int = 0
+    given_up: int = 0
     topics: int = 0
     groups: list[str] = field(default_factory=list)
 
@@ -51,6 +53,7 @@ class Adopted:
                 f"timers: {self.timers}; recalled: {self.recalls}",
                 f"delay levels: {sum(self.levels.values())}{levels}",
                 f"retries among them: {self.retries}; dead letters: {self.dead_letters}",
+                f"open half messages: {self.open_halves}; given up: {self.given_up}",
                 f"groups: {len(self.groups)}{''.join(f'; {group}' for group in self.groups)}",
             ]
         )
@@ -109,6 +112,9 @@ def _tell(storage: Storage, settings: Settings, pending: Pending, done: Adopted)
     segment_bytes = settings.mapped_file_size_commit_log
     done.end, done.records, done.foreign = pending.end, pending.records, pending.foreign
     done.recalls = pending.recalls
+    parked = pending.transactions.parked
+    done.open_halves = len(parked.pending) if parked else 0
+    done.given_up = pending.transactions.given_up
     done.topics = len(topic_queues(storage))
     done.groups = sorted({group for _topic, group in read_offsets(storage)})
     done.timers = sum(len(records) for _queue, records in pending.waiting(TIMER_TOPIC))

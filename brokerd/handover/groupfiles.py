@@ -18,6 +18,7 @@ from workers.ledger import Ledger
 from workers.ledgerentries import NAME as LEDGER
 from workers.ledgerentries import Names
 from workers.offsetfile import (
+    TRANSACTIONS_GROUP,
     Offsets,
     checksum_of,
     import_offsets,
@@ -85,6 +86,8 @@ def write_group_offsets(storage: Storage, offsets: Offsets) -> None:
         import_offsets(ledger)
         known = offsets_of(ledger.groups)
         for (topic, group), queues in offsets.items():
+            if group == TRANSACTIONS_GROUP:
+                continue  # no group of consumers: it has nothing to hold and nothing to read
             for queue_id, offset in queues.items():
                 if known.get((topic, group), {}).get(queue_id) != offset:
                     ledger.commit(group, (topic, queue_id), offset)

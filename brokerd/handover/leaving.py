@@ -1,8 +1,9 @@
 """`gantrymq handover`: a stopped store becomes one that a RocketMQ goes on with (ADR 0017).
 
-The order is HO-72's: recover, finish the queues, then `timerlog/`, then `config/`, then what would
-mislead goes, `abort` last. Nothing of it changes the log, so a hand-over that was killed is simply
-run again, and so is one that has become too old (HO-18). GantryMQ itself reads none of what is
+The order is HO-72's: recover, finish the queues, append what transactions lack and finish them
+again, then `timerlog/`, then `config/`, then what would mislead goes, `abort` last. Only op records
+and copies of what is committed change the log (HO-45), so a hand-over that was killed is simply run
+again, and so is one that has become too old (HO-18). GantryMQ itself reads none of what is
 written here but group offsets, and starts on the store as before.
 """
 
@@ -17,19 +18,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 from brokerd import batchqueues, config, epoch, lock
 from brokerd.handover import groupfiles, timerfiles
-from brokerd.handover.names import TIMERS
+from brokerd.handover.names import HALVES, OPS, TIMERS
 from brokerd.handover.timerfiles import TimerForm, timer_of
 from clients.home import board_file, store_of
 from shm.errors import Incompatible
-from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import (
+    DLQ_PREFIX,
+    GANTRY_TX_DELAY,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from shm.storage import PosixStorage
+from workers.offsetfile import TRANSACTIONS_GROUP
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
     from brokerd.handover.pending import Pending, Progress
     from brokerd.handover.timerfiles import Timer
+    from brokerd.recovery import Recovered
     from shm.board import Board
     from shm.storage import Storage
+    from workers.offsetfile import Offsets
 
 _WHEEL: Final = "timerwheel"
 
@@ -51,6 +61,10 @@ class HandedOver:
     dead_letters: int = 0
     recalls: int = 0
     open_halves: int = 0
+    delayed_halves: list[str] = field(default_factory=list)  # ids: RocketMQ knows no such delay
+    given_up: int = 0
+    finished: int = 0  # committed transactions' halves that got their message now
+    named: int = 0  # settled halves that got into an op record now
     groups: dict[str, int] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     start_before_ms: int = 0
@@ -65,10 +79,16 @@ class HandedOver:
             f"delay levels: {waiting}"
             + "".join(f"; {level}: {n} from {at}" for level, (n, at) in self.levels.items()),
             f"retries among them: {self.retries}; dead letters: {self.dead_letters}",
-            f"open transactions: {self.open_halves}",
+            f"open half messages: {self.open_halves}; given up: {self.given_up}; finished now:"
+            f" {self.finished}; settled ones named in op records now: {self.named}",
             f"groups: {len(self.groups)}"
             + "".join(f"; {group}: {count} queues" for group, count in self.groups.items()),
         ]
+        if self.delayed_halves:
+            lines.append(
+                f"{len(self.delayed_halves)} open half messages have a delay, which a RocketMQ does"
+                f" not know: it delivers them at their commit: {', '.join(self.delayed_halves)}"
+            )
         if self.repeated:
             lines.append(f"{self.repeated} delayed messages that were delivered come again")
         if self.done_ahead:
@@ -135,10 +155,12 @@ def look(
     from shm import jit
 
     jit.warm()
+    from brokerd.handover.finishing import count
     from brokerd.handover.reading import read_unrecovered
 
     pending = read_unrecovered(storage, settings.mapped_file_size_commit_log, board)
     form = target.form(settings)
+    done.finished, done.named = count(storage, pending.transactions)
     for _timer in _timers(storage, settings, pending, form, done):
         pass  # it counts
     _tell(storage, settings, pending, form, done)
@@ -152,14 +174,24 @@ def make(
     from shm import jit
 
     jit.warm()
+    from brokerd.handover.finishing import finish
     from brokerd.handover.pending import read_pending
     from brokerd.rebuild import bring_up_to_date
     from shm.ranges import Ranges, read_ranges
 
-    found = bring_up_to_date(storage, settings, board, progress)
+    def read() -> tuple[Recovered, Pending]:
+        found = bring_up_to_date(storage, settings, board, progress)
+        ranges = read_ranges(storage) or Ranges()
+        return found, read_pending(storage, segment_bytes, ranges, found.appended, progress)
+
     segment_bytes = settings.mapped_file_size_commit_log
-    ranges = read_ranges(storage) or Ranges()
-    pending = read_pending(storage, segment_bytes, ranges, found.appended, progress)
+    found, pending = read()
+    done.finished, done.named = finish(
+        storage, settings, found, pending.transactions, target.now_ms
+    )
+    if done.named:
+        board = None  # what it knows of ends before what was appended
+        found, pending = read()
     for key, (following, _units, first) in found.queues.items():
         pending.queues[key] = (first, following)  # also of queues whose records are all gone
     form = target.form(settings)
@@ -170,10 +202,22 @@ def make(
     _tell(storage, settings, pending, form, done)
     levels = {level: following for level, (_count, following) in done.levels.items()}
     groupfiles.write_delay_offsets(storage, levels)
-    offsets = groupfiles.read_group_offsets(storage, pending.queues)
+    offsets = _group_offsets(storage, pending)
     groupfiles.write_group_offsets(storage, offsets)
     groupfiles.complete_tables(storage)
     _remove_misleading(storage)
+
+
+def _group_offsets(storage: Storage, pending: Pending) -> Offsets:
+    """Offsets of all groups; that of transactions is the log's, whoever saved another (HO-40)."""
+    offsets = groupfiles.read_group_offsets(storage, pending.queues)
+    for key, offset in (
+        (HALVES, pending.transactions.half_offset), (OPS, pending.transactions.op_offset)
+    ):  # fmt: skip
+        offsets.pop((key[0], TRANSACTIONS_GROUP), None)
+        if key in pending.queues:
+            offsets[key[0], TRANSACTIONS_GROUP] = {key[1]: offset}
+    return offsets
 
 
 def _remove_misleading(storage: Storage) -> None:
@@ -222,7 +266,7 @@ def _tell(
     from brokerd.handover.pending import messages
 
     done.end, done.recalls = pending.end, pending.recalls
-    done.open_halves = len(pending.halves)
+    _tell_transactions(storage, settings, pending, done)
     done.start_before_ms = form.start_before_ms
     for (topic, queue_id), (first, following) in sorted(pending.queues.items()):
         parked = pending.parked.get((topic, queue_id))
@@ -235,13 +279,32 @@ def _tell(
     for _queue, records in pending.waiting(SCHEDULE_TOPIC):
         for properties in messages(storage, settings.mapped_file_size_commit_log, records):
             done.retries += properties.get("REAL_TOPIC", "").startswith(RETRY_PREFIX)
-    offsets = groupfiles.read_group_offsets(storage, pending.queues)
+    offsets = _group_offsets(storage, pending)
     counts = Counter[str]()
     for (_topic, group), queues in offsets.items():
         counts[group] += len(queues)
     done.groups = dict(sorted(counts.items()))
     done.done_ahead = groupfiles.done_ahead(storage)
     done.settings = settings_of(settings, form)
+
+
+def _tell_transactions(
+    storage: Storage, settings: Settings, pending: Pending, done: HandedOver
+) -> None:
+    from brokerd.handover.pending import messages
+
+    left = pending.transactions
+    parked = left.parked.pending if left.parked else left.waiting
+    done.open_halves, done.given_up = len(parked), left.given_up
+    done.delayed_halves = [
+        properties.get("UNIQ_KEY", f"at {position}")
+        for position, properties in zip(
+            parked["position"].tolist(),
+            messages(storage, settings.mapped_file_size_commit_log, parked),
+            strict=True,
+        )
+        if GANTRY_TX_DELAY in properties
+    ]
 
 
 def settings_of(settings: Settings, form: TimerForm) -> dict[str, str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 TIMERS: Final = (TIMER_TOPIC, 0)
 #: Their records wait to be appended to another topic.
 PARKING: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+HALVES: Final = (HALF_TOPIC, 0)
+OPS: Final = (OP_TOPIC, 0)
 REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from brokerd.commitlog import segment_bases
-from brokerd.handover.halves import Half, Halves
+from brokerd.handover.halves import Halves, Transactions
 from brokerd.handover.links import Links, columns_of, level_key, properties_of, settle, timer_key
-from brokerd.handover.names import PARKING, REVIVE_PREFIX
+from brokerd.handover.names import HALVES, PARKING, REVIVE_PREFIX
+from brokerd.handover.parked import Parked, messages, rows_of
 from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
 from shm.kernels import scan
-from shm.lognames import segment_name
-from shm.properties import TIMER_TOPIC, java_hash, parse_properties
+from shm.properties import TIMER_TOPIC, java_hash
 from shm.record_columns import number_names
 
 if TYPE_CHECKING:
@@ -29,48 +29,15 @@ if TYPE_CHECKING:
     from shm.ranges import Ranges, Stretch
     from shm.storage import Storage
 
+__all__ = ["Parked", "Pending", "Progress", "messages", "read_pending"]
 Progress = Callable[[int, int, str], None]
 QueueKey = tuple[str, int]
-#: One parked record; `property_bytes` and `property_at` (from the record's start) lead to the rest.
-PARKED: Final = np.dtype(
-    [
-        *(("position", "i8"), ("offset", "i8"), ("store_ms", "i8"), ("size", "i4")),
-        *(("property_at", "i4"), ("property_bytes", "i4")),
-    ]
-)
 _CK: Final = java_hash("ck")
 
 
 @dataclass(slots=True)
-class Parked:
-    """Records of one queue of a parking topic, in order; `settled` says which are done."""
-
-    records: NDArray[Any]
-    settled: NDArray[np.bool_]
-
-    @property
-    def pending(self) -> NDArray[Any]:
-        """Those that are not."""
-        return np.asarray(self.records[~self.settled])
-
-    @property
-    def next_offset(self) -> int:
-        """Queue offset of the first that is pending, else behind the last."""
-        waiting = self.pending
-        if len(waiting):
-            return int(waiting["offset"][0])
-        return int(self.records["offset"][-1]) + 1 if len(self.records) else 0
-
-    @property
-    def out_of_order(self) -> int:
-        """How many are settled behind the first that is pending."""
-        behind = self.records["offset"] >= self.next_offset
-        return int((self.settled & behind).sum())
-
-
-@dataclass(slots=True)
 class Pending:
-    """The log up to `end`: what is parked, open halves, POP checkpoints; queues' (first, next)."""
+    """The log up to `end`: what is parked, transactions, POP checkpoints; queues' (first, next)."""
 
     low: int = 0
     end: int = 0
@@ -79,7 +46,7 @@ class Pending:
     store_ms: int = 0
     parked: dict[QueueKey, Parked] = field(default_factory=dict)
     recalls: int = 0
-    halves: list[Half] = field(default_factory=list)
+    transactions: Transactions = field(default_factory=Transactions)
     queues: dict[QueueKey, tuple[int, int]] = field(default_factory=dict)
     checkpoints: dict[QueueKey, list[int]] = field(default_factory=dict)  # of POP: queue offsets
 
@@ -119,21 +86,6 @@ def read_pending(
     return found
 
 
-def messages(
-    storage: Storage, segment_bytes: int, records: NDArray[Any]
-) -> Iterator[dict[str, str]]:
-    """Properties of parked records, which are in order of their positions. Raises OSError."""
-    base, view = -1, np.empty(0, np.uint8)
-    for position, at, size in records[["position", "property_at", "property_bytes"]].tolist():
-        if base < 0 or position >= base + segment_bytes:
-            base = position // segment_bytes * segment_bytes
-            file = storage.open(segment_name(base))
-            view = file.view()
-            file.close()
-        start = position - base + at
-        yield parse_properties(view[start : start + size].tobytes())
-
-
 def _checks(stretch: Stretch, end: int | None) -> int:
     """None where somebody else has checked the log."""
     if end is not None:
@@ -171,7 +123,7 @@ class _Pass:
             self._origins.append(-1 - prepared[prepared < 0])
         else:
             self._links.learn_copies(piece, topics, names)
-        self._halves.learn(piece, topics, names)
+        self._halves.learn(piece, topics, names, ours)
         for number, name in enumerate(names):
             if name in PARKING:
                 self._park(piece, np.flatnonzero(topics == number), name, ours)
@@ -189,7 +141,9 @@ class _Pass:
             parked = self.found.parked[key] = Parked(records, done)
             if key[0] == TIMER_TOPIC and self._links.recalls:
                 self._recall(storage, segment_bytes, parked)
-        self.found.halves = self._halves.open()
+        self.found.transactions = self._halves.judged(self.found.queues)
+        if self.found.transactions.parked is not None:
+            self.found.parked[HALVES] = self.found.transactions.parked
 
     def _recall(self, storage: Storage, segment_bytes: int, parked: Parked) -> None:
         waiting = np.flatnonzero(~parked.settled)
@@ -198,12 +152,7 @@ class _Pass:
 
     def _park(self, piece: Piece, chosen: NDArray[np.int64], topic: str, ours: bool) -> None:
         rows = piece.rows[chosen]
-        records = np.empty(len(rows), PARKED)
-        records["position"] = rows[:, scan.AT] + piece.base
-        records["offset"], records["store_ms"] = rows[:, scan.QUEUE_OFFSET], rows[:, scan.STORE_MS]
-        records["size"] = rows[:, scan.SIZE]
-        records["property_at"] = rows[:, scan.PROPERTIES_AT] - rows[:, scan.AT]
-        records["property_bytes"] = rows[:, scan.PROPERTIES_SIZE]
+        records = rows_of(rows, piece.base)
         timers = topic == TIMER_TOPIC
         if self._linked:
             keys = self._look_at_all(piece, chosen, timers, ours)

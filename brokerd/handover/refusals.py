@@ -81,16 +81,13 @@ def _is_open(state: dict[str, Any]) -> bool:
 
 
 def _transactions(pending: Pending) -> str:
-    open_halves = len(pending.halves)
+    """Those that a RocketMQ keeps outside of the log (transRocksDBEnable); others are carried."""
     first, last = pending.queues.get((_ROCKSDB_HALVES, 0), (0, 0))
-    if last > first:
-        return f"{last - first} transactions are kept in RocksDB ({_ROCKSDB_HALVES})"
-    if not open_halves:
+    if last <= first:
         return ""
-    topics = sorted({half.topic for half in pending.halves})
     return (
-        f"{open_halves} transactions are open (topics {', '.join(topics)}): let their producers"
-        " commit or roll back first"
+        f"{last - first} transactions are kept in RocksDB ({_ROCKSDB_HALVES}): let the RocketMQ run"
+        " with transRocksDBEnable=false until they are decided"
     )
 
 

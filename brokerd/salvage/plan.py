@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
-from brokerd.handover.names import HALF_TOPIC, PARKING
+from brokerd.handover.names import PARKING
 from brokerd.producers import BORN_HOST
 from brokerd.salvage.losses import ENDLESS, Claim, Losses, QueueKey
 from shm import layout
-from shm.properties import LOST_TAG
+from shm.properties import HALF_TOPIC, LOST_TAG
 from shm.record import Record, encode_filler, encode_record
 
 TAG: Final = LOST_TAG

@@ -39,7 +39,7 @@ _KNOWN_GANTRY: Final = frozenset(
     {
         *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
         *("deleted_topics.json", "ranges.json", "index.json", "imported.json"),
-        *("schedule.json", "timers", "dead_letters.json"),
+        *("schedule.json", "timers", "transactions.json", "dead_letters.json"),
         *("first_units.json", "pins", "expired"),
     }
 )

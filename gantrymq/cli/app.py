@@ -29,6 +29,7 @@ from gantrymq.cli import (
     tail,
     top,
     topic,
+    tx,
 )
 
 _EPILOG = (
@@ -54,6 +55,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(delayed.app, name="delayed")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(filter.app, name="filter")
+app.add_typer(tx.app, name="tx")
 app.command("send", help=send.HELP)(send.send)
 app.command("receive", help=receive.HELP)(receive.receive)
 app.command("tail", help=tail.HELP)(tail.tail)

@@ -73,6 +73,7 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
             "dispatch_lag_bytes": appended - dispatched,
             "index_lag_bytes": None if indexed < 0 else appended - indexed,
         },
+        "transactions": _transactions(board),
         "processes": [_process(board, role) for role in Role if board.process(role)["started_ms"]],
         "groups": _groups(board, home),
     }
@@ -87,6 +88,16 @@ def _store(board: Board, home: Path) -> dict[str, int]:
         "disk_free_bytes": room.f_bavail * room.f_frsize,
         "disk_used_percent": board.half(layout.BOARD_DISK_USED),
         "disk_full": board.half(layout.BOARD_DISK_FULL),
+    }
+
+
+def _transactions(board: Board) -> dict[str, float | None]:
+    """Half messages in doubt (`gantrymq tx list`)."""
+    oldest_ms = board.word(layout.BOARD_OLDEST_HALF_MS)
+    return {
+        "open": board.word(layout.BOARD_OPEN_HALVES),
+        "oldest_s": round(max(time.time() - oldest_ms / 1000, 0.0), 1) if oldest_ms else None,
+        "given_up": board.word(layout.BOARD_GIVEN_UP),
     }
 
 
@@ -128,8 +139,15 @@ def _print(shown: dict[str, Any]) -> None:
         f"{shown['sessions']} sessions, {shown['topics']} topics\n"
         f"log: appended {log['appended']}, durable {log['durable']} "
         f"({log['durable_lag_bytes']} behind), dispatched {log['dispatched']} "
-        f"({log['dispatch_lag_bytes']} behind), {index}, low {log['low']}\n\n"
+        f"({log['dispatch_lag_bytes']} behind), {index}, low {log['low']}\n"
     )
+    halves = shown["transactions"]
+    if halves["open"] or halves["given_up"]:
+        age = "" if halves["oldest_s"] is None else f", the oldest {halves['oldest_s']} s"
+        sys.stdout.write(
+            f"transactions in doubt: {halves['open']} open{age}, {halves['given_up']} given up\n"
+        )
+    sys.stdout.write("\n")
     hidden = ("started_ms", "heartbeats", "busy_cycles")
     processes = [
         {name: "-" if value is None else value for name, value in row.items() if name not in hidden}

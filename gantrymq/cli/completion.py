@@ -38,5 +38,16 @@ def group_names(context: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in groups if name.startswith(incomplete))
 
 
+def transaction_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Message ids of half messages in doubt that begin so."""
+    from gantrymq.cli.tx_show import look
+
+    try:
+        found = look(_home(context)).read()
+    except (GantryError, OSError):
+        return []
+    return [doubt.message_id for doubt in found if doubt.message_id.startswith(incomplete)]
+
+
 def _home(context: typer.Context) -> Path:
     return home_of(context.params.get("home"))

@@ -42,6 +42,8 @@ LOOKS: Final = {
         flags=("handles",),
         values=(("topic", None, str), ("limit", 20, int)),
     ),
+    ("tx", "list"): Look("tx_show", "show_list"),
+    ("tx", "show"): Look("tx_show", "show_one", words=1, flags=("hex",)),
     ("metrics",): Look("metrics_show", "show_metrics"),
     ("get",): Look("message_show", "show_message", words=1),
 }

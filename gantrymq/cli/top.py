@@ -91,7 +91,7 @@ def _page(home: Path, shown: dict[str, Any]) -> RenderableType:
         f"broker at {home}: {shown['state']}, {shown['sessions']} sessions; log"
         f" {_scaled(log['appended'])}B, +{_scaled(log['appended_per_s'])}B/s,"
         f" {_scaled(log['durable_lag_bytes'])}B not durable,"
-        f" {_scaled(log['dispatch_lag_bytes'])}B not dispatched, {index}"
+        f" {_scaled(log['dispatch_lag_bytes'])}B not dispatched, {index}{_in_doubt(shown)}"
     )
     topics = sorted(shown["topics"], key=lambda row: -row["sent_per_s"])
     groups = sorted(shown["groups"], key=lambda row: -row["lag"])
@@ -101,6 +101,14 @@ def _page(home: Path, shown: dict[str, Any]) -> RenderableType:
         *_table("groups by lag", groups),
         *_table("agents", shown["agents"]),
     )
+
+
+def _in_doubt(shown: dict[str, Any]) -> str:
+    """Transactions, where there are any."""
+    halves = shown["transactions"]
+    if not any(halves.values()):
+        return ""
+    return f"; {halves['open']} half messages open, {halves['given_up']} given up"
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> tuple[RenderableType, ...]:

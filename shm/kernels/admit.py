@@ -14,12 +14,15 @@ from shm.kernels.entry import (
     CURSOR,
     FLAGS,
     KIND,
+    MODE,
+    PARK,
     QUEUE,
+    REAL_QUEUE,
     ROUTE_ID,
     SEND,
     TOPIC,
 )
-from shm.kernels.park import encode_park
+from shm.kernels.park import HALF, encode_park
 from shm.layout import (
     ENTRY_BYTES,
     TOPIC_BYTES,
@@ -119,7 +122,8 @@ def admit(
 ) -> int:  # fmt: skip
     """Encode one entry behind what staging holds; Status, or -Stop where the batch must end.
 
-    Fills `result` (queue id, offset, position, end, store ms).
+    Fills `result` (queue id, offset, position, end, store ms). The queue of a half is the real one
+    (TX-4).
     """
     board, routes, _blocks, _identity = tables
     for field in range(5):
@@ -139,7 +143,7 @@ def admit(
     if position + size + 8 > batch[frames.SEGMENT_END]:  # SF-20
         return -ROLL
     result[1] = finish(staging, batch, head, board, size)
-    result[0] = head[QUEUE]
+    result[0] = head[REAL_QUEUE] if head[KIND] == PARK and head[MODE] == HALF else head[QUEUE]
     result[2] = position
     result[3] = position + size
     result[4] = batch[frames.STORE_MS]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shm import machine
-from shm.codes import Status
+from shm.codes import ParkMode, Status
 from shm.jit import kernel
 from shm.kernels import frames
 from shm.kernels.entry import (
@@ -19,11 +19,14 @@ from shm.kernels.entry import (
     BORN,
     EXTRA,
     KIND,
+    MODE,
+    PARK,
     QUEUE,
     ROUTE_ID,
     SEQ,
     TOPIC,
 )
+from shm.kernels.half import transaction_bytes
 from shm.kernels.record import (
     copy_without_trailer,
     properties_legal,
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
 
 ILLEGAL_SIZE = int(Status.ILLEGAL_SIZE)
 ILLEGAL_PROPERTIES = int(Status.ILLEGAL_PROPERTIES)
+HALF = int(ParkMode.HALF)
 
 #: What an encoding returns besides a positive record size: minus a Status, or one of these.
 NO_ROOM = -1000
@@ -159,9 +163,20 @@ def lay_out(
     machine.copy(staging, place, blocks, routes[row + frames.ROUTE_BLOCK_AT], length)
     place += length
     machine.copy(staging, place, arena, body_at + body, head[EXTRA])
-    if head[EXTRA] and not properties_legal(staging, place, head[EXTRA]):
-        return -ILLEGAL_PROPERTIES
-    return size
+    return size if _extras_legal(staging, place, head) else -ILLEGAL_PROPERTIES
+
+
+@kernel()
+def _extras_legal(staging: Bytes, place: int, head: Words) -> int:
+    """1 if a client may send these properties; those of a half begin with its transaction's."""
+    ours = 0
+    if head[KIND] == PARK and head[MODE] == HALF:
+        ours = transaction_bytes(staging, place, head[EXTRA])
+        if ours == 0:
+            return 0
+    if head[EXTRA] == ours:
+        return 1
+    return properties_legal(staging, place + ours, head[EXTRA] - ours)
 
 
 @kernel()

@@ -1,6 +1,6 @@
 """The client's put as a native function that Python calls without a dispatcher.
 
-`send_oneway("t", body, tag="x")`, `send_async` (with a `durability`, too) and the put of `send` in
+`send_oneway("t", body, tag="x")`, `send_async` (with a `durability`, too) and the puts of `send` in
 their common form: a topic and a tag met before, a body of type bytes. Anything else goes to the
 Python method that the state names. This and `fastbatch` are the places that take addresses: the
 state is an array of the producer's, which outlives the function. Python's own functions are used,
@@ -88,6 +88,9 @@ AT_GROUP: Final = 65  # as AT_CLASS and so on
 AT_TIMESTAMP: Final = 66
 AT_DELAY: Final = 67
 AT_DELAY_LEVEL: Final = 68
+EXTRA_LENGTH: Final = 69  # as LENGTH and DATA, of properties of a half; 0 of all else
+EXTRA_DATA: Final = 70
+HALF_METHOD: Final = 71
 ROUTES: Final = 72  # cache of routes: ROUTE_ROOM entries of 4 words: topic, tag, route, level
 ROUTE_ROOM: Final = 256
 ROUTE_WAYS: Final = 4
@@ -101,6 +104,7 @@ NOT_ASKED: Final = -1
 LEVEL = int(ParkMode.LEVEL)
 AT = int(ParkMode.AT)
 AFTER = int(ParkMode.AFTER)
+HALF = int(ParkMode.HALF)
 #: Born times are as fine as the kernel tick (1 to 10 ms); the fine clock costs as much as the rest.
 CLOCK_REALTIME_COARSE = 5
 
@@ -252,7 +256,7 @@ if not JIT_OFF:
         body = machine.bytes_at(state[DATA])
         lane = machine.words_at(state[LANE])
         arena = machine.bytes_at(state[ARENA])
-        payload = (body, state[LENGTH], body, 0)
+        payload = (body, state[LENGTH], machine.bytes_at(state[EXTRA_DATA]), state[EXTRA_LENGTH])
         if state[MODE]:
             form[6] = state[MODE]
             form[7] = state[VALUE]
@@ -280,6 +284,32 @@ if not JIT_OFF:
             clear_error()
             return 0
         seq = _put(state, base, state[slot + 2], flags)
+        if seq < 0:
+            return 0
+        if machine.words_at(state[LANE])[frames.RING]:
+            write_to(state[BELL], base + 8 * ONE, 8)
+        return seq
+
+    @kernel()
+    def _submit_half(state: Words, base: int, arguments: int, names: int) -> int:
+        """Put the half of a transaction; its seq, or 0 if it must go the Python way.
+
+        Arguments: topic, body, properties, flags. A delay is a property, for Python to write.
+        """
+        call = machine.words_at(arguments)
+        tag = tag_of(state, arguments, 4, names)
+        slot = cached_route(state, call[0], tag) if tag >= 0 else 0
+        if not slot or state[MODE] or state[ASKED] != NOT_ASKED:
+            return 0
+        body = as_bytes(call[1], base + 8 * DATA, base + 8 * LENGTH)
+        if body != 0 or as_bytes(call[2], base + 8 * EXTRA_DATA, base + 8 * EXTRA_LENGTH) != 0:
+            clear_error()
+            state[EXTRA_LENGTH] = 0
+            return 0
+        state[MODE] = HALF
+        state[VALUE] = 0
+        seq = _put(state, base, state[slot + 2], as_number(call[3]))
+        state[EXTRA_LENGTH] = 0
         if seq < 0:
             return 0
         if machine.words_at(state[LANE])[frames.RING]:
@@ -330,4 +360,17 @@ if not JIT_OFF:
         seq = _submit(state, base, arguments, count, names, SYNC_DURABLE)
         if seq == 0:
             return call_object(state[DURABLE_METHOD], arguments, count, names)
+        return number_object(seq)
+
+    @native(i8, i8, i8, i8, i8)
+    def half(owner: int, arguments: int, count: int, names: int) -> int:
+        """METH_FASTCALL | METH_KEYWORDS: put the half of a transaction, return its seq.
+
+        `half(topic, body, properties, flags, tag=...)`; `properties` are bytes.
+        """
+        base = address_of(owner)
+        state = machine.words_at(base)
+        seq = _submit_half(state, base, arguments, names) if count == 4 else 0
+        if seq == 0:
+            return call_object(state[HALF_METHOD], arguments, count, names)
         return number_object(seq)

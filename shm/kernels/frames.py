@@ -91,6 +91,7 @@ SCHEDULE_TOPIC: Final = 39  # topic slots where messages wait for their time, -1
 TIMER_TOPIC: Final = 40
 DELAY_LEVELS: Final = 41  # how many levels there are
 TIMER_PRECISION_MS: Final = 42
+HALF_TOPIC: Final = 43
 BATCH_WORDS: Final = 48
 
 # The writer's copy of a session's routes: ROUTE_WORDS per route.

@@ -1,7 +1,8 @@
 """A PARK entry -> the record in a system topic that waits until its message is due.
 
-RocketMQ's form of it (DT-11, DT-33, DT-35), so that the log alone tells when and where to deliver:
-levels in SCHEDULE_TOPIC_XXXX, queue level - 1, times in rmq_sys_wheel_timer, queue 0.
+RocketMQ's form of it (DT-11, DT-33, DT-35, TX-3), so that the log alone tells when and where to
+deliver: levels in SCHEDULE_TOPIC_XXXX, queue level - 1, times in rmq_sys_wheel_timer, queue 0,
+messages of transactions in RMQ_SYS_TRANS_HALF_TOPIC, queue 0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ from shm.codes import ParkMode, Status
 from shm.jit import kernel
 from shm.kernels import frames
 from shm.kernels.encode import lay_out
-from shm.kernels.entry import KIND, MODE, OUT_MS, QUEUE, REAL_QUEUE, REAL_TOPIC, SEND, TOPIC, VALUE
+from shm.kernels.entry import (
+    EXTRA,
+    KIND,
+    MODE,
+    OUT_MS,
+    QUEUE,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    ROUTE_ID,
+    SEND,
+    TOPIC,
+    VALUE,
+)
 from shm.layout import (
     ENTRY_BYTES,
     PARK_BYTES,
@@ -36,14 +49,17 @@ if TYPE_CHECKING:
 LEVEL = int(ParkMode.LEVEL)
 AT = int(ParkMode.AT)
 AFTER = int(ParkMode.AFTER)
+HALF = int(ParkMode.HALF)
 OK = int(Status.OK)
 ILLEGAL_DELAY = int(Status.ILLEGAL_DELAY)
 UNKNOWN_ROUTE = int(Status.UNKNOWN_ROUTE)
 
 # Names of properties with the byte that ends them, in words: _NAME_WORDS each, and their lengths.
 _NAMES = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_OUT_MS\x01",
-          b"REAL_TOPIC\x01", b"REAL_QID\x01")  # fmt: skip
-_DELAY, _DELIVER_MS, _DELAY_MS, _OUT_MS, _REAL_TOPIC, _REAL_QID = range(len(_NAMES))
+          b"REAL_TOPIC\x01", b"REAL_QID\x01", b"__transactionId__\x01")  # fmt: skip
+_DELAY, _DELIVER_MS, _DELAY_MS, _OUT_MS, _REAL_TOPIC, _REAL_QID, _ID = range(len(_NAMES))
+#: UNIQ_KEY's value: hex digits.
+_UNIQ_BYTES = 32
 _NAME_WORDS = 3
 _TEXT = np.frombuffer(b"".join(name.ljust(8 * _NAME_WORDS) for name in _NAMES), np.int64)
 _LENGTHS = np.array([len(name) for name in _NAMES], np.int64)
@@ -123,20 +139,31 @@ def _time_name(head: Words) -> int:
 def _properties_bytes(board: Bytes, head: Words) -> int:
     """Bytes of the properties that parking adds."""
     topic_at = TOPICS_AT + head[REAL_TOPIC] * TOPIC_BYTES
-    size: int = _number_bytes(_time_name(head), head[VALUE])
-    if head[MODE] != LEVEL:
-        size += _number_bytes(_OUT_MS, head[OUT_MS])
+    size: int = _LENGTHS[_ID] + _UNIQ_BYTES + 1
+    if head[MODE] != HALF:
+        size = _number_bytes(_time_name(head), head[VALUE])
+        if head[MODE] != LEVEL:
+            size += _number_bytes(_OUT_MS, head[OUT_MS])
     size += _LENGTHS[_REAL_TOPIC] + machine.load32(board, topic_at + TOPIC_NAME_BYTES) + 1
     return size + _number_bytes(_REAL_QID, head[REAL_QUEUE])
+
+
+@kernel()
+def _store_id(staging: Bytes, at: int, unique_at: int) -> int:
+    """`__transactionId__` = UNIQ_KEY (TX-3); returns where the next property goes."""
+    at = _store_name(staging, at, _ID)
+    machine.copy(staging, at, staging, unique_at, _UNIQ_BYTES + 1)  # with the byte that ends it
+    return at + _UNIQ_BYTES + 1
 
 
 @kernel()
 def _store_properties(board: Bytes, head: Words, staging: Bytes, at: int) -> None:
     """Write the properties that parking adds, in the order in which they were counted."""
     topic_at = TOPICS_AT + head[REAL_TOPIC] * TOPIC_BYTES
-    at = _store_number(staging, at, _time_name(head), head[VALUE])
-    if head[MODE] != LEVEL:
-        at = _store_number(staging, at, _OUT_MS, head[OUT_MS])
+    if head[MODE] != HALF:
+        at = _store_number(staging, at, _time_name(head), head[VALUE])
+        if head[MODE] != LEVEL:
+            at = _store_number(staging, at, _OUT_MS, head[OUT_MS])
     at = _store_name(staging, at, _REAL_TOPIC)
     name = machine.load32(board, topic_at + TOPIC_NAME_BYTES)
     machine.copy(staging, at, board, topic_at + TOPIC_NAME, name)
@@ -173,6 +200,10 @@ def _choose_place(board: Bytes, head: Words, batch: Words) -> int:
         topic = batch[frames.SCHEDULE_TOPIC]
         head[VALUE] = min(head[VALUE], batch[frames.DELAY_LEVELS])  # DT-10
         queue = head[VALUE] - 1
+    elif head[MODE] == HALF:
+        if head[VALUE]:
+            return ILLEGAL_DELAY
+        topic = batch[frames.HALF_TOPIC]
     else:
         status = _choose_time(head, batch)
         if status != OK or head[KIND] == SEND:
@@ -186,6 +217,14 @@ def _choose_place(board: Bytes, head: Words, batch: Words) -> int:
     head[TOPIC] = topic
     head[QUEUE] = queue
     return OK
+
+
+@kernel()
+def _after_unique(head: Words, routes: Words, more: int) -> int:
+    """Bytes from UNIQ_KEY's value, which comes first (`lay_out`), to the record's end."""
+    block = routes[head[ROUTE_ID] * frames.ROUTE_WORDS + frames.ROUTE_BLOCK_LENGTH]
+    size: int = _UNIQ_BYTES + 1 + block + head[EXTRA] + more + TRAILER_BYTES
+    return size
 
 
 @kernel()
@@ -206,5 +245,8 @@ def encode_park(
     size = lay_out(arena, body_at, head, tables, staging, batch, more)
     if size >= 0 and more:
         place = batch[frames.FILLED] + size - TRAILER_BYTES - more
+        if head[MODE] == HALF:
+            unique_at = batch[frames.FILLED] + size - _after_unique(head, tables[1], more)
+            place = _store_id(staging, place, unique_at)
         _store_properties(board, head, staging, place)
     return size

@@ -44,6 +44,7 @@ from shm.layout import (
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
+from shm.properties import HALF_TOPIC
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -97,7 +98,7 @@ _REAL = int.from_bytes(b"REAL_TOP", "little")
 _REAL_QID = int.from_bytes(b"REAL_QID", "little")
 _IC = int.from_bytes(b"IC\x01", "little")
 #: DT-15: nothing is delivered there.
-_HALF = np.frombuffer(b"RMQ_SYS_TRANS_HALF_TOPIC", np.uint8)
+_HALF = np.frombuffer(HALF_TOPIC.encode(), np.uint8)
 
 
 @kernel(i8, BYTES_RO, WORDS, WORDS)

@@ -17,6 +17,7 @@ from gantrymq.temporary import Broker
 from shm import limits
 from shm.codes import EntryFlag, EntryKind, ParkMode, Status
 from shm.errors import MessageIllegal, Rejected, TopicNotFound
+from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from tests.crash.conftest import SMALL
 from tests.support.adversary import Hand
 from tests.support.agents import restarts_of, wait_until_shown
@@ -154,7 +155,7 @@ ROUTES = (1, 2, 3, 4, limits.ROUTES_MAX - 1, limits.ROUTES_MAX, 0xFFFFFFFF)
 
 #: Mode and value of delays that no client of ours sends.
 DELAYS = (
-    *((mode, 1) for mode in (0, 4, 1 << 31)),
+    *((mode, 1) for mode in (0, ParkMode.HALF, 5, 1 << 31)),
     *((ParkMode.LEVEL, level) for level in (0, -1, -(1 << 63))),
     *((ParkMode.AT, at) for at in (-1, limits.DELIVER_MS_MAX + 1, (1 << 63) - 1, -(1 << 63))),
     *((ParkMode.AFTER, ms) for ms in (-1, limits.DELIVER_MS_MAX, (1 << 63) - 1, -(1 << 63))),
@@ -268,7 +269,9 @@ def test_an_impossible_delayed_entry_ends_its_session(broker: Broker, fault: str
     hand.close()
 
 
-@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
+@pytest.mark.parametrize(
+    "topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", HALF_TOPIC, OP_TOPIC, NOTES_TOPIC]
+)
 def test_system_topics_are_not_for_clients(producer: Producer, topic: str) -> None:
     """CQ-102, DT-49: the broker's own topics can't be sent to by name, nor parked for."""
     delays: list[dict[str, Any]] = [{}, {"delay_level": 1}, {"delay": 5}]

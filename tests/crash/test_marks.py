@@ -16,6 +16,7 @@ from tests.support.agents import AGENTS, board_of, restarts_of, wait_until_shown
 from tests.support.loads import Load
 from tests.support.soon import TOPIC, SoonLoad
 from tests.support.stores import require_sound
+from tests.support.transactionload import TransactionLoad
 from tests.support.watchdog import poll_until
 
 AGENT_MARKS = sorted(name for name in MARKS if not name.startswith("recovery."))
@@ -40,6 +41,9 @@ def test_an_agent_that_dies_at_a_mark_is_replaced_alone(
     broker = start_broker()
     if role is Role.SCHEDULER:
         _deliver_past_a_death(broker, name, tmp_path)
+        return
+    if role is Role.TXN_CHECKER:
+        _decide_past_a_death(broker, name, tmp_path)
         return
     with Load(broker.home, name) as load:
         load.run_until((tmp_path / name).exists, f"an agent died at {name}")
@@ -71,6 +75,24 @@ def _deliver_past_a_death(broker: Broker, name: str, reached_in: Path) -> None:
     broker.stop()
     assert broker.process.returncode == 0
     load.require_delivered(require_sound(store_of(broker.home)))
+
+
+def _decide_past_a_death(broker: Broker, name: str, reached_in: Path) -> None:
+    """The txn-checker dies amid decisions: each transaction is committed once, or never (P7)."""
+    with TransactionLoad(broker.home) as load:
+
+        def has_died() -> bool:
+            load.round()
+            return (reached_in / name).exists()
+
+        poll_until(has_died, f"the txn-checker died at {name}")
+        reached.record(name)
+        poll_until(lambda: restarts_of(broker.home)[Role.TXN_CHECKER] == 1, "it is replaced")
+        load.round()
+    assert restarts_of(broker.home) == {role: int(role == Role.TXN_CHECKER) for role in AGENTS}
+    broker.stop()
+    assert broker.process.returncode == 0
+    load.require_decided(require_sound(store_of(broker.home)))
 
 
 def wait_until_delivered(home: Path, count: int) -> None:

@@ -54,7 +54,7 @@ def read_log(store: Path) -> list[Stored]:
     for position, item in log.scan(log.min_position, check=OWN):
         if isinstance(item, Record):
             assert item.physical_offset == position
-            found.append(Stored(position, item, item.property_map()["UNIQ_KEY"]))
+            found.append(Stored(position, item, item.property_map().get("UNIQ_KEY", "")))
         else:
             _require_zeroes_behind(log, position, item)
     return found
@@ -97,7 +97,7 @@ def require_sound(store: Path) -> list[Stored]:
     """
     records = read_log(store)
     # What a producer sent is there once; a copy that is delivered later shares its id (P9).
-    ids = Counter(i.message_id for i in records if i.record.prepared_transaction_offset >= 0)
+    ids = Counter(item.message_id for item in records if _is_sent(item))
     assert not [key for key, count in ids.items() if count > 1], "stored twice"
     queues: dict[QueueKey, list[Stored]] = defaultdict(list)
     for item in records:
@@ -106,12 +106,19 @@ def require_sound(store: Path) -> list[Stored]:
     assert times == sorted(times)
     for key, items in queues.items():
         assert [item.record.queue_offset for item in items] == list(range(len(items))), key
-        sent = [i for i in items if i.record.prepared_transaction_offset >= 0]
+        sent = [item for item in items if _is_sent(item)]
         _require_order_of_producers(sent)  # copies come in the order of their times
     expected = {key: [_unit(item) for item in items] for key, items in queues.items()}
     assert {key: units for key, units in queue_units(store).items() if units} == expected
     _require_index(store, records)
     return records
+
+
+def _is_sent(item: Stored) -> bool:
+    """Whether a producer sent it: not a copy, a commit copy, or a record of the broker's own."""
+    record = item.record
+    is_copy = record.prepared_transaction_offset < 0 or record.sys_flag & layout.SYS_TRANSACTION
+    return bool(item.message_id) and not is_copy
 
 
 def _require_index(store: Path, records: list[Stored]) -> None:

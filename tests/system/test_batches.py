@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import clients.producer
+import clients.batchsends
 from clients.consumer import PullConsumer
 from clients.fastcall import FastPut
 from clients.message import NO_PROPERTIES, Message, SendReceipt
@@ -140,7 +140,7 @@ def test_known_topics_and_tags_are_not_laid_out_in_python(
     def refuse(*_: object) -> None:
         raise AssertionError("laid out in Python")
 
-    monkeypatch.setattr(clients.producer, "lay_out", refuse)
+    monkeypatch.setattr(clients.batchsends, "lay_out", refuse)
     _side_by_side(producer.send_batch(messages))
     _side_by_side(producer.send_batch(tuple(messages), durability="durable"))
     _side_by_side(producer.send_batch(unique_name, [b"x", b"y"]))
@@ -274,7 +274,7 @@ def test_a_batch_of_known_parts_is_one_native_call(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("Python's way")
 
-    monkeypatch.setattr(clients.producer, "Wished", refuse)
+    monkeypatch.setattr(clients.batchsends, "Wished", refuse)
     assert {r.durability for r in producer.send_batch_async(messages).result()} == {"written"}
     _side_by_side(producer.send_batch(unique_name, [b"x", b"y"]))
     waiting = producer.send_batch_async(unique_name, [b"x", b"y"], tag="x", durability="durable")
@@ -306,7 +306,7 @@ class _InADictionary:
 def test_where_messages_keep_their_parts_is_seen_or_not_believed() -> None:
     def nothing(*_: object, **__: object) -> None: ...
 
-    fast = FastPut(nothing, nothing, nothing, nothing)  # type: ignore[arg-type]
+    fast = FastPut(nothing, nothing, nothing, nothing, nothing)  # type: ignore[arg-type]
     fast.know_messages(_InADictionary, NO_PROPERTIES)
     assert fast.state[fastput.MESSAGE] == 0
     fast.know_messages(Message, NO_PROPERTIES)

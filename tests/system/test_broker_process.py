@@ -27,7 +27,7 @@ from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
 from tests.support.brokers import ServingBroker, abort_file, descriptors_of, is_alive
 from tests.support.watchdog import poll_until
 
-AGENTS = (Role.SCHEDULER, Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS)
+AGENTS = (Role.SCHEDULER, Role.TXN_CHECKER, Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS)
 
 
 def soon() -> int:

@@ -91,7 +91,15 @@ def test_status_shows_the_board(home: Path) -> None:
     assert row["state"] == "ready"
     assert row["log"]["durable_lag_bytes"] >= 0
     names = [process["agent"] for process in row["processes"]]
-    assert names == ["supervisor", "writer", "flusher", "reader", "groups", "scheduler"]
+    assert names == [
+        "supervisor",
+        "writer",
+        "flusher",
+        "reader",
+        "groups",
+        "scheduler",
+        "txn_checker",
+    ]
     assert "ready" in command("status", "--home", home).stdout
 
 

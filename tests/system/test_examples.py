@@ -16,6 +16,7 @@ LINES_MAX = 66
 #: What each prints, as a pattern of the whole.
 PRINTED = {
     "orders": r"ada( \d+){10}\nbob( \d+){10}\neve( \d+){10}\n",
+    "transfers": r"1 was refused by the database: nobody hears of it\nheard of 0 2 3\n",
     "ingest_csv": r"12345 rows are on the disk\n",
     "async_web": r"200 requests answered, 200 seen\n",
     "push_retry": r"busy at attempt 2\ncake at attempt 1\ntea at attempt 1\n"

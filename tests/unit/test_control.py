@@ -31,7 +31,7 @@ def test_attaching_gives_memory_of_ones_own(door: Door) -> None:
         welcome, given_descriptors = answer
         assert isinstance(welcome, wire.Welcome)
         plan = plan_arena(*welcome.ring_bytes)
-        assert len(given_descriptors) == 5
+        assert len(given_descriptors) == 6
         header = check_header(map_arena(given_descriptors[0], plan.size))
         assert (header["session"], header["epoch"]) == (welcome.session, welcome.epoch)
         seals = fcntl.fcntl(given_descriptors[0], fcntl.F_GET_SEALS)

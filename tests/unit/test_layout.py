@@ -76,7 +76,8 @@ SHARED = {
         " cq_bytes 56 started_ms 64 state 128 failed_errno 132 topic_count 136 queue_count 140"
         " session_count 144 topic_changes 148 appended 256 store_ms 264 settled 384"
         " durable_wanted 512 durable 640 flusher_armed 648 dispatched 768 reader_armed 776"
-        " low 896 disk_full 904 disk_used 908 indexed 1024",
+        " low 896 disk_full 904 disk_used 908 indexed 1024 half_progress 1152 op_progress 1160"
+        " open_halves 1168 oldest_half_ms 1176 given_up 1184",
     ),
     layout.PROCESS: (
         128,
@@ -148,7 +149,7 @@ def test_constants_are_rocketmqs() -> None:
 def test_regions_follow_one_another() -> None:
     assert (layout.INTEREST_AT, layout.PROGRESS_AT, layout.ROUTES_AT) == (512, 4608, 135680)
     assert (layout.WRITER_LANE_AT, layout.GROUPS_LANE_AT) == (397824, 398336)
-    assert layout.RINGS_AT == 399360
+    assert layout.RINGS_AT == 399872
     assert (layout.PROCESSES_AT, layout.TOPICS_AT) == (2048, 4096)
     assert layout.queues_at(16) == 4096 + 16 * 320
     assert layout.board_bytes(16, 4) == 4096 + 16 * 320 + 4 * 256

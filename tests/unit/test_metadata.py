@@ -17,7 +17,14 @@ from shm.clock import SystemClock
 from shm.codes import Level
 from shm.configfile import parse_config
 from shm.errors import GantryError, MessageIllegal, NotPermitted, Rejected, TopicNotFound
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import (
+    GIVEN_UP_TOPIC,
+    HALF_TOPIC,
+    NOTES_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from shm.storage import PosixStorage
 
 
@@ -179,7 +186,8 @@ def test_longest_and_strangest_legal_names(store_dir: Path, name: str) -> None:
 def test_clients_may_not_send_to_some_system_topics() -> None:
     """CQ-102, and the queue of timers, which a direct send would stop for good (DT-49)."""
     assert topics.refuses_sends("SCHEDULE_TOPIC_XXXX")
-    assert topics.refuses_sends("RMQ_SYS_TRANS_HALF_TOPIC")
+    for name in (HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, NOTES_TOPIC):
+        assert topics.refuses_sends(name)
     assert topics.refuses_sends("rmq_sys_wheel_timer")
     assert not topics.refuses_sends("rmq_sys_REVIVE_LOG_c")
     assert not topics.refuses_sends("TBW102")
@@ -196,7 +204,9 @@ def test_topics_to_wait_in_are_there_from_the_start(store_dir: Path, levels: int
         board = make_board()
         metadata.publish(board, Found())
         shown = {topic.name: topic for topic in board.topics()}
-        assert shown.keys() == {SCHEDULE_TOPIC, TIMER_TOPIC}
+        transactions = {HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, NOTES_TOPIC}
+        assert shown.keys() == {SCHEDULE_TOPIC, TIMER_TOPIC} | transactions
+        assert all(shown[name].queue_count == 1 for name in transactions)
         assert all(topic.system and topic.perm == 6 for topic in shown.values())
         assert shown[SCHEDULE_TOPIC].queue_count == max(18, levels)
         assert shown[TIMER_TOPIC].queue_count == 1
@@ -204,8 +214,9 @@ def test_topics_to_wait_in_are_there_from_the_start(store_dir: Path, levels: int
         assert written["dataVersion"]["counter"] == 1, f"written once, start {start}"
         entry = written["topicConfigTable"][SCHEDULE_TOPIC]
         assert (entry["readQueueNums"], entry["writeQueueNums"]) == (max(18, levels),) * 2
-        with pytest.raises(Rejected):
-            metadata.delete(TIMER_TOPIC)
+        for name in (TIMER_TOPIC, *transactions):
+            with pytest.raises(Rejected):
+                metadata.delete(name)
 
 
 def test_an_unknown_topic_is_not_made_unasked(store_dir: Path) -> None:

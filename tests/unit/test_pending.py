@@ -197,9 +197,6 @@ def test_open_halves(log: HandMadeLog, tmp_path: Path) -> None:
     log.add(op, {"TAGS": "d"}, body=b"0,")
     log.add("paid", {}, sys_flag=layout.SYS_COMMIT, prepared_transaction_offset=committed)
     log.add("TRANS_CHECK_MAX_TIME_TOPIC", {"UNIQ_KEY": "given up"})
-    found = read(log, tmp_path).halves
-    assert [(h.key, h.offset, h.topic) for h in found] == [
-        ("open", 3, "paid"),
-        ("put back", 5, "paid"),
-    ]
-    assert found[-1].position == newest
+    found = read(log, tmp_path).transactions
+    assert found.waiting["offset"].tolist() == [3, 5]
+    assert found.waiting["position"][-1] == newest

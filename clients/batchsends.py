@@ -1,0 +1,100 @@
+"""Batches the Python way: what the native put leaves to it, and its futures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from clients.batches import BatchFuture, LaidOut, Wished, lay_out
+from shm.codes import EntryFlag, Level
+from shm.errors import MessageIllegal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clients.message import Message
+    from clients.producer import Producer
+
+RECEIPT: Final = int(EntryFlag.RECEIPT)
+DURABLE: Final = int(EntryFlag.DURABLE)
+URGENT: Final = int(EntryFlag.URGENT)
+BATCH: Final = int(EntryFlag.BATCH)
+
+
+class BatchSends:
+    """The batches of one producer."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._link = producer._link
+
+    def asynchronous(
+        self,
+        messages: Iterable[Message] | str,
+        bodies: Iterable[Any] | None = None,
+        *,
+        durability: str | None = None,
+        timeout: float | None = None,
+        **parts: Any,  # noqa: ANN401
+    ) -> BatchFuture:
+        """What the native put leaves to Python."""
+        wished = Wished(messages, bodies, parts)
+        if not wished.items:
+            raise MessageIllegal("a batch without messages")
+        return self._send(wished, durability, 0, timeout)
+
+    def urgent(
+        self,
+        messages: Iterable[Message] | str,
+        bodies: Iterable[Any] | None = None,
+        *,
+        durability: str | None = None,
+        timeout: float | None = None,
+        **parts: Any,  # noqa: ANN401
+    ) -> BatchFuture | None:
+        """The same for a sender who waits; None for a batch without messages."""
+        wished = Wished(messages, bodies, parts)
+        return self._send(wished, durability, URGENT, timeout) if wished.items else None
+
+    def _send(
+        self, wished: Wished, durability: str | None, flags: int, timeout: float | None
+    ) -> BatchFuture:
+        level = self._producer._known_level(wished.topic, durability)
+        if level is None:
+            level = self._producer._level_of(wished.topic, durability)
+        flags |= BATCH | RECEIPT | (DURABLE if level == Level.DURABLE else 0)
+        link = self._link
+        with link.lock:
+            last = self._put(wished, flags, link.deadline(timeout))
+            future = BatchFuture.of(link.pages, last, len(wished.items), (wished.topic, level))
+        link.look_now_and_then(last, len(wished.items))
+        return future
+
+    def _put_plain(self, wished: Wished, flags: int) -> int:
+        """Try the native put: the last seq, 0 if it does not serve this batch, or FULL."""
+        fast = self._link.fast
+        if fast is None or not wished.is_plain:
+            return 0
+        return int(fast.batch(wished.items, wished.common_topic, wished.tag, flags))
+
+    def _put(self, wished: Wished, flags: int, deadline: int) -> int:
+        """Put a batch as soon as there is room; its last seq. The lock is held."""
+        link = self._link
+        link.require_open()
+        laid: LaidOut | None = None
+
+        def attempt() -> int:
+            nonlocal laid
+            last = self._put_plain(wished, flags)
+            if last:
+                return last
+            if laid is None:
+                laid = lay_out(wished.messages(), link.routes, link.living(deadline))
+            self._producer._fill_form(flags, 0, laid.queue_id)
+            return link.lane.put_batch(self._producer._form, laid.payload, laid.lengths)
+
+        last = link.put_until_room(attempt, deadline, lambda: laid.entry_bytes if laid else 0)
+        link.ring_if_wanted()
+        if laid is not None:
+            for tag in laid.tags:
+                self._producer._teach(wished.topic, tag)
+        return last

@@ -1,0 +1,215 @@
+"""A session with the txn-checker: what one side of a producer asks it, and what it hears.
+
+Opened when it is first needed, again when the broker was started again. Requests are repeated until
+they are answered: a checker that was replaced has forgotten them, and the first decision stands.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from clients.session import Session
+from shm import layout, limits, transactionwire
+from shm.codes import ClientState
+from shm.controllane import ControlLane, End
+from shm.errors import Closed, Incompatible, Timeout, Unavailable
+from shm.kernels.words import spin
+from shm.transactionwire import Check, Ended
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+_REPEAT_NS: Final = 500_000_000
+#: After so long a full ring is tried again.
+_FULL_NS: Final = 2_000_000
+_PAUSE_S: Final = 0.02
+
+
+def now_ns() -> int:
+    """The clock of deadlines, which goes on while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+class CheckerLink:
+    """One session and its lane; safe for threads. `checks` gathers what the checker asks."""
+
+    def __init__(self, home: str | os.PathLike[str] | None) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._session: Session | None = None
+        self._lane: ControlLane | None = None
+        self._serials = count(1)
+        self._ended: dict[int, Ended] = {}
+        self._awaited: set[int] = set()
+        #: Serials whose answers go to `answered`, for whoever looks there.
+        self.expected: set[int] = set()
+        self.answered: deque[Ended] = deque()
+        self._sleepers = 0
+        self._is_closed = False
+        self.checks: list[Check] = []
+        self.enlisted = 0  # highest serial of an Enlist that was answered
+
+    # ------------------------------------------------------------------------------------- asking
+
+    def next_serial(self) -> int:
+        """Of the next request."""
+        return next(self._serials)
+
+    def ask(self, request: transactionwire.End, deadline_ns: int) -> Ended:
+        """Put an END until it is answered. Raises Timeout, Closed, or why no broker is there."""
+        body = transactionwire.encode(request)
+        serial = request.serial
+        self._awaited.add(serial)
+        try:
+            while True:
+                try:
+                    return self._ask(serial, body, deadline_ns)
+                except Timeout:
+                    raise
+                except (Unavailable, Closed):
+                    self.lose()
+                    if self._is_closed or now_ns() >= deadline_ns:
+                        raise
+                    threading.Event().wait(_PAUSE_S)
+        finally:
+            self._awaited.discard(serial)
+            self._ended.pop(serial, None)
+
+    def _ask(self, serial: int, body: bytes, deadline_ns: int) -> Ended:
+        session, lane = self.living()
+        while True:
+            patience_ns = _REPEAT_NS if self.put(body) else _FULL_NS
+            if self._spin(session, lane, serial):
+                return self._ended[serial]
+            until = min(deadline_ns, now_ns() + patience_ns)
+            if self.sleep(until, lambda: serial in self._ended):
+                return self._ended[serial]
+            if now_ns() >= deadline_ns:
+                raise Timeout("the txn-checker did not answer in time")
+
+    def _spin(self, session: Session, lane: ControlLane, serial: int) -> bool:
+        """A short look-out before sleeping: a wake-up costs more than the answer."""
+        if serial in self._ended:  # another thread has taken it
+            return True
+        at = lane.plan.control + layout.LANE_DOWN_TAIL
+        if not spin(session.arena, at, lane.seen, limits.SPIN_ROUNDS):
+            return False
+        self.take()
+        return serial in self._ended
+
+    def look_out(self) -> None:
+        """Wait for a notice without sleeping, shortly; take what has come."""
+        session, lane = self.living()
+        spin(
+            session.arena, lane.plan.control + layout.LANE_DOWN_TAIL, lane.seen, limits.SPIN_ROUNDS
+        )
+        self.take()
+
+    def put(self, body: bytes) -> bool:
+        """Put a request; False if there is no room now. Raises what `living` raises."""
+        session, lane = self.living()
+        with self._lock:
+            done = lane.put(body)
+            wants = lane.wants_bell
+        if done and wants:
+            session.checker_bell.ring()
+        return done
+
+    def sleep(self, deadline_ns: int, ready: Callable[[], bool]) -> bool:
+        """Until `ready`, after what has come was taken; False at the deadline."""
+        session, lane = self.living()
+
+        def is_ready() -> bool:
+            self.take()
+            if ready():
+                return True
+            with self._lock:
+                lane.arm(ClientState.ARMED)
+            self.take()
+            return ready()
+
+        with self._lock:
+            self._sleepers += 1
+        try:
+            return session.wait(deadline_ns, is_ready)
+        finally:
+            with self._lock:
+                self._sleepers -= 1
+                if not self._sleepers:
+                    lane.disarm()
+
+    def take(self) -> None:
+        """Sort what has come: answers, checks."""
+        with self._lock:
+            lane, session = self._lane, self._session
+            if lane is None or session is None:
+                return
+            wants = False
+            while (body := lane.take()) is not None:
+                wants = wants or lane.wants_bell
+                self._sort(body)
+        if wants:
+            session.checker_bell.ring()
+
+    def _sort(self, body: bytes) -> None:
+        try:
+            notice = transactionwire.decode_notice(body)
+        except msgspec.DecodeError as error:
+            raise Incompatible(f"the txn-checker says what is not understood: {error}") from error
+        match notice:
+            case Ended(serial=serial):
+                if serial in self._awaited:
+                    self._ended[serial] = notice
+                elif serial in self.expected:
+                    self.expected.discard(serial)
+                    self.answered.append(notice)
+            case Check():
+                self.checks.append(notice)
+            case transactionwire.Enlisted(serial=serial):
+                self.enlisted = max(self.enlisted, serial)
+
+    # ------------------------------------------------------------------------------------ sessions
+
+    def living(self) -> tuple[Session, ControlLane]:
+        """The session and its lane, opened if there is none. Raises BrokerGone, Closed."""
+        session, lane = self._session, self._lane
+        if session is not None and lane is not None and not self._is_closed:
+            return session, lane
+        with self._opening:
+            if self._is_closed:
+                raise Closed("this producer is closed")
+            session, lane = self._session, self._lane
+            if session is None or lane is None:
+                session = Session(self._home, transactions=True)
+                lane = ControlLane(session.arena, session.plan.transactions, End.CLIENT)
+                with self._lock:
+                    self._session, self._lane = session, lane
+            if self._is_closed:  # by another thread, which may not have seen this session
+                session.close()
+                raise Closed("this producer is closed")
+            return session, lane
+
+    def lose(self) -> None:
+        """Let go of the session if it is over; another thread may have done so."""
+        with self._opening:
+            session = self._session
+            if session is None or session.is_live:
+                return
+            with self._lock:
+                self._session = self._lane = None
+            session.close()
+
+    def close(self) -> None:
+        """End the session. Safe to call twice, and from any thread."""
+        self._is_closed = True
+        session = self._session
+        if session is not None:
+            session.close()

@@ -1,0 +1,166 @@
+"""Lives of a broker's agents with the txn-checker, halves to decide, and what the log has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from shm import layout
+from shm import transactionwire as wire
+from shm.arena import plan_arena
+from shm.codes import Role
+from shm.controllane import ControlLane, End
+from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from shm.record import Record
+from tests.support.memory_sessions import memory_session
+from tests.support.parking import Life, Parked
+from tests.support.simclock import SimClock
+
+_numbers = count(1)
+CHECKER = Role.TXN_CHECKER
+GROUP = "pay"
+
+
+class TxnLife(Life):
+    """A life with the txn-checker, which stops first."""
+
+    def __init__(
+        self, directory: Path, clock: SimClock, sizes: dict[str, object] | None = None
+    ) -> None:
+        super().__init__(directory, clock, sizes, topics=("orders",))
+        self.start(CHECKER)
+
+    def kill_all(self) -> None:
+        """All agents are replaced."""
+        super().kill_all()
+        self.kill(CHECKER)
+
+    def stop(self) -> None:
+        """A clean stop, in the order of the supervisor."""
+        self.tables[CHECKER].stop = True
+        idle = 0
+        while idle < 3:
+            idle = 0 if self.turn() else idle + 1
+            self.clock.advance(1_000_000)
+        self.agents.pop(CHECKER).close()
+        super().stop()
+
+    def half(self, tx: str, number: int = 1, body: bytes = b"paid", **more: str) -> wire.Check:
+        """Store a half as a producer does; where it is (size 0)."""
+        self.turn()  # a writer that has just come adopts the lane that this goes by
+        key = f"{next(_numbers):032X}"
+        properties = {
+            "UNIQ_KEY": key, "TAGS": "t", "TRAN_MSG": "true", "PGROUP": GROUP,
+            GANTRY_TX: f"{tx},{number}", **more, "__transactionId__": key,
+            "REAL_TOPIC": "orders", "REAL_QID": "1",
+        }  # fmt: skip
+        properties |= more
+        properties = {name: text for name, text in properties.items() if text}
+        (position,) = self.park(Parked(HALF_TOPIC, 0, properties, body))
+        return wire.Check(position, 0, self.outcomes[-1].queue_offset, tx)
+
+    def in_topic(self, topic: str) -> list[Record]:
+        """Records of a topic, in order of the log."""
+        return [record for record in self.records() if record.topic == topic]
+
+    def ops(self) -> list[str]:
+        """Bodies of all op records."""
+        return [record.body.decode() for record in self.in_topic(OP_TOPIC)]
+
+    def committed(self) -> Counter[int]:
+        """How many commit copies there are, by the position of the half."""
+        return Counter(
+            record.prepared_transaction_offset
+            for record in self.records()
+            if record.sys_flag & layout.SYS_TRANSACTION == layout.SYS_COMMIT
+            and record.prepared_transaction_offset >= 0
+        )
+
+    def parked(self) -> list[Record]:
+        """What was given up."""
+        return self.in_topic(GIVEN_UP_TOPIC)
+
+    def notes(self) -> list[Record]:
+        """Records of checks and settlements."""
+        return self.in_topic(NOTES_TOPIC)
+
+
+class Peer:
+    """A session with the txn-checker; answers come in whatever order."""
+
+    _sessions = count(20)
+
+    def __init__(self, life: TxnLife, group: str = "") -> None:
+        self.life = life
+        made = memory_session(next(self._sessions), plan_arena(4096, 4096, 4096, 4096))
+        self.session = replace(made, groups=False, transactions=True)
+        life.clients.append(self.session)
+        life.tables[CHECKER].attach(self.session)
+        self.lane = ControlLane(self.session.arena, self.session.plan.transactions, End.CLIENT)
+        self.serial = 0
+        self.heard: dict[int, wire.Ended | wire.Settled | wire.Enlisted] = {}
+        self.checks: list[wire.Check] = []
+        if group:
+            self.enlist(group)
+
+    def put(self, request: wire.AnyRequest) -> int:
+        """Put a request; its serial."""
+        assert self.lane.put(wire.encode(request))
+        return request.serial
+
+    def next_serial(self) -> int:
+        """Of a request."""
+        self.serial += 1
+        return self.serial
+
+    def enlist(self, group: str) -> None:
+        """Answer checks of a group; again after the checker was replaced."""
+        self.put(wire.Enlist(self.next_serial(), group))
+
+    def end(
+        self,
+        halves: Sequence[wire.Check],
+        *,
+        commit: bool,
+        group: str = GROUP,
+        tx: str | None = None,
+    ) -> int:
+        """Put an END."""
+        named = [(half.position, half.queue_offset) for half in halves]
+        name = halves[0].tx if tx is None else tx
+        return self.put(wire.End(self.next_serial(), group, name, commit, named))
+
+    def settle(self, position: int, action: str) -> wire.Settled:
+        """An operator's decision, answered."""
+        serial = self.put(wire.Settle(self.next_serial(), position, action, "ops@host"))
+        answer = self.answer(serial)
+        assert isinstance(answer, wire.Settled)
+        return answer
+
+    def hear(self) -> None:
+        """Take what has come."""
+        while (body := self.lane.take()) is not None:
+            notice = wire.decode_notice(body)
+            if isinstance(notice, wire.Check):
+                self.checks.append(notice)
+            else:
+                self.heard[notice.serial] = notice
+
+    def answer(self, serial: int) -> wire.Ended | wire.Settled | wire.Enlisted:
+        """The answer to a request; time goes on until it is there."""
+        for _ in range(3000):
+            self.hear()
+            if serial in self.heard:
+                return self.heard[serial]
+            self.life.turn()
+            self.life.clock.advance(100_000)
+        raise AssertionError("no answer")
+
+    def ended(self, halves: Sequence[wire.Check], **what: object) -> tuple[str, str]:
+        """Put an END and wait: outcome and error."""
+        answer = self.answer(self.end(halves, **what))  # type: ignore[arg-type]
+        assert isinstance(answer, wire.Ended)
+        return answer.outcome, answer.error

@@ -1,0 +1,209 @@
+"""`gantrymq tx`: what is in doubt is listed and shown, and settled once, with who and when."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.consumer import ConsumeFrom, PullConsumer
+from clients.message import Message
+from clients.producer import Producer
+from clients.transactions import TransactionResolution
+from gantrymq.cli.board import describe, running_board
+from gantrymq.cli.tx_show import look
+from gantrymq.temporary import Broker
+from tests.support.brokers import command
+from tests.support.watchdog import poll_until
+
+TOPIC = "orders"
+GROUP = "pay"
+DYING = """
+import os, sys
+from clients.producer import Producer
+producer = Producer(sys.argv[1], producer_group="pay")
+transaction = producer.begin_transaction()
+for body in sys.argv[2:]:
+    producer.send("orders", body.encode(), transaction=transaction, keys=[body], tag="t")
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """Checks come after a second, two of them; then a half is given up."""
+    settings = {"transaction_timeout": 1, "transaction_check_interval": 1}
+    with Broker.temporary(**settings, transaction_check_max=2) as running:
+        yield running
+
+
+def leave_open(broker: Broker, *bodies: str) -> None:
+    """A producer sends the messages of one transaction, and dies."""
+    subprocess.run([sys.executable, "-c", DYING, str(broker.home), *bodies], check=True)
+
+
+def rows(broker: Broker, *words: str) -> list[dict[str, Any]]:
+    done = command("tx", "list", *words, "--json", "--home", broker.home)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def row_of(broker: Broker, body: str) -> dict[str, Any]:
+    """The row of the message with a body."""
+    doubts = look(broker.home).read()
+    (found,) = [doubt.message_id for doubt in doubts if doubt.record.body == body.encode()]
+    (row,) = [row for row in rows(broker) if row["message_id"] == found]
+    return row
+
+
+def shown(broker: Broker, message: str) -> dict[str, Any]:
+    done = command("tx", "show", message, "--json", "--home", broker.home)
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+    return found
+
+
+def describe_transactions(broker: Broker) -> dict[str, Any]:
+    """What `status` says of them."""
+    found: dict[str, Any] = describe(running_board(broker.home), broker.home)["transactions"]
+    return found
+
+
+def delivered(broker: Broker, count: int) -> list[str]:
+    first = ConsumeFrom.FIRST_OFFSET
+    found: list[str] = []
+    name = f"all-{os.urandom(4).hex()}"
+    with PullConsumer(name, [TOPIC], home=broker.home, consume_from=first) as consumer:
+        while len(found) < count:
+            batch = consumer.poll(timeout=30.0)
+            assert len(batch), found
+            found += [bytes(body).decode() for body in batch.bodies]
+        found += [bytes(body).decode() for body in consumer.poll(timeout=0).bodies]
+    return sorted(found)
+
+
+def give_up(broker: Broker, *bodies: str) -> list[dict[str, Any]]:
+    """Have messages given up: their producer never knows."""
+    leave_open(broker, *bodies)
+    names = {row_of(broker, body)["message_id"] for body in bodies}
+
+    def unknown(_message: Message) -> TransactionResolution:
+        return TransactionResolution.UNKNOWN
+
+    def given_up() -> int:
+        found = look(broker.home).read()
+        return sum(doubt.message_id in names and doubt.state == "given_up" for doubt in found)
+
+    with Producer(broker.home, producer_group=GROUP, transaction_checker=unknown):
+        poll_until(lambda: given_up() == len(names), "they are given up", 30.0)
+    return [row for row in rows(broker, "--state", "given_up") if row["message_id"] in names]
+
+
+def test_open_messages_are_listed_and_shown(broker: Broker) -> None:
+    """Filters by topic, group, state; by message id, transaction id and position."""
+    leave_open(broker, "first", "second")
+    first, second = row_of(broker, "first"), row_of(broker, "second")
+    assert (first["state"], first["topic"], first["group"]) == ("open", TOPIC, GROUP)
+    assert first["checks"] == 0  # nobody is there to be asked
+    assert first["transaction_id"] == second["transaction_id"]
+    assert first["position"] < second["position"]
+    for words, count in (
+        (("--topic", TOPIC), 2),
+        (("--group", GROUP, "--state", "open"), 2),
+        (("--topic", "others"), 0),
+        (("--group", "others"), 0),
+        (("--state", "given_up"), 0),
+        (("--limit", "1"), 1),
+    ):
+        assert len(rows(broker, *words)) == count, words
+    ids = command("tx", "list", "--ids", "--home", broker.home).stdout.split()
+    assert set(ids) == {first["message_id"], second["message_id"]}
+    for name in (first["message_id"], str(first["position"])):
+        found = shown(broker, name)
+        assert (found["body"], found["tag"], found["keys"]) == ("first", "t", ["first"])
+    told = command("tx", "show", first["transaction_id"], "--hex", "--home", broker.home).stdout
+    assert told.count("transaction_id") == 2
+    assert "66 69 72 73 74" in told
+    table = command("tx", "list", "--home", broker.home).stdout
+    assert table.endswith("2 open, 0 given up\n")
+    state = json.loads(command("status", "--json", "--home", broker.home).stdout)
+    assert (state["transactions"]["open"], state["transactions"]["given_up"]) == (2, 0)
+    assert state["transactions"]["oldest_s"] >= 0
+    done = command("tx", "rollback", first["transaction_id"], "--home", broker.home)
+    assert (done.returncode, done.stdout.count("rolled back")) == (0, 2)
+    assert rows(broker) == []
+
+
+def test_what_is_given_up_is_settled_once(broker: Broker) -> None:
+    """Commit delivers it; another decision is refused; who and when is kept."""
+    ids = [row["message_id"] for row in give_up(broker, "bought")]
+    history = shown(broker, ids[0])["history"]
+    assert [entry["what"] for entry in history] == ["checked", "checked", "given_up"]
+    counts = {"open": 0, "oldest_s": None, "given_up": 1}
+    poll_until(lambda: describe_transactions(broker) == counts, "status counts it")
+    metrics = command("metrics", "--home", broker.home).stdout
+    assert "gantrymq_given_up_halves 1.0" in metrics
+    assert "gantrymq_open_halves 0.0" in metrics
+    done = command("tx", "commit", ids[0], "--as", "auditor", "--json", "--home", broker.home)
+    assert done.returncode == 0, done
+    assert json.loads(done.stdout)["outcome"] == "committed"
+    assert delivered(broker, 1) == ["bought"]
+    assert rows(broker) == []
+    again = command("tx", "commit", ids[0], "--home", broker.home)
+    assert again.returncode == 2
+    assert "it may have been decided" in again.stderr
+    inspected = command("store", "dump", broker.home / "store").stdout
+    assert b"auditor".hex() in inspected.lower()
+
+
+def test_a_recheck_asks_again(broker: Broker) -> None:
+    """The producer's checker knows by now."""
+    before = delivered(broker, 0)
+    (row,) = give_up(broker, "later")
+    done = command("tx", "recheck", row["message_id"], "--as", "me", "--home", broker.home)
+    assert (done.returncode, done.stdout.split(None, 1)[1]) == (0, "checked again\n")
+    now = row_of(broker, "later")
+    assert (now["state"], now["checks"]) == ("open", 0)
+
+    def commit(_message: Message) -> TransactionResolution:
+        return TransactionResolution.COMMIT
+
+    with Producer(broker.home, producer_group=GROUP, transaction_checker=commit):
+        poll_until(lambda: not look(broker.home).read(), "it is decided", 30.0)
+    assert delivered(broker, len(before) + 1) == sorted([*before, "later"])
+
+
+def test_a_stopped_store_can_be_looked_at_and_not_settled() -> None:
+    """69 and what to do; the rows are those of before."""
+    with Broker.temporary() as broker:
+        look_at_a_stopped_store(broker)
+
+
+def look_at_a_stopped_store(broker: Broker) -> None:
+    leave_open(broker, "waiting")
+    before = row_of(broker, "waiting")
+    broker.stop()
+    after = row_of(broker, "waiting")
+    assert after | {"age_s": 0} == before | {"age_s": 0}
+    refused = command("tx", "commit", before["message_id"], "--home", broker.home)
+    assert refused.returncode == 69
+    assert "gantrymq serve --home" in refused.stderr
+    broker.start()
+    assert row_of(broker, "waiting")["position"] == before["position"]
+    done = command("tx", "rollback", before["message_id"], "--home", broker.home)
+    assert done.returncode == 0
+
+
+def test_mistakes_are_named(broker: Broker, tmp_path: Path) -> None:
+    unknown = command("tx", "show", "0" * 32, "--home", broker.home)
+    assert (unknown.returncode, "no half message in doubt" in unknown.stderr) == (2, True)
+    nowhere = command("tx", "list", "--home", tmp_path)
+    assert (nowhere.returncode, "is no store" in nowhere.stderr) == (2, True)
+    odd = command("tx", "list", "--state", "lost", "--home", broker.home)
+    assert odd.returncode == 2

@@ -1,0 +1,468 @@
+"""Transactions by a real broker: commit, rollback, failures, checks, bad input."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from typing import Any
+
+import pytest
+
+from clients.checkerlink import CheckerLink, now_ns
+from clients.consumer import ConsumeFrom, PullConsumer
+from clients.home import store_of
+from clients.message import Message, ReceivedMessage
+from clients.producer import Producer
+from clients.transactions import Transaction, TransactionResolution
+from gantrymq.temporary import Broker
+from shm import limits
+from shm.errors import (
+    Closed,
+    GantryError,
+    GroupIllegal,
+    MessageIllegal,
+    TransactionDecided,
+    TransactionFailed,
+)
+from shm.properties import HALF_TOPIC
+from shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF, End
+from shm.transactionwire import UNKNOWN as UNKNOWN_HALF
+from tests.support.stores import read_log
+from tests.support.watchdog import poll_until
+
+PATIENCE_S = 60.0
+COMMIT = TransactionResolution.COMMIT
+ROLLBACK = TransactionResolution.ROLLBACK
+UNKNOWN = TransactionResolution.UNKNOWN
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    settings = {"transaction_timeout": 1, "transaction_check_interval": 1}
+    with Broker.temporary(**settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def producer(broker: Broker) -> Iterator[Producer]:
+    with Producer(broker.home, producer_group="pay", timeout=PATIENCE_S) as made:
+        yield made
+
+
+def delivered(broker: Broker, topic: str) -> list[bytes]:
+    """Bodies that are in the queues of a topic."""
+    log = read_log(store_of(broker.home))
+    return sorted(item.record.body for item in log if item.record.topic == topic)
+
+
+def received(broker: Broker, topic: str, count: int) -> list[Message]:
+    """So many messages as a consumer gets them."""
+    found: list[Message] = []
+    first = ConsumeFrom.FIRST_OFFSET
+    with PullConsumer(f"of-{topic}", [topic], home=broker.home, consume_from=first) as consumer:
+
+        def have_come() -> bool:
+            found.extend(consumer.poll(timeout=0.1))
+            return len(found) >= count
+
+        poll_until(have_come, "all have come")
+    return found
+
+
+def test_commit_delivers_all_as_they_were_sent(
+    broker: Broker, producer: Producer, unique_name: str
+) -> None:
+    """LW-41, TX-15: nothing before the commit; then each with what its sender gave, no more."""
+    other = unique_name + "-other"
+    with producer.transaction() as tx:
+        first = producer.send(
+            unique_name, b"one", tag="paid", keys=["k1", "k2"], properties={"region": "eu"},
+            message_group="g", transaction=tx,
+        )  # fmt: skip
+        producer.send(Message(other, b"two"), tx)
+        for _ in range(3):
+            producer.send(unique_name, b"more", tag="paid", transaction=tx)
+        assert delivered(broker, unique_name) == delivered(broker, other) == []
+    assert tx.state == "committed"
+    assert delivered(broker, unique_name) == [b"more"] * 3 + [b"one"]
+    found = {bytes(message.body): message for message in received(broker, unique_name, 4)}
+    message = found[b"one"]
+    assert (message.tag, message.keys, message.properties) == (
+        "paid",
+        ("k1", "k2"),
+        {"region": "eu"},
+    )
+    assert (message.message_id, message.message_group) == (first.message_id, "g")
+    assert (message.topic, message.queue_id) == (unique_name, first.message_queue.queue_id)
+    assert (message.delivery_attempt, message.queue_offset) == (1, 0)
+    halves = {
+        item.message_id: item.record
+        for item in read_log(store_of(broker.home))
+        if item.record.topic == HALF_TOPIC
+    }
+    assert message.born_timestamp == halves[first.message_id].born_timestamp
+    (message,) = received(broker, other, 1)
+    assert message.properties == {}
+    assert not limits.RESERVED_KEYS & message.properties.keys()
+
+
+def test_an_exception_rolls_back(broker: Broker, producer: Producer, unique_name: str) -> None:
+    """Nothing is ever delivered; the exception goes its way and says what became of it."""
+    with pytest.raises(KeyError) as caught, producer.transaction() as tx:  # noqa: PT012
+        producer.send(unique_name, b"never", transaction=tx)
+        raise KeyError(unique_name)
+    assert any("1 messages rolled back" in note for note in caught.value.__notes__)
+    assert (tx.state, delivered(broker, unique_name)) == ("rolled_back", [])
+
+
+def test_the_official_clients_form(broker: Broker, producer: Producer, unique_name: str) -> None:
+    kept, dropped = producer.begin_transaction(), producer.begin_transaction()
+    producer.send(Message(unique_name, b"kept"), kept)
+    producer.send(Message(unique_name, b"dropped"), dropped)
+    kept.commit()
+    dropped.rollback()
+    assert delivered(broker, unique_name) == [b"kept"]
+    empty = producer.begin_transaction()
+    empty.commit()
+    assert empty.state == "committed"
+
+
+def test_the_first_decision_stands(broker: Broker, producer: Producer, unique_name: str) -> None:
+    tx = producer.begin_transaction()
+    producer.send(unique_name, b"once", transaction=tx)
+    tx.commit()
+    tx.commit()  # the same again has the same answer
+    with pytest.raises(TransactionDecided, match="committed") as caught:
+        tx.rollback()
+    assert caught.value.outcome == "committed"
+    with pytest.raises(Closed, match="is committed"):
+        producer.send(unique_name, b"late", transaction=tx)
+    back = producer.begin_transaction()
+    producer.send(unique_name, b"back", transaction=back)
+    back.rollback()
+    back.rollback()
+    with pytest.raises(TransactionDecided):
+        back.commit()
+    with pytest.raises(TransactionDecided):
+        back.commit_async()
+    assert delivered(broker, unique_name) == [b"once"]
+
+
+def test_what_another_has_decided_is_told(
+    broker: Broker, producer: Producer, unique_name: str
+) -> None:
+    """LW-43: as when a check was answered first: the error says how it was decided."""
+    tx = producer.begin_transaction()
+    producer.send(unique_name, b"gone", transaction=tx)
+    with closing(CheckerLink(broker.home)) as link:
+        request = End(1, "pay", tx.transaction_id, False, tx.places(), from_check=True)
+        assert link.ask(request, now_ns() + int(PATIENCE_S * 1e9)).outcome == "rolled_back"
+    with pytest.raises(TransactionDecided) as caught:
+        tx.commit()
+    assert (caught.value.outcome, tx.state) == ("rolled_back", "rolled_back")
+    assert delivered(broker, unique_name) == []
+
+
+def test_a_message_that_cannot_be_stored(
+    broker: Broker, producer: Producer, unique_name: str
+) -> None:
+    """`send` raises, what follows it does not run, what was stored is rolled back."""
+    steps = []
+    with pytest.raises(MessageIllegal) as caught, producer.transaction() as tx:  # noqa: PT012
+        producer.send(unique_name, b"stored", transaction=tx)
+        producer.send(unique_name, b"bad", properties={"UNIQ_KEY": "x"}, transaction=tx)
+        steps.append("local work")
+    assert (steps, tx.state) == ([], "rolled_back")
+    assert "1 messages rolled back" in caught.value.__notes__[0]
+    with pytest.raises(TransactionFailed, match="1 that were stored"):  # noqa: PT012, SIM117
+        with producer.transaction() as tx:
+            producer.send(unique_name, b"stored", transaction=tx)
+            with pytest.raises(MessageIllegal):
+                producer.send(unique_name, b"x" * (limits.BODY_BYTES_MAX + 1), transaction=tx)
+            with pytest.raises(Closed, match="has failed"):
+                producer.send(unique_name, b"after it", transaction=tx)
+    with pytest.raises(TransactionFailed):
+        tx.commit()
+    late = producer.begin_transaction()
+    refused = producer.send_async(unique_name, b"", queue_id=900, transaction=late)
+    future = late.commit_async()
+    with pytest.raises(TransactionFailed, match="no such queue"):
+        future.result(PATIENCE_S)
+    assert isinstance(refused.exception(PATIENCE_S), MessageIllegal)
+    assert delivered(broker, unique_name) == []
+
+
+def test_many_commits_at_a_time(broker: Broker, producer: Producer, unique_name: str) -> None:
+    """`send_async` and `commit_async`, asked in any order, by callbacks and by nobody."""
+    called = threading.Event()
+    futures = []
+    for number in range(64):
+        tx = producer.begin_transaction()
+        for part in range(1 + number % 2):
+            producer.send_async(unique_name, b"%d-%d" % (number, part), transaction=tx)
+        futures.append(tx.commit_async())
+    futures[0].add_done_callback(lambda _: called.set())
+    assert called.wait(PATIENCE_S)
+    for future in reversed(futures):
+        future.result(PATIENCE_S)
+    tx.commit()
+    assert len(delivered(broker, unique_name)) == 96
+    with Producer(broker.home, producer_group="pay") as other:
+        tx = other.begin_transaction()
+        other.send_async(unique_name, b"last", transaction=tx)
+        tx.commit_async()
+    assert delivered(broker, unique_name)[-1] == b"last", "closing waits for it"
+
+
+def test_a_delay_counts_from_the_commit(
+    broker: Broker, producer: Producer, unique_name: str
+) -> None:
+    """LW-47: the wish is stored under a key of our own."""
+    with producer.transaction() as tx:
+        producer.send(unique_name, b"soon", delay=0.05, transaction=tx)
+        producer.send(unique_name, b"at once", delivery_timestamp=1, transaction=tx)
+        producer.send(unique_name, b"by level", delay_level=1, transaction=tx)
+    poll_until(lambda: len(delivered(broker, unique_name)) == 3, "all are delivered")
+    for message in received(broker, unique_name, 3):
+        assert message.properties == {}
+
+
+def test_threads_share_a_transaction(broker: Broker, producer: Producer, unique_name: str) -> None:
+    tx = producer.begin_transaction()
+
+    def send(number: int) -> None:
+        for part in range(10):
+            producer.send(unique_name, b"%d-%d" % (number, part), transaction=tx)
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    tx.commit()
+    assert len(set(delivered(broker, unique_name))) == 40
+
+
+BAD: dict[str, Callable[[Producer, Transaction, str], Any]] = {
+    "oneway": lambda producer, tx, topic: producer.send_oneway(topic, b"x", transaction=tx),  # type: ignore[call-arg]
+    "oneway by place": lambda producer, tx, topic: producer.send_oneway(Message(topic, b"x"), tx),
+    "batch": lambda producer, tx, topic: producer.send_batch(
+        [Message(topic, b"x")], transaction=tx
+    ),
+    "batch by place": lambda producer, tx, topic: producer.send_batch([Message(topic, b"x")], tx),  # type: ignore[arg-type]
+    "bodies": lambda producer, tx, topic: producer.send_batch(topic, [b"x"], transaction=tx),
+    "async batch": lambda producer, tx, topic: producer.send_batch_async(
+        topic, [b"x"], transaction=tx
+    ),
+    "no transaction": lambda producer, tx, topic: producer.send(topic, b"x", transaction="tx"),  # type: ignore[arg-type]
+    "immunity": lambda producer, tx, topic: producer.send(
+        topic, b"x", properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, transaction=tx
+    ),
+}
+
+
+@pytest.mark.parametrize("way", BAD)
+def test_what_has_no_place_in_a_transaction(
+    broker: Broker, producer: Producer, unique_name: str, way: str
+) -> None:
+    """TX-2: refused by name, nothing is stored."""
+    tx = producer.begin_transaction()
+    with pytest.raises(MessageIllegal):
+        BAD[way](producer, tx, unique_name)
+    assert delivered(broker, unique_name) == []
+
+
+def test_a_group_is_needed(broker: Broker, producer: Producer, unique_name: str) -> None:
+    with Producer(broker.home) as bare:
+        with pytest.raises(GroupIllegal, match="producer_group"):
+            bare.begin_transaction()
+        tx = producer.begin_transaction()
+        with pytest.raises(MessageIllegal, match="another producer"):
+            bare.send(unique_name, b"x", transaction=tx)
+    with pytest.raises(GroupIllegal):
+        Producer(broker.home, transaction_checker=lambda _: COMMIT)
+    with pytest.raises(GroupIllegal):
+        Producer(broker.home, producer_group="no group!")
+    with pytest.raises(Closed):
+        bare.begin_transaction()
+
+
+def test_forged_ends_change_nothing(broker: Broker, producer: Producer, unique_name: str) -> None:
+    """LW-42: position, offset, group and transaction must all be the half's."""
+    producer.send(unique_name, b"plain")
+    plain = next(
+        item for item in read_log(store_of(broker.home)) if item.record.topic == unique_name
+    )
+    tx = producer.begin_transaction()
+    producer.send(unique_name, b"open", transaction=tx)
+    ((position, offset),) = tx.places()
+    no_half = (NOT_A_HALF, UNKNOWN_HALF)
+    forged = [
+        ("other", tx.transaction_id, (position, offset), (FOREIGN_GROUP,)),
+        ("pay", "0" * 32, (position, offset), (NOT_A_HALF,)),
+        ("pay", tx.transaction_id, (position, offset + 1), no_half),
+        ("pay", tx.transaction_id, (position + 1, offset), no_half),
+        ("pay", tx.transaction_id, (1 << 60, offset), no_half),
+        ("pay", tx.transaction_id, (plain.position, plain.record.queue_offset), no_half),
+    ]
+    with closing(CheckerLink(broker.home)) as link:
+        for serial, (group, name, half, errors) in enumerate(forged, start=1):
+            request = End(serial, group, name, True, [half])
+            answer = link.ask(request, now_ns() + int(PATIENCE_S * 1e9))
+            assert (answer.error in errors, answer.outcome) == (True, ""), (group, name, half)
+    assert delivered(broker, unique_name) == [b"plain"]
+    tx.commit()
+    assert delivered(broker, unique_name) == [b"open", b"plain"]
+
+
+class Asked:
+    """A transaction_checker that notes what it is asked; the last of its answers stands."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.messages: list[ReceivedMessage] = []
+
+    def __call__(self, message: Message) -> TransactionResolution:
+        assert isinstance(message, ReceivedMessage)
+        self.messages.append(message)
+        answer = self.answers[min(len(self.messages), len(self.answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("answer", [COMMIT, ROLLBACK])
+def test_an_abandoned_transaction_is_asked_about(
+    broker: Broker, unique_name: str, answer: TransactionResolution
+) -> None:
+    """The message as it was sent; siblings are decided with it."""
+    asked = Asked(answer)
+    with Producer(broker.home, producer_group=unique_name, transaction_checker=asked) as producer:
+        tx = producer.begin_transaction()
+        receipt = producer.send(
+            unique_name, b"first", tag="paid", keys=["k"], properties={"a": "b"}, transaction=tx
+        )
+        producer.send(unique_name, b"second", transaction=tx)
+        wanted = 2 if answer is COMMIT else 0
+        poll_until(lambda: not producer._transactions.open, "it is decided")  # type: ignore[union-attr]
+        poll_until(lambda: len(delivered(broker, unique_name)) == wanted, "all is decided")
+        message = asked.messages[0]
+        if message.body == b"first":
+            assert message.message_id == receipt.message_id
+            assert (message.tag, message.keys, message.properties) == ("paid", ("k",), {"a": "b"})
+        assert message.topic == unique_name
+        told = pytest.raises(TransactionDecided) if answer is ROLLBACK else nullcontext()
+        with told:
+            tx.commit()
+
+
+def test_a_checker_that_fails_is_asked_again(
+    broker: Broker, unique_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It raises, returns nonsense, does not know: counted as UNKNOWN, with a warning."""
+    asked = Asked(RuntimeError(unique_name), "commit", UNKNOWN, COMMIT)
+    with (
+        caplog.at_level(logging.WARNING, "gantrymq"),
+        Producer(broker.home, producer_group=unique_name, transaction_checker=asked) as producer,
+    ):
+        tx = producer.begin_transaction()
+        producer.send(unique_name, b"rescued", transaction=tx)
+        poll_until(lambda: delivered(broker, unique_name) == [b"rescued"], "it is committed")
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("transaction_checker failed" in text for text in told) == 1
+    assert sum("no TransactionResolution" in text for text in told) == 1
+    assert len(asked.messages) == 4
+
+
+def test_a_checker_that_hangs_holds_up_nobody_else(broker: Broker, unique_name: str) -> None:
+    """Nor its own producer's sends and commits; another producer of the group is asked as well."""
+    hangs, entered = threading.Event(), threading.Event()
+
+    def checker(_: Message) -> TransactionResolution:
+        entered.set()
+        hangs.wait(PATIENCE_S)
+        return UNKNOWN
+
+    stuck = Producer(broker.home, producer_group=unique_name, transaction_checker=checker)
+    try:
+        tx = stuck.begin_transaction()
+        stuck.send(unique_name, b"open", transaction=tx)
+        assert entered.wait(PATIENCE_S)
+        with stuck.transaction() as other:
+            stuck.send(unique_name, b"other", transaction=other)
+        asked = Asked(COMMIT)
+        with Producer(broker.home, producer_group=unique_name, transaction_checker=asked):
+            poll_until(lambda: b"open" in delivered(broker, unique_name), "the other commits it")
+    finally:
+        hangs.set()
+        stuck.close()
+    assert delivered(broker, unique_name) == [b"open", b"other"]
+
+
+def test_two_applications_of_one_group(broker: Broker, unique_name: str) -> None:
+    """Either may be asked; who does not know says so, and the other is asked."""
+    knows, does_not = Asked(COMMIT), Asked(UNKNOWN)
+    with (
+        Producer(broker.home, producer_group=unique_name, transaction_checker=does_not) as one,
+        Producer(broker.home, producer_group=unique_name, transaction_checker=knows),
+    ):
+        for body in (b"a", b"b", b"c"):
+            one.send(unique_name, body, transaction=one.begin_transaction())
+        poll_until(lambda: len(delivered(broker, unique_name)) == 3, "all are committed")
+    assert len(knows.messages) == 3
+
+
+def test_what_runs_in_a_with_is_not_asked_about(broker: Broker, unique_name: str) -> None:
+    """Its end is sure to come, however long the local work takes."""
+    asked = Asked(ROLLBACK)
+    with Producer(broker.home, producer_group=unique_name, transaction_checker=asked) as producer:
+        left = producer.begin_transaction()
+        with producer.transaction() as tx:
+            producer.send(unique_name, b"long work", transaction=tx)
+            producer.send(unique_name, b"left", transaction=left)
+            poll_until(lambda: asked.messages, "the younger one is asked about")
+        assert [message.body for message in asked.messages] == [b"left"]
+    assert delivered(broker, unique_name) == [b"long work"]
+
+
+def test_closing_rolls_back_what_is_open(
+    broker: Broker, unique_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING, "gantrymq"),
+        Producer(broker.home, producer_group=unique_name) as producer,
+    ):
+        tx = producer.begin_transaction()
+        producer.send(unique_name, b"open", transaction=tx)
+    assert tx.state == "rolled_back"
+    assert ["rolled back" in record.getMessage() for record in caplog.records] == [True]
+    with pytest.raises(Closed):
+        tx.commit()
+    with pytest.raises(Closed):
+        producer.send(unique_name, b"late", transaction=tx)
+
+
+def test_a_forked_child_is_told(broker: Broker, unique_name: str) -> None:
+    """A transaction belongs to the process that began it; the parent goes on."""
+    asked = Asked(COMMIT)
+    with Producer(broker.home, producer_group=unique_name, transaction_checker=asked) as producer:
+        tx = producer.begin_transaction()
+        producer.send(unique_name, b"parent", transaction=tx)
+        child = os.fork()
+        if not child:
+            told = 0
+            for step in (tx.commit, tx.rollback, tx.commit_async, producer.transaction):
+                try:
+                    step()
+                except Closed:
+                    told += 1
+                except GantryError:
+                    pass
+            producer.close()
+            os._exit(told)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+        tx.commit()
+    assert delivered(broker, unique_name) == [b"parent"]

@@ -1,0 +1,172 @@
+"""Sessions with a lane to the txn-checker: what they ask and are told, whose group they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from shm import layout
+from shm import transactionwire as wire
+from shm.codes import AgentState
+from shm.controllane import BrokenLane, ControlLane, End
+from shm.errors import Incompatible
+from shm.kernels.words import spin
+from shm.transactionwire import AnyNotice, AnyRequest
+
+if TYPE_CHECKING:
+    from workers.session import Session, SessionTable
+
+#: Requests of one session that are taken at one time.
+REQUESTS_MAX: Final = 256
+
+
+@dataclass(slots=True)
+class Peer:
+    """A session; `told` waits for room in its ring."""
+
+    session: Session
+    lane: ControlLane
+    group: str = ""
+    told: list[AnyNotice] = field(default_factory=list)
+
+
+class Desk:
+    """Lanes of all sessions that have one with the txn-checker."""
+
+    def __init__(self, sessions: SessionTable) -> None:
+        self._table = sessions
+        self._peers: dict[int, Peer] = {}
+        self._members: dict[str, list[int]] = {}  # producer group -> sessions that are enlisted
+        self._active: dict[int, Peer] = {}  # who asked in the last cycle in which anybody did
+        self._turn = 0
+        self.refused = 0
+
+    # ----------------------------------------------------------------------------------- sessions
+
+    def attach(self, session: Session) -> None:
+        """Serve a session from now on."""
+        lane = ControlLane(session.arena, session.plan.transactions, End.AGENT)
+        self._peers[session.session] = Peer(session, lane)
+
+    def detach(self, session: int) -> None:
+        """It has ended; what it has asked for is done all the same."""
+        peer = self._peers.pop(session, None)
+        if peer is not None and peer.group:
+            self._members[peer.group].remove(session)
+
+    def enlist(self, session: int, group: str) -> None:
+        """The session answers checks of a producer group."""
+        peer = self._peers.get(session)
+        if peer is None or peer.group == group:
+            return
+        if peer.group:
+            self._members[peer.group].remove(session)
+        peer.group = group
+        self._members.setdefault(group, []).append(session)
+
+    def member(self, group: str) -> int:
+        """A live session of a producer group, in turn; -1: there is none."""
+        members = self._members.get(group)
+        if not members:
+            return -1
+        self._turn += 1
+        return members[self._turn % len(members)]
+
+    def has_member(self, group: str) -> bool:
+        """Whether anybody answers checks of a group."""
+        return bool(self._members.get(group))
+
+    # ----------------------------------------------------------------------------------- requests
+
+    def requests(self) -> Iterator[tuple[int, AnyRequest]]:
+        """What sessions ask; one whose answers find no room is not listened to."""
+        active: dict[int, Peer] = {}
+        for peer in list(self._peers.values()):
+            if peer.told:
+                continue
+            number, lane = peer.session.session, peer.lane
+            try:
+                for _ in range(REQUESTS_MAX):
+                    body = lane.take()
+                    if body is None:
+                        break
+                    if lane.wants_bell:
+                        peer.session.bell.ring()
+                    active[number] = peer
+                    self._active = active
+                    yield number, wire.decode_request(body)
+            except (BrokenLane, msgspec.DecodeError) as error:
+                self._cut_off(peer, error)
+
+    def note(self, level: str, event: str, **fields: object) -> None:
+        """A line of the broker's log."""
+        self._table.note(level, event, **fields)
+
+    def tell(self, session: int, notice: AnyNotice) -> bool:
+        """Tell a session something, now or when it has room; False if it is gone."""
+        peer = self._peers.get(session)
+        if peer is None:
+            return False
+        if peer.told or not self._put(peer, notice):
+            peer.told.append(notice)
+        return True
+
+    def ask(self, session: int, check: wire.Check) -> bool:
+        """Send a check if there is room for it."""
+        peer = self._peers.get(session)
+        return peer is not None and not peer.told and self._put(peer, check)
+
+    def tell_on(self) -> int:
+        """Tell what found no room before; how much."""
+        told = 0
+        for peer in list(self._peers.values()):
+            while peer.told and self._put(peer, peer.told[0]):
+                del peer.told[0]
+                told += 1
+        return told
+
+    def _put(self, peer: Peer, notice: AnyNotice) -> bool:
+        lane = peer.lane
+        try:
+            done = lane.put(wire.encode(notice))
+        except (BrokenLane, Incompatible) as error:
+            self._cut_off(peer, error)
+            return False
+        if done and lane.wants_bell:
+            peer.session.bell.ring()
+        return done
+
+    def _cut_off(self, peer: Peer, error: Exception) -> None:
+        number = peer.session.session
+        if number in self._peers:
+            self.refused += 1
+            self.detach(number)
+            self._table.cut_off(number, f"transactions lane: {error}")
+
+    # ------------------------------------------------------------------------------------ sleeping
+
+    def look_out(self, rounds: int) -> bool:
+        """Look for the next request of a lone session that has just been answered."""
+        if len(self._active) != 1:
+            return False
+        lane = next(iter(self._active.values())).lane
+        self._active = {}
+        at = lane.plan.control + layout.LANE_UP_TAIL
+        return bool(spin(lane.arena, at, lane.seen, rounds))
+
+    @property
+    def waits(self) -> bool:
+        """Whether answers wait for room, which rings no bell."""
+        return any(peer.told for peer in self._peers.values())
+
+    def arm(self) -> bool:
+        """Go to sleep unless a session has asked something since."""
+        return all(peer.lane.arm(AgentState.ARMED) for peer in self._peers.values())
+
+    def disarm(self) -> None:
+        """Awake."""
+        for peer in self._peers.values():
+            peer.lane.disarm()
