@@ -207,7 +207,7 @@ def test_many_commits_at_a_time(broker: Broker, producer: Producer, unique_name:
     futures[0].add_done_callback(lambda _: called.set())
     assert called.wait(PATIENCE_S)
     for future in reversed(futures):
-        assert future.result(PATIENCE_S) is None
+        future.result(PATIENCE_S)
     tx.commit()
     assert len(delivered(broker, unique_name)) == 96
     with Producer(broker.home, producer_group="pay") as other:
