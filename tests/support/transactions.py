@@ -1,0 +1,13 @@
+"""What tests of transactions ask of a store."""
+
+from __future__ import annotations
+
+from clients.home import store_of
+from gantrymq.temporary import Broker
+from tests.support.stores import read_log
+
+
+def delivered(broker: Broker, topic: str) -> list[bytes]:
+    """Bodies that are in the queues of a topic."""
+    log = read_log(store_of(broker.home))
+    return sorted(item.record.body for item in log if item.record.topic == topic)
