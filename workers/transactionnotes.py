@@ -25,7 +25,8 @@ WHO_BYTES_MAX: Final = 120
 
 def checked(slots: Mapping[str, int], checks: Mapping[int, int], now_ms: int) -> Copy:
     """The record of one pass: half queue offset -> checks so far."""
-    return _copy(slots, [CHECKED, dict(checks)], now_ms)
+    counts: dict[int, int] = dict(checks)
+    return _copy(slots, [CHECKED, counts], now_ms)
 
 
 def settled(slots: Mapping[str, int], position: int, action: str, who: str, now_ms: int) -> Copy:

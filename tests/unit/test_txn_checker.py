@@ -122,7 +122,7 @@ def test_an_old_decision_is_found_in_the_op_queue(life: TxnLife) -> None:
 
 
 @pytest.mark.parametrize("victim", [CHECKER, Role.WRITER, Role.READER, None])
-@pytest.mark.parametrize("turns", range(1, 6))
+@pytest.mark.parametrize("turns", [1, 2, 4])
 def test_whoever_dies_each_half_is_decided_once(
     life: TxnLife, victim: Role | None, turns: int
 ) -> None:
