@@ -11,10 +11,8 @@ from brokerd.holders import Held, Loss
 from brokerd.queuefiles import QueueKey, unit_of
 from shm import layout
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from shm.storage import read_file
 from workers.schedulenote import Note, read_note
-from workers.timerbuckets import DIRECTORY
-from workers.timerpool import ENTRY
+from workers.timerbuckets import bucket_entries
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -70,17 +68,7 @@ class ParkedHolder:
     def _waiting(self, note: Note) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Positions in bucket files, of what the note does not count."""
         found = [np.zeros(0, np.int64)]
-        for name in self._storage.list(DIRECTORY):
-            if not name[0].isdigit():
-                continue
-            try:
-                data = read_file(self._storage, f"{DIRECTORY}/{name}")
-            except FileNotFoundError:
-                continue  # all of it was delivered meanwhile
-            entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
-            found.append(
-                entries["position"][entries["ms"] > min(note.timers_ms, note.delays_ms)].astype(
-                    np.int64
-                )
-            )
+        for entries in bucket_entries(self._storage):
+            waits = entries["ms"] > note.counted_ms
+            found.append(entries["position"][waits].astype(np.int64))
         return np.concatenate(found)

@@ -12,12 +12,11 @@ from typing import Final
 from shm.errors import MessageIllegal
 from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
-from shm.properties import SCHEDULE_TOPIC, encode_properties
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, encode_properties, timer_out_ms
 from shm.record import Record
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 #: RocketMQ's 16 retries, where a consumer says nothing else.
 MAX_ATTEMPTS: Final = 17
 FIRST_LEVEL: Final = 3  # RD-19
@@ -89,15 +88,6 @@ def copy_of(record: Record, failure: Failure, parking: Parking) -> tuple[str, in
     found["TIMER_DELIVER_MS"] = str(due_ms)
     found["TIMER_OUT_MS"] = str(timer_out_ms(due_ms, parking.precision_ms))
     return TIMER_TOPIC, 0, _encode(found)
-
-
-def timer_out_ms(due_ms: int, precision_ms: int) -> int:
-    """The time that RocketMQ notes (DT-33): earlier by 1 ms up to the precision."""
-    return (
-        (due_ms - 1) // precision_ms * precision_ms
-        if due_ms % precision_ms == 0
-        else (due_ms // precision_ms * precision_ms)
-    )
 
 
 def _dead(found: dict[str, str], failure: Failure) -> bytes:

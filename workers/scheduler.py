@@ -7,7 +7,7 @@ copy was answered by the writer and is durable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from shm.clock import Clock
     from shm.storage import Storage
     from workers.agent import Bells
+    from workers.delaysettings import DelaySettings
     from workers.session import SessionTable
 
 #: While something is awaited that rings no bell.
@@ -43,20 +44,6 @@ LOOK_NS: Final = 1_000_000
 #: Who sleeps for so long holds nothing that can be had again.
 REST_NS: Final = 500_000_000
 SPACE_RETRY_NS: Final = 1_000_000_000
-
-
-class SchedulerSettings(Protocol):
-    """What the scheduler needs of the broker's settings."""
-
-    @property
-    def message_delay_level(self) -> str:
-        """RocketMQ's delay levels."""
-        ...
-
-    @property
-    def timer_precision_ms(self) -> int:
-        """RocketMQ's slots of time."""
-        ...
 
 
 class Scheduler:
@@ -71,7 +58,7 @@ class Scheduler:
         board: Board,
         sessions: SessionTable,
         bells: Bells,
-        settings: SchedulerSettings,
+        settings: DelaySettings,
     ) -> None:
         self._storage = storage
         self._clock = clock
@@ -127,7 +114,7 @@ class Scheduler:
             self._recalls.answered(outcome)
         done += self._follow_topics(now_ns)
         if self._table.stopping():
-            return self._finish(now_ns)
+            return self._finish()
         done += self._recalls.serve(self._time.wall_ms()) + self._deliver()
         if now_ns >= self._space_ns:
             done += self._timers.read() + self._note.keep(now_ns)
@@ -291,9 +278,8 @@ class Scheduler:
             self._recalls.disarm()
             store_half(self._arena, layout.ARENA_WAIT_ARMED, 0)
 
-    def _finish(self, now_ns: int) -> int:
+    def _finish(self) -> int:
         """A clean stop: what went up is answered and counted; what is due later stays parked."""
-        del now_ns
         if self._delivery.flying or self._recalls.flying:
             return 1
         self._recalls.serve(self._time.wall_ms())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from shm import groupwire, layout
 from shm.board import Board
@@ -21,6 +21,7 @@ from shm.groupwire import DEAD_LETTER
 from shm.kernels.words import store_word
 from shm.properties import parse_delay_levels
 from shm.record import Record
+from workers.delaysettings import DelaySettings
 from workers.ledger import Ledger, QueueKey
 from workers.membership import Membership
 from workers.outlet import Copy, Outcome, Outlet
@@ -40,20 +41,6 @@ AGAIN_NS: Final = 100_000_000
 RECONCILE_NS: Final = 2_000_000
 
 Name = tuple[str, QueueKey, int]  # group, queue, offset
-
-
-class SendBackSettings(Protocol):
-    """What is needed of the broker's settings."""
-
-    @property
-    def message_delay_level(self) -> str:
-        """The delay levels."""
-        ...
-
-    @property
-    def timer_precision_ms(self) -> int:
-        """RocketMQ's slots of time."""
-        ...
 
 
 @dataclass(slots=True)
@@ -84,7 +71,7 @@ class SendBacks:
         membership: Membership,
         reader: LiveReader,
         clock: Clock,
-        settings: SendBackSettings,
+        settings: DelaySettings,
         tell: Tell,
         sessions: SessionTable,
     ) -> None:

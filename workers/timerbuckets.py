@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from shm.storage import read_file
 from workers.timerpool import ENTRY, NEVER, in_order
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from shm.storage import File, Storage
@@ -234,6 +237,18 @@ class TimerBuckets:
         for file, _size in self._open.values():
             file.close()
         self._open.clear()
+
+
+def bucket_entries(storage: Storage) -> Iterator[Entries]:
+    """Entries of each bucket file, for those who only look. Raises OSError."""
+    for name in storage.list(DIRECTORY):
+        if not name[0].isdigit():
+            continue
+        try:
+            data = read_file(storage, f"{DIRECTORY}/{name}")
+        except FileNotFoundError:
+            continue  # all of it was delivered meanwhile
+        yield np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
 
 
 def _owner(made: str) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from shm.kernels import timer
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,6 +25,10 @@ assert ENTRY.itemsize == 24
 #: Bits of `size` say what the entry is: shm.kernels.timer's KIND in the upper four.
 KIND_SHIFT: Final = 28
 SIZE_MASK: Final = (1 << KIND_SHIFT) - 1
+AFTER_BIT: Final = timer.AFTER << KIND_SHIFT
+DELETE_BIT: Final = timer.DELETE << KIND_SHIFT
+#: What says of others that they are not to be delivered.
+KILLERS: Final = (timer.DELETE | timer.ROLLED) << KIND_SHIFT
 NEVER: Final = 1 << 62
 
 

@@ -16,9 +16,18 @@ from shm import layout
 from shm.kernels import timer
 from shm.properties import TIMER_TOPIC
 from workers.delivery import due_rows
-from workers.strikes import struck
+from workers.strikes import sift
 from workers.timerbuckets import SECOND_MS, TimerBuckets
-from workers.timerpool import ENTRY, KIND_SHIFT, NEVER, SIZE_MASK, TimerPool
+from workers.timerpool import (
+    AFTER_BIT,
+    DELETE_BIT,
+    ENTRY,
+    KILLERS,
+    KIND_SHIFT,
+    NEVER,
+    SIZE_MASK,
+    TimerPool,
+)
 from workers.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
@@ -38,9 +47,6 @@ POOL_MAX: Final = 1_500_000
 #: Buckets are opened so long before their time.
 LEAD_MS: Final = 2_000
 PUTS: Final = 4_096
-AFTER_BIT: Final = timer.AFTER << KIND_SHIFT
-KILLERS: Final = (timer.DELETE | timer.ROLLED) << KIND_SHIFT
-DELETE_BIT: Final = timer.DELETE << KIND_SHIFT
 
 
 class Timers:
@@ -237,13 +243,11 @@ class Timers:
         if self._is_doubled:
             held = [run["position"] for pool in (self._at, self._after) for run in pool.runs()]
             entries = entries[~np.isin(entries["position"], np.concatenate([[], *held]))]
-        if (entries["size"] & KILLERS != 0).any():
-            pools = (self._at, self._after)
-            gone = struck(entries, [run for pool in pools for run in pool.runs()], self._views)
-            for pool in pools:
-                pool.remove(gone)
-            recalls = entries["size"] & DELETE_BIT != 0
-            entries = entries[~recalls & ~np.isin(entries["position"], gone)]
+        pools = (self._at, self._after)
+        held = [run for pool in pools for run in pool.runs()]
+        entries, gone = sift(entries, held, self._views)
+        for pool in pools:
+            pool.remove(gone)
         after = entries["size"] & AFTER_BIT != 0
         self._after.add(entries[after])
         self._at.add(entries[~after])

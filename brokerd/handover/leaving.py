@@ -24,6 +24,7 @@ from clients.home import board_file, store_of
 from shm.errors import Incompatible
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.storage import PosixStorage
+from workers.schedulenote import write_level_offsets
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
@@ -164,7 +165,7 @@ def make(
     timerfiles.write_timer_checkpoint(storage, pending.queues.get(TIMERS, (0, 0))[1], form)
     _tell(storage, settings, pending, form, done)
     levels = {level: following for level, (_count, following) in done.levels.items()}
-    groupfiles.write_delay_offsets(storage, levels)
+    write_level_offsets(storage, levels, 0)
     offsets = groupfiles.read_group_offsets(storage, pending.queues)
     groupfiles.write_group_offsets(storage, offsets)
     groupfiles.complete_tables(storage)
