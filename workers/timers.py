@@ -23,7 +23,6 @@ from workers.timerpool import (
     DELETE_BIT,
     ENTRY,
     KILLERS,
-    KIND_SHIFT,
     NEVER,
     SIZE_MASK,
     TimerPool,
@@ -47,6 +46,8 @@ POOL_MAX: Final = 1_500_000
 #: Buckets are opened so long before their time.
 LEAD_MS: Final = 2_000
 PUTS: Final = 4_096
+#: Units that are read together after a start: each bucket that they touch costs a write.
+CATCH_UP_UNITS: Final = 16 * UNITS_MAX
 
 
 class Timers:
@@ -130,7 +131,8 @@ class Timers:
     def _can_read(self) -> bool:
         if self.queue < 0 or len(self._loose) or self._held() > POOL_MAX:
             return False
-        return self._bounds()[1] > self.next
+        low, high = self._bounds()
+        return high > max(self.next, low)
 
     def _can_open(self) -> bool:
         return (
@@ -162,22 +164,10 @@ class Timers:
             entries = entries[wanted & ~self._are_done(entries["position"])]
             if self._is_another_boot:
                 is_old = entries["position"] <= self._begun_position
-                entries = np.concatenate((self._verified(entries[is_old]), entries[~is_old]))
+                entries = np.concatenate((self._units.confirmed(entries[is_old]), entries[~is_old]))
             self._take_in(self._but_held(entries))
             self._keep_small()
         return 1
-
-    def _verified(self, entries: Entries) -> Entries:
-        """What a power cut may have torn: only what its record confirms, by the record's time."""
-        kept = []
-        for first in range(0, len(entries), UNITS_MAX):
-            part = entries[first : first + UNITS_MAX]
-            sizes = (part["size"] & SIZE_MASK).astype(np.int64)
-            rows = self._units.rows(part["position"].astype(np.int64), sizes)
-            true = rows[:, timer.KIND] == part["size"] >> KIND_SHIFT
-            true &= rows[:, timer.KEY_HASH] == part["hash"]
-            kept.append(self._units.entries(rows[true]))
-        return np.concatenate(kept) if kept else entries
 
     def _but_held(self, entries: Entries) -> Entries:
         """Without those that are being recalled, or were."""
@@ -192,19 +182,28 @@ class Timers:
 
     def _read_units(self) -> int:
         low, high = self._bounds()
-        first = max(self.next, low)
-        units = self._views.units(TIMER_TOPIC, 0, first, min(high, first + UNITS_MAX))
+        first = at = max(self.next, low)
+        end = min(high, first + (CATCH_UP_UNITS if self._is_catching_up else UNITS_MAX))
+        last, found = self.last_position, []
+        while at < end:
+            entries, count, position = self._entries_from(at, min(end, at + UNITS_MAX))
+            found.append(entries)
+            at += count
+            last = max(last, position)
+        self._sort_out(np.concatenate(found))
+        self.next, self.last_position = at, last
+        return at - first
+
+    def _entries_from(self, first: int, end: int) -> tuple[Entries, int, int]:
+        """Entries of units, as far as they are in one file, how many units, their last position."""
+        units = self._views.units(TIMER_TOPIC, 0, first, end)
         positions = units["position"].astype(np.int64)
-        sizes = units["size"].astype(np.int64)
-        rows = self._units.rows(positions, sizes)
+        rows = self._units.rows(positions, units["size"].astype(np.int64))
         wanted = rows[:, timer.KIND] & timer.NOTHING == 0
         wanted &= ~self._are_done(positions)
         if self._others is not None:
             wanted &= ~self._others.among(TIMER_TOPIC, 0, first, len(units))
-        self._sort_out(self._units.entries(rows[wanted]))
-        self.next = first + len(units)
-        self.last_position = max(self.last_position, int(positions.max()))
-        return len(units)
+        return self._units.entries(rows[wanted]), len(units), int(positions.max())
 
     def _are_done(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         if not len(self._done):
