@@ -44,6 +44,7 @@ class Note:
     delays_ms: int = 0  # likewise delays, by the even wall
     timers_next: int = 0
     timers_position: int = -1  # of the last of these units' records
+    timers_floor: int = 0  # no timer below this log position counts: ADR 0018
 
     @property
     def counted_ms(self) -> int:
@@ -55,7 +56,7 @@ class Note:
         if self.scanned - other.scanned >= SCAN_BYTES:
             return True
         ours, others = (
-            (note.levels, note.absent, note.made, note.timers_next) for note in (self, other)
+            (note.levels, note.absent, note.made, note.timers_next, note.timers_floor) for note in (self, other)
         )
         return ours != others
 
@@ -84,6 +85,7 @@ def read_note(storage: Storage) -> Note | None:
             int(content["delays_ms"]),
             int(content["timers_next"]),
             int(content["timers_position"]),
+            int(content.get("timers_floor", 0)),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -29,6 +29,7 @@ from workers.progressnote import ProgressNote
 from workers.recalls import RecallDesk
 from workers.session import Attached, Session
 from workers.timeline import NS, Timeline
+from workers.timermove import TimerMove
 from workers.timers import Timers
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Scheduler:
             return self._finish()
         done += self._recalls.serve(self._time.wall_ms()) + self._deliver()
         if now_ns >= self._space_ns:
-            done += self._timers.read() + self._note.keep(now_ns)
+            done += self._timers.read() + self._move.work() + self._note.keep(now_ns)
         return done
 
     def _stop_early(self) -> int:
@@ -163,6 +164,7 @@ class Scheduler:
         self._timers = Timers(
             self._storage, self._board, self._views, self._time, self._precision_ms
         )
+        self._move = TimerMove(self._board, self._timers, self._delivery, self._time)
         self._recalls = RecallDesk(
             self._board, self._table, self._views, self._outlet, self._timers
         )

@@ -164,6 +164,18 @@ class TimerBuckets:
         self._passed[name] = end
         return in_order(self._read(name, 0, size))
 
+    def unopened(self) -> list[str]:
+        """Names of buckets that were not opened, by their times."""
+        return sorted(self._known, key=_start_of)
+
+    def look_into(self, name: str) -> Entries | None:
+        """Entries of a bucket that stays unopened; None: it was split. Raises OSError."""
+        size = self._file(name)[1]
+        if "." not in name and size > SPLIT_ENTRIES * ENTRY.itemsize:
+            self._split_minute(name)
+            return None
+        return in_order(self._read(name, 0, size))
+
     def is_open(self, ms: int) -> bool:
         """Whether the bucket of a time was opened."""
         minute, second = _names_of(ms)

@@ -18,6 +18,7 @@ from shm.properties import TIMER_TOPIC
 from workers.delivery import due_rows
 from workers.strikes import sift
 from workers.timerbuckets import SECOND_MS, TimerBuckets
+from workers.timermove import Moved
 from workers.timerpool import (
     AFTER_BIT,
     DELETE_BIT,
@@ -83,12 +84,15 @@ class Timers:
         self._is_doubled = False  # some of what is in memory may be in buckets as well
         self._held_back: dict[int, tuple[Entries, Entries]] = {}
         self._gone: set[int] = set()  # recalled, as far as a bucket may still have them
+        self.moved = Moved()
+        self.is_moving = False  # a bucket's timers are being appended again
 
     def take_over(self, found: Note) -> bool:
         """Go on from a note; False if its buckets are gone: then all units are read again."""
         if not self._buckets.begin(found.made, found.timers_position):
             return not found.made
         self.made, self.next = found.made, found.timers_next
+        self.moved.floor = found.timers_floor
         self._begun_ms = (found.timers_ms, found.delays_ms)
         self._begun_position = self.last_position = found.timers_position
         self._is_another_boot = found.boot_id != self._board.boot_id.hex()
@@ -138,6 +142,7 @@ class Timers:
         return (
             not self._is_catching_up
             and not self._is_torn
+            and not self.is_moving
             and self._buckets.next_ms() < self._horizon()
         )
 
@@ -155,19 +160,24 @@ class Timers:
             return 0
         entries = self._buckets.open_next()
         if entries is not None:
-            is_killer = entries["size"] & KILLERS != 0
-            # Time may begin anew with a boot: what the note has not met it does not count.
-            is_new = entries["position"] > self._begun_position
-            after = entries["size"] & AFTER_BIT != 0
-            counted = np.where(after, self._begun_ms[1], self._begun_ms[0])
-            wanted = (entries["ms"] > counted) | is_new | is_killer
-            entries = entries[wanted & ~self._are_done(entries["position"])]
-            if self._is_another_boot:
-                is_old = entries["position"] <= self._begun_position
-                entries = np.concatenate((self._units.confirmed(entries[is_old]), entries[~is_old]))
-            self._take_in(self._but_held(entries))
+            self._take_in(self._that_wait(entries))
             self._keep_small()
         return 1
+
+    def _that_wait(self, entries: Entries) -> Entries:
+        """What of a bucket's entries is not done with, as far as it can be told of each alone."""
+        entries = entries[~self.moved.among(entries)]
+        is_killer = entries["size"] & KILLERS != 0
+        # Time may begin anew with a boot: what the note has not met it does not count.
+        is_new = entries["position"] > self._begun_position
+        after = entries["size"] & AFTER_BIT != 0
+        counted = np.where(after, self._begun_ms[1], self._begun_ms[0])
+        wanted = (entries["ms"] > counted) | is_new | is_killer
+        entries = entries[wanted & ~self._are_done(entries["position"])]
+        if self._is_another_boot:
+            is_old = entries["position"] <= self._begun_position
+            entries = np.concatenate((self._units.confirmed(entries[is_old]), entries[~is_old]))
+        return self._but_held(entries)
 
     def _but_held(self, entries: Entries) -> Entries:
         """Without those that are being recalled, or were."""
@@ -314,7 +324,8 @@ class Timers:
 
     def find(self, due_ms: int, key_hash: int) -> list[tuple[int, bool]]:
         """Timers of a slot with this hash of their key: position, and whether it is a recall."""
-        parts = [self._buckets.entries_of(due_ms)]
+        there = self._buckets.entries_of(due_ms)
+        parts = [there[~self.moved.among(there) | (there["size"] & DELETE_BIT != 0)]]
         parts += [run for pool in (self._loose, self._at, self._after) for run in pool.runs()]
         found = []
         for number, part in enumerate(parts):
@@ -328,6 +339,11 @@ class Timers:
 
     def _is_done(self, position: int) -> bool:
         return bool(self._are_done(np.array([position]))[0])
+
+    @property
+    def is_recalling(self) -> bool:
+        """Whether a recall is on its way."""
+        return bool(self._held_back)
 
     def hold(self, position: int) -> None:
         """Do not deliver a timer until it is known whether its recall is in the log."""
@@ -345,12 +361,33 @@ class Timers:
         del self._held_back[position]
         self._gone.add(position)
 
+    # ------------------------------------------------------------------------------ appended again
+
+    def bucket_to_move(self) -> tuple[str, Entries] | None:
+        """The next bucket whose timers are to be appended again, what waits there. Raises OSError.
+
+        None: there are no more.
+        """
+        for name in self._buckets.unopened():
+            if self.moved.has(name):
+                continue
+            entries = self._buckets.look_into(name)
+            if entries is None:
+                return self.bucket_to_move()
+            return name, sift(self._that_wait(entries), (), self._views)[0]
+        return None
+
+    def holds_below(self, position: int) -> bool:
+        """Whether a timer in memory lies below a log position."""
+        pools = (self._loose, self._at, self._after)
+        return any((run["position"] < position).any() for pool in pools for run in pool.runs())
+
     # ----------------------------------------------------------------------------------- progress
 
     @property
     def can_be_counted(self) -> bool:
         """Whether all that was read is in a bucket or was put."""
-        return not len(self._loose) and not self._is_catching_up
+        return not len(self._loose) and not self._is_catching_up and not self.moved.below
 
     def done_ms(self) -> tuple[int, int]:
         """Points in time, and delays, up to which all is put, of the units that were read."""

@@ -128,7 +128,8 @@ def _is_counted(entries: Entries, note: Note) -> NDArray[np.bool_]:
     after = entries["size"] & AFTER_BIT != 0
     until = np.where(after, note.delays_ms, note.timers_ms)
     done: NDArray[np.bool_] = (entries["ms"] <= until) & (entries["size"] & KILLERS == 0)
-    return done & (entries["position"] <= note.timers_position)
+    done &= entries["position"] <= note.timers_position
+    return done | (entries["position"] < note.timers_floor)
 
 
 def _queues(board: Board, name: str) -> range:

@@ -44,6 +44,7 @@ from shm.layout import (
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
+from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,8 +68,12 @@ FIND_COUNT = 4  # out: origins
 FIND_WORDS = 5 + scan.ROW_WORDS
 
 # A parked record that is due: DUE_WORDS each.
-DUE_POSITION, DUE_SIZE, DUE_STATE = range(3)
-DUE_WORDS = 3
+DUE_POSITION, DUE_SIZE, DUE_STATE, DUE_AGAIN = range(4)
+DUE_WORDS = 4
+
+# DUE_AGAIN: a copy for the real topic, or for the timer topic, where it takes the record's place.
+# A larger number says at which Unix ms a delay ends: TIMER_DELIVER_MS instead of TIMER_DELAY_MS.
+DELIVER, SAME_TIME = range(2)
 
 # What became of it.
 WAITS, PUT, NO_TOPIC, DAMAGED, DROPPED, TOO_LARGE = range(6)
@@ -85,7 +90,10 @@ PASSED = 7  # out: rows that were not put for another reason than want of room
 REAL_AT = 8  # scratch: where REAL_TOPIC's value is, its length, and REAL_QID's number
 REAL_BYTES = 9
 REAL_QUEUE = 10
-ROW_AT = 11  # scratch: a parsed record
+TIMER_SLOT = 11  # topic slot of timers
+DELAY_AT = 12  # scratch: where the property TIMER_DELAY_MS is, and its length
+DELAY_BYTES = 13
+ROW_AT = 14  # scratch: a parsed record
 FORM_WORDS = ROW_AT + scan.ROW_WORDS
 
 APPEND = int(EntryKind.APPEND)
@@ -96,6 +104,8 @@ _CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
 _REAL = int.from_bytes(b"REAL_TOP", "little")
 _REAL_QID = int.from_bytes(b"REAL_QID", "little")
 _IC = int.from_bytes(b"IC\x01", "little")
+_DELAY_MS = np.frombuffer(b"TIMER_DELAY_MS\x01", np.uint8)
+_DELIVER_MS = np.frombuffer(b"TIMER_DELIVER_MS\x01", np.uint8)
 #: DT-15: nothing is delivered there.
 _HALF = np.frombuffer(b"RMQ_SYS_TRANS_HALF_TOPIC", np.uint8)
 
@@ -172,6 +182,76 @@ def _find_real(memory: Bytes, form: Words, row: Words) -> None:
                     form[REAL_AT] = at + 11
                     form[REAL_BYTES] = size - 11
         at = stop + 1
+
+
+@kernel()
+def _starts_with(memory: Bytes, at: int, end: int, name: Bytes) -> int:
+    if end - at < len(name):
+        return 0
+    for place in range(len(name)):
+        if memory[at + place] != name[place]:
+            return 0
+    return 1
+
+
+@kernel()
+def _find_delay(memory: Bytes, form: Words, row: Words) -> None:
+    """The property TIMER_DELAY_MS with its end mark; no bytes without it."""
+    at = row[scan.PROPERTIES_AT]
+    end = at + row[scan.PROPERTIES_SIZE]
+    form[DELAY_BYTES] = 0
+    while at < end:
+        stop = find_end(memory, at, end)
+        if stop < end and _starts_with(memory, at, stop, _DELAY_MS):
+            form[DELAY_AT] = at
+            form[DELAY_BYTES] = stop + 1 - at
+        at = stop + 1
+
+
+@kernel()
+def _digits_of(number: int) -> int:
+    count = 1
+    while number >= 10:
+        number //= 10
+        count += 1
+    return count
+
+
+@kernel()
+def _growth(log: Bytes, form: Words, row: Words, again: int) -> int:
+    """By how many bytes the properties grow when the delay becomes a time; 0: it stays one."""
+    form[DELAY_BYTES] = 0
+    if again <= SAME_TIME:
+        return 0
+    _find_delay(log, form, row)
+    if form[DELAY_BYTES] == 0:
+        return 0
+    growth: int = len(_DELIVER_MS) + _digits_of(again) + 1 - form[DELAY_BYTES]
+    if growth < 0 or row[scan.PROPERTIES_SIZE] + growth + TRAILER_BYTES > PROPERTIES_BYTES_MAX:
+        form[DELAY_BYTES] = 0
+        return 0
+    return growth
+
+
+@kernel()
+def _write_time(arena: Bytes, at: int, log: Bytes, form: Words, row: Words, again: int) -> None:
+    """The properties at `at`, TIMER_DELIVER_MS in the place of the delay."""
+    start = row[scan.PROPERTIES_AT]
+    before = form[DELAY_AT] - start
+    machine.copy(arena, at, log, start, before)
+    at += before
+    for place in range(len(_DELIVER_MS)):
+        arena[at + place] = _DELIVER_MS[place]
+    at += len(_DELIVER_MS) + _digits_of(again)
+    arena[at] = 2
+    last = at - 1
+    while again > 0:
+        arena[last] = 48 + again % 10
+        again //= 10
+        last -= 1
+    behind = form[DELAY_AT] + form[DELAY_BYTES]
+    rest = start + row[scan.PROPERTIES_SIZE] - behind
+    machine.copy(arena, at + 1, log, behind, rest)
 
 
 @kernel()
@@ -261,22 +341,39 @@ def _put_one(log: Bytes, limit: int, form: Words, rows: Words, targets: Targets,
     checks = _CHECKS_OWN if form[OURS] else _CHECKS_FOREIGN
     state = DAMAGED
     topic = -1
+    growth = 0
     if scan.parse_record(log, position - form[BASE], limit, position, checks, row) == DONE:
         if row[scan.SIZE] == rows[at + DUE_SIZE]:
-            topic = _aim(log, form, row, targets)
-            if topic >= 0 and 2 * entry_bytes(row) > lane[frames.UP_MASK] + 1:
+            again = rows[at + DUE_AGAIN]
+            if again == DELIVER:
+                topic = _aim(log, form, row, targets)
+            else:
+                topic = form[TIMER_SLOT]
+                form[REAL_QUEUE] = 0
+            growth = _growth(log, form, row, again)
+            if topic >= 0 and 2 * (entry_bytes(row) + growth) > lane[frames.UP_MASK] + 1:
                 topic = -TOO_LARGE
             state = -topic
     if topic < 0:
         rows[at + DUE_STATE] = state
         form[PASSED] += 1
         return end
-    start = ring.reserve(arena, lane, end, entry_bytes(row))
+    extra = row[scan.PROPERTIES_SIZE]
+    row[scan.PROPERTIES_SIZE] = extra + growth
+    size = entry_bytes(row)
+    row[scan.PROPERTIES_SIZE] = extra
+    start = ring.reserve(arena, lane, end, size)
     if start < 0:
         return -1 - BACKPRESSURE
     seq = lane[frames.SEQ] + form[PUTS] + 1
     place = lane[frames.UP] + (start & lane[frames.UP_MASK])
-    end = start + fill_copy(arena, place, log, row, seq, topic, form[REAL_QUEUE], position)
+    fill_copy(arena, place, log, row, seq, topic, form[REAL_QUEUE], position)
+    if form[DELAY_BYTES]:
+        machine.store32(arena, place, size)
+        machine.store32(arena, place + ENTRY_EXTRA, extra + growth)
+        properties = place + ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE]
+        _write_time(arena, properties, log, form, row, rows[at + DUE_AGAIN])
+    end = start + size
     rows[at + DUE_STATE] = PUT
     form[PUTS] += 1
     return end

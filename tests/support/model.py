@@ -244,11 +244,24 @@ class Model:
             seen.add(copy.origin)
             if (copy.producer, copy.seq, copy.body) != (source.producer, source.seq, source.body):
                 broken("P9", f"{copy} is not the copy of {source}")
+            if copy.topic == source.topic == TIMER_TOPIC:  # before its segment went
+                if copy.destination != source.destination:
+                    broken("P9", f"{copy} stands for {source} and has another destination")
+                self.tally["appended again"] += 1
+                continue
             if (copy.topic, copy.queue) != source.destination:
                 broken("P9", f"{copy} was to go to {source.destination}")
-            if self.even_clock and source.origin < 0 and copy.store_ms < self.due_ms(source):
-                broken("P8", f"{copy} is earlier than {self.due_ms(source)}")
+            first = self._first(source, parked)
+            if self.even_clock and first.origin < 0 and copy.store_ms < self.due_ms(first):
+                broken("P8", f"{copy} is earlier than {self.due_ms(first)}")
             self.tally["delivered"] += 1
+
+    @staticmethod
+    def _first(record: Stored, parked: dict[int, Stored]) -> Stored:
+        """The timer that a sender has parked, for one that was appended again."""
+        while record.topic == TIMER_TOPIC and record.origin in parked:
+            record = parked[record.origin]
+        return record
 
     def due_ms(self, record: Stored) -> int:
         """When a parked record is due, if nobody has set the clock."""
@@ -261,8 +274,9 @@ class Model:
         But for vandals' messages, of which nothing is known.
         """
         copied = {record.origin for record in self.log}
+        parked = {record.position: record for record in self.log if record.destination}
         for record in self.log:
-            waits = record.destination is not None and record.origin < 0
+            waits = record.destination is not None and self._first(record, parked).origin < 0
             if not waits or record.producer in self.vandals:
                 continue
             due = self.senders[record.producer].intents[record.seq].due
