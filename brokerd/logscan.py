@@ -87,8 +87,8 @@ def queues_of(piece: Piece) -> dict[tuple[str, int], tuple[int, int]]:
     index = census_index(len(rows))
     count = census.find_queues(piece.view, rows.reshape(-1), table, index)
     found = {}
-    table = table[: count * census.QUEUE_WORDS].reshape(count, census.QUEUE_WORDS)
-    for number, first, highest in table.tolist():
+    queues = table[: count * census.QUEUE_WORDS].reshape(count, census.QUEUE_WORDS)
+    for number, first, highest in queues.tolist():
         row = rows[number]
         at = int(row[scan.TOPIC_AT])
         name = piece.view[at : at + int(row[scan.TOPIC_SIZE])].tobytes()

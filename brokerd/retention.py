@@ -238,7 +238,7 @@ class Retention:
 
     def _move_timers(self, end: int) -> bool:
         parked = [one for one in self._holders if isinstance(one, ParkedHolder)]
-        return any([one.move_below(end) for one in parked])
+        return any(one.move_below(end) for one in parked)
 
     def _forced(self, low: int) -> Decision | None:
         """The disk is too full: timers are waited for, as long as there is room for them."""

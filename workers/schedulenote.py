@@ -56,7 +56,8 @@ class Note:
         if self.scanned - other.scanned >= SCAN_BYTES:
             return True
         ours, others = (
-            (note.levels, note.absent, note.made, note.timers_next, note.timers_floor) for note in (self, other)
+            (note.levels, note.absent, note.made, note.timers_next, note.timers_floor)
+            for note in (self, other)
         )
         return ours != others
 

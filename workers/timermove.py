@@ -1,4 +1,4 @@
-"""Timers whose segments are to go are appended again, each with its origin, before they do (ADR 0018).
+"""Timers whose segments are to go are appended again before, each with its origin (ADR 0018).
 
 Bucket by bucket, the next one first. What of a bucket lies below the wanted position and still
 waits is put; from then on none of it counts there. What is in memory by then is due within a minute
@@ -16,8 +16,8 @@ import numpy as np
 from shm import layout
 from shm.kernels.parked import DUE_AGAIN, SAME_TIME
 from workers.delivery import NOTHING, due_rows
-from workers.timerbuckets import MINUTE_MS, SECOND_MS
 from workers.timeline import STEP_MS
+from workers.timerbuckets import MINUTE_MS, SECOND_MS
 from workers.timerpool import AFTER_BIT, SIZE_MASK
 
 if TYPE_CHECKING:

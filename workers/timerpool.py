@@ -40,6 +40,15 @@ def in_order(entries: Entries) -> Entries:
     return entries[np.argsort(entries["ms"], kind="stable")]
 
 
+def are_among(positions: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which positions are among sorted ones."""
+    if not len(known):
+        return np.zeros(len(positions), np.bool_)
+    places = np.minimum(np.searchsorted(known, positions), len(known) - 1)
+    found: NDArray[np.bool_] = known[places] == positions
+    return found
+
+
 class TimerPool:
     """What is due next, by one clock."""
 

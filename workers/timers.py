@@ -18,15 +18,16 @@ from shm.properties import TIMER_TOPIC
 from workers.delivery import due_rows
 from workers.strikes import sift
 from workers.timerbuckets import SECOND_MS, TimerBuckets
+from workers.timerholds import TimerHolds
 from workers.timermove import Moved
 from workers.timerpool import (
     AFTER_BIT,
     DELETE_BIT,
-    ENTRY,
     KILLERS,
     NEVER,
     SIZE_MASK,
     TimerPool,
+    are_among,
 )
 from workers.timerunits import UNITS_MAX, TimerUnits
 
@@ -82,8 +83,7 @@ class Timers:
         self._is_another_boot = False
         self._is_torn = False  # some of the units that come next may be in buckets already
         self._is_doubled = False  # some of what is in memory may be in buckets as well
-        self._held_back: dict[int, tuple[Entries, Entries]] = {}
-        self._gone: set[int] = set()  # recalled, as far as a bucket may still have them
+        self._holds = TimerHolds()
         self.moved = Moved()
         self.is_moving = False  # a bucket's timers are being appended again
 
@@ -133,10 +133,9 @@ class Timers:
         return self._can_read() or self._can_open()
 
     def _can_read(self) -> bool:
-        if self.queue < 0 or len(self._loose) or self._held() > POOL_MAX:
+        if self.queue < 0 or len(self._loose) or len(self._at) + len(self._after) > POOL_MAX:
             return False
-        low, high = self._bounds()
-        return high > max(self.next, low)
+        return self._bounds()[1] > max(self.next, self._bounds()[0])
 
     def _can_open(self) -> bool:
         return (
@@ -148,9 +147,6 @@ class Timers:
 
     def _horizon(self) -> int:
         return max(self._time.wall_ms(), self._time.delay_ms()) + LEAD_MS
-
-    def _held(self) -> int:
-        return len(self._at) + len(self._after)
 
     def read(self) -> int:
         """Read some units, or open a bucket; how many units, or 1. Raises OSError."""
@@ -177,18 +173,7 @@ class Timers:
         if self._is_another_boot:
             is_old = entries["position"] <= self._begun_position
             entries = np.concatenate((self._units.confirmed(entries[is_old]), entries[~is_old]))
-        return self._but_held(entries)
-
-    def _but_held(self, entries: Entries) -> Entries:
-        """Without those that are being recalled, or were."""
-        for position, (at, after) in self._held_back.items():
-            hit = entries[entries["position"] == position]
-            is_after = hit["size"] & AFTER_BIT != 0
-            self._held_back[position] = (
-                np.concatenate((at, hit[~is_after])), np.concatenate((after, hit[is_after]))
-            )  # fmt: skip
-        out = [*self._held_back, *self._gone]
-        return entries[~np.isin(entries["position"], out)] if out else entries
+        return self._holds.sift(entries)
 
     def _read_units(self) -> int:
         low, high = self._bounds()
@@ -216,11 +201,7 @@ class Timers:
         return self._units.entries(rows[wanted]), len(units), int(positions.max())
 
     def _are_done(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        if not len(self._done):
-            return np.zeros(len(positions), np.bool_)
-        places = np.minimum(np.searchsorted(self._done, positions), len(self._done) - 1)
-        found: NDArray[np.bool_] = self._done[places] == positions
-        return found
+        return are_among(positions, self._done)
 
     def _sort_out(self, entries: Entries) -> None:
         """New entries to where they belong: a bucket, memory, or both."""
@@ -239,9 +220,8 @@ class Timers:
 
     def _are_due(self, entries: Entries) -> NDArray[np.bool_]:
         after = entries["size"] & AFTER_BIT != 0
-        now: NDArray[np.int64] = np.where(after, self._now_after(), self._time.wall_ms())
-        due: NDArray[np.bool_] = entries["ms"] <= now
-        return due
+        now = np.where(after, self._now_after(), self._time.wall_ms())
+        return np.asarray(entries["ms"] <= now)
 
     def _now_after(self) -> int:
         """A delay was stored within a millisecond, and ends within one."""
@@ -263,7 +243,7 @@ class Timers:
 
     def _keep_small(self) -> None:
         """Give back to files of seconds what is not due soon, when it becomes too much."""
-        if self._held() <= POOL_MAX:
+        if len(self._at) + len(self._after) <= POOL_MAX:
             return
         border = -(-self._horizon() // SECOND_MS) * SECOND_MS
         at, after = self._at.cut(border + 1), self._after.cut(border + 1)
@@ -333,35 +313,33 @@ class Timers:
                 position, is_recall = int(entry["position"]), bool(entry["size"] & DELETE_BIT)
                 # What was opened waits in memory, or does not wait any more.
                 waits = number or is_recall or not self._buckets.is_open(due_ms)
-                if waits and position not in self._gone and not self._is_done(position):
+                if (
+                    waits
+                    and position not in self._holds
+                    and not self._are_done(np.array([position]))[0]
+                ):
                     found.append((position, is_recall))
         return found
-
-    def _is_done(self, position: int) -> bool:
-        return bool(self._are_done(np.array([position]))[0])
 
     @property
     def is_recalling(self) -> bool:
         """Whether a recall is on its way."""
-        return bool(self._held_back)
+        return bool(self._holds)
 
     def hold(self, position: int) -> None:
         """Do not deliver a timer until it is known whether its recall is in the log."""
         loose, at, after = (p.pick(position) for p in (self._loose, self._at, self._after))
-        self._held_back[position] = (np.concatenate((loose, at)), after)
+        self._holds.hold(position, np.concatenate((loose, at)), after)
 
     def let_go(self, position: int) -> None:
         """It was not recalled."""
-        at, after = self._held_back.pop(position)
+        at, after = self._holds.let_go(position)
         self._at.add(at)
         self._after.add(after)
 
     def give_up(self, position: int) -> None:
         """It was recalled: it is never delivered."""
-        del self._held_back[position]
-        self._gone.add(position)
-
-    # ------------------------------------------------------------------------------ appended again
+        self._holds.give_up(position)
 
     def bucket_to_move(self) -> tuple[str, Entries] | None:
         """The next bucket whose timers are to be appended again, what waits there. Raises OSError.
@@ -392,17 +370,12 @@ class Timers:
     def done_ms(self) -> tuple[int, int]:
         """Points in time, and delays, up to which all is put, of the units that were read."""
         unopened = self._buckets.next_ms()
-        held = [part["ms"].tolist() for part in self._held_parts()]
+        held = [part["ms"].tolist() for part in self._holds.parts()]
         at = min([self._at.next_ms(), *held[0]]) - 1
         after = min([self._after.next_ms(), *held[1]]) - 1
         return (
             min(at, unopened, self._time.wall_ms()), min(after, unopened, self._now_after())
         )  # fmt: skip
-
-    def _held_parts(self) -> tuple[Entries, Entries]:
-        """Points in time, and delays, that are being recalled."""
-        pairs = [(np.zeros(0, ENTRY), np.zeros(0, ENTRY)), *self._held_back.values()]
-        return np.concatenate([at for at, _ in pairs]), np.concatenate([a for _, a in pairs])
 
     def sync_some(self) -> bool:
         """Make buckets durable, some at a time; True when all are. Raises OSError."""

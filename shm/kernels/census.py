@@ -68,13 +68,13 @@ def _number(memory: Bytes, at: int, end: int) -> int:
 @kernel()
 def _number_of_id(high: int, low: int, ids: Words, index: Words, mask: int) -> int:
     """Number of a producer id; index[mask + 1] counts them."""
-    slot = (high ^ (high >> 21) ^ (high >> 42) ^ (low * 40503)) & mask
+    slot: int = (high ^ (high >> 21) ^ (high >> 42) ^ (low * 40503)) & mask
     while index[slot]:
-        known = index[slot] - 1
+        known: int = index[slot] - 1
         if ids[known * ID_WORDS + ID_HIGH] == high and ids[known * ID_WORDS + ID_LOW] == low:
             return known
         slot = (slot + 1) & mask
-    number = index[mask + 1]
+    number: int = index[mask + 1]
     index[mask + 1] = number + 1
     index[slot] = number + 1
     ids[number * ID_WORDS + ID_HIGH] = high
@@ -134,7 +134,7 @@ def _is_same_queue(memory: Bytes, row: Words, other: Words) -> int:
 @kernel()
 def _hash_of_queue(memory: Bytes, row: Words) -> int:
     at, size = row[TOPIC_AT], row[TOPIC_SIZE]
-    value = size + 40503 * (row[QUEUE_ID] & 0xFFFF)
+    value: int = size + 40503 * (row[QUEUE_ID] & 0xFFFF)
     for place in range(at, at + size):
         value = (31 * value + machine.load8(memory, place)) & 0xFFFFFFFF
     return value ^ (value >> 15)
@@ -148,7 +148,7 @@ def _find_queue(
     row = machine.shift(rows, number * ROW_WORDS)
     slot = _hash_of_queue(memory, row) & mask
     while index[slot]:
-        known = index[slot] - 1
+        known: int = index[slot] - 1
         first = out[known * QUEUE_WORDS + FIRST_ROW]
         if _is_same_queue(memory, row, machine.shift(rows, first * ROW_WORDS)):
             return known
@@ -170,13 +170,14 @@ def _find_queues(
         known = _find_queue(memory, rows, number, out, index, mask)
         row = machine.shift(rows, number * ROW_WORDS)
         kind = row[SYS_FLAG] & SYS_TRANSACTION
-        if kind != 0 and kind != SYS_COMMIT:  # noqa: PLR1714 - numba
+        if kind != 0 and kind != SYS_COMMIT:
             continue
         place = known * QUEUE_WORDS
         if out[place + FIRST] < 0:
             out[place + FIRST] = row[QUEUE_OFFSET]
         out[place + HIGHEST] = max(out[place + HIGHEST], row[QUEUE_OFFSET])
-    return index[mask + 1]
+    total: int = index[mask + 1]
+    return total
 
 
 @kernel(i8, BYTES_RO, WORDS_RO, WORDS, WORDS)

@@ -13,7 +13,8 @@ import numpy as np
 from shm import machine
 from shm.codes import EntryFlag, EntryKind, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels import frames, ring, scan
+from shm.kernels import again, frames, ring, scan
+from shm.kernels.again import find_end, number_of
 from shm.kernels.dispatch import find_topic
 from shm.layout import (
     APPEND_BORN_HOST,
@@ -44,7 +45,6 @@ from shm.layout import (
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
-from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,7 +73,7 @@ DUE_WORDS = 4
 
 # DUE_AGAIN: a copy for the real topic, or for the timer topic, where it takes the record's place.
 # A larger number says at which Unix ms a delay ends: TIMER_DELIVER_MS instead of TIMER_DELAY_MS.
-DELIVER, SAME_TIME = range(2)
+DELIVER, SAME_TIME = 0, again.SAME_TIME
 
 # What became of it.
 WAITS, PUT, NO_TOPIC, DAMAGED, DROPPED, TOO_LARGE = range(6)
@@ -91,9 +91,8 @@ REAL_AT = 8  # scratch: where REAL_TOPIC's value is, its length, and REAL_QID's 
 REAL_BYTES = 9
 REAL_QUEUE = 10
 TIMER_SLOT = 11  # topic slot of timers
-DELAY_AT = 12  # scratch: where the property TIMER_DELAY_MS is, and its length
-DELAY_BYTES = 13
-ROW_AT = 14  # scratch: a parsed record
+TIME_AT = 12  # scratch of shm.kernels.again
+ROW_AT = TIME_AT + again.TIME_WORDS  # scratch: a parsed record
 FORM_WORDS = ROW_AT + scan.ROW_WORDS
 
 APPEND = int(EntryKind.APPEND)
@@ -104,8 +103,6 @@ _CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
 _REAL = int.from_bytes(b"REAL_TOP", "little")
 _REAL_QID = int.from_bytes(b"REAL_QID", "little")
 _IC = int.from_bytes(b"IC\x01", "little")
-_DELAY_MS = np.frombuffer(b"TIMER_DELAY_MS\x01", np.uint8)
-_DELIVER_MS = np.frombuffer(b"TIMER_DELIVER_MS\x01", np.uint8)
 #: DT-15: nothing is delivered there.
 _HALF = np.frombuffer(b"RMQ_SYS_TRANS_HALF_TOPIC", np.uint8)
 
@@ -142,28 +139,6 @@ def _find_origins(memory: Bytes, form: Words, out: Words, row: Words, room: int)
 
 
 @kernel()
-def find_end(memory: Bytes, at: int, end: int) -> int:
-    """Where a property that starts at `at` ends: its separator, or `end`."""
-    while at < end and memory[at] != 2:
-        at += 1
-    return at
-
-
-@kernel()
-def number_of(memory: Bytes, at: int, count: int) -> int:
-    """A decimal number of up to 18 digits, or -1."""
-    if count <= 0 or count > 18:
-        return -1
-    value = 0
-    for place in range(at, at + count):
-        digit = machine.load8(memory, place) - 48
-        if digit < 0 or digit > 9:
-            return -1
-        value = value * 10 + digit
-    return value
-
-
-@kernel()
 def _find_real(memory: Bytes, form: Words, row: Words) -> None:
     """REAL_TOPIC and REAL_QID; the last of a key counts (SF-28)."""
     at = row[scan.PROPERTIES_AT]
@@ -182,76 +157,6 @@ def _find_real(memory: Bytes, form: Words, row: Words) -> None:
                     form[REAL_AT] = at + 11
                     form[REAL_BYTES] = size - 11
         at = stop + 1
-
-
-@kernel()
-def _starts_with(memory: Bytes, at: int, end: int, name: Bytes) -> int:
-    if end - at < len(name):
-        return 0
-    for place in range(len(name)):
-        if memory[at + place] != name[place]:
-            return 0
-    return 1
-
-
-@kernel()
-def _find_delay(memory: Bytes, form: Words, row: Words) -> None:
-    """The property TIMER_DELAY_MS with its end mark; no bytes without it."""
-    at = row[scan.PROPERTIES_AT]
-    end = at + row[scan.PROPERTIES_SIZE]
-    form[DELAY_BYTES] = 0
-    while at < end:
-        stop = find_end(memory, at, end)
-        if stop < end and _starts_with(memory, at, stop, _DELAY_MS):
-            form[DELAY_AT] = at
-            form[DELAY_BYTES] = stop + 1 - at
-        at = stop + 1
-
-
-@kernel()
-def _digits_of(number: int) -> int:
-    count = 1
-    while number >= 10:
-        number //= 10
-        count += 1
-    return count
-
-
-@kernel()
-def _growth(log: Bytes, form: Words, row: Words, again: int) -> int:
-    """By how many bytes the properties grow when the delay becomes a time; 0: it stays one."""
-    form[DELAY_BYTES] = 0
-    if again <= SAME_TIME:
-        return 0
-    _find_delay(log, form, row)
-    if form[DELAY_BYTES] == 0:
-        return 0
-    growth: int = len(_DELIVER_MS) + _digits_of(again) + 1 - form[DELAY_BYTES]
-    if growth < 0 or row[scan.PROPERTIES_SIZE] + growth + TRAILER_BYTES > PROPERTIES_BYTES_MAX:
-        form[DELAY_BYTES] = 0
-        return 0
-    return growth
-
-
-@kernel()
-def _write_time(arena: Bytes, at: int, log: Bytes, form: Words, row: Words, again: int) -> None:
-    """The properties at `at`, TIMER_DELIVER_MS in the place of the delay."""
-    start = row[scan.PROPERTIES_AT]
-    before = form[DELAY_AT] - start
-    machine.copy(arena, at, log, start, before)
-    at += before
-    for place in range(len(_DELIVER_MS)):
-        arena[at + place] = _DELIVER_MS[place]
-    at += len(_DELIVER_MS) + _digits_of(again)
-    arena[at] = 2
-    last = at - 1
-    while again > 0:
-        arena[last] = 48 + again % 10
-        again //= 10
-        last -= 1
-    behind = form[DELAY_AT] + form[DELAY_BYTES]
-    rest = start + row[scan.PROPERTIES_SIZE] - behind
-    machine.copy(arena, at + 1, log, behind, rest)
 
 
 @kernel()
@@ -274,7 +179,7 @@ def fill_copy(
     born = HOST_BYTES_V6 if flags & SYS_BORN_V6 else HOST_BYTES_V4
     store = HOST_BYTES_V6 if flags & SYS_STORE_V6 else HOST_BYTES_V4
     body, extra = row[scan.BODY_SIZE], row[scan.PROPERTIES_SIZE]
-    size = entry_bytes(row)
+    size = entry_bytes(row, 0)
     machine.store32(arena, at, size)
     machine.store16(arena, at + ENTRY_KIND, APPEND)
     machine.store16(arena, at + ENTRY_FLAGS, RECEIPT)
@@ -300,9 +205,10 @@ def fill_copy(
 
 
 @kernel()
-def entry_bytes(row: Words) -> int:
-    """Length of the entry that `fill_copy` writes."""
-    size: int = ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE]
+def entry_bytes(row: Words, growth: int) -> int:
+    """Length of the entry that `fill_copy` writes, with so many bytes more of properties."""
+    properties = row[scan.PROPERTIES_SIZE] + growth
+    size: int = ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE] + properties
     return (size + 7) & ~7
 
 
@@ -328,6 +234,22 @@ def _aim(log: Bytes, form: Words, row: Words, targets: Targets) -> int:
 
 
 @kernel()
+def _find_target(log: Bytes, form: Words, row: Words, targets: Targets, due_ms: int) -> int:
+    """`_aim` for a copy of a parsed record, of either kind; readies its scratch."""
+    time = machine.shift(form, TIME_AT)
+    time[again.DELAY_BYTES] = 0
+    time[again.GROWTH] = 0
+    if due_ms == DELIVER:
+        topic: int = _aim(log, form, row, targets)
+    else:
+        topic = form[TIMER_SLOT]
+        form[REAL_QUEUE] = 0
+        again.find_growth(log, time, row, due_ms)
+    size = entry_bytes(row, time[again.GROWTH])
+    return -TOO_LARGE if topic >= 0 and 2 * size > targets[1][frames.UP_MASK] + 1 else topic
+
+
+@kernel()
 def _put_one(log: Bytes, limit: int, form: Words, rows: Words, targets: Targets, end: int) -> int:
     """Put the copy of one row behind `end`; the new end, or minus (1 + Stop)."""
     arena, lane = targets[0], targets[1]
@@ -339,44 +261,30 @@ def _put_one(log: Bytes, limit: int, form: Words, rows: Words, targets: Targets,
         return -1 - ROLL
     row = machine.shift(form, ROW_AT)
     checks = _CHECKS_OWN if form[OURS] else _CHECKS_FOREIGN
-    state = DAMAGED
-    topic = -1
-    growth = 0
+    topic = -DAMAGED
     if scan.parse_record(log, position - form[BASE], limit, position, checks, row) == DONE:
         if row[scan.SIZE] == rows[at + DUE_SIZE]:
-            again = rows[at + DUE_AGAIN]
-            if again == DELIVER:
-                topic = _aim(log, form, row, targets)
-            else:
-                topic = form[TIMER_SLOT]
-                form[REAL_QUEUE] = 0
-            growth = _growth(log, form, row, again)
-            if topic >= 0 and 2 * (entry_bytes(row) + growth) > lane[frames.UP_MASK] + 1:
-                topic = -TOO_LARGE
-            state = -topic
+            topic = _find_target(log, form, row, targets, rows[at + DUE_AGAIN])
     if topic < 0:
-        rows[at + DUE_STATE] = state
+        rows[at + DUE_STATE] = -topic
         form[PASSED] += 1
         return end
-    extra = row[scan.PROPERTIES_SIZE]
-    row[scan.PROPERTIES_SIZE] = extra + growth
-    size = entry_bytes(row)
-    row[scan.PROPERTIES_SIZE] = extra
+    time = machine.shift(form, TIME_AT)
+    size = entry_bytes(row, time[again.GROWTH])
     start = ring.reserve(arena, lane, end, size)
     if start < 0:
         return -1 - BACKPRESSURE
     seq = lane[frames.SEQ] + form[PUTS] + 1
     place = lane[frames.UP] + (start & lane[frames.UP_MASK])
     fill_copy(arena, place, log, row, seq, topic, form[REAL_QUEUE], position)
-    if form[DELAY_BYTES]:
+    if time[again.DELAY_BYTES]:
         machine.store32(arena, place, size)
-        machine.store32(arena, place + ENTRY_EXTRA, extra + growth)
+        machine.store32(arena, place + ENTRY_EXTRA, row[scan.PROPERTIES_SIZE] + time[again.GROWTH])
         properties = place + ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE]
-        _write_time(arena, properties, log, form, row, rows[at + DUE_AGAIN])
-    end = start + size
+        again.write_time(arena, properties, log, time, row, rows[at + DUE_AGAIN])
     rows[at + DUE_STATE] = PUT
     form[PUTS] += 1
-    return end
+    return start + size
 
 
 @kernel()

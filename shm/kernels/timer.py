@@ -14,7 +14,7 @@ from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan
-from shm.kernels.parked import find_end, number_of
+from shm.kernels.again import find_end, number_of
 
 if TYPE_CHECKING:
     import numpy as np

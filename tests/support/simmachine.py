@@ -57,6 +57,7 @@ indexer.interval_ns = 5_000_000
 progressnote.interval_ns = 100_000_000
 retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
 retention.PACE.grace = 1_000_000
+retention.PACE.patience = 300_000_000
 _TALLIED = ("no_space_for_producers", "segments_removed", "segments_held")
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,

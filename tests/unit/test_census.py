@@ -1,4 +1,4 @@
-"""Who sent the records of a stretch of log, and which queues they are in: kernels and a reference."""
+"""Who sent the records of a stretch of log, and which queues they are in, by a reference."""
 
 from __future__ import annotations
 
