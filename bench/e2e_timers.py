@@ -73,10 +73,10 @@ def pending(bench: Bench) -> Measurement:
     with scratch(bench) as directory:
         with serving(directory, {}, patience_s) as server:
             _work(bench, server, PlainSends, warm_up(count))
-            _wait_counted(server, 0, patience_s)
+            _wait_counted(bench, server, 0)
             before_mb = _scheduler_mb(server)
             _work(bench, server, FarParks, count)
-            _wait_counted(server, count, patience_s)
+            _wait_counted(bench, server, count)
             after_mb = _scheduler_mb(server)
             due_ms = _park_one(server)
             stop_hard(server)
@@ -123,14 +123,15 @@ def _work(bench: Bench, server: Serving, job: JobFactory, count: int) -> None:
         crew.run(Phase(count))
 
 
-def _wait_counted(server: Serving, count: int, patience_s: float) -> None:
+def _wait_counted(bench: Bench, server: Serving, count: int) -> None:
     """Wait until the scheduler has so many timers in its note, and has come to rest."""
     from shm.codes import Role
 
     note = store_of(server.home) / "gantry" / "schedule.json"
-    deadline, seen, since = time.monotonic() + patience_s, -1, time.monotonic()
+    deadline, seen, since = time.monotonic() + bench.sizes.timeout_s, -1, time.monotonic()
+    rest_s = min(_REST_S, bench.sizes.idle_s)
     counted = False
-    while not counted or time.monotonic() - since < _REST_S:
+    while not counted or time.monotonic() - since < rest_s:
         work = server.board().process(Role.SCHEDULER)["work"]
         if work != seen:
             seen, since = work, time.monotonic()

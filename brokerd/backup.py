@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 
 from brokerd import config, lock
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
-from brokerd.commitlog import DIRECTORY, segment_name
 from brokerd.epoch import STORE_FILE, settle_sizes
 from brokerd.synctree import rename_durably
 from clients.home import read_board_file, store_of
@@ -31,6 +30,7 @@ from shm.board import attach_board
 from shm.codes import BrokerState
 from shm.configfile import BACKUP_SUFFIX, parse_config
 from shm.errors import GantryError, Incompatible, Rejected, StoreFailed, Timeout
+from shm.lognames import DIRECTORY, segment_name
 from shm.ranges import EVERYTHING, read_ranges, write_ranges
 from shm.storage import PosixStorage, read_file
 from workers.deadletternote import FILE as DEAD_LETTERS

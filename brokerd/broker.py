@@ -131,6 +131,10 @@ def _open_locked(
     clock = SystemClock()
     life, configuration = epoch.begin(storage, configuration)
     settings = configuration.settings
+    if life.levels_before:
+        log.warning(
+            "delay_levels_changed", before=life.levels_before, now=settings.message_delay_level
+        )
     _warm(progress)  # before any module of kernels is imported: they are loaded then
     agents.load_all()
     from brokerd.handover.adoption import import_foreign

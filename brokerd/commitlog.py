@@ -9,15 +9,10 @@ there is a segment behind it: a power cut leaves no short one, and no gap.
 from __future__ import annotations
 
 from shm.errors import Corrupt, StoreFailed
+from shm.lognames import DIRECTORY, segment_name
 from shm.storage import File, Storage
 
-DIRECTORY = "commitlog"
 SPARE = "gantry/spare"
-
-
-def segment_name(base: int) -> str:
-    """File of the segment that starts at a log position (SF-9)."""
-    return f"{DIRECTORY}/{base:020d}"
 
 
 def segment_bases(storage: Storage, segment_bytes: int) -> list[int]:

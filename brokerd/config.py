@@ -98,7 +98,8 @@ class Settings:
     )  # fmt: skip
     message_delay_level: str = _setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "",
-        "RocketMQ's delay levels, the first is level 1: numbers with s, m, h or d",
+        "RocketMQ's delay levels, the first is level 1: numbers with s, m, h or d; a store keeps"
+        " them until a start is told others",
     )  # fmt: skip
     timer_precision_ms: int = _setting(
         1000, "ms", "RocketMQ's slots of time: 100, 200, 500 or 1000. What it rounds messages to"
@@ -212,7 +213,7 @@ class Configuration:
         """True if somebody chose the value."""
         return not self.origins[name].startswith("default")
 
-    def replaced(self, name: str, value: int, origin: str) -> Configuration:
+    def replaced(self, name: str, value: int | str, origin: str) -> Configuration:
         """The same with one value that the store knows better."""
         values = {key: getattr(self.settings, key) for key in RULES} | {name: value}
         settings = _checked(values, {**self.origins, name: origin})

@@ -7,11 +7,12 @@ import json
 import os
 import secrets
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.config import Configuration, Settings
+from brokerd.config import DEFAULTS, Configuration, Settings
 from clients.home import board_file, read_board_file, store_of
 from shm import layout
 from shm.board import (
@@ -29,6 +30,7 @@ from shm.storage import Storage, read_file, replace_file
 
 ABORT_NAME: Final = "abort"
 STORE_FILE: Final = "gantry/store.json"
+_ORIGIN: Final = f"the store ({STORE_FILE})"
 #: 2: a clean stop ends the ledger with a closing entry, and JSON files have checksums.
 VERSION: Final = 2
 #: A store keeps the sizes that it was made with: file names are positions.
@@ -36,6 +38,10 @@ SIZES: Final = {
     "mapped_file_size_commit_log": "commitlog",
     "mapped_file_size_consume_queue": "consumequeue",
 }
+#: Units of delay levels hold times that were made by it: kept like a size, but may be changed.
+LEVELS: Final = "message_delay_level"
+#: Other values of it that units in this store may have been made by.
+EARLIER_LEVELS: Final = "earlier_delay_levels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class Life:
 
     epoch: int
     boot_id: str
+    levels_before: str = ""  # delay levels of the life before, if they were others
 
 
 def boot_id() -> str:
@@ -52,32 +59,64 @@ def boot_id() -> str:
 
 
 def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configuration]:
-    """Count the start, and settle the sizes with what the store was made with.
+    """Count the start, and settle sizes and delay levels with what the store was made with.
 
     Raises Incompatible for a size that was asked for and is not the store's.
     """
     stored = _stored(storage)
     configuration = _settled(stored, configuration)
     starts = int(stored.get("starts", 0)) + 1
-    sizes = {name: getattr(configuration.settings, name) for name in SIZES}
-    content = {"version": VERSION, "starts": starts, **sizes}
+    kept = {name: getattr(configuration.settings, name) for name in (*SIZES, LEVELS)}
+    earlier = earlier_levels(stored, kept[LEVELS])
+    content = {"version": VERSION, "starts": starts, **kept, EARLIER_LEVELS: earlier}
     replace_file(storage, STORE_FILE, with_sum(json.dumps(content)).encode())
     epoch = secrets.randbits(47) << 16 | starts & 0xFFFF
-    return Life(epoch, boot_id()), configuration
+    return Life(epoch, boot_id(), _changed(stored, kept[LEVELS])), configuration
+
+
+def _changed(stored: Mapping[str, Any], now: str) -> str:
+    before: str = stored.get(LEVELS, now)
+    return "" if before == now else before
 
 
 def settle_sizes(storage: Storage, configuration: Configuration) -> Configuration:
-    """The settings that a start would take, with what the store was made with; changes nothing.
+    """The settings that a start would take: sizes and delay levels of the store; changes nothing.
 
     Raises Incompatible as a start does.
     """
     return _settled(_stored(storage), configuration)
 
 
+def settings_of_store(storage: Storage, configuration: Configuration) -> Settings:
+    """What a stopped store was written with, whatever the next start is configured to do.
+
+    Raises Incompatible as a start does.
+    """
+    stored = _stored(storage)
+    configuration = _settled(stored, configuration)
+    if LEVELS in stored:
+        configuration = configuration.replaced(LEVELS, stored[LEVELS], _ORIGIN)
+    return configuration.settings
+
+
 def _settled(stored: dict[str, Any], configuration: Configuration) -> Configuration:
     for name in SIZES:
         configuration = _settle(configuration, name, stored.get(name))
-    return configuration
+    levels = stored.get(LEVELS)
+    if levels is None or configuration.given(LEVELS):
+        return configuration
+    return configuration.replaced(LEVELS, levels, _ORIGIN)
+
+
+def earlier_levels(stored: Mapping[str, Any], now: str) -> list[str]:
+    """Delay levels other than `now` that a store's units may have been made by.
+
+    A store that does not say was made with the default.
+    """
+    if not stored:
+        return []
+    known = [*stored.get(EARLIER_LEVELS, ()), stored.get(LEVELS, DEFAULTS[LEVELS])]
+    return [levels for levels in dict.fromkeys(known) if levels != now]
 
 
 def _stored(storage: Storage) -> dict[str, Any]:
@@ -127,7 +166,7 @@ def _settle(configuration: Configuration, name: str, stored: int | None) -> Conf
             f"({configuration.origins[name]}): leave the setting out, or use another store",
             setting=name,
         )
-    return configuration.replaced(name, stored, f"the store ({STORE_FILE})")
+    return configuration.replaced(name, stored, _ORIGIN)
 
 
 def find_old_board(home: Path) -> Board | None:

@@ -10,8 +10,8 @@ from shm.storereader import StoreReader, is_position, position_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from brokerd.indexreader import IndexReader
     from shm.record import Record
+    from workers.indexreader import IndexReader
 
 
 def find_message(

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from brokerd.checkpoint import CheckpointFile
-from brokerd.commitlog import DIRECTORY, SPARE, prepare_spare, segment_name
+from brokerd.commitlog import SPARE, prepare_spare
 from shm import layout
 from shm.codes import Role
 from shm.kernels.ring import arm, publish_and_check, wants_durable
 from shm.kernels.words import store_half
+from shm.lognames import DIRECTORY, segment_name
 from shm.marks import mark
 from shm.storage import is_disk_full
 from workers.failure import declare_failed

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from brokerd.commitlog import segment_name
 from brokerd.epoch import ABORT_NAME
 from brokerd.logscan import OURS, THEIRS
 from brokerd.producers import has_our_host
 from shm import layout
 from shm.errors import Corrupt
 from shm.kernels import scan
+from shm.lognames import segment_name
+from shm.record import RECORD_MAGICS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,7 +111,7 @@ def _view_of(storage: Storage, name: str) -> NDArray[np.uint8]:
 
 def _magics(view: NDArray[np.uint8], start: int, stop: int) -> Iterator[int]:
     """Where records may begin, by the magics between two bytes of a segment."""
-    magics = [m.to_bytes(4, "big") for m in (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)]
+    magics = [magic.to_bytes(4, "big") for magic in RECORD_MAGICS]
     for begin in range(start, stop, _WINDOW_BYTES):
         window = view[begin : min(begin + _WINDOW_BYTES + layout.FILLER.size, stop)]
         if not window.any():

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerd.commitlog import segment_name
 from shm.codes import Stop
 from shm.kernels import census, scan
+from shm.lognames import segment_name
 from shm.storage import Storage
 
 ROWS_PER_CALL = 16_384

@@ -21,7 +21,7 @@ from shm.codes import Level
 from shm.configfile import read_config, restore_config, write_config
 from shm.errors import Rejected, StoreFailed, TopicNotFound
 from shm.jsonsum import with_sum, without_sum
-from shm.properties import parse_delay_levels
+from shm.properties import DLQ_PREFIX, parse_delay_levels
 from shm.storage import Storage, read_file, replace_file
 
 TOPICS_FILE: Final = "topics.json"
@@ -140,7 +140,7 @@ class Metadata:
                 " group makes both",
                 topic=name,
             )
-        dead = name.startswith(topics.DEAD_LETTER_PREFIX)
+        dead = name.startswith(DLQ_PREFIX)
         queues = 1 if dead else self._settings.retry_queue_nums
         queues = min(queues, self._deleted.get(name, queues))
         return self.create(name, queues, self._settings.default_durability)

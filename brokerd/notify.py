@@ -7,6 +7,8 @@ from typing import Final
 
 #: A manager counts from each of these anew until READY: more than a step of a start takes.
 EXTEND_S: Final = 120
+#: How long room in its socket is waited for: a manager reads at once, or not at all.
+_PATIENCE_S: Final = 0.1
 
 
 class ServiceManager:
@@ -20,10 +22,14 @@ class ServiceManager:
         self._status = ""
 
     def tell(self, *states: str) -> None:
-        """Send states, READY=1 for example. A manager that does not listen is no error."""
+        """Send states, READY=1 for example.
+
+        A manager that does not listen is no error, and one that does not read holds nothing up.
+        """
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.settimeout(_PATIENCE_S)
             try:
                 channel.sendto("\n".join(states).encode(), self._address)
             except OSError:

@@ -172,8 +172,8 @@ def _require_stopped(storage: Storage, root: Path) -> None:
 
 
 def _settings(storage: Storage, root: Path) -> Settings:
-    """The settings that the store's broker would start with: its sizes, its delay levels."""
-    return epoch.settle_sizes(storage, config.load(root.resolve().parent)).settings
+    """What the store was written with, its sizes and delay levels, and its home's settings."""
+    return epoch.settings_of_store(storage, config.load(root.resolve().parent))
 
 
 def derived_files(storage: Storage) -> Sequence[str]:

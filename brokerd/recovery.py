@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
-from brokerd.commitlog import DIRECTORY, SPARE, segment_bases, segment_name
+from brokerd.commitlog import SPARE, segment_bases
 from brokerd.foreign import keep_ranges, settle_ranges
 from brokerd.logend import damaged, judge_behind
 from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, queues_of, walk
@@ -34,9 +34,10 @@ from shm import layout, limits
 from shm.codes import BrokerState
 from shm.errors import Corrupt
 from shm.kernels import scan
+from shm.lognames import DIRECTORY, segment_name
 from shm.marks import mark
 from shm.ranges import Ranges, Stretch, read_ranges
-from shm.storage import Storage
+from shm.storage import Storage, clear_behind
 from workers.queues import PROGRESS_FILE, read_progress
 
 if TYPE_CHECKING:
@@ -338,8 +339,7 @@ def _cut_queue(storage: Storage, cq_bytes: int, folder: str, units: int) -> None
             storage.unlink(path)
         elif base + cq_bytes > end or storage.size_of(path) != cq_bytes:
             file = storage.open(path, write=True)
-            file.truncate(min(end - base, cq_bytes))
-            file.truncate(cq_bytes)
+            clear_behind(file, min(end - base, cq_bytes), cq_bytes)
             file.close()
 
 

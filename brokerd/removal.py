@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
-from brokerd.commitlog import DIRECTORY, segment_name
 from brokerd.holders import firsts_of
 from brokerd.queuestarts import first_unit, read_starts, save_starts
 from shm import layout, sidecar, wire
+from shm.lognames import DIRECTORY, segment_name
 from workers.queues import queue_directory
 
 if TYPE_CHECKING:

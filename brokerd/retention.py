@@ -13,13 +13,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from brokerd.commitlog import segment_name
 from brokerd.holders import GroupsHolder, Holder, Pins, firsts_of, lowest_of
 from brokerd.parkedholder import ParkedHolder
 from brokerd.relations import parse_hours
 from brokerd.removal import Removal, Steps
 from shm import layout, sidecar
-from shm.record import STORED_MS_BYTES, stored_ms
+from shm.lognames import segment_name
+from shm.record import RECORD_MAGICS, STORED_MS_BYTES, stored_ms
 from shm.storage import is_disk_full
 from workers.failure import declare_failed, has_failed
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from workers.session import SessionTable
 
 SEGMENTS_A_PASS: Final = 10  # SF-99
-_MAGICS: Final = (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)
 _HOUR_MS: Final = 3_600_000
 
 
@@ -286,7 +285,7 @@ class Retention:
         file = self._storage.open(segment_name(base))
         try:
             file.read_into(head, 0)
-            known = int.from_bytes(head[4:8], "big") in _MAGICS
+            known = int.from_bytes(head[4:8], "big") in RECORD_MAGICS
             return stored_ms(head) if known else 0
         finally:
             file.close()

@@ -9,10 +9,8 @@ from typing import Any, Final
 from shm import limits
 from shm.codes import Level
 from shm.errors import MessageIllegal, NotPermitted, Rejected
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 
-RETRY_PREFIX: Final = "%RETRY%"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 AUTO_CREATED_QUEUES_MAX: Final = 4  # the default of RocketMQ's clients, CQ-105
@@ -100,12 +98,12 @@ def refuses_sends(name: str) -> bool:
 
 def is_retry_kind(name: str) -> bool:
     """True for a group's retry and dead letter topics, which may be longer (SF-36)."""
-    return name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def group_of(name: str) -> str:
     """The group whose retry or dead-letter topic this is."""
-    return name.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+    return name.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
 
 
 def require_valid_name(name: str) -> None:

@@ -13,14 +13,15 @@ from clients.columns import Columns
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
 from clients.member import ANSWER_NS, GroupMember, now_ns
-from clients.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
+from clients.message import MessageQueue
 from clients.session import Session
 from shm import layout, limits
 from shm.errors import GroupIllegal, Timeout
-from shm.filter import TagFilter
+from shm.filter import Filter
 from shm.groupwire import Attempts, ConsumeFrom
 from shm.jit import JIT_OFF
 from shm.kernels import poll
+from shm.properties import DLQ_PREFIX, RETRY_PREFIX
 
 _NOTHING: Final = Columns(1, 1)
 
@@ -32,7 +33,7 @@ class Attachment:
         self,
         home: str | os.PathLike[str] | None,
         group: str,
-        filters: Mapping[str, TagFilter],
+        filters: Mapping[str, Filter],
         member: Callable[..., GroupMember] = GroupMember,
     ) -> None:
         """Attach and open the topics. Raises BrokerGone, TopicNotFound, ...

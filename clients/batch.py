@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
 
 from clients.columns import ByteColumn, Columns, PlainBodies, Words
 from clients.message import (
-    DLQ_PREFIX,
     GROUP_PROPERTY,
     Message,
     MessageQueue,
@@ -24,10 +23,12 @@ from shm.groupwire import Attempts
 from shm.kernels import fetch
 from shm.limits import RESERVED_KEYS
 from shm.messageid import format_host, offset_message_id
-from shm.properties import parse_properties
+from shm.properties import DLQ_PREFIX, parse_properties
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_TRAILER: Final = layout.TRAILER_KEY.decode()
 
 
 class MessageBatch(Sequence[Message]):
@@ -208,7 +209,9 @@ class MessageBatch(Sequence[Message]):
         tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
         unique, group = stored.pop("UNIQ_KEY", ""), stored.pop(GROUP_PROPERTY, None)
         topic = queue.topic
-        if not RESERVED_KEYS.isdisjoint(stored) and not topic.startswith(DLQ_PREFIX):
+        if topic.startswith(DLQ_PREFIX):  # what a dead letter is told of by; the sum is nobody's
+            stored.pop(_TRAILER, None)
+        elif not RESERVED_KEYS.isdisjoint(stored):
             topic, stored = as_sent(topic, stored)
         return ReceivedMessage(
             topic,

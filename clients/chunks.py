@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from clients.batch import MessageBatch
 from clients.window import Window
+from shm.groupwire import Done
 
 #: A chunk is about so much work, and no more rows: what it has done is acknowledged at its end.
 CHUNK_NS: Final = 1_000_000
@@ -66,20 +67,16 @@ class Chunk:
 
     def settle(self, end: int) -> int:
         """Acknowledge rows below `end` but for failed ones; returns how many were refused."""
-        refused, first = 0, self.settled
+        run, first, rows = self.run, self.settled, 0
+        ranges: list[Done] = []
         for row in [*(row for row in self.failed if first <= row < end), end]:
-            refused += self._finish(first, row)
+            if first < row:
+                ranges.append((run.low(first), run.high(row - 1)))
+                rows += row - first
             first = row + 1
         self.failed = [row for row in self.failed if row >= end]
         self.settled = max(self.settled, end)
-        return refused
-
-    def _finish(self, first: int, end: int) -> int:
-        if first >= end:
-            return 0
-        run = self.run
-        done = run.window.finish(run.low(first), run.high(end - 1))
-        return 0 if done else end - first
+        return 0 if not ranges or run.window.finish(ranges) else rows
 
 
 class Failure(NamedTuple):
@@ -88,7 +85,7 @@ class Failure(NamedTuple):
     window: Window
     first: int
     offset: int
-    delay: int  # as groupwire.SendBack has it
+    delay: int  # as groupwire.SendBack has them
     why: str
     chunk: Chunk
     keep: bool  # ordered: the message stays in its place and comes again

@@ -71,7 +71,8 @@ def _check_level(level: object) -> int:
 def _milliseconds(delay: object) -> object:
     """A delay to the nearest millisecond; what is no number stays as it is."""
     if isinstance(delay, timedelta):
-        return (delay + _MILLISECOND / 2) // _MILLISECOND
+        whole, rest = divmod(delay, _MILLISECOND)  # to add half of one may be too much for it
+        return whole + (2 * rest >= _MILLISECOND)
     if isinstance(delay, bool) or not isinstance(delay, int | float):
         return delay
     if isinstance(delay, int):

@@ -26,6 +26,7 @@ from clients.watch import RELIEF_NS, Limits, Watch
 from clients.window import Window
 from shm import groupwire
 from shm.errors import BrokerGone, Corrupt, Evicted, GantryError, Unavailable
+from shm.groupwire import merged
 
 log = logging.getLogger("gantrymq")
 
@@ -74,6 +75,7 @@ class Dispatcher(threading.Thread):
         self._ended = ended
         self._stopping = False
         self._watch = Watch(handoff, limits)
+        self._untold: list[Failure] = []  # what `groups` is to hear once it has answered others
         self._due: list[Due] = []
         self._order = itertools.count()
         self._places: dict[MessageQueue, Resumed] = {}
@@ -95,6 +97,7 @@ class Dispatcher(threading.Thread):
             return
         self.member.halt()
         self._handoff.forget()
+        self._untold.clear()
         self._due.clear()
         deadline_ns = now_ns() + FINISH_NS
         while resume and self._handoff.running and now_ns() < deadline_ns:
@@ -155,8 +158,8 @@ class Dispatcher(threading.Thread):
     def _converse(self, attachment: Attachment) -> None:
         attachment.attend()
         self._tell()
-        for failure, notice in self.member.answers():
-            self._hear(failure, notice)
+        for failures, notice in self.member.answers():
+            self._hear(failures, notice)
         self._watch.look(now_ns())
 
     def _fetch(self, attachment: Attachment) -> bool:
@@ -186,18 +189,20 @@ class Dispatcher(threading.Thread):
         handoff = self._handoff
         wanted = handoff.wants_more
         attachment.sate(not wanted)
+        until_ns = self._next_look()  # before: a failure that does not wake counts on it
         handoff.start_resting()
         try:
             if self._stopping or handoff.failures or handoff.wants_more != wanted:
                 return
-            attachment.wait(self._next_look())
+            attachment.wait(until_ns)
         finally:
             handoff.stop_resting()
 
     def _next_look(self) -> int:
         now = now_ns()
         wait_ns = LOOK_NS
-        if self.member.is_restless or any(c.rows for c in list(self._handoff.running)):
+        lately = self._handoff.was_woken_lately
+        if lately or self.member.is_restless or any(c.rows for c in list(self._handoff.running)):
             wait_ns = RELIEF_NS
         if self._handoff.running:
             wait_ns = min(wait_ns, max(RELIEF_NS, self._limits.consume_timeout_ns // 4))
@@ -267,50 +272,57 @@ class Dispatcher(threading.Thread):
                     handoff.go_on(due.failure.chunk)
                 else:
                     handoff.failures.append(due.failure)
-        told = False
+        failures, self._untold = self._untold, []
         while handoff.failures:
-            failure = handoff.failures[0]
-            if not failure.window.held:
-                self._forget(failure)
-            elif not self.member.tell(failure, self._limits.max_attempts):
-                break
-            else:
-                told = True
-            handoff.failures.popleft()
-        if told and self._attachment is not None:
-            self._attachment.session.groups_bell.ring()
+            failures.append(handoff.failures.popleft())
+        held = [failure for failure in failures if failure.window.held]
+        if len(held) < len(failures):
+            self._forget([failure for failure in failures if not failure.window.held])
+        if held:
+            self._untold = self.member.tell(held, self._limits.max_attempts)
 
-    def _hear(self, failure: Failure, notice: groupwire.AnyNotice) -> None:
-        window = failure.window
+    def _hear(self, failures: list[Failure], notice: groupwire.AnyNotice) -> None:
+        """Take an answer about failures of one window."""
+        window = failures[0].window
         match notice:
-            case groupwire.SentBack(dead=dead):
-                where = "dead letter" if dead else "to be tried again"
-                log.info("%s %d: %s: %s", window.queue, failure.offset, where, failure.why)
-                with self._handoff.lock:
-                    window.owed -= 1
-                    self._handoff.refused += not window.finish(failure.first, failure.offset + 1)
-                    if self._handoff.orderly:
-                        self._pass_failed(failure)
+            case groupwire.SentBack(offsets=offsets, dead=dead):
+                if log.isEnabledFor(logging.INFO):
+                    _log_sent_back(failures, dict(zip(offsets, dead, strict=True)))
+                self._was_sent_back(window, failures)
             case groupwire.Counted(attempts=attempts):
+                failure = failures[0]
                 with self._handoff.lock:
                     window.owed -= 1
                     window.count_failure(failure.offset, attempts)
                 pause_ms = failure.delay or PAUSE_MS
                 self._later(pause_ms * 1_000_000, failure, resume=True)
             case groupwire.Refused(error=error, text=text) if window.held:
-                log.warning("%s %d: %s: %s", window.queue, failure.offset, error, text)
-                self._later(RETELL_NS, failure)
+                for failure in failures:
+                    log.warning("%s %d: %s: %s", window.queue, failure.offset, error, text)
+                    self._later(RETELL_NS, failure)
             case _:
-                self._forget(failure)
+                self._forget(failures)
+
+    def _was_sent_back(self, window: Window, failures: list[Failure]) -> None:
+        """Messages are in the log again: here they are done with."""
+        ranges = merged((failure.first, failure.offset + 1) for failure in failures)
+        with self._handoff.lock:
+            window.owed -= len(failures)
+            if not window.finish(ranges):
+                self._handoff.refused += len(failures)
+            if self._handoff.orderly:
+                for failure in failures:
+                    self._pass_failed(failure)
 
     def _later(self, wait_ns: int, failure: Failure, *, resume: bool = False) -> None:
         heapq.heappush(self._due, Due(now_ns() + wait_ns, next(self._order), failure, resume))
 
-    def _forget(self, failure: Failure) -> None:
-        """Its lease is over: the message comes again, to whoever has the queue now."""
+    def _forget(self, failures: list[Failure]) -> None:
+        """Their lease is over: the messages come again, to whoever has the queue now."""
         with self._handoff.lock:
-            failure.window.owed -= 1
-            self._handoff.refused += 1
+            for failure in failures:
+                failure.window.owed -= 1
+            self._handoff.refused += len(failures)
 
     def _pass_failed(self, failure: Failure) -> None:
         """Ordered: a message has gone to the dead-letter queue, the next one's turn comes."""
@@ -336,7 +348,7 @@ class Dispatcher(threading.Thread):
                 handoff = self._handoff
                 if not handoff.running:
                     deadline_ns = deadline_ns or now_ns() + ANSWERS_NS
-                    untold = handoff.failures or self.member.asked
+                    untold = handoff.failures or self._untold or self.member.asked
                     if not untold or now_ns() >= deadline_ns:
                         break
                 self._rest_a_little(self._attachment)
@@ -354,3 +366,9 @@ class Dispatcher(threading.Thread):
                 attachment.wait(now_ns() + RELIEF_NS)
         finally:
             self._handoff.stop_resting()
+
+
+def _log_sent_back(failures: list[Failure], dead: dict[int, bool]) -> None:
+    for failure in failures:
+        where = "dead letter" if dead[failure.offset] else "to be tried again"
+        log.info("%s %d: %s: %s", failure.window.queue, failure.offset, where, failure.why)

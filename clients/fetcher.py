@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from clients.assigned import Assigned
 from clients.columns import Columns
+from clients.filtertable import FilterTable
 from clients.logfiles import LogFiles
 from shm import layout
 from shm.board import Board
 from shm.codes import Stop
 from shm.errors import Corrupt
-from shm.filter import TagFilter
-from shm.kernels import fetch, poll
+from shm.filter import Filter
+from shm.kernels import fetch, poll, scan
+from shm.lognames import segment_name
 from shm.ranges import Stretch
 
 CONTENT_BYTES: Final = 4 << 20
@@ -28,22 +30,6 @@ _SMALL_BYTES: Final = 256 << 10
 _SMALL_MAX: Final = 16
 #: Queues whose files are kept mapped for the kernel: a process may have 65,530 maps.
 _UNITS_MAX: Final = 1024
-
-
-class _TagTable:
-    """A filter as the kernel takes it."""
-
-    def __init__(self, chosen: TagFilter) -> None:
-        ordered = chosen.ordered()
-        ends = np.cumsum([len(text) for _, text in ordered], dtype=np.int64)
-        table = np.zeros((len(ordered), fetch.TAG_WORDS), np.int64)
-        table[:, fetch.TAG_HASH] = [code for code, _ in ordered]
-        table[:, fetch.TAG_END] = ends
-        table[1:, fetch.TAG_AT] = ends[:-1]
-        self.words = table.reshape(-1)
-        self.texts = np.frombuffer(b"".join(text for _, text in ordered), np.uint8)
-        self.selective = int(chosen.selective)
-        self.addresses = (self.words.ctypes.data, self.texts.ctypes.data)
 
 
 class ColumnPool:
@@ -71,11 +57,11 @@ class ColumnPool:
 class Fetcher:
     """Fetches for one session: the common way in one kernel call, the rest here."""
 
-    def __init__(self, board: Board, files: LogFiles, filters: Mapping[str, TagFilter]) -> None:
+    def __init__(self, board: Board, files: LogFiles, filters: Mapping[str, Filter]) -> None:
         """`filters` by topic."""
         self._board = board
         self._files = files
-        self._tables = {topic: _TagTable(chosen) for topic, chosen in filters.items()}
+        self._tables = {topic: FilterTable.of(chosen) for topic, chosen in filters.items()}
         self._form = np.zeros(fetch.FORM_WORDS, np.int64)
         self._small = ColumnPool(_SMALL_MAX)
         self._large = ColumnPool(_LARGE_MAX)
@@ -115,7 +101,7 @@ class Fetcher:
             words[poll.ACTIVE] = not assigned.revoked and not assigned.paused
             words[poll.TAGS], words[poll.TAG_BYTES] = table.addresses
             words[poll.TAG_COUNT] = table.words.size // fetch.TAG_WORDS
-            words[poll.FILTER] = table.selective
+            words[poll.FILTER] = table.kind
         numbers = {assigned.number for assigned in queues}
         self._units = {n: units for n, units in self._units.items() if n in numbers}
         self._rows = [assigned.row for assigned in queues]
@@ -224,9 +210,20 @@ class Fetcher:
             return (Stop.INVALID, False) if fresh and not moved else (stop, not moved)
         if stop is Stop.ROLL:
             return self._roll(queue), False
+        if stop is Stop.ASKED:
+            self._judge(queue.queue.topic)
         if stop is Stop.REMOVED:
             queue.position += 1  # its record is gone, or going
         return stop, False
+
+    def _judge(self, topic: str) -> None:
+        """Say what a filter's reference says of the record that its program leaves open."""
+        row = self._form[fetch.ROW_AT : fetch.SCRATCH_AT]
+        at = int(row[scan.PROPERTIES_AT])
+        stored = self._segment[1][at : at + int(row[scan.PROPERTIES_SIZE])].tobytes()
+        wanted = self._tables[topic].matches(stored)
+        mark = int(self._form[fetch.WANTED_POSITION]) + 1
+        self._form[fetch.VERDICT] = mark if wanted else -mark
 
     def _keep(self, queue: Assigned, base: int, units: NDArray[np.uint8]) -> None:
         """Let the kernel read this file from now on."""
@@ -241,7 +238,7 @@ class Fetcher:
 
     def _call(self, topic: str, units: NDArray[np.uint8], columns: Columns) -> Stop:
         table = self._tables[topic]
-        self._form[fetch.FILTER] = table.selective
+        self._form[fetch.FILTER] = table.kind
         return Stop(
             fetch.fetch(
                 units, self._segment[1], self._form, table.words, table.texts,
@@ -297,7 +294,7 @@ class Fetcher:
             f"message {queue.position} of {queue.queue.topic}/{queue.queue.queue_id} at log"
             f" position {position} is not what its queue says: run `gantrymq store verify`, or"
             " seek beyond it",
-            path=f"commitlog/{base:020}",
+            path=segment_name(base),
             position=position,
             queue=queue.queue,
             queue_offset=queue.position,

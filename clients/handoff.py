@@ -16,6 +16,8 @@ from clients.session import Session
 
 #: More is fetched while fewer rows than this wait for a thread.
 LOW_ROWS: Final = 512
+#: Failures wake the fetching thread no more often than this.
+GATHER_NS: Final = 4_000_000
 
 
 class Handoff:
@@ -37,6 +39,7 @@ class Handoff:
         self._lonely = False  # such a one is on its way
         self._session: Session | None = None
         self._resting = False
+        self._woken_ns = 0  # when it was woken for a failure last
 
     # ------------------------------------------------------------------------- fetching thread
 
@@ -108,6 +111,11 @@ class Handoff:
         """It is awake."""
         self._resting = False
 
+    @property
+    def was_woken_lately(self) -> bool:
+        """Whether a failure has woken the fetching thread, so that others do not for now."""
+        return time.monotonic_ns() - self._woken_ns < GATHER_NS
+
     def wake(self) -> None:
         """Ring for the fetching thread if it sleeps."""
         if self._resting:
@@ -174,7 +182,7 @@ class Handoff:
                     window.pending.appendleft(chunk)
                 self.go_on(chunk)
             self._after(chunk)
-            urgent = bool(self.failures) or window.halted or window.has_room
+            urgent = failure is not None or window.halted or window.has_room
         if urgent:
             self.wake()
 
@@ -185,7 +193,9 @@ class Handoff:
                 return  # it took so long that it was sent back before
             chunk.failed.append(row)
             self.note(failure)
-        self.wake()
+        if self._resting and not self.was_woken_lately:
+            self._woken_ns = time.monotonic_ns()
+            self.wake()
 
     # --------------------------------------------------------------------------------- insides
 

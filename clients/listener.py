@@ -5,25 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from enum import Enum
 from typing import Final, NamedTuple
 
 import msgspec
 
 from clients.chunks import Chunk, Failure
+from clients.consumeresult import ConsumeResult, begin_listening, take_delay
 from clients.handoff import Handoff
 from clients.message import Message
-from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
+from shm.groupwire import DEAD_LETTER, WHY_CHARACTERS
 
 log = logging.getLogger("gantrymq")
-
-
-class ConsumeResult(Enum):
-    """What a listener says of a message; None means SUCCESS, an exception FAILURE."""
-
-    SUCCESS = "success"
-    FAILURE = "failure"
-    DEAD_LETTER = "dead_letter"
 
 
 Listener = Callable[[Message], ConsumeResult | None]
@@ -38,21 +30,6 @@ class Rules(NamedTuple):
 
 
 SUCCESS: Final = ConsumeResult.SUCCESS
-_wished = threading.local()
-
-
-def wish_delay(message: Message, delay_ms: int) -> bool:
-    """Note that this message's failure is to wait so long; False outside of a listener's thread."""
-    if not getattr(_wished, "listening", False):
-        return False
-    _wished.delay = (message, delay_ms)
-    return True
-
-
-def _take_delay(message: Message | None) -> int:
-    wished, delay_ms = getattr(_wished, "delay", (None, LADDER))
-    _wished.delay = (None, LADDER)
-    return delay_ms if wished is message and message is not None else LADDER
 
 
 class ListenerThread(threading.Thread):
@@ -66,7 +43,7 @@ class ListenerThread(threading.Thread):
 
     def run(self) -> None:
         """Work through chunks."""
-        _wished.listening = True
+        begin_listening()
         handoff = self._handoff
         while (chunk := handoff.take()) is not None:
             end, failure = chunk.settled, None
@@ -120,7 +97,7 @@ class ListenerThread(threading.Thread):
     ) -> Failure | None:
         """What becomes of a failed message; None: nothing, it is done with."""
         run, rules = chunk.run, self._rules
-        delay, offset = _take_delay(message), run.offsets[row]
+        delay, offset = take_delay(message), run.offsets[row]
         log.info("message %d of %s failed: %s", offset, run.window.queue, why)
         if rules.drop_failed:
             log.error("message %d of %s is dropped: %s", offset, run.window.queue, why)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from clients.message import MessageQueue
 from shm import layout
 from shm.board import Board
+from shm.lognames import segment_name
 from shm.ranges import EVERYTHING, read_ranges
 from shm.record import STORED_MS_BYTES, stored_ms
 from shm.storage import PosixStorage
@@ -36,7 +37,7 @@ class LogFiles:
     def segment(self, position: int) -> tuple[int, View]:
         """Base position and bytes of the segment around a position. Raises FileNotFoundError."""
         base = position // self.segment_bytes * self.segment_bytes
-        return base, self._map(self._segments, f"commitlog/{base:020}", _SEGMENTS_MAX)
+        return base, self._map(self._segments, segment_name(base), _SEGMENTS_MAX)
 
     def queue_file(
         self, queue: MessageQueue, offset: int, *, fresh: bool = False

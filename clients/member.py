@@ -233,9 +233,9 @@ class GroupMember:
             case groupwire.Committed():
                 self._lose(notice.lost)
                 self._answer(notice.serial, notice)
-            case groupwire.SentBack() | groupwire.Counted() | groupwire.WasReset():
+            case groupwire.Joined() | groupwire.Left():
                 self._answer(notice.serial, notice)
-            case groupwire.Joined() | groupwire.Left() | groupwire.Refused():
+            case groupwire.WasReset() | groupwire.Refused():
                 self._answer(notice.serial, notice)
 
     def _answer(self, serial: int, notice: groupwire.AnyNotice) -> None:
@@ -318,15 +318,21 @@ class GroupMember:
         return self._resume | {a.queue: (a.base, a.passed) for a in self.assigned.values()}
 
     def release_finished(self) -> None:
-        """Give revoked queues back whose messages are all done with."""
+        """Give revoked queues back of which nothing is being worked on."""
         if not self._revoking:
             return
         revoked = [a for a in self.assigned.values() if a.revoked]
         self._revoking = bool(revoked)
         for assigned in revoked:
-            if assigned.delivered > assigned.passed:
-                continue
-            self._release(groupwire.Released(assigned.number, assigned.lease, assigned.passed))
+            released = self._finished(assigned)
+            if released is not None:
+                self._release(released)
+
+    def _finished(self, assigned: Assigned) -> groupwire.Released | None:
+        """What is said of a queue that is given back; None while messages are not done with."""
+        if assigned.delivered > assigned.passed:
+            return None
+        return groupwire.Released(assigned.number, assigned.lease, assigned.passed)
 
     def _release(self, released: groupwire.Released) -> None:
         self._remember(released)

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
+from clients.consumeresult import ConsumeResult, wish_delay
 from shm import limits
 from shm.codes import Level
 from shm.errors import MessageIllegal, Rejected
-from shm.properties import LOST_TAG, encode_properties
+from shm.properties import DLQ_PREFIX, LOST_TAG, RETRY_PREFIX, encode_properties
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from clients.listener import ConsumeResult
-
 #: Where RocketMQ's clients keep what orders messages.
 GROUP_PROPERTY: Final = "__SHARDINGKEY"
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
 #: Bodies up to here need no look at limits.
 SMALL_BODY_BYTES: Final = 65_536
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
@@ -124,8 +121,6 @@ class Message(_Content, frozen=True, kw_only=True, gc=False):
         FAILURE, for `return message.retry_after(30)`. Raises Rejected outside of the listener's
         thread, or for a time below 0.
         """
-        from clients.listener import ConsumeResult, wish_delay
-
         if not seconds >= 0:
             raise Rejected(f"retry_after takes seconds, 0 or more, not {seconds!r}")
         if not wish_delay(self, max(1, round(seconds * 1000))):

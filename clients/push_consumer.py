@@ -11,11 +11,12 @@ from typing import Any, Self, Unpack
 
 from clients.attachment import Attachment
 from clients.broadcast import BroadcastMember, OffsetFile
+from clients.consumeresult import ConsumeResult
 from clients.dispatcher import Dispatcher
 from clients.handoff import Handoff
-from clients.listener import ConsumeResult, Listener, ListenerThread, Rules
+from clients.listener import Listener, ListenerThread, Rules
 from clients.member import Terms
-from clients.message import RETRY_PREFIX, MessageQueue
+from clients.message import MessageQueue
 from clients.push_member import PushMember, Resumed
 from clients.push_options import MessageModel, Options, PushOptions
 from clients.session import Session
@@ -23,6 +24,7 @@ from clients.subscription import Subscription, check_group, describe, digest, pa
 from clients.watch import Limits
 from shm.errors import Closed, GroupIllegal, Timeout
 from shm.filter import EVERYTHING, parse_tags
+from shm.properties import RETRY_PREFIX
 
 __all__ = ["ConsumeResult", "Listener", "MessageModel", "PushConsumer"]
 
@@ -234,7 +236,8 @@ class PushConsumer:
         if self._offsets is not None:
             return BroadcastMember(session, group, names, handoff, self._offsets)
         orderly, most = options.orderly, options.max_attempts
-        terms = Terms(most, digest(filters, orderly, most), orderly, describe(filters))
+        shown = describe(filters, orderly=orderly, max_attempts=most)
+        terms = Terms(most, digest(filters, orderly, most), orderly, shown)
         return PushMember(session, group, names, places, terms, handoff)
 
     def _close_offsets(self) -> None:

@@ -5,8 +5,8 @@ The fetching thread is the only one that calls this. Windows are touched with th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from clients.assigned import Assigned
 from clients.chunks import Failure
@@ -15,12 +15,19 @@ from clients.member import GroupMember, Terms
 from clients.message import MessageQueue
 from clients.session import Session
 from clients.window import Window
-from shm import groupwire, layout
+from shm import groupwire, layout, limits
 from shm.groupwire import Done
 from shm.kernels import poll
+from shm.limits import PROGRESS_WINDOW
 
-#: Requests about failures that may wait for an answer: they have to fit into the ring.
-ASKED_MAX: Final = 128
+#: Bytes of requests about failures that may wait for an answer: said twice, after a `Rejoin`, they
+#: still have to fit into the ring.
+ASKED_BYTES_MAX: Final = limits.GROUPS_UP_BYTES // 4
+#: Characters of reasons in one request, where they are not all the same.
+REASONS_MAX: Final = 2000
+
+_T = TypeVar("_T")
+_Answer = groupwire.SentBack | groupwire.Counted | groupwire.Refused
 
 
 class Resumed(NamedTuple):
@@ -29,6 +36,13 @@ class Resumed(NamedTuple):
     base: int
     committed: int
     done: list[Done]
+
+
+class _Asked(NamedTuple):
+    """What a request has said that is not answered yet, and its size."""
+
+    failures: dict[int, Failure]  # by offset
+    bytes: int
 
 
 class PushMember(GroupMember):
@@ -48,7 +62,9 @@ class PushMember(GroupMember):
         self.terms = terms
         self.windows: dict[int, Window] = {}
         self._handoff = handoff
-        self._asked: dict[int, Failure] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._asked_bytes = 0
+        self._heard: list[_Answer] = []
         at = layout.ARENA_EVICTED
         self._evicted = session.arena[at : at + 4].view("<u4").data
 
@@ -107,18 +123,13 @@ class PushMember(GroupMember):
             for window in self.windows.values():
                 window.held = False
 
-    def release_finished(self) -> None:
-        """Give revoked queues back of which nothing is being worked on."""
-        if not self._revoking:
-            return
-        revoked = [a for a in self.assigned.values() if a.revoked]
-        self._revoking = bool(revoked)
-        for assigned in revoked:
-            window = self.windows[assigned.number]
-            with self._handoff.lock:
-                idle, committed, done = window.is_idle, window.committed, window.done()
-            if idle:
-                self._release(groupwire.Released(assigned.number, assigned.lease, committed, done))
+    def _finished(self, assigned: Assigned) -> groupwire.Released | None:
+        window = self.windows[assigned.number]
+        with self._handoff.lock:
+            if not window.is_idle:
+                return None
+            done = window.done()
+            return groupwire.Released(assigned.number, assigned.lease, window.committed, done)
 
     # ------------------------------------------------------------------------------------ offsets
 
@@ -148,36 +159,91 @@ class PushMember(GroupMember):
 
     # ----------------------------------------------------------------------------------- failures
 
-    def tell(self, failure: Failure, max_attempts: int) -> bool:
-        """Say that a delivery has failed, without waiting; False if there is no room now."""
-        if len(self._asked) >= ASKED_MAX:
-            return False
-        window, serial = failure.window, self._next_serial()
-        lease = window.assigned.lease
-        request: groupwire.Request
-        if failure.keep:
-            known = window.attempts_of(failure.offset)
-            request = groupwire.Failed(serial, window.number, lease, failure.offset, known)
-        else:
-            request = groupwire.SendBack(
-                serial, window.number, lease, failure.offset, failure.delay, max_attempts,
-                failure.why,
-            )  # fmt: skip
-        self._asked[serial] = failure
-        self._unanswered[serial] = request
-        self._put(request)
-        return True
+    def tell(self, failures: Sequence[Failure], max_attempts: int) -> list[Failure]:
+        """Say which deliveries have failed, without waiting; returns those it had no room for."""
+        by_window: dict[Window, list[Failure]] = {}
+        for failure in failures:
+            by_window.setdefault(failure.window, []).append(failure)
+        untold: list[Failure] = []
+        ring = False
+        for window, theirs in by_window.items():
+            for part in _parts(theirs):
+                request = self._request(window, part, max_attempts)
+                size = len(groupwire.encode(request))
+                if self._asked and self._asked_bytes + size > ASKED_BYTES_MAX:
+                    untold += part
+                    continue
+                self._asked[request.serial] = _Asked({f.offset: f for f in part}, size)
+                self._asked_bytes += size
+                self._unanswered[request.serial] = request
+                self._put(request)
+                ring = ring or self._lane.wants_bell
+        if ring:
+            self.session.groups_bell.ring()
+        return untold
 
-    def answers(self) -> Iterator[tuple[Failure, groupwire.AnyNotice]]:
-        """What has been answered since the last call."""
-        while self._answers:
-            serial, notice = self._answers.popitem()
-            self._unanswered.pop(serial, None)
-            failure = self._asked.pop(serial, None)
-            if failure is not None:
-                yield failure, notice
+    def _request(
+        self, window: Window, failures: list[Failure], max_attempts: int
+    ) -> groupwire.SendBack | groupwire.Failed:
+        serial, number, lease = self._next_serial(), window.number, window.assigned.lease
+        if failures[0].keep:
+            offset = failures[0].offset
+            return groupwire.Failed(serial, number, lease, offset, window.attempts_of(offset))
+        offsets = [failure.offset for failure in failures]
+        delays = _column([failure.delay for failure in failures])
+        whys = _column([failure.why for failure in failures])
+        return groupwire.SendBack(serial, number, lease, max_attempts, offsets, delays, whys)
+
+    def _hear(self, notice: groupwire.AnyNotice) -> None:
+        match notice:
+            case groupwire.SentBack() | groupwire.Counted():
+                self._heard.append(notice)
+            case groupwire.Refused(serial=serial) if serial in self._asked:
+                self._heard.append(notice)
+            case _:
+                super()._hear(notice)
+
+    def answers(self) -> Iterator[tuple[list[Failure], _Answer]]:
+        """What has been answered since the last call: failures of one window, and the notice."""
+        heard, self._heard = self._heard, []
+        for notice in heard:
+            asked = self._asked.get(notice.serial)
+            if asked is None:
+                continue
+            named = [] if isinstance(notice, groupwire.Counted) else notice.offsets
+            found = [
+                asked.failures.pop(offset)
+                for offset in named or list(asked.failures)
+                if offset in asked.failures
+            ]
+            if not asked.failures:
+                del self._asked[notice.serial]
+                self._asked_bytes -= asked.bytes
+                self._unanswered.pop(notice.serial, None)
+            if found:
+                yield found, notice
 
     @property
     def asked(self) -> int:
-        """Failures that no answer has come for."""
+        """Requests about failures that are not answered in full."""
         return len(self._asked)
+
+
+def _parts(failures: list[Failure]) -> Iterator[list[Failure]]:
+    """As many at a time as one request may name."""
+    part: list[Failure] = []
+    characters, mixed = 0, False
+    for failure in failures:
+        mixed = mixed or bool(part and failure.why != part[0].why)
+        too_long = mixed and characters + len(failure.why) > REASONS_MAX
+        if part and (failure.keep or len(part) == PROGRESS_WINDOW or too_long):
+            yield part
+            part, characters, mixed = [], 0, False
+        part.append(failure)
+        characters += len(failure.why)
+    yield part
+
+
+def _column(values: list[_T]) -> list[_T]:
+    """One value that goes for all, if it does."""
+    return values[:1] if values.count(values[0]) == len(values) else values

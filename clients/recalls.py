@@ -27,8 +27,9 @@ class RecallOutcome(StrEnum):
     """What became of a message that was to be cancelled."""
 
     CANCELLED = schedulerwire.CANCELLED  # it will never be delivered
-    ALREADY_DELIVERED = schedulerwire.ALREADY_DELIVERED  # its time has come before
-    UNKNOWN_HANDLE = schedulerwire.UNKNOWN_HANDLE  # nothing that waits has this handle
+    #: It is in its topic. Without a key index: or its time has passed, whatever became of it.
+    ALREADY_DELIVERED = schedulerwire.ALREADY_DELIVERED
+    UNKNOWN_HANDLE = schedulerwire.UNKNOWN_HANDLE  # no message in the log has this handle
 
 
 class Recaller:

@@ -64,12 +64,10 @@ class Pages:
         self._pages: dict[int, Page] = {}
 
     def page_of(self, seq: int) -> Page:
-        """The page that a seq's completion will be in."""
+        """The page that a seq's completion will be in: one, whichever threads ask for it first."""
         number = seq >> PAGE_BITS
         page = self._pages.get(number)
-        if page is None:
-            page = self._pages[number] = Page(self._owner)
-        return page
+        return self._pages.setdefault(number, Page(self._owner)) if page is None else page
 
     def fill(self, rows: NDArray[np.int64]) -> None:
         """Take completions in order of seq; forget pages that nobody can ask for any more.

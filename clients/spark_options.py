@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from shm.errors import SettingIllegal
+from shm.properties import SCHEDULE_TOPIC
 
 #: Spark's names and types of all columns, in order.
 COLUMN_TYPES: Final = {
@@ -33,7 +34,7 @@ COLUMN_TYPES: Final = {
 _SYSTEM_TOPICS: Final = frozenset(
     (
         "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "BenchmarkTest",
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",

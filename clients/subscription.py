@@ -10,8 +10,9 @@ from enum import Enum
 from clients.message import check_topic, is_name
 from shm import limits
 from shm.errors import FilterSyntaxError, GroupIllegal
-from shm.filter import EVERYTHING, TagFilter, parse_tags
+from shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
 from shm.groupwire import SUBSCRIPTION_CHARACTERS
+from shm.sql92.dialect import Dialect
 
 
 class FilterType(Enum):
@@ -23,20 +24,40 @@ class FilterType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
-    """Which messages of a topic: by tags, "a || b", or "*" for all."""
+    """Which messages of a topic: by tags, "a || b", or "*" for all; or by an SQL92 expression.
+
+    `dialect` is "sql", or "rocketmq" for RocketMQ's rules to the letter (shm/sql92/dialect.py has
+    what differs).
+    """
 
     text: str = EVERYTHING
     type: FilterType = FilterType.TAG
+    dialect: str = Dialect.SQL.value
 
-    def parse(self) -> TagFilter:
+    def parse(self) -> Filter:
         """The filter. Raises FilterSyntaxError."""
-        if self.type is not FilterType.TAG:
-            raise FilterSyntaxError(
-                f"{self.text!r}: filters by {self.type.name} are not supported yet: filter by tags,"
-                " or in the listener",
-                position=0,
-            )
+        if self.type is FilterType.SQL92:
+            return parse_sql(self.text, dialect_of(self.dialect))
         return parse_tags(self.text)
+
+    def matches(self, properties: Mapping[str, str]) -> bool | None:
+        """What it says of a message's properties, TAGS and KEYS among them; None for unknown.
+
+        In dialect "rocketmq" None is also where RocketMQ fails. Raises FilterSyntaxError.
+        """
+        found = self.parse()
+        if isinstance(found, TagFilter):
+            return found.matches(properties.get("TAGS"))
+        return found.matches(properties)
+
+
+def dialect_of(name: str) -> Dialect:
+    """A dialect by its name. Raises FilterSyntaxError."""
+    try:
+        return Dialect(name)
+    except ValueError as error:
+        known = " or ".join(repr(dialect.value) for dialect in Dialect)
+        raise FilterSyntaxError(f"dialect {name!r}: use {known}", position=0) from error
 
 
 Subscription = Iterable[str] | Mapping[str, str] | Mapping[str, FilterExpression]
@@ -52,7 +73,7 @@ def check_group(group: str) -> None:
         )
 
 
-def parse_subscription(subscription: Subscription) -> dict[str, TagFilter]:
+def parse_subscription(subscription: Subscription) -> dict[str, Filter]:
     """A filter per topic. Raises GroupIllegal, MessageIllegal, FilterSyntaxError."""
     if isinstance(subscription, str):
         raise GroupIllegal("subscription is a list of topics or a mapping of topics to tags")
@@ -68,18 +89,28 @@ def parse_subscription(subscription: Subscription) -> dict[str, TagFilter]:
     return filters
 
 
-def describe(filters: Mapping[str, TagFilter]) -> str:
-    """The subscription as people are shown it, always the same for the same one."""
-    parts = []
-    for topic, wanted in sorted(filters.items()):
-        tags = EVERYTHING if wanted.tags is None else " || ".join(sorted(wanted.tags))
-        parts.append(f"{topic}: {tags}")
-    return "; ".join(parts)[:SUBSCRIPTION_CHARACTERS]
+def describe(filters: Mapping[str, Filter], *, orderly: bool, max_attempts: int) -> str:
+    """The subscription and its terms as people are shown them, the same for the same ones."""
+    parts = [f"{topic}: {_text_of(wanted)}" for topic, wanted in sorted(filters.items())]
+    terms = f" ({'orderly, ' if orderly else ''}max_attempts {max_attempts})"
+    return "; ".join(parts)[: SUBSCRIPTION_CHARACTERS - len(terms)] + terms
 
 
-def digest(filters: Mapping[str, TagFilter], *terms: object) -> int:
+def _text_of(wanted: Filter) -> str:
+    if isinstance(wanted, TagFilter):
+        return EVERYTHING if wanted.tags is None else " || ".join(sorted(wanted.tags))
+    return f"SQL92 ({wanted.dialect.value}) {wanted.text}"
+
+
+def digest(filters: Mapping[str, Filter], *terms: object) -> int:
     """A number that members of one group have in common; never 0."""
-    tags = {t: None if f.tags is None else sorted(f.tags) for t, f in filters.items()}
-    text = repr((sorted(tags.items()), terms))
+    found = {topic: _key_of(wanted) for topic, wanted in filters.items()}
+    text = repr((sorted(found.items()), terms))
     hashed = hashlib.blake2b(text.encode(), digest_size=7).digest()
     return int.from_bytes(hashed, "little") | 1
+
+
+def _key_of(wanted: Filter) -> object:
+    if isinstance(wanted, TagFilter):
+        return None if wanted.tags is None else sorted(wanted.tags)
+    return (wanted.dialect.value, wanted.text)

@@ -8,7 +8,7 @@ calls holds the lock of the consumer's `Handoff`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -102,11 +102,12 @@ class Window:
             progress.begin_messages(self._memory, self._at, end)
         return True
 
-    def finish(self, first: int, end: int) -> bool:
+    def finish(self, ranges: Iterable[Done]) -> bool:
         """Messages [first, end), begun before, are done with; False if the lease was over."""
         if not self.held:
             return False
-        self.committed = progress.ack_messages(self._memory, self._at, first, end)
+        for first, end in ranges:
+            self.committed = progress.ack_messages(self._memory, self._at, first, end)
         self._pass_gap()
         self._limit()
         return True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
-    from clients.listener import ConsumeResult
+    from clients.consumeresult import ConsumeResult
     from clients.message import Message, MessageQueue, SendReceipt
     from clients.producer import Producer
     from clients.push_consumer import PushConsumer
@@ -80,7 +80,7 @@ __all__ = [
 _HOMES = {
     "Broker": "gantrymq.temporary",
     "ConsumeFrom": "clients.consumer",
-    "ConsumeResult": "clients.listener",
+    "ConsumeResult": "clients.consumeresult",
     "FilterExpression": "clients.subscription",
     "FilterType": "clients.subscription",
     "Message": "clients.message",

@@ -14,7 +14,7 @@ _NUMBERS: Tidy = (
     (r"(?<=kernels/)[0-9a-f]+", "..."),
     (r"\b\d[\d.]*\b", "N"),
 )
-_AGENT = "^ *(?:supervisor|writer|flusher|reader|groups) +"
+_AGENT = "^ *(?:supervisor|writer|flusher|reader|groups|scheduler) +"
 
 
 def _hushed(found: re.Match[str]) -> str:
@@ -147,7 +147,7 @@ STEPS: Final = (
             Shell(
                 line="gantrymq group describe billing",
                 says=(r"^orders +3 +500 +500 +500 +0 ",),
-                tidy=((r"^(orders .*) \d+ +\d+$", r"\1 S PID"),),
+                tidy=((r"^(orders .*) \d+ +- +\d+$", r"\1 S        -          PID"),),
             ),
             Shell(line="gantrymq topic describe clicks", says=(r"^clicks .* 500 ",)),
             Do("orders 1000 &", acts.order_half(1000)),

@@ -17,10 +17,11 @@ from clients.message import Message, SendReceipt
 from clients.producer import Producer
 from clients.push_consumer import PushConsumer
 from clients.recalls import RecallOutcome
+from shm.properties import DLQ_PREFIX
 
 TOPIC = "demo-orders"
 GROUP = "demo-billing"
-DEAD_LETTERS = f"%DLQ%{GROUP}"
+DEAD_LETTERS = f"{DLQ_PREFIX}{GROUP}"
 RETRY_MS = 800
 DELAY_MS = 1500
 MAX_ATTEMPTS = 3

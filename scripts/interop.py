@@ -25,22 +25,29 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq import GantryError
-from scripts import interop_goes_on, interop_handover, interop_table
+from scripts import (
+    interop_goes_on,
+    interop_handover,
+    interop_retries,
+    interop_stores,
+    interop_table,
+)
 from scripts.interop_checker import Checker, Refused
-from scripts.interop_stores import TRIALS, Trial
+from scripts.interop_stores import Trial
 from scripts.interop_table import VERSIONS, Outcome, Row
 
 VARIABLE: Final = "GANTRYMQ_ROCKETMQ"
 SKIPPED: Final = 77
 README: Final = Path(__file__).resolve().parent.parent / "README.md"
 _CLEAR_LINE: Final = "\r\x1b[K"
+TRIALS: Final = (*interop_stores.TRIALS, interop_retries.PARKED)
 #: What says that a store is refused, by RocketMQ or by us.
 _REFUSALS: Final = (Refused, GantryError, OSError, subprocess.SubprocessError)
 
 
 def all_rows() -> list[Row]:
     """Rows of the table, in order."""
-    legs = (*interop_goes_on.LEGS, *interop_handover.LEGS)
+    legs = (*interop_goes_on.LEGS, *interop_handover.LEGS, *interop_retries.LEGS)
     return [*(row for trial in TRIALS for row in trial.rows), *(leg.row for leg in legs)]
 
 
@@ -77,6 +84,9 @@ class Interop:
             for waiting in interop_handover.LEGS:
                 waits = partial(interop_handover.run, waiting)
                 refused += self._run_leg(waiting.row, waits, checker, before)
+            for retried in interop_retries.LEGS:
+                retries = partial(interop_retries.run, retried)
+                refused += self._run_leg(retried.row, retries, checker, before)
         return refused
 
     def todo(self) -> list[tuple[Row, str]]:

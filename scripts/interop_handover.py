@@ -23,6 +23,7 @@ from brokerd.dump import dump_objects
 from gantrymq import Broker, Message, Producer
 from scripts.interop_checker import PATIENCE_S, Checker, Refused
 from scripts.interop_table import Row
+from shm.properties import SCHEDULE_TOPIC
 
 TOPIC: Final = "later"
 PLAIN: Final = "orders"
@@ -81,14 +82,14 @@ def run(leg: Leg, checker: Checker, log: Path) -> str:
 
 def _stopped(broker: Broker, checker: Checker, log: Path) -> None:
     broker.stop()
-    _hand_over(broker)
+    hand_over(broker)
     checker.go_on(broker.home / "store", (5, PLAIN), log, stay=WATCH_S, options=_OPTIONS)
 
 
 def _killed(broker: Broker, checker: Checker, log: Path) -> None:
     broker.process.kill()
     broker.process.wait()
-    _hand_over(broker)
+    hand_over(broker)
     checker.go_on(broker.home / "store", (5, PLAIN), log, stay=WATCH_S, options=_OPTIONS)
 
 
@@ -96,10 +97,10 @@ def _twice(broker: Broker, checker: Checker, log: Path) -> None:
     """RocketMQ is killed amid its deliveries, and what it leaves is handed over again."""
     store = broker.home / "store"
     broker.stop()
-    _hand_over(broker)
+    hand_over(broker)
     first = log.with_suffix(".first.log")
     checker.go_on(store, (5, PLAIN), first, killed=True, stay=1.0, options=_OPTIONS)
-    _hand_over(broker)
+    hand_over(broker)
     checker.go_on(store, (5, PLAIN), log, stay=WATCH_S, options=_OPTIONS)
 
 
@@ -144,12 +145,23 @@ def _note(sent: Sent, body: bytes, due: int, *, far: bool) -> None:
         sent.due[body] = due
 
 
-def _hand_over(broker: Broker) -> None:
+def hand_over(broker: Broker) -> None:
+    """A stopped or killed store is made ready for a RocketMQ, by the command. Raises Refused."""
     command = [sys.executable, "-m", "gantrymq", "handover", "--home", str(broker.home), "--json"]
     command += ["--timer-log-bytes", str(TIMER_LOG_BYTES)]
+    _command(command)
+
+
+def adopt(broker: Broker) -> None:
+    """What a RocketMQ has left is taken over, by the command. Raises Refused."""
+    store = str(broker.home / "store")
+    _command([sys.executable, "-m", "gantrymq", "adopt", store, "--json"])
+
+
+def _command(command: list[str]) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise Refused(f"handover: {done.stderr}")
+        raise Refused(f"{command[3]}: {done.stderr}")
     json.loads(done.stdout)
 
 
@@ -165,7 +177,7 @@ def _judge(store: Path, sent: Sent) -> str:
         if line["topic"] == TOPIC:
             delivered[body] += 1
             early += line["storeTimestamp"] < max(sent.due.get(body, 0), parked.get(body, 0))
-        elif line["topic"] == "SCHEDULE_TOPIC_XXXX":
+        elif line["topic"] == SCHEDULE_TOPIC:
             parked[body] = line["storeTimestamp"] + _delay_ms(int(line["properties"]["DELAY"]))
         elif body.startswith(b"sent by serve"):
             served += 1

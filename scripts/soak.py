@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Seeds of the simulator, and kills of real processes, in one round.
-SEEDS, KILLS = 200, 100
+SEEDS, KILLS, FEW = 200, 100, 40
 PYTHON = sys.executable
 
 
@@ -44,10 +44,11 @@ class Part:
 
 
 def module(name: str, *arguments: str) -> Callable[[int], list[str]]:
-    """A program of tests/sim; {seed} in its arguments is the seed, {end} that of SEEDS later."""
+    """A program of tests/sim; in its arguments {seed} is the seed, {end} and {few} are ends."""
 
     def command(seed: int) -> list[str]:
-        given = [text.format(seed=seed, end=seed + SEEDS) for text in arguments]
+        ends = {"end": seed + SEEDS, "few": seed + FEW}
+        given = [text.format(seed=seed, **ends) for text in arguments]
         return [PYTHON, "-m", name, *given]
 
     return command
@@ -61,6 +62,8 @@ def suite(*paths: str) -> Callable[[int], list[str]]:
 PARTS = (
     Part("sim", module("tests.sim", "--seeds", "{seed}:{end}", "--faults", "all"),
          counts={"seeds": SEEDS}),
+    Part("retries", module("tests.sim.retries", "--seeds", "{seed}:{few}"), {"PYTHONHASHSEED": "0"},
+         {"seeds of failing push consumers": FEW}),
     Part("accesses", module("tests.sim.accesses", "--seed", "{seed}", "--each", "5"),
          {"NUMBA_DISABLE_JIT": "1"}, {"deaths at each access": 5}),
     Part("calls", module("tests.sim.storage_calls", "kills", "--seed", "{seed}", "--nested", "all"),
@@ -74,6 +77,8 @@ PARTS = (
          {"turns of each litmus test": 1_000_000}),
     Part("stalls", suite("tests/crash/test_disk.py", "tests/crash/test_back_pressure.py"),
          {"GANTRYMQ_TEST_STALL_S": "5", "GANTRYMQ_TEST_STILL_S": "60"}, {"stalls": 2}),
+    Part("bench", suite("tests/meta/test_bench_smoke.py"), {"GANTRYMQ_TEST_BENCH": "all"},
+         {"smokes of the bench's rows": 1}),
     Part("models", suite("tests/sim/test_store_faults.py", "tests/sim/test_storage_sites.py",
                          "tests/property", "tests/crash/test_torn.py"),
          counts={"passes of models and sites": 1}),

@@ -132,6 +132,13 @@ class Board:
         found = (self.topic(slot) for slot in range(self.half(layout.BOARD_TOPIC_COUNT)))
         return [topic for topic in found if topic is not None]
 
+    def topic_named(self, name: str) -> TopicSlot | None:
+        """A topic by its name; one that was deleted has no `perm`. None if there never was one."""
+        for topic in self.topics():
+            if topic.name == name:
+                return topic
+        return None
+
 
 class BoardConstants(TypedDict):
     """Words of a board that never change."""

@@ -119,6 +119,7 @@ class Stop(IntEnum):
     TRUNCATED = 10  # the view ends inside
     REMOVED = 11  # below the low watermark
     FAILED = 12  # the store has failed: nothing is taken any more
+    ASKED = 13  # a filter leaves a record to its reference in Python
 
 
 class Owed(IntFlag):

@@ -1,11 +1,16 @@
-"""What a subscription lets through: tags (filtering.md section 1)."""
+"""What a subscription lets through: tags, or an expression (filtering.md sections 1 and 3)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shm.errors import FilterSyntaxError
 from shm.properties import java_hash
+from shm.sql92.dialect import Dialect
+from shm.sql92.evaluate import FilterFailed, evaluate
+from shm.sql92.parser import parse
+from shm.sql92.tree import Node
 
 EVERYTHING = "*"
 _OR = "||"
@@ -29,6 +34,30 @@ class TagFilter:
     def matches(self, tag: str | None) -> bool:
         """What a client decides in the end: exact comparison (FL-4), without a tag no match."""
         return self.tags is None or (tag is not None and tag in self.tags)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """An SQL92 expression that compiles; `node` is its tree."""
+
+    text: str
+    dialect: Dialect
+    node: Node
+
+    def matches(self, properties: Mapping[str, str]) -> bool | None:
+        """TRUE, FALSE, or None: unknown, also where RocketMQ's evaluation would fail (FL-15)."""
+        try:
+            return evaluate(self.node, properties, self.dialect)
+        except FilterFailed:
+            return None
+
+
+Filter = TagFilter | SqlFilter
+
+
+def parse_sql(text: str, dialect: Dialect = Dialect.SQL) -> SqlFilter:
+    """An expression's filter. Raises FilterSyntaxError."""
+    return SqlFilter(text, dialect, parse(text, dialect))
 
 
 def parse_tags(text: str | None) -> TagFilter:

@@ -7,11 +7,13 @@ so every request may be repeated without harm.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final
 
 import msgspec
 
+from shm.limits import PROGRESS_WINDOW
 from shm.packed import decode_packed
 
 
@@ -33,7 +35,7 @@ Done = tuple[int, int]
 SUBSCRIPTION_CHARACTERS: Final = 1000
 WHY_CHARACTERS: Final = 1000
 
-#: `SendBack.delay`: RocketMQ's ladder (RD-19), and the dead-letter queue at once.
+#: `SendBack.delays`: RocketMQ's ladder (RD-19), and the dead-letter queue at once.
 LADDER: Final = 0
 DEAD_LETTER: Final = -1
 
@@ -95,20 +97,37 @@ class Leave(Request, frozen=True):
 
 
 class SendBack(Request, frozen=True):
-    """A message has failed, or its attempts are used up: deliver it again later, or never.
+    """Messages of a queue have failed, or their attempts are used up: deliver them again, or never.
 
-    `offset` is started and not done with. `delay`: LADDER, DEAD_LETTER, or ms from now. `why` is
-    the failure's type and text. Answered `SentBack` once the copy is in the log and the ledger
-    says that the message is done with: the session then sets its bit, or commits behind it.
+    `offsets` are started and not done with. `delays`: LADDER, DEAD_LETTER, or ms from now; `whys`
+    the failures' types and texts: one of each for every offset, or one that goes for all. Answered,
+    in one notice or in several that name each offset once, by `SentBack` once the copies are in the
+    log and the ledger says that the messages are done with (the session then sets their bits, or
+    commits behind them), or by `Refused`.
     """
 
     serial: int
     queue: int
     lease: int
-    offset: int
-    delay: int
     max_attempts: int
-    why: str = ""
+    offsets: list[int]
+    delays: list[int]
+    whys: list[str]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, of a decoder its ValidationError, if columns do not fit together."""
+        if not 1 <= len(self.offsets) <= PROGRESS_WINDOW:
+            raise ValueError(f"{len(self.offsets)} offsets of one window")
+        for column in (self.delays, self.whys):
+            if len(column) not in (1, len(self.offsets)):
+                raise ValueError(f"{len(column)} values for {len(self.offsets)} offsets")
+
+    def failures(self) -> Iterator[tuple[int, int, str]]:
+        """Offset, delay and reason of each message."""
+        count = len(self.offsets)
+        delays = self.delays if len(self.delays) == count else self.delays * count
+        whys = self.whys if len(self.whys) == count else self.whys * count
+        return zip(self.offsets, delays, whys, strict=True)
 
 
 class Failed(Request, frozen=True):
@@ -179,12 +198,15 @@ class Left(Notice, frozen=True):
 
 
 class SentBack(Notice, frozen=True):
-    """The message's copy is in the log: in the dead-letter queue (`dead`), or parked for retry."""
+    """Copies are in the log: in the dead-letter queue (where `dead` says so), or parked for retry.
+
+    `offsets` are some or all of the request's.
+    """
 
     serial: int
     queue: int
-    offset: int
-    dead: bool
+    offsets: list[int]
+    dead: list[bool]
 
 
 class Counted(Notice, frozen=True):
@@ -209,11 +231,15 @@ class Rejoin(Notice, frozen=True):
 
 
 class Refused(Notice, frozen=True):
-    """The request was not carried out: an error of shm.errors by class name."""
+    """The request was not carried out: an error of shm.errors by class name.
+
+    Of a `SendBack` only its `offsets` were not; none are named where no offset was.
+    """
 
     serial: int
     error: str
     text: str
+    offsets: list[int] = []
 
 
 AnyRequest = Join | Commit | Released | Leave | SendBack | Failed | Reset
@@ -239,3 +265,14 @@ def decode_request(data: bytes) -> AnyRequest:
 def decode_notice(data: bytes) -> AnyNotice:
     """A notice. Raises msgspec.DecodeError or its ValidationError if it is none."""
     return decode_packed(_NOTICES, data)
+
+
+def merged(ranges: Iterable[Done]) -> list[Done]:
+    """The same messages in as few ranges as there can be, in order."""
+    found: list[Done] = []
+    for first, end in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif first < end:
+            found.append((first, end))
+    return found

@@ -14,9 +14,13 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 #: TAGS of what salvage puts in a lost message's place (ADR 0014): only who asks for it sees it.
 LOST_TAG: Final = "GANTRY_LOST"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+#: A group's own topics: what is tried again, and what is given up (RD-1, RD-18).
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
 _KEY_END: Final = "\x01"
 _VALUE_END: Final = "\x02"
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_INT_MAX: Final = (1 << 31) - 1
 _INT: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
@@ -32,11 +36,12 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 def encode_properties(properties: Mapping[str, str | None]) -> bytes:
     """Properties in stored form; entries without a value are left out (SF-27)."""
-    return "".join(
+    parts = [
         f"{key}{_KEY_END}{value}{_VALUE_END}"
         for key, value in properties.items()
         if value is not None
-    ).encode()
+    ]
+    return "".join(parts).encode()
 
 
 def java_hash(text: str) -> int:
@@ -46,6 +51,12 @@ def java_hash(text: str) -> int:
     for unit in struct.unpack(f">{len(data) // 2}H", data):
         value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
+
+
+def index_hash(topic: str, key: str) -> int:
+    """SF-78: what an IndexFile keeps of a key: the amount of a signed hash, 0 if it has none."""
+    value = abs(java_hash(f"{topic}#{key}"))
+    return value if value <= _INT_MAX else 0
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

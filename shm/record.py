@@ -10,7 +10,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shm import layout
 from shm.messageid import offset_message_id
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _I4: Final = struct.Struct(">i")
+#: Of records of both versions (SF-20).
+RECORD_MAGICS: Final = (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)
 _HEAD8: Final = struct.Struct(">iI")  # total size and magic, of records and fillers alike
 
 
@@ -51,6 +53,7 @@ class Check:
 RECOVERY: Final = Check()
 STRUCTURE: Final = Check(body_crc=False)
 OWN: Final = Check(trailer=True)
+_TRAILER: Final = layout.TRAILER.codec("key", "separator", "digits", "end")
 _BORN_V6_BYTES: Final = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4
 #: Bytes of a record up to its storeTimestamp's end, whatever its hosts are.
 STORED_MS_BYTES: Final = layout.RECORD_STORE_MS + _BORN_V6_BYTES + 8
@@ -91,9 +94,19 @@ class Record:
         """The id that receipts carry (SF-31)."""
         return offset_message_id(self.store_host, self.physical_offset)
 
+    @property
+    def origin(self) -> int:
+        """Position of the record that the broker made this one of (HO-91); negative: of none."""
+        return origin_field(self.prepared_transaction_offset)
+
     def property_map(self) -> dict[str, str]:
         """Properties as RocketMQ reads them (SF-28)."""
         return parse_properties(self.properties)
+
+
+def origin_field(position: int) -> int:
+    """What preparedTransactionOffset says of a record's origin, and the way back (HO-92)."""
+    return -1 - position
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +179,7 @@ def _require_head(view: memoryview, at: int, end: int) -> int:
     if left < layout.FILLER.size:
         raise _Fails(Fault.SHORT, f"{left} bytes are left")
     magic = _HEAD8.unpack_from(view, at)[1]
-    known = (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2, layout.FILLER_MAGIC)
+    known = (*RECORD_MAGICS, layout.FILLER_MAGIC)
     if magic not in known:
         raise _Fails(Fault.MAGIC, f"magic {magic:#010x}, size {total}")
     if total < layout.FILLER.size:
@@ -245,6 +258,59 @@ def _require_numbers(record: Record, check: Check, position: int | None) -> None
         delay = record.property_map().get("DELAY")
         if delay is not None and java_int(delay) is None:
             raise _Fails(Fault.DELAY, f"DELAY {delay!r}")
+
+
+class Sound(NamedTuple):
+    """Fields of a record as a copy takes them over; named as `Record` names them."""
+
+    topic: bytes
+    body: bytes
+    properties: bytes
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int
+
+
+def sound_record(data: bytes, position: int) -> Sound | None:
+    """The record of ours in these bytes, quickly; None where `parse_record` has to look."""
+    size = len(data)
+    if size < layout.RECORD_HEAD_BYTES:
+        return None
+    codec = _HEADS[data[layout.RECORD_SYS_FLAG + 3] & _V6]
+    if size < codec.size + 4:
+        return None
+    (
+        total, magic, _crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
+        born_host, _stored, store_host, reconsume_times, _prepared, body_bytes,
+    ) = codec.unpack_from(data)  # fmt: skip
+    body_at = codec.size
+    topic_at = body_at + body_bytes + 1
+    if magic != layout.RECORD_MAGIC_V1 or total != size or not body_at < topic_at < size:
+        return None
+    properties_at = topic_at + data[topic_at - 1] + 2
+    count = int.from_bytes(data[properties_at - 2 : properties_at], "big")
+    if physical_offset != position or properties_at + count != size:
+        return None
+    covered = size - layout.TRAILER.size
+    if data[covered:] != encode_trailer(crc(memoryview(data)[:covered])):
+        return None
+    return Sound(
+        data[topic_at : properties_at - 2], data[body_at : topic_at - 1], data[properties_at:],
+        queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
+        store_host, reconsume_times,
+    )  # fmt: skip
+
+
+def sound_fields(record: Record) -> Sound:
+    """The same of a record that `parse_record` has found."""
+    values = {name: getattr(record, name) for name in Sound._fields}
+    return Sound(**{**values, "topic": record.topic.encode()})
 
 
 # ---------------------------------------------------------------------------------------- writing
@@ -332,13 +398,13 @@ def trailer_crc(properties: bytes) -> int | None:
     """CRC that the trailer at the end of the properties holds, None without one (SF-22)."""
     if len(properties) < layout.TRAILER.size:
         return None
-    fields = layout.TRAILER.unpack(properties, len(properties) - layout.TRAILER.size)
-    framed = (fields["key"], fields["separator"], fields["end"]) == (layout.TRAILER_KEY, 1, 2)
-    digits: bytes = fields["digits"]
+    at = len(properties) - layout.TRAILER.size
+    key, separator, digits, end = _TRAILER.unpack_from(properties, at)
+    framed = (key, separator, end) == (layout.TRAILER_KEY, 1, 2)
     return int(digits[::-1]) if framed and digits.isdigit() else None
 
 
 def encode_trailer(value: int) -> bytes:
     """The 20 bytes that hold a CRC, least significant digit first (SF-22)."""
     digits = b"%010d" % value
-    return layout.TRAILER.pack(key=layout.TRAILER_KEY, separator=1, digits=digits[::-1], end=2)
+    return _TRAILER.pack(layout.TRAILER_KEY, 1, digits[::-1], 2)

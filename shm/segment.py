@@ -16,7 +16,8 @@ import numpy as np
 
 from shm import layout
 from shm.errors import Incompatible
-from shm.record import RECOVERY, Check, Filler, Invalid, Record, parse_record
+from shm.lognames import DIRECTORY
+from shm.record import RECORD_MAGICS, RECOVERY, Check, Filler, Invalid, Record, parse_record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Item = Record | Filler | Invalid
 
 _HEAD8: Final = struct.Struct(">iI")
-_RECORD_MAGICS: Final = (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)
 _NAME_DIGITS: Final = 20
 
 
@@ -65,7 +65,7 @@ class Segment:
         at, limit = start - self.base, min(end, self.end) - self.base
         while at + layout.RECORD_BYTES_MIN <= limit:
             size, magic = _HEAD8.unpack_from(data, at)
-            if magic not in _RECORD_MAGICS or size < layout.RECORD_BYTES_MIN:
+            if magic not in RECORD_MAGICS or size < layout.RECORD_BYTES_MIN:
                 break
             found.append(at)
             at += size
@@ -128,7 +128,7 @@ class LogView:
 
 
 def open_log(
-    storage: Storage, directory: str = "commitlog", segment_bytes: int | None = None
+    storage: Storage, directory: str = DIRECTORY, segment_bytes: int | None = None
 ) -> LogView:
     """Map the segments of a directory; an empty last file does not count (SF-11).
 

@@ -319,6 +319,18 @@ class PosixStorage:
         return (room.f_blocks - room.f_bfree) * room.f_frsize
 
 
+def clear_behind(file: File, start: int, size: int) -> None:
+    """Make a file `size` bytes long, with a hole from byte `start` on.
+
+    It is at no moment shorter than it was, if it was not too long: who reads behind the end of a
+    file that he has mapped dies of SIGBUS, and clients keep their maps over a restart.
+    """
+    if file.size() != size:
+        file.truncate(size)
+    if start < size:
+        file.punch(start, size - start)
+
+
 def is_disk_full(error: OSError) -> bool:
     """Whether an error means that space ran out."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

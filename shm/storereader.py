@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from shm import layout
 from shm.errors import Corrupt, Rejected
+from shm.lognames import DIRECTORY, segment_name
 from shm.messageid import parse_offset_message_id
 from shm.ranges import EVERYTHING, read_ranges
-from shm.record import OWN, RECOVERY, Filler, Invalid, Record, parse_record
+from shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, Record, parse_record
 
 if TYPE_CHECKING:
     from shm.storage import Storage
 
-_DIRECTORY: Final = "commitlog"
 _QUEUES: Final = "consumequeue"
 _HEAD: Final = layout.FILLER.size
-_MAGICS: Final = (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,11 @@ class StoreReader:
     def place(self, position: int) -> Place:
         """What starts at a log position. Raises Rejected if no segment holds it."""
         base, size = self._segment(position)
-        name = f"{_DIRECTORY}/{base:020d}"
+        name = segment_name(base)
         left = base + size - position
         head = self._read(name, position - base, min(left, _HEAD))
         total = int.from_bytes(head[:4], "big", signed=True)
-        known = int.from_bytes(head[4:8], "big") in _MAGICS
+        known = int.from_bytes(head[4:8], "big") in RECORD_MAGICS
         data = self._read(name, position - base, min(left, max(total, _HEAD) if known else _HEAD))
         ours = self._ranges.contains(position)
         check = OWN if ours else RECOVERY
@@ -80,13 +79,13 @@ class StoreReader:
         """Where the record begins that a position lies in, by the sizes of those before it."""
         base, size = self._segment(position)
         at = base
-        file = self._storage.open(f"{_DIRECTORY}/{base:020d}")
+        file = self._storage.open(segment_name(base))
         head = bytearray(_HEAD)
         try:
             while at <= position < base + size:
                 file.read_into(head, at - base)
                 total = int.from_bytes(head[:4], "big", signed=True)
-                known = int.from_bytes(head[4:], "big") in _MAGICS
+                known = int.from_bytes(head[4:], "big") in RECORD_MAGICS
                 if not known or total < layout.RECORD_BYTES_MIN:
                     return None
                 if position < at + total:
@@ -118,11 +117,11 @@ class StoreReader:
 
     def _segment(self, position: int) -> tuple[int, int]:
         """Base and length of the segment that holds a position."""
-        names = [name for name in self._storage.list(_DIRECTORY) if name.isdecimal()]
+        names = [name for name in self._storage.list(DIRECTORY) if name.isdecimal()]
         bases = [int(name) for name in names]
         index = bisect_right(bases, position) - 1
         if index >= 0:
-            size = self._storage.size_of(f"{_DIRECTORY}/{names[index]}")
+            size = self._storage.size_of(f"{DIRECTORY}/{names[index]}")
             if position < bases[index] + size:
                 return bases[index], size
         held = f"they hold {bases[0]} and more" if bases else "there are none"

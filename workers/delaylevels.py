@@ -126,11 +126,11 @@ class DelayLevels:
 
     def find_queues(self) -> None:
         """Follow the board: more levels may have their queues by now."""
-        named = [topic for topic in self._board.topics() if topic.name == SCHEDULE_TOPIC]
-        if not named:
+        topic = self._board.topic_named(SCHEDULE_TOPIC)
+        if topic is None:
             return
-        self._base = named[0].queue_base
-        for number in range(len(self._levels) + 1, named[0].queue_count + 1):
+        self._base = topic.queue_base
+        for number in range(len(self._levels) + 1, topic.queue_count + 1):
             at = self._board.queue_at(self._base + number - 1)
             low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
             # By the log: after a kill the reader may still be making the queue's end again.

@@ -119,6 +119,7 @@ class Groups:
         if self.ledger.waiting_bytes < WAITING_BYTES_MAX and not self.sendbacks.is_full:
             for peer in list(self._peers.values()):
                 done += self._serve(peer, now_ns)
+        done += self.sendbacks.take()
         self.membership.grown()
         done += self.resets.work(now_ns)
         done += self._balance()
@@ -175,6 +176,8 @@ class Groups:
             return
         for _ in self._requests(peer, limits.GROUPS_UP_BYTES):
             pass  # what it had published counts, commits above all
+        while self.sendbacks.take():
+            pass
         self._end(peer, failed=True)
 
     # ---------------------------------------------------------------------------------- requests
@@ -243,8 +246,7 @@ class Groups:
             case groupwire.Released():
                 self.reports.release(peer, request)
             case groupwire.SendBack():
-                # What it was handed may have been said in words since the last look.
-                self.reports.look(peer, self._clock.monotonic_ns())
+                self.reports.look_for(peer, request, self._clock.monotonic_ns())
                 self.sendbacks.ask(peer.session.session, request)
             case groupwire.Failed():
                 self.reports.look(peer, self._clock.monotonic_ns())

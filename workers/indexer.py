@@ -19,6 +19,7 @@ from shm.codes import Stop
 from shm.errors import Corrupt, StoreFailed
 from shm.kernels import index as kernels
 from shm.kernels.index import index_log, relink
+from shm.lognames import segment_name
 from shm.marks import mark
 from shm.storage import is_disk_full
 from workers.failure import declare_failed
@@ -273,7 +274,7 @@ class Indexer:
             raise Corrupt(
                 f"record at {self._position} of the commit log can't be indexed ({stop.name}); stop"
                 " the broker and run `gantrymq store verify`",
-                path=f"commitlog/{base:020d}",
+                path=segment_name(base),
                 position=self._position,
             )
         if self._position >= dispatched:
@@ -286,7 +287,7 @@ class Indexer:
 
     def _map(self, base: int) -> None:
         if base != self._view_base:
-            file = self._storage.open(f"commitlog/{base:020d}")
+            file = self._storage.open(segment_name(base))
             self._view = file.view()
             file.close()
             self._view_base = base

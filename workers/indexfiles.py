@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.errors import StoreFailed
 from shm.kernels import index as kernels
-from shm.storage import File, Storage
+from shm.storage import File, Storage, clear_behind
 from workers.indexnote import DIRECTORY, Header, Note, Shape, parse_header, read_note
 
 PAGE_BYTES: Final = 1 << kernels.PAGE_SHIFT
@@ -191,8 +191,8 @@ def open_file(
     path = f"{DIRECTORY}/{name}"
     file = storage.open(path, write=True) if storage.exists(path) else storage.create(path)
     try:
-        file.truncate(shape.entry_at(header.count) if header.count > 1 else 0)
-        file.truncate(shape.file_bytes)
+        kept = shape.entry_at(header.count) if header.count > 1 else 0
+        clear_behind(file, kept, shape.file_bytes)
         file.write_at(header.encode(), 0)
     except OSError:
         file.close()

@@ -8,16 +8,16 @@ there. When the file has grown large it is replaced by one that says the same in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
 
 from shm import layout
-from shm.groupwire import Done
+from shm.groupwire import Done, merged
 from shm.storage import File, Storage, is_disk_full, read_file, replace_file
-from workers.ledgerentries import NAME, Kind, Names, pack_entry, read_entries
+from workers.ledgerentries import NAME, Kind, Names, pack_entries, pack_entry, read_entries
 from workers.progress import UNSET, Lease, Progress
 
 COMPACT_BYTES: Final = 4 * 1024 * 1024
@@ -93,6 +93,23 @@ class Ledger:
         """Note that a message's copy is about to be put; `position` < 0: it was not."""
         self._change(Kind.SENDING, group, key, offset=offset, attempt=attempt, value=position)
 
+    def finish_all(self, group: str, key: QueueKey, done: Sequence[Done]) -> None:
+        """`finish` for many ranges."""
+        ranges = merged(done)
+        self.group(group).queue(key).finish_all(ranges)
+        columns = {"offset": [first for first, _ in ranges], "value": [end for _, end in ranges]}
+        self._append_rows(Kind.DONE, (group, key), {}, columns)
+
+    def sending_all(
+        self, group: str, key: QueueKey, attempts: Mapping[int, int], position: int
+    ) -> None:
+        """`sending` for many messages: offset -> attempt."""
+        queue = self.group(group).queue(key)
+        for offset, attempt in attempts.items():
+            queue.send(offset, attempt, position)
+        columns = {"offset": list(attempts), "attempt": list(attempts.values())}
+        self._append_rows(Kind.SENDING, (group, key), {"value": position}, columns)
+
     def fail(self, group: str, key: QueueKey, offset: int, attempts: int) -> None:
         """Note how many deliveries of a message have failed."""
         self._change(Kind.FAILED, group, key, offset=offset, attempt=attempts)
@@ -145,9 +162,19 @@ class Ledger:
 
     def _append_change(self, kind: Kind, group: str, key: QueueKey, values: dict[str, int]) -> None:
         self._append_moved()
+        self._buffer += pack_entry(kind, b"", **self._named(group, key), **values)
+
+    def _append_rows(
+        self, kind: Kind, where: tuple[str, QueueKey], values: dict[str, int],
+        columns: Mapping[str, Sequence[int]],
+    ) -> None:  # fmt: skip
+        self._append_moved()
+        self._buffer += pack_entries(kind, self._named(*where) | values, columns)
+
+    def _named(self, group: str, key: QueueKey) -> dict[str, int]:
         number = self._number(Kind.GROUP, self._group_numbers, group)
         topic = self._number(Kind.TOPIC, self._topic_numbers, key[0])
-        self._buffer += pack_entry(kind, b"", group=number, topic=topic, queue_id=key[1], **values)
+        return {"group": number, "topic": topic, "queue_id": key[1]}
 
     def _append_moved(self) -> None:
         moved, self._moved = self._moved, {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
@@ -36,6 +37,11 @@ class Kind(IntEnum):
 
 
 _KINDS: Final = frozenset(Kind)
+#: Codec and place of each number of an entry.
+_PLACES: Final = {
+    item.name: (struct.Struct(layout.LEDGER.order + item.code), layout.LEDGER.offset(item.name))
+    for item in layout.LEDGER.fields
+}
 
 
 @dataclass(slots=True)
@@ -53,6 +59,23 @@ def pack_entry(kind: Kind, name: bytes, **values: int) -> bytes:
     at = layout.LEDGER.offset("crc")
     entry[at : at + 4] = zlib.crc32(entry).to_bytes(4, "big")
     return bytes(entry)
+
+
+def pack_entries(
+    kind: Kind, fields: Mapping[str, int], columns: Mapping[str, Sequence[int]]
+) -> bytes:
+    """Entries without names that differ in `columns` only, each with its checksum."""
+    entry = bytearray(layout.LEDGER.pack(kind=kind, **fields))
+    places = [(_PLACES[name], column) for name, column in columns.items()]
+    crc_at = layout.LEDGER.offset("crc")
+    found = bytearray()
+    for index in range(len(places[0][1])):
+        entry[crc_at : crc_at + 4] = bytes(4)
+        for (codec, at), column in places:
+            codec.pack_into(entry, at, column[index])
+        entry[crc_at : crc_at + 4] = zlib.crc32(entry).to_bytes(4, "big")
+        found += entry
+    return bytes(found)
 
 
 def read_entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:

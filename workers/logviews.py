@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout
+from shm.lognames import segment_name
 from workers.queues import queue_directory
 
 if TYPE_CHECKING:
-    from shm.board import Board
     from shm.storage import Storage
 
 VIEWS_MAX: Final = 32
@@ -21,10 +21,22 @@ UNIT: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("code", ">i8")])
 assert UNIT.itemsize == layout.CQ_UNIT_BYTES
 
 
+class Sizes(Protocol):
+    """Bytes of a segment and of a ConsumeQueue file: those of a board, or of a stopped store."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Of a segment."""
+
+    @property
+    def cq_bytes(self) -> int:
+        """Of a ConsumeQueue file."""
+
+
 class LogViews:
     """Maps by file name. A map of a file that grows in place shows what is written later."""
 
-    def __init__(self, storage: Storage, board: Board) -> None:
+    def __init__(self, storage: Storage, board: Sizes) -> None:
         self._storage = storage
         self._board = board
         self._views: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
@@ -35,7 +47,7 @@ class LogViews:
         Raises FileNotFoundError if it is gone.
         """
         base = position // self._board.segment_bytes * self._board.segment_bytes
-        return base, self._view(f"commitlog/{base:020d}")
+        return base, self._view(segment_name(base))
 
     def units(self, topic: str, queue_id: int, offset: int, end: int) -> NDArray[np.void]:
         """Units [offset, end) of a queue, as far as they are in one file.

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from shm import layout
 from shm.board import Board, TopicSlot
 from shm.groupwire import ConsumeFrom, Done, Failed, Join
+from shm.properties import RETRY_PREFIX
 from workers.assignment import assign
 from workers.ledger import Ledger, QueueKey
 from workers.progress import UNSET, Lease, Progress
-
-RETRY_PREFIX = "%RETRY%"
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from shm.codes import Stop
 from shm.errors import Corrupt
 from shm.kernels import parked
 from shm.kernels.parked import find_origins
+from shm.lognames import segment_name
 from shm.ranges import EVERYTHING, read_ranges
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class OriginScan:
             raise Corrupt(
                 f"record at {at} of the commit log can't be read ({Stop(stop).name}); stop the"
                 " broker and run `gantrymq store verify`",
-                path=f"commitlog/{base:020d}",
+                path=segment_name(base),
                 position=at,
             )
         self._pieces[0] = (at, end)

@@ -9,9 +9,8 @@ its copies exist, and puts the rest again.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +21,14 @@ from shm.codes import EntryFlag, EntryKind
 from shm.kernels import frames
 from shm.kernels.ring import FULL, arm, put_raw, take_completions
 from shm.kernels.words import load_word, store_half, store_word
+from shm.record import origin_field
 from workers.session import Session
 
 #: Outcomes taken at one time.
 _ROWS: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """A record as it is to be stored; hosts are 8 or 20 bytes, as bits of `sys_flag` say."""
 
     topic: int  # slot on the board
@@ -45,8 +44,7 @@ class Copy:
     reconsume_times: int
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of a copy; `status` is codes.Status, places are -1 if it was refused."""
 
     tag: object
@@ -55,11 +53,6 @@ class Outcome:
     end: int
     queue_offset: int
     store_ms: int
-
-
-def origin_field(position: int) -> int:
-    """What preparedTransactionOffset says of a record's origin (HO-91, HO-92)."""
-    return -1 - position
 
 
 class Outlet:
@@ -129,15 +122,29 @@ class Outlet:
 
     def put(self, copy: Copy, tag: object) -> bool:
         """Hand a copy to the writer; False if its ring is full. `tag` comes with the outcome."""
+        return self.put_all([(copy, tag)]) == 1
+
+    def put_all(self, copies: Iterable[tuple[Copy, object]]) -> int:
+        """Hand copies to the writer, each with its tag; returns how many its ring had room for."""
         assert self.trusted, "reconcile comes first"
-        seq = int(self.words[frames.SEQ]) + 1
-        done = put_raw(self._arena, self.words, np.frombuffer(_entry(copy, seq), np.uint8))
-        if done == FULL:
-            return False
-        assert done == 1, "its ring is made for the largest message"
-        self._waiting[seq] = tag
-        self.ring_if_asked()
-        return True
+        seq = int(self.words[frames.SEQ])
+        count = 0
+        asked = rung = False
+        for copy, tag in copies:
+            entry = np.frombuffer(_entry(copy, seq + 1), np.uint8)
+            done = put_raw(self._arena, self.words, entry)
+            if done == FULL:
+                break
+            assert done == 1, "its ring is made for the largest message"
+            seq, count = seq + 1, count + 1
+            self._waiting[seq] = tag
+            asked = asked or bool(self.words[frames.RING])
+            if asked and not rung:  # it may begin while the rest is put
+                self._bell.ring()
+                asked, rung = False, True
+        if asked:
+            self._bell.ring()
+        return count
 
     def ring_if_asked(self) -> None:
         """Wake the writer if the last call of a kernel over `words` says so."""
@@ -196,27 +203,28 @@ class Outlet:
         store_half(self._arena, self._control + layout.LANE_CLIENT_ARMED, 0)
 
 
+_HEAD: Final = layout.ENTRY.codec(
+    "length", "kind", "flags", "seq", "born_ms", "route", "queue", "body_bytes", "extra_bytes",
+    "app_flag",
+)  # fmt: skip
+_FORM: Final = layout.APPEND.codec(
+    "sys_flag", "reconsume_times", "prepared_offset", "born_host", "store_host"
+)
+_PADDING: Final = [bytes(count) for count in range(8)]
+_KIND: Final = int(EntryKind.APPEND)
+_FLAGS: Final = int(EntryFlag.RECEIPT)
+
+
 def _entry(copy: Copy, seq: int) -> bytes:
-    fixed = layout.ENTRY_BYTES + layout.APPEND_BYTES
-    length = (fixed + len(copy.body) + len(copy.properties) + 7) & ~7
-    head = layout.ENTRY.pack(
-        length=length,
-        kind=EntryKind.APPEND,
-        flags=EntryFlag.RECEIPT,
-        seq=seq,
-        born_ms=copy.born_ms,
-        route=copy.topic,
-        queue=copy.queue_id,
-        body_bytes=len(copy.body),
-        extra_bytes=len(copy.properties),
-        app_flag=copy.flag,
-    )
-    form = layout.APPEND.pack(
-        sys_flag=copy.sys_flag,
-        reconsume_times=copy.reconsume_times,
-        prepared_offset=origin_field(copy.origin),
-        born_host=copy.born_host,
-        store_host=copy.store_host,
-    )
-    entry = head + form + copy.body + copy.properties
-    return entry + bytes(length - len(entry))
+    body, properties = copy.body, copy.properties
+    bare = layout.ENTRY_BYTES + layout.APPEND_BYTES + len(body) + len(properties)
+    padding = _PADDING[-bare % 8]
+    head = _HEAD.pack(
+        bare + len(padding), _KIND, _FLAGS, seq, copy.born_ms, copy.topic, copy.queue_id,
+        len(body), len(properties), copy.flag,
+    )  # fmt: skip
+    form = _FORM.pack(
+        copy.sys_flag, copy.reconsume_times, origin_field(copy.origin),
+        copy.born_host, copy.store_host,
+    )  # fmt: skip
+    return b"".join((head, form, body, properties, padding))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
-from shm.groupwire import ATTEMPTS_MAX, Attempts, Done
+from shm.groupwire import ATTEMPTS_MAX, Attempts, Done, merged
 from shm.limits import PROGRESS_WINDOW
 
 UNSET = -1
@@ -54,17 +57,19 @@ class Progress:
 
     def finish(self, first: int, end: int) -> None:
         """Messages [first, end) are done with, whatever becomes of those before them."""
-        first = max(first, self.committed)
-        if first >= end:
-            return
-        for offset in [at for at in self.sending if first <= at < end]:
-            del self.sending[offset]
-        before = [item for item in self.done if item[1] < first]
-        behind = [item for item in self.done if item[0] > end]
-        touching = self.done[len(before) : len(self.done) - len(behind)]
-        if touching:
-            first, end = min(first, touching[0][0]), max(end, touching[-1][1])
-        self.done = [*before, (first, end), *behind]
+        self.finish_all([(first, end)])
+
+    def finish_all(self, ranges: Iterable[Done]) -> None:
+        """The same for many ranges."""
+        news = [(max(first, self.committed), end) for first, end in ranges if end > self.committed]
+        for first, end in news:
+            if end - first <= len(self.sending):
+                for offset in range(first, end):
+                    self.sending.pop(offset, None)
+            else:
+                for offset in [at for at in self.sending if first <= at < end]:
+                    del self.sending[offset]
+        self.done = merged([*self.done, *news])
         if self.lease is None:
             self._pass_done()
 
@@ -82,7 +87,7 @@ class Progress:
     def fail(self, offset: int, attempts: int) -> None:
         """So many deliveries of a message have failed."""
         while self.attempts_of(offset) < min(attempts, COUNT_MAX):
-            self.add_attempt(offset, offset + 1)
+            self.add_attempts([(offset, offset + 1)])
 
     def reset(self, offset: int) -> None:
         """Begin anew at an offset."""
@@ -91,7 +96,8 @@ class Progress:
 
     def is_done(self, offset: int) -> bool:
         """Whether a message is done with."""
-        return offset < self.committed or any(a <= offset < b for a, b in self.done)
+        at = bisect_right(self.done, offset, key=itemgetter(0)) - 1
+        return offset < self.committed or (at >= 0 and offset < self.done[at][1])
 
     def fresh(self, ranges: list[Done]) -> list[Done]:
         """Ranges without what is known to be done with."""
@@ -104,23 +110,24 @@ class Progress:
     def end_lease(self, failed: bool) -> None:
         """The holder is gone; with `failed` what it had not finished counts as one more attempt."""
         if failed:
-            for first, end in without([(self.committed, self.started)], self.done):
-                self.add_attempt(first, end)
+            self.add_attempts(without([(self.committed, self.started)], self.done))
         self.lease = None
         self._pass_done()
         self.started = self.committed
 
-    def add_attempt(self, first: int, end: int) -> None:
-        """Count one more delivery of [first, end)."""
-        if first >= end:
-            return
-        edges = sorted({first, end, *(edge for item in self.attempts for edge in item[:2])})
-        ranges: list[Attempts] = []
-        for low, high in pairwise(edges):
-            count = min(self.attempts_of(low) + (first <= low < end), COUNT_MAX)
+    def add_attempts(self, ranges: Iterable[Done]) -> None:
+        """Count one more delivery of each of these messages; the ranges lie apart."""
+        steps: dict[int, int] = defaultdict(int)  # by how much the count changes at an offset
+        for first, end, count in (*self.attempts, *((a, b, 1) for a, b in ranges)):
+            steps[first] += count
+            steps[end] -= count
+        counted: list[Attempts] = []
+        count = 0
+        for low, high in pairwise(sorted(steps)):
+            count += steps[low]
             if count:
-                ranges.append((low, high, count))
-        self.set_attempts(ranges)
+                counted.append((low, high, min(count, COUNT_MAX)))
+        self.set_attempts(counted)
 
     def set_attempts(self, ranges: list[Attempts]) -> None:
         """Take over ranges in order; equal neighbours, and then the oldest, are merged."""

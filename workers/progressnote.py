@@ -6,6 +6,7 @@ and durable: then nothing that it counts can be missing in the log, whatever hap
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from shm import layout
@@ -53,6 +54,7 @@ def _after_another_broker(note: Note, imported: Imported) -> Note:
         boot_id=note.boot_id,
         base_ns=note.base_ns,
         wall_ms=note.wall_ms,
+        clock_boot_id=note.clock_boot_id,
     )
 
 
@@ -93,8 +95,24 @@ class ProgressNote:
 
     def clock(self) -> tuple[int | None, int]:
         """`base_ns` and the largest wall clock of the agent before, as far as they hold still."""
-        same = self.found.boot_id == self._board.boot_id.hex()
+        same = self.found.clock_boot_id == self._board.boot_id.hex()
         return (self.found.base_ns if same else None), self.found.wall_ms
+
+    def keep_clock(self) -> None:
+        """Before anything is delivered in a boot of the machine: what its even wall is.
+
+        Otherwise who comes next takes a step of the wall clock for time that has passed.
+        Raises OSError.
+        """
+        boot_id = self._board.boot_id.hex()
+        if self._written.clock_boot_id == boot_id:
+            return
+        base_ns, wall_ms = self._time.base_ns, self._time.wall_ms()
+        note = replace(
+            self._written, base_ns=base_ns, wall_ms=wall_ms, clock_boot_id=boot_id
+        )  # what it counts stays, and of which boot that is
+        write_note(self._storage, note)
+        self._written = note
 
     def level_offsets(self) -> dict[int, int]:
         """Where levels go on: another broker may have been further since.
@@ -149,6 +167,7 @@ class ProgressNote:
             timers_next=self._timers.next,
             timers_position=self._timers.last_position,
             timers_floor=self._timers.moved.floor,
+            clock_boot_id=board.boot_id.hex(),
         )
         self._picture = (note, delivery.put_seq, delivery.repeats)
 

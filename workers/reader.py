@@ -21,8 +21,9 @@ from shm.kernels.dispatch import advance, dispatch_log, index_topics
 from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
 from shm.kernels.visible import arm_reader
 from shm.kernels.words import store_half
+from shm.lognames import segment_name
 from shm.marks import mark
-from shm.properties import parse_delay_levels
+from shm.properties import SCHEDULE_TOPIC, parse_delay_levels
 from shm.storage import is_disk_full
 from workers.agent import is_busy
 from workers.failure import declare_failed
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 IDLE_NS = 1_000_000_000
 SPACE_RETRY_NS = 1_000_000_000
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _GO_ON = (dispatch.DONE, dispatch.LIMIT)
 
 
@@ -213,10 +213,9 @@ class Reader:
             room *= 2
         self._index = np.zeros(room, np.int64)
         index_topics(self._words, count, self._index)
-        topics = self._board.topics()
-        self._visible.set_levels(topics)
-        named = [topic.slot for topic in topics if topic.name == SCHEDULE_TOPIC]
-        self._form[dispatch.SCHEDULE] = named[0] if named else -1
+        self._visible.set_levels(self._board.topics())
+        schedule = self._board.topic_named(SCHEDULE_TOPIC)
+        self._form[dispatch.SCHEDULE] = schedule.slot if schedule else -1
         self._form[dispatch.TOPIC_COUNT] = count
         self._form[dispatch.TOPIC_CHANGES] = changes
 
@@ -224,7 +223,7 @@ class Reader:
         """Map the segment that the next record is in."""
         size = self._board.segment_bytes
         base = self._dispatched // size * size
-        file = self._storage.open(f"commitlog/{base:020d}")
+        file = self._storage.open(segment_name(base))
         self._view = file.view()
         file.close()
         self._form[dispatch.BASE] = base
@@ -236,7 +235,7 @@ class Reader:
         raise Corrupt(
             f"record at {position} of the commit log can't be dispatched ({stop.name}); stop the"
             " broker and run `gantrymq store verify`",
-            path=f"commitlog/{base:020d}",
+            path=segment_name(base),
             position=position,
         )
 

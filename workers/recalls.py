@@ -2,7 +2,7 @@
 
 The scheduler alone decides: a target that it still has is held, the recall record is appended with
 the target as its origin, and the answer goes out when that is in the log. What has gone up already
-is delivered.
+is delivered, which is said once it is in the log. Of what waits no more the log tells by its index.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from shm.controllane import BrokenLane, ControlLane, End
 from shm.properties import encode_properties, java_hash
 from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE, Recall, Recalled
 from workers.outlet import Copy
-from workers.strikes import properties_at
+from workers.recalltrace import RecallTrace, names_target
+from workers.timerbuckets import are_together
 
 if TYPE_CHECKING:
     from shm.board import Board
-    from workers.logviews import LogViews
+    from workers.delivery import Delivery
     from workers.outlet import Outcome, Outlet
     from workers.session import Session, SessionTable
     from workers.timers import Timers
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 RECALL_TAG: Final = "_RECALL_TAG_"
 REQUESTS_MAX: Final = 64
 CANCELLED_MAX: Final = 4096
+#: Looks into the index in one cycle: each is some reads of files.
+TRACES_MAX: Final = 4
+#: The index is half a second behind; where it is not there, or far behind, time alone decides.
+INDEX_PATIENCE_NS: Final = 1_500_000_000
+TRACE_AGAIN_NS: Final = 100_000_000
 _HOST: Final = bytes([127, 0, 0, 1]) + bytes(4)
 
 
@@ -49,19 +55,33 @@ class _Asked:
     until: int  # units of the queue that have to be read before it is unknown
     target: int = -1
     end: int = -1  # of the recall record, once it is in the log
+    #: What it has to wait for, if it does not wait itself: copies put, where the log ended, until
+    #: when for the index, and when to look there again.
+    put_seq: int = -1
+    appended: int = -1
+    patience_ns: int = 0
+    again_ns: int = 0
 
 
 class RecallDesk:
     """Sessions with a lane to the scheduler, and their requests."""
 
     def __init__(
-        self, board: Board, sessions: SessionTable, views: LogViews, outlet: Outlet, timers: Timers
+        self,
+        board: Board,
+        sessions: SessionTable,
+        trace: RecallTrace,
+        outlet: Outlet,
+        delivery: Delivery,
+        timers: Timers,
     ) -> None:
         self._board = board
         self._table = sessions
-        self._views = views
+        self._trace = trace
         self._outlet = outlet
+        self._delivery = delivery
         self._timers = timers
+        self._traces = 0  # in this cycle
         self._peers: dict[int, _Peer] = {}
         self._asked: list[_Asked] = []
         self._flying: dict[int, _Asked] = {}  # by target
@@ -80,11 +100,12 @@ class RecallDesk:
         """It has ended; what it has asked for is done all the same."""
         self._peers.pop(session, None)
 
-    def serve(self, now_ms: int) -> int:
+    def serve(self, now_ms: int, now_ns: int) -> int:
         """Take requests, work on them, answer; how much was done."""
         done = sum(self._take(peer) for peer in list(self._peers.values()))
+        self._traces = 0
         for asked in list(self._asked):
-            done += self._work(asked, now_ms)
+            done += self._work(asked, now_ms, now_ns)
         return done + self._tell()
 
     def _take(self, peer: _Peer) -> int:
@@ -117,12 +138,12 @@ class RecallDesk:
 
     # ----------------------------------------------------------------------------------- deciding
 
-    def _work(self, asked: _Asked, now_ms: int) -> int:
+    def _work(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         if asked.end >= 0:
             return self._answer_when_sure(asked)
-        return 0 if asked.target >= 0 else self._look_for(asked, now_ms)
+        return 0 if asked.target >= 0 else self._look_for(asked, now_ms, now_ns)
 
-    def _look_for(self, asked: _Asked, now_ms: int) -> int:
+    def _look_for(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         handle = asked.handle
         if self._timers.is_moving:  # what it names may be another record in a moment
             asked.until = self._timers.written()
@@ -133,34 +154,56 @@ class RecallDesk:
         if any(other.handle == handle for other in self._flying.values()):
             return 0  # somebody else has asked: wait for what becomes of it
         found = self._timers.find(handle.due_ms, java_hash(handle.unique) & 0xFFFFFFFF)
-        for position, is_recall in found:
-            if self._is_meant(handle, position, is_recall=is_recall):
+        for position, ms, is_recall in found:
+            record = self._delivery.record(position)
+            if record is not None and names_target(record, handle, is_recall=is_recall):
                 if is_recall:
-                    return self._close(asked, CANCELLED)
-                return self._recall(asked, position)
-        if not self._timers.has_read(asked.until):
+                    asked.end = self._board.word(layout.BOARD_APPENDED)  # it may not be durable
+                    return 1
+                return self._recall(asked, position, ms)
+        if not self._timers.has_read(asked.until) or not self._has_landed(asked, now_ns):
             return 0
-        late = handle.due_ms <= now_ms
+        return self._look_back(asked, now_ms, now_ns)
+
+    def _has_landed(self, asked: _Asked, now_ns: int) -> bool:
+        """Whether all that had gone up is in the log, as sure as its topic is."""
+        if asked.appended < 0:
+            if asked.put_seq < 0:
+                asked.put_seq = self._delivery.put_seq
+            if self._delivery.answered_seq < asked.put_seq:
+                return False
+            asked.appended = self._board.word(layout.BOARD_APPENDED)
+            asked.patience_ns = now_ns + INDEX_PATIENCE_NS
+        return self._is_sure(asked.handle.topic, asked.appended)
+
+    def _look_back(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
+        if now_ns < asked.again_ns or self._traces >= TRACES_MAX:
+            return 0
+        self._traces += 1
+        outcome = self._trace.outcome(asked.handle, asked.appended)
+        if isinstance(outcome, int):
+            ms = self._timers.seek(outcome)
+            if ms is not None:
+                return self._recall(asked, outcome, ms)
+            outcome = ALREADY_DELIVERED  # as soon as it can be: its topic is not there
+        if outcome is not None:
+            return self._close(asked, outcome)
+        asked.again_ns = now_ns + TRACE_AGAIN_NS
+        if self._trace.has_index and now_ns < asked.patience_ns:
+            return 0
+        late = asked.handle.due_ms <= now_ms
         return self._close(asked, ALREADY_DELIVERED if late else UNKNOWN_HANDLE)
 
-    def _is_meant(self, handle: schedulerwire.Handle, position: int, *, is_recall: bool) -> bool:
-        named = properties_at(self._views, position)
-        if named.get("TIMER_OUT_MS") != str(handle.due_ms - 1):
-            return False
-        if is_recall:
-            key = named.get("TIMER_DEL_UNIQKEY")
-            return key in (handle.unique, f"{handle.topic}+{handle.unique}")
-        return (named.get("UNIQ_KEY"), named.get("REAL_TOPIC")) == (handle.unique, handle.topic)
-
-    def _recall(self, asked: _Asked, position: int) -> int:
-        """DT-72, as it comes to stand in the log of a RocketMQ."""
+    def _recall(self, asked: _Asked, position: int, ms: int) -> int:
+        """DT-72, as it comes to stand in the log of a RocketMQ; in its target's bucket, at `ms`."""
         handle = asked.handle
+        deliver_ms = handle.due_ms if are_together(handle.due_ms, ms) else ms
         properties = encode_properties(
             {
                 "UNIQ_KEY": handle.unique,
                 "TAGS": RECALL_TAG,
                 "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique}",
-                "TIMER_DELIVER_MS": str(handle.due_ms),
+                "TIMER_DELIVER_MS": str(deliver_ms),
                 "TIMER_OUT_MS": str(handle.due_ms - 1),
                 "REAL_TOPIC": handle.topic,
                 "REAL_QID": "0",
@@ -185,11 +228,14 @@ class RecallDesk:
         return 1
 
     def _answer_when_sure(self, asked: _Asked) -> int:
-        topics = {topic.name: topic.level for topic in self._board.topics()}
-        durable = topics.get(asked.handle.topic) == Level.DURABLE
-        if durable and self._board.word(layout.BOARD_DURABLE) < asked.end:
-            return 0
-        return self._close(asked, CANCELLED)
+        sure = self._is_sure(asked.handle.topic, asked.end)
+        return self._close(asked, CANCELLED) if sure else 0
+
+    def _is_sure(self, name: str, end: int) -> bool:
+        """Whether what is below a position of the log counts in a topic of that name."""
+        if self._board.word(layout.BOARD_DURABLE) >= end:
+            return True
+        return not any(t.name == name and t.level == Level.DURABLE for t in self._board.topics())
 
     # ------------------------------------------------------------------------------------ outcomes
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from shm import layout
-from shm.errors import Rejected
-from shm.record import STRUCTURE, Record, parse_record
+from shm.errors import Corrupt, Rejected
+from shm.limits import PROGRESS_WINDOW
+from shm.lognames import segment_name
+from shm.record import STRUCTURE, Record, Sound, parse_record, sound_fields, sound_record
 from shm.storereader import StoreReader
+from workers.logviews import LogViews
+from workers.queues import queue_directory
 
 if TYPE_CHECKING:
     from shm.board import Board
     from shm.storage import File, Storage
 
 FILES_KEPT: Final = 32
+_UNIT: Final = layout.CQ_UNIT.codec("physical_offset", "size")
 _CHUNK: Final = 1 << 20
 _HEAD: Final = layout.FILLER.size
 _FLAGS_END: Final = layout.RECORD_SYS_FLAG + 4
@@ -32,6 +37,7 @@ class LiveReader(StoreReader):
         super().__init__(storage)
         self._board = board
         self._files: OrderedDict[str, File] = OrderedDict()
+        self._views = LogViews(storage, board)
 
     def record_of(self, topic: str, queue_id: int, offset: int) -> Record | None:
         """The record at a queue offset; None if retention has removed it. Raises Corrupt."""
@@ -43,6 +49,60 @@ class LiveReader(StoreReader):
         low = self._board.word(layout.BOARD_LOW)
         return found if found is not None and found.physical_offset >= low else None
 
+    def records_of(
+        self, topic: str, queue_id: int, offsets: Iterable[int]
+    ) -> Iterator[Sound | Corrupt | None]:
+        """As `record_of`, for offsets that lie close together; what is damaged is its error."""
+        start, units = 0, b""
+        base, data = -1, memoryview(b"")
+        segment_bytes = self._board.segment_bytes
+        for offset in offsets:
+            at = (offset - start) * layout.CQ_UNIT_BYTES
+            if not 0 <= at <= len(units) - layout.CQ_UNIT_BYTES:
+                start, units, at = offset, self._units_from(topic, queue_id, offset), 0
+            there = len(units) >= layout.CQ_UNIT_BYTES
+            position, size = _UNIT.unpack_from(units, at) if there else (0, 0)
+            if not 0 < size < layout.CQ_FILLER_SIZE:
+                yield None
+                continue
+            place = position % segment_bytes
+            try:
+                if position - place != base:
+                    base, view = self._views.segment(position)
+                    data = view.data
+                found = sound_record(bytes(data[place : place + size]), position)
+                found = found or self._taken_apart(position)
+                # Looked at last: what retention has taken meanwhile may read as zeroes.
+                yield found if position >= self._board.word(layout.BOARD_LOW) else None
+            except FileNotFoundError:
+                base = -1
+                yield None
+            except Corrupt as error:
+                yield error
+
+    def _units_from(self, topic: str, queue_id: int, offset: int) -> bytes:
+        """A window's units from an offset on, as far as they are in one file."""
+        if offset < 0:
+            return b""
+        at = offset * layout.CQ_UNIT_BYTES
+        first = at // self._board.cq_bytes * self._board.cq_bytes
+        count = min(PROGRESS_WINDOW * layout.CQ_UNIT_BYTES, first + self._board.cq_bytes - at)
+        name = f"{queue_directory(topic, queue_id)}/{first:020d}"
+        try:
+            return self._read(name, at - first, count)
+        except FileNotFoundError:
+            return b""  # expired
+
+    def _taken_apart(self, position: int) -> Sound | None:
+        """A record that is not ours, or unusual, or damaged. Raises Corrupt."""
+        if position < self._board.word(layout.BOARD_LOW):
+            return None
+        try:
+            record = self.record(position)
+        except (Rejected, FileNotFoundError):
+            return None
+        return sound_fields(record)
+
     def derived(self, start: int) -> Iterator[Record]:
         """Records from `start` to the log's end that the broker made of others, in order."""
         position = max(start, self._board.word(layout.BOARD_LOW))
@@ -51,7 +111,7 @@ class LiveReader(StoreReader):
             base = position // self._board.segment_bytes * self._board.segment_bytes
             stop = min(end, base + self._board.segment_bytes)
             with contextlib.suppress(FileNotFoundError):  # retention was quicker: nothing is lost
-                yield from self._derived_in(f"commitlog/{base:020d}", base, position, stop)
+                yield from self._derived_in(segment_name(base), base, position, stop)
             position = base + self._board.segment_bytes
 
     def _derived_in(self, name: str, base: int, position: int, stop: int) -> Iterator[Record]:
@@ -78,6 +138,7 @@ class LiveReader(StoreReader):
         for file in self._files.values():
             file.close()
         self._files.clear()
+        self._views.drop()
 
     def _segment(self, position: int) -> tuple[int, int]:
         base = position // self._board.segment_bytes * self._board.segment_bytes

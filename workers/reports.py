@@ -53,6 +53,12 @@ class Reports:
             peer.acked_ns = now_ns
             self._finish(peer)
 
+    def look_for(self, peer: Peer, request: groupwire.SendBack, now_ns: int) -> None:
+        """Look if what failed was not handed out when a session's words were looked at last."""
+        held = self._membership.held(peer.session.session, request.queue, request.lease)
+        if held is not None and max(request.offsets) >= held[2].started:
+            self.look(peer, now_ns)
+
     def _take_rows(self, peer: Peer, rows: NDArray[np.int64], now_ns: int) -> None:
         lost: dict[int, int] = {}
         for row in rows:

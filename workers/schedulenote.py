@@ -35,7 +35,7 @@ class Note:
     scanned: int = 0
     levels: dict[int, int] = field(default_factory=dict)  # level -> next queue offset
     absent: list[list[int]] = field(default_factory=list)  # passed over: (position, size)
-    boot_id: str = ""  # of the machine, when `base_ns` held
+    boot_id: str = ""  # of the machine, when this was counted
     base_ns: int = 0  # workers.timeline: from CLOCK_BOOTTIME to its even wall
     wall_ms: int = 0  # largest wall clock seen
 
@@ -45,6 +45,7 @@ class Note:
     timers_next: int = 0
     timers_position: int = -1  # of the last of these units' records
     timers_floor: int = 0  # no timer below this log position counts: ADR 0018
+    clock_boot_id: str = ""  # of the machine, when `base_ns` held: known before anything is counted
 
     @property
     def counted_ms(self) -> int:
@@ -87,6 +88,7 @@ def read_note(storage: Storage) -> Note | None:
             int(content["timers_next"]),
             int(content["timers_position"]),
             int(content.get("timers_floor", 0)),
+            str(content.get("clock_boot_id", content["boot_id"])),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -7,7 +7,8 @@ copy was answered by the writer and is durable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -22,11 +23,13 @@ from workers.agent import IDLE_NS
 from workers.delaylevels import NEVER, DelayLevels
 from workers.delivery import PUTS_MAX, Delivery
 from workers.failure import declare_failed, has_failed
+from workers.indexnote import Shape
 from workers.logviews import LogViews
 from workers.origins import OriginScan
 from workers.outlet import Outlet
 from workers.progressnote import ProgressNote
 from workers.recalls import RecallDesk
+from workers.recalltrace import RecallTrace
 from workers.session import Attached, Session
 from workers.timeline import NS, Timeline
 from workers.timermove import TimerMove
@@ -47,6 +50,25 @@ REST_NS: Final = 500_000_000
 SPACE_RETRY_NS: Final = 1_000_000_000
 
 
+class SchedulerSettings(DelaySettings, Protocol):
+    """What the scheduler needs of the broker's settings."""
+
+    @property
+    def message_index_enable(self) -> bool:
+        """Whether there is a key index, by which recalls look back."""
+        ...
+
+    @property
+    def max_hash_slot_num(self) -> int:
+        """Slots of an index file."""
+        ...
+
+    @property
+    def max_index_num(self) -> int:
+        """Entries of an index file."""
+        ...
+
+
 class Scheduler:
     """Agent; only writer of `gantry/schedule.json`, `gantry/timers/` and `delayOffset.json`."""
 
@@ -59,7 +81,7 @@ class Scheduler:
         board: Board,
         sessions: SessionTable,
         bells: Bells,
-        settings: DelaySettings,
+        settings: SchedulerSettings,
     ) -> None:
         self._storage = storage
         self._clock = clock
@@ -68,6 +90,8 @@ class Scheduler:
         self._bells = bells
         self._delays = parse_delay_levels(settings.message_delay_level)
         self._precision_ms = settings.timer_precision_ms
+        shape = Shape(settings.max_hash_slot_num, settings.max_index_num)
+        self._shape = shape if settings.message_index_enable else None
         self._views = LogViews(storage, board)
         self._outlet: Outlet | None = None
         self._scan: OriginScan | None = None
@@ -104,6 +128,8 @@ class Scheduler:
     def _step(self, now_ns: int) -> int:
         if self._outlet is None or (self._outlet.is_lost() and not self._reconcile()):
             return self._stop_early()
+        if now_ns >= self._space_ns:
+            self._note.keep_clock()
         if self._scan is not None:
             self._read_origins()
             return 1
@@ -115,8 +141,8 @@ class Scheduler:
             self._recalls.answered(outcome)
         done += self._follow_topics(now_ns)
         if self._table.stopping():
-            return self._finish()
-        done += self._recalls.serve(self._time.wall_ms()) + self._deliver()
+            return self._finish(now_ns)
+        done += self._recalls.serve(self._time.wall_ms(), now_ns) + self._deliver()
         if now_ns >= self._space_ns:
             done += self._timers.read() + self._move.work() + self._note.keep(now_ns)
         return done
@@ -159,14 +185,16 @@ class Scheduler:
             self._storage, self._board, self._table, self._outlet, self._views
         )
         self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
-        self._time = Timeline(self._clock, *self._note.clock())
+        stamp = partial(self._board.word, layout.BOARD_STORE_MS)
+        self._time = Timeline(self._clock, *self._note.clock(), stamp)
         self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
         self._timers = Timers(
             self._storage, self._board, self._views, self._time, self._precision_ms
         )
         self._move = TimerMove(self._board, self._timers, self._delivery, self._time)
+        trace = RecallTrace(self._storage, self._board, self._views, self._shape)
         self._recalls = RecallDesk(
-            self._board, self._table, self._views, self._outlet, self._timers
+            self._board, self._table, trace, self._outlet, self._delivery, self._timers
         )
         self._note.follow(self._levels, self._timers, self._time)
         self._begun = False
@@ -280,11 +308,11 @@ class Scheduler:
             self._recalls.disarm()
             store_half(self._arena, layout.ARENA_WAIT_ARMED, 0)
 
-    def _finish(self) -> int:
+    def _finish(self, now_ns: int) -> int:
         """A clean stop: what went up is answered and counted; what is due later stays parked."""
         if self._delivery.flying or self._recalls.flying:
             return 1
-        self._recalls.serve(self._time.wall_ms())
+        self._recalls.serve(self._time.wall_ms(), now_ns)
         if not self._note.write_last():
             return 1
         self._finished = True

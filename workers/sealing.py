@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from shm import layout, limits, sidecar
 from shm.kernels import dispatch
 from shm.kernels.blocks import crc_blocks
+from shm.lognames import segment_name
 from shm.marks import mark
 from shm.record import STORED_MS_BYTES, stored_ms
 from shm.storage import replace_file
@@ -123,7 +124,7 @@ class Sealer:
         base = self._unsealed[0]
         self._queues.sync()
         names = [topic.name for topic in self._board.topics()]
-        file = self._storage.open(f"commitlog/{base:020d}")
+        file = self._storage.open(segment_name(base))
         data = self.collector.finish(base, file.view(), names)
         file.close()
         replace_file(self._storage, f"{SIDECARS}/{base:020d}", data)

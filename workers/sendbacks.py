@@ -8,57 +8,42 @@ anything else is put and before its queue is granted to anybody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Final
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from shm import groupwire, layout
 from shm.board import Board
 from shm.clock import Clock
-from shm.codes import Level, Status
+from shm.codes import Status
 from shm.errors import Corrupt, MessageIllegal
-from shm.groupwire import DEAD_LETTER
+from shm.groupwire import DEAD_LETTER, Done
 from shm.kernels.words import store_word
-from shm.properties import parse_delay_levels
-from shm.record import Record
-from workers.delaysettings import DelaySettings
+from shm.record import Record, Sound
 from workers.ledger import Ledger, QueueKey
 from workers.membership import Membership
-from workers.outlet import Copy, Outcome, Outlet
-from workers.progress import COUNT_MAX
+from workers.outlet import Outcome, Outlet
+from workers.pending import Asked, Name, Pending, whose
+from workers.progress import COUNT_MAX, Progress
 from workers.records import LiveReader
 from workers.reports import LEASE_OVER
-from workers.retrycopy import DEAD_PREFIX, RETRY_PREFIX, Failure, Parking, TooLong, copy_of
+from workers.retrycopy import CopyMaker, Failure, TooLong
 from workers.session import SessionTable
 from workers.unstorable import Unstorable
 
-#: Copies on their way at one time, and their bytes: beyond, requests wait in their rings.
+if TYPE_CHECKING:
+    from workers.delaysettings import DelaySettings
+
+#: Copies on their way at one time, and their bytes: beyond, what is asked waits.
 COPIES_MAX: Final = 4096
 COPIES_BYTES_MAX: Final = 32 << 20
+#: Failed messages that are taken in one cycle.
+MESSAGES_PER_CYCLE: Final = 256
 #: A copy that found no room on the disk is tried again after.
 AGAIN_NS: Final = 100_000_000
 #: While the writer is not there yet, it is looked for again after.
 RECONCILE_NS: Final = 2_000_000
-
-Name = tuple[str, QueueKey, int]  # group, queue, offset
-
-
-@dataclass(slots=True)
-class Pending:
-    """A copy that is to be put, or was put and has no outcome yet."""
-
-    name: Name
-    copy: Copy
-    dead: bool
-    durable: bool  # whether the session hears of it only when the copy is durable
-    asked: list[tuple[int, int, int]]  # session, serial, board queue
-    end: int = -1  # of the copy in the log
-
-    @property
-    def bytes(self) -> int:
-        """What it holds of the memory."""
-        return len(self.copy.body) + len(self.copy.properties)
-
 
 Tell = Callable[[int, groupwire.AnyNotice], None]
 
@@ -81,15 +66,15 @@ class SendBacks:
         self._ledger: Ledger = membership.ledger
         self._board: Board = membership.board
         self._reader = reader
-        self._clock = clock
-        self._settings = settings
-        self._levels = len(parse_delay_levels(settings.message_delay_level))
+        self._maker = CopyMaker(membership.topics, clock, settings)
         self._tell = tell
         self._unstorable = Unstorable(membership.board, sessions)
+        self._asked: deque[Asked] = deque()  # what there was no room for
         self._pending: dict[Name, Pending] = {}
         self._waiting: list[Pending] = []  # to be put, in order
         self._undurable: list[Pending] = []
         self._bytes = 0
+        self._left = MESSAGES_PER_CYCLE
         self._again_ns = 0
         self.last_end = 0  # of all copies that the ledger counts
 
@@ -97,97 +82,124 @@ class SendBacks:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more requests should be taken now."""
-        return len(self._pending) >= COPIES_MAX or self._bytes >= COPIES_BYTES_MAX
+        """Whether no more requests should be heard now."""
+        return bool(self._asked)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._left > 0 and len(self._pending) < COPIES_MAX and self._bytes < COPIES_BYTES_MAX
 
     def ask(self, session: int, request: groupwire.SendBack) -> None:
-        """Take a request; it is answered when its copy is in the log, or refused."""
+        """Hear a request; what it names is answered when the copy is in the log, or refused."""
+        self._asked.append(Asked(session, request))
+
+    def take(self) -> int:
+        """Take some of what was asked, as far as there is room; returns how many messages.
+
+        Not all at once: the writer and the consumers work on these while the next are taken.
+        """
+        self._left = MESSAGES_PER_CYCLE
+        while self._asked and self._has_room:
+            asked = self._asked[0]
+            self._take(asked)
+            if asked.taken == len(asked.request.offsets):
+                self._asked.popleft()
+        return MESSAGES_PER_CYCLE - self._left
+
+    def _take(self, asked: Asked) -> None:
+        session, request = asked.session, asked.request
         held = self._membership.held(session, request.queue, request.lease)
         if held is None:
+            rest = request.offsets[asked.taken :]
+            asked.taken = len(request.offsets)
+            self._left -= 1
             self._tell(session, groupwire.Committed(0, {request.queue: request.lease}))
-            self._refuse(session, request, "Evicted", LEASE_OVER)
+            self._tell(session, groupwire.Refused(request.serial, "Evicted", LEASE_OVER, rest))
             return
-        group, key, progress = held
-        name = (group, key, request.offset)
-        if name in self._pending:
-            self._pending[name].asked.append((session, request.serial, request.queue))
-            return
-        if request.offset >= progress.started:
-            text = f"offset {request.offset} of {key[0]}/{key[1]} was not handed out"
-            self._refuse(session, request, "MessageIllegal", text)
-            return
-        try:
-            self._plan(session, request, name)
-        except (MessageIllegal, Corrupt) as error:
-            self._unstorable.refused(name, str(error))
-            self._refuse(session, request, type(error).__name__, str(error))
+        self._plan(asked, *held)
+        group, key, _progress = held
+        if asked.sending:
+            appended = self._board.word(layout.BOARD_APPENDED)
+            self._ledger.sending_all(group, key, asked.sending, appended)
+            asked.sending = {}
+        if asked.done:
+            offsets, dead = (list(column) for column in zip(*asked.done, strict=True))
+            asked.done.clear()
+            self._tell(session, groupwire.SentBack(request.serial, request.queue, offsets, dead))
+        for (error, text), offsets in asked.refused.items():
+            self._tell(session, groupwire.Refused(request.serial, error, text, offsets))
+        asked.refused.clear()
 
-    def _plan(self, session: int, request: groupwire.SendBack, name: Name) -> None:
+    def _plan(self, asked: Asked, group: str, key: QueueKey, progress: Progress) -> None:
+        """Decide what becomes of a request's messages, until there is no more room."""
+        request = asked.request
+        asked.parking = self._maker.parking(group)
+        asked.durable = self._maker.is_durable(key[0])
+        records = self._reader.records_of(*key, request.offsets[asked.taken :])
+        failures = islice(request.failures(), asked.taken, None)
+        for record, (offset, delay, why) in zip(records, failures, strict=True):
+            if not self._has_room:
+                return
+            asked.taken += 1
+            self._left -= 1
+            name = (group, key, offset)
+            how = (delay, request.max_attempts, why)
+            if name in self._pending:
+                self._pending[name].asked.append(asked.who)
+            elif offset >= progress.started:
+                text = f"offset {offset} of {key[0]}/{key[1]} was not handed out"
+                asked.refused[MessageIllegal.__name__, text].append(offset)
+            else:
+                try:
+                    self._plan_one(asked, name, self._copy(asked, name, record, how, progress))
+                except (MessageIllegal, Corrupt) as error:
+                    self._unstorable.refused(name, str(error))
+                    asked.refused[type(error).__name__, str(error)].append(offset)
+
+    def _plan_one(self, asked: Asked, name: Name, found: bool | Pending) -> None:
         group, key, offset = name
-        progress = self._ledger.group(group).queue(key)
-        record = self._reader.record_of(*key, offset)
+        if isinstance(found, bool):
+            asked.done.append((offset, found))
+            return
+        found.asked.append(asked.who)
+        if offset not in self._ledger.group(group).queue(key).sending:
+            asked.sending[offset] = found.copy.reconsume_times
+        self._pending[name] = found
+        self._bytes += found.bytes
+        self._waiting.append(found)
+
+    def _copy(
+        self, asked: Asked, name: Name, record: Sound | Corrupt | None,
+        how: tuple[int, int, str], progress: Progress,
+    ) -> bool | Pending:  # fmt: skip
+        """A copy to be put; only whether it is a dead letter if there is nothing to do any more.
+
+        `how`: delay, most attempts and reason. Raises MessageIllegal, Corrupt.
+        """
+        group, key, offset = name
+        if isinstance(record, Corrupt):
+            raise record
         if record is None:  # retention was quicker than its consumers
             self._ledger.finish(group, key, (offset, offset + 1))
-            self._tell(session, groupwire.SentBack(request.serial, request.queue, offset, False))
-            return
+            return False
+        most = how[1]
         attempt = record.reconsume_times + progress.attempts_of(offset) + 1
-        if 0 < request.max_attempts < attempt:  # used up before: this was no delivery more
-            attempt = max(record.reconsume_times, request.max_attempts)
+        if 0 < most < attempt:  # used up before: this was no delivery more
+            attempt = max(record.reconsume_times, most)
         attempt = min(attempt, COUNT_MAX)
         if offset in progress.sending:
             attempt = progress.sending[offset][0]
-        failure = Failure(group, attempt, request.delay, request.max_attempts, request.why)
+        failure = Failure(group, attempt, *how)
         if progress.is_done(offset):
-            answer = groupwire.SentBack(request.serial, request.queue, offset, failure.is_dead)
-            self._tell(session, answer)
-            return
+            return failure.is_dead
         try:
-            copy = self._copy(record, failure)
+            copy = self._maker.copy(record, failure, asked.parking)
         except TooLong as error:  # of no use to wait for: it may die now, but not be lost
-            failure = replace(failure, delay=DEAD_LETTER, why=f"{error}; {failure.why}")
-            copy = self._copy(record, failure)
+            failure = failure._replace(delay=DEAD_LETTER, why=f"{error}; {failure.why}")
+            copy = self._maker.copy(record, failure, asked.parking)
             self._unstorable.dead_early(name, str(error))
-        slot = self._membership.topics.slots.get(key[0], -1)
-        level = self._membership.topics.by_slot[slot].level if slot >= 0 else Level.WRITTEN
-        asked = [(session, request.serial, request.queue)]
-        pending = Pending(name, copy, failure.is_dead, level == Level.DURABLE, asked)
-        if offset not in progress.sending:
-            appended = self._board.word(layout.BOARD_APPENDED)
-            self._ledger.sending(group, key, offset, attempt, appended)
-        self._pending[name] = pending
-        self._bytes += pending.bytes
-        self._waiting.append(pending)
-
-    def _copy(self, record: Record, failure: Failure) -> Copy:
-        """Raises MessageIllegal."""
-        topics = self._membership.topics
-        retry = topics.by_slot.get(topics.slots.get(f"{RETRY_PREFIX}{failure.group}", -1))
-        queues = retry.queue_count if retry else 0
-        if not failure.is_dead and not queues:
-            raise MessageIllegal(f"group {failure.group} has no retry topic")
-        precision_ms = self._settings.timer_precision_ms
-        now_ms = self._clock.wall_ms()
-        parking = Parking(self._levels, queues, precision_ms, now_ms)
-        topic, queue_id, properties = copy_of(record, failure, parking)
-        slot = topics.slots.get(topic)
-        if slot is None:
-            raise MessageIllegal(f"the broker has no topic {topic}")
-        return Copy(
-            topic=slot,
-            queue_id=queue_id,
-            body=record.body,
-            properties=properties,
-            origin=record.physical_offset,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            born_ms=record.born_timestamp,
-            born_host=record.born_host,
-            store_host=record.store_host,
-            reconsume_times=failure.attempt,
-        )
-
-    def _refuse(self, session: int, request: groupwire.SendBack, error: str, text: str) -> None:
-        self._tell(session, groupwire.Refused(request.serial, error, text))
+        size = len(copy.body) + len(copy.properties)
+        return Pending(name, copy, failure.is_dead, size, asked.durable)
 
     # ------------------------------------------------------------------------- the outlet's answers
 
@@ -198,35 +210,40 @@ class SendBacks:
         if self.outlet.is_lost() and not self._reconcile():
             return 0
         outcomes = self.outlet.poll()
-        for outcome in outcomes:
-            self._settle(outcome, now_ns)
+        settled = (self._settle(outcome, now_ns) for outcome in outcomes)
+        stored = [pending for pending in settled if pending is not None]
+        if stored:
+            self._finish(stored)
         return len(outcomes) + self._tell_durable()
 
-    def _settle(self, outcome: Outcome, now_ns: int) -> None:
+    def _settle(self, outcome: Outcome, now_ns: int) -> Pending | None:
+        """Take an outcome; the copy's if the ledger may say now that it is in the log."""
         pending = outcome.tag
         assert isinstance(pending, Pending), "the tag that was given"
         if outcome.status == Status.OK:
             pending.end = outcome.end
-            self._stored(pending)
-        elif outcome.status == Status.DISK_FULL:
+            return pending if self._is_stored(pending) else None
+        if outcome.status == Status.DISK_FULL:
             self._again_ns = now_ns + AGAIN_NS
             self._waiting.append(pending)
-        else:
-            text = f"the writer refused the copy: {Status(outcome.status).name}"
-            self._unstorable.refused(pending.name, text)
-            self._drop(pending)
-            self._unsend(pending.name)
-            for session, serial, _queue in pending.asked:
-                self._tell(session, groupwire.Refused(serial, "MessageIllegal", text))
+            return None
+        text = f"the writer refused the copy: {Status(outcome.status).name}"
+        self._unstorable.refused(pending.name, text)
+        self._drop(pending)
+        self._unsend(pending.name)
+        for session, serial, _queue in pending.asked:
+            offsets = [pending.name[2]]
+            self._tell(session, groupwire.Refused(serial, "MessageIllegal", text, offsets))
+        return None
 
-    def _stored(self, pending: Pending) -> None:
+    def _is_stored(self, pending: Pending) -> bool:
+        """Whether a copy that lies in the log is as safe as its topic asks for, or will be told."""
         self.last_end = max(self.last_end, pending.end)
-        durable = self._board.word(layout.BOARD_DURABLE)
-        if pending.durable and durable < pending.end:
-            self._undurable.append(pending)
-            self.want_durable(pending.end)
-        else:
-            self._finish(pending)
+        if not pending.durable or self._board.word(layout.BOARD_DURABLE) >= pending.end:
+            return True
+        self._undurable.append(pending)
+        self.want_durable(pending.end)
+        return False
 
     def want_durable(self, end: int) -> None:
         """Ask the flusher to be quick, and to ring when the log is durable up to `end`."""
@@ -245,19 +262,32 @@ class SendBacks:
         ready = [pending for pending in self._undurable if pending.end <= durable]
         if ready:
             self._undurable = [item for item in self._undurable if item.end > durable]
-        for pending in ready:
-            self._finish(pending)
+            self._finish(ready)
         return len(ready)
 
-    def _finish(self, pending: Pending) -> None:
-        group, key, offset = pending.name
-        self._drop(pending)
-        self._ledger.finish(group, key, (offset, offset + 1))
-        self._membership.mark(group)
-        self.sent += 1
-        self.dead += pending.dead
-        for session, serial, queue in pending.asked:
-            self._tell(session, groupwire.SentBack(serial, queue, offset, pending.dead))
+    def _finish(self, stored: Sequence[Pending]) -> None:
+        """Copies are in the log: their messages are done with."""
+        ranges: dict[tuple[str, QueueKey], list[Done]] = defaultdict(list)
+        answers: dict[tuple[int, int, int], list[tuple[int, bool]]] = defaultdict(list)
+        for pending in stored:
+            group, key, offset = pending.name
+            self._drop(pending)
+            ranges[group, key].append((offset, offset + 1))
+            self.dead += pending.dead
+            for who in pending.asked:
+                answers[who].append((offset, pending.dead))
+        self.sent += len(stored)
+        for (group, key), done in ranges.items():
+            self._ledger.finish_all(group, key, done)
+            self._note_settled(group, key)
+        for (session, serial, queue), rows in answers.items():
+            offsets, dead = (list(column) for column in zip(*rows, strict=True))
+            self._tell(session, groupwire.SentBack(serial, queue, offsets, dead))
+
+    def _note_settled(self, group: str, key: QueueKey) -> None:
+        """A queue that nobody holds may have waited for its copies."""
+        if self._ledger.group(group).queue(key).lease is None:
+            self._membership.mark(group)
 
     def _drop(self, pending: Pending) -> None:
         if self._pending.pop(pending.name, None) is not None:
@@ -267,7 +297,7 @@ class SendBacks:
         group, key, offset = name
         if offset in self._ledger.group(group).queue(key).sending:
             self._ledger.sending(group, key, offset, 0, -1)
-            self._membership.mark(group)
+            self._note_settled(group, key)
 
     # -------------------------------------------------------------------------------------- putting
 
@@ -277,20 +307,11 @@ class SendBacks:
             return 0
         if now_ns < self._again_ns:
             return 0
-        count = 0
-        for pending in self._waiting:
-            if not self.outlet.put(pending.copy, pending):
-                break
-            count += 1
+        count = self.outlet.put_all((pending.copy, pending) for pending in self._waiting)
         del self._waiting[:count]
         return count
 
     # ----------------------------------------------------------------------- after somebody's death
-
-    @property
-    def is_reconciled(self) -> bool:
-        """Whether `sending` of the ledger is what is on its way, and nothing else."""
-        return self.outlet is None or self.outlet.trusted
 
     def _reconcile(self) -> bool:
         """Find out which copies exist; False while the writer may still store some."""
@@ -301,7 +322,7 @@ class SendBacks:
         if wanted:
             start = min(position for _name, position in wanted.values())
             for record in self._reader.derived(start):
-                found = wanted.pop((-1 - record.prepared_transaction_offset, *_whose(record)), None)
+                found = wanted.pop((record.origin, *whose(record)), None)
                 if found:
                     self._found(found[0], record)
         self._waiting = [pending for pending in self._pending.values() if pending.end < 0]
@@ -333,11 +354,12 @@ class SendBacks:
         pending = self._pending.get(name)
         if pending is not None:
             pending.end = record.physical_offset + record.total_size
-            self._stored(pending)
+            if self._is_stored(pending):
+                self._finish([pending])
             return
         group, key, offset = name
         self._ledger.finish(group, key, (offset, offset + 1))
-        self._membership.mark(group)
+        self._note_settled(group, key)
 
     # ------------------------------------------------------------------------------------- sleeping
 
@@ -368,14 +390,3 @@ class SendBacks:
 
 
 _LONG_NS: Final = 1 << 62
-
-
-def _whose(record: Record) -> tuple[str, int]:
-    """Group and attempt of a copy; a record of another kind has no group."""
-    topic = record.topic
-    if not topic.startswith((RETRY_PREFIX, DEAD_PREFIX)):
-        topic = record.property_map().get("REAL_TOPIC", "")
-    for prefix in (RETRY_PREFIX, DEAD_PREFIX):
-        if topic.startswith(prefix):
-            return topic.removeprefix(prefix), record.reconsume_times
-    return "", record.reconsume_times

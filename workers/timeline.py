@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shm.clock import Clock
 
 NS: Final = 1_000_000
@@ -36,9 +38,20 @@ class _Pace:
 class Timeline:
     """Two clocks in milliseconds, both of which never go back."""
 
-    def __init__(self, clock: Clock, base_ns: int | None = None, seen_ms: int = 0) -> None:
-        """`base_ns`: as in `base_ns` of the agent before, in the same boot of the machine."""
+    def __init__(
+        self,
+        clock: Clock,
+        base_ns: int | None = None,
+        seen_ms: int = 0,
+        stamp: Callable[[], int] = int,
+    ) -> None:
+        """`base_ns`: as in `base_ns` of the agent before, in the same boot of the machine.
+
+        `stamp` gives the newest storeTimestamp, at which records are stamped until the wall clock
+        is there again.
+        """
         self._clock = clock
+        self._stamp = stamp
         wall_ms = clock.wall_ms()
         self.base_ns = wall_ms * NS - clock.monotonic_ns() if base_ns is None else base_ns
         self._seen_ms = seen_ms
@@ -46,8 +59,8 @@ class Timeline:
         # Before this agent's time the wall may have run either way: the later time counts.
         self._paces = [_Pace(0, 0, max(wall_ms, seen_ms))]
         if abs(ahead) > STEP_MS:
-            self._paces.append(_Pace(ahead, 0, wall_ms))
-        self._frozen_ms = -1
+            self._paces.append(_Pace(ahead - 1, 0, wall_ms))
+        self._frozen: list[int] = []  # storeTimestamps that stood still
         self.look()
 
     def delay_ns(self) -> int:
@@ -68,13 +81,16 @@ class Timeline:
         ahead = wall_ms - self.delay_ms()
         now = self._paces[-1]
         if abs(ahead - now.ahead_ms) > STEP_MS:
-            if wall_ms < now.last_ms:
-                self._frozen_ms = self._seen_ms  # what is stored now says this (design: time)
-            self._paces.append(_Pace(ahead, wall_ms, wall_ms))
+            self._paces.append(_Pace(ahead - 1, wall_ms, wall_ms))  # ahead to the millisecond
             del self._paces[:-STEPS_MAX]
         else:
             now.last_ms = max(now.last_ms, wall_ms)
+            now.ahead_ms = min(now.ahead_ms, ahead)  # a small step: the later time counts
         self._seen_ms = max(self._seen_ms, wall_ms)
+        stamp = self._stamp()
+        if stamp > wall_ms and stamp not in self._frozen:
+            self._frozen.append(stamp)  # what is stored now says this (design: time)
+            del self._frozen[:-STEPS_MAX]
 
     def due_after(self, stored_ms: NDArray[np.int64], delay_ms: int) -> NDArray[np.int64]:
         """When a delay has passed since records were stored, by `delay_ms()`; never too early.
@@ -91,7 +107,7 @@ class Timeline:
         ahead[unknown] = 0
         stored = np.minimum(stored_ms - ahead, latest)
         stored[unknown] = latest
-        if self._frozen_ms >= 0:
-            stored[abs(stored_ms - self._frozen_ms) <= STEP_MS] = latest
+        if self._frozen:
+            stored[np.isin(stored_ms, self._frozen)] = latest
         due: NDArray[np.int64] = stored + delay_ms + 1
         return due

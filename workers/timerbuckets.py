@@ -190,6 +190,15 @@ class TimerBuckets:
                 parts.append(self._read(name, 0, size))
         return np.concatenate(parts)
 
+    def seek(self, position: int) -> Entries:
+        """The entry of a record, in whatever bucket that was not opened; none: there is none."""
+        for name in sorted(self._known):
+            entries = self._read(name, 0, self._file(name)[1])
+            hit: Entries = entries[entries["position"] == position][:1]
+            if len(hit):
+                return hit
+        return np.zeros(0, ENTRY)
+
     def _read(self, name: str, at: int, end: int) -> Entries:
         entries = np.zeros((end - at) // ENTRY.itemsize, ENTRY)
         if len(entries):
@@ -266,6 +275,11 @@ def bucket_entries(storage: Storage) -> Iterator[Entries]:
 def _owner(made: str) -> str:
     """Name of the empty file that says which note the files belong to."""
     return f"of-{made}"
+
+
+def are_together(one_ms: int, two_ms: int) -> bool:
+    """Whether two times have one bucket, however minutes are split."""
+    return _names_of(one_ms) == _names_of(two_ms)
 
 
 def _names_of(ms: int) -> tuple[str, str]:

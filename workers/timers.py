@@ -29,6 +29,7 @@ from workers.timerpool import (
     TimerPool,
     are_among,
 )
+from workers.timerscounted import Counted
 from workers.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
@@ -75,12 +76,10 @@ class Timers:
         self._others: OtherSettled | None = None
         self.queue = -1
         self.next = 0  # queue offset of the first unit that was not read
-        self._begun_ms = (0, 0)  # what the agent before had counted, of records up to
-        self._begun_position = -1
+        self._counted = Counted()
         self.last_position = -1  # of the units that were read
         self._catch_up = 0  # until this offset is read, all goes into buckets
         self.made = ""
-        self._is_another_boot = False
         self._is_torn = False  # some of the units that come next may be in buckets already
         self._is_doubled = False  # some of what is in memory may be in buckets as well
         self._holds = TimerHolds()
@@ -93,9 +92,8 @@ class Timers:
             return not found.made
         self.made, self.next = found.made, found.timers_next
         self.moved.floor = found.timers_floor
-        self._begun_ms = (found.timers_ms, found.delays_ms)
-        self._begun_position = self.last_position = found.timers_position
-        self._is_another_boot = found.boot_id != self._board.boot_id.hex()
+        self._counted.take_over(found, self._board.boot_id.hex())
+        self.last_position = found.timers_position
         return True
 
     def begin(self, done: NDArray[np.int64], others: OtherSettled | None = None) -> None:
@@ -107,9 +105,9 @@ class Timers:
 
     def find_queue(self) -> None:
         """Follow the board: the queue may be there by now."""
-        named = [topic for topic in self._board.topics() if topic.name == TIMER_TOPIC]
-        if named and self.queue < 0:
-            self.queue = named[0].queue_base
+        topic = self._board.topic_named(TIMER_TOPIC)
+        if topic and self.queue < 0:
+            self.queue = topic.queue_base
             at = self._board.queue_at(self.queue)
             low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
             # By the log: after a kill the reader may still be making the queue's end again.
@@ -163,15 +161,9 @@ class Timers:
     def _that_wait(self, entries: Entries) -> Entries:
         """What of a bucket's entries is not done with, as far as it can be told of each alone."""
         entries = entries[~self.moved.among(entries)]
-        is_killer = entries["size"] & KILLERS != 0
-        # Time may begin anew with a boot: what the note has not met it does not count.
-        is_new = entries["position"] > self._begun_position
-        after = entries["size"] & AFTER_BIT != 0
-        counted = np.where(after, self._begun_ms[1], self._begun_ms[0])
-        wanted = (entries["ms"] > counted) | is_new | is_killer
-        entries = entries[wanted & ~self._are_done(entries["position"])]
-        if self._is_another_boot:
-            is_old = entries["position"] <= self._begun_position
+        entries = entries[self._counted.leaves(entries) & ~self._are_done(entries["position"])]
+        if self._counted.is_another_boot:
+            is_old = self._counted.are_old(entries)
             entries = np.concatenate((self._units.confirmed(entries[is_old]), entries[~is_old]))
         return self._holds.sift(entries)
 
@@ -302,24 +294,31 @@ class Timers:
         """Whether all units below an offset were read."""
         return self.next >= offset
 
-    def find(self, due_ms: int, key_hash: int) -> list[tuple[int, bool]]:
-        """Timers of a slot with this hash of their key: position, and whether it is a recall."""
-        there = self._buckets.entries_of(due_ms)
-        parts = [there[~self.moved.among(there) | (there["size"] & DELETE_BIT != 0)]]
+    def find(self, due_ms: int, key_hash: int) -> list[tuple[int, int, bool]]:
+        """Timers of a slot by their key's hash, recalls first: position, ms, is it a recall."""
+        filed = self._buckets.entries_of(due_ms)
+        is_there = ~self.moved.among(filed) | (filed["size"] & DELETE_BIT != 0)
+        parts = [filed[is_there & self._counted.leaves(filed)]]
         parts += [run for pool in (self._loose, self._at, self._after) for run in pool.runs()]
         found = []
         for number, part in enumerate(parts):
-            for entry in part[part["hash"] == key_hash]:
-                position, is_recall = int(entry["position"]), bool(entry["size"] & DELETE_BIT)
+            for ms, position, size, _hash in part[part["hash"] == key_hash].tolist():
+                is_recall = bool(size & DELETE_BIT)
                 # What was opened waits in memory, or does not wait any more.
                 waits = number or is_recall or not self._buckets.is_open(due_ms)
-                if (
-                    waits
-                    and position not in self._holds
-                    and not self._are_done(np.array([position]))[0]
-                ):
-                    found.append((position, is_recall))
-        return found
+                if waits and self._may_wait(position):
+                    found.append((position, ms, is_recall))
+        return sorted(found, key=lambda item: not item[2])
+
+    def seek(self, position: int) -> int | None:
+        """When a timer is due that waits in another bucket, since the wall was set; or None."""
+        entries = self._buckets.seek(position)
+        wanted = entries[self._counted.leaves(entries) & ~self.moved.among(entries)]
+        return int(wanted["ms"][0]) if len(wanted) and self._may_wait(position) else None
+
+    def _may_wait(self, position: int) -> bool:
+        """Whether a timer was neither recalled nor has a copy."""
+        return position not in self._holds and not self._are_done(np.array([position]))[0]
 
     @property
     def is_recalling(self) -> bool:

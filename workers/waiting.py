@@ -133,7 +133,5 @@ def _is_counted(entries: Entries, note: Note) -> NDArray[np.bool_]:
 
 
 def _queues(board: Board, name: str) -> range:
-    for topic in board.topics():
-        if topic.name == name:
-            return range(topic.queue_base, topic.queue_base + topic.queue_count)
-    return range(0)
+    topic = board.topic_named(name)
+    return range(topic.queue_base, topic.queue_base + topic.queue_count) if topic else range(0)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from shm import layout
-from shm.properties import java_hash
+from shm.properties import index_hash
 from shm.segment import columns, require_length
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shm.record import Record
     from shm.storage import Storage
 
-_HASH_MAX: Final = (1 << 31) - 1
+_SECONDS_MAX: Final = (1 << 31) - 1
 _RESULTS_MAX: Final = 64  # SF-82
 
 
@@ -78,7 +78,7 @@ class IndexFile:
         prev = self.slot(number)
         prev = prev if 0 < prev <= head.index_count else 0
         seconds = (store_timestamp - head.begin_timestamp) // 1000
-        diff = min(max(seconds, 0), _HASH_MAX) if head.begin_timestamp > 0 else 0
+        diff = min(max(seconds, 0), _SECONDS_MAX) if head.begin_timestamp > 0 else 0
         self.added.append((key_hash, position, diff, prev))
         self.added_slots[number] = head.index_count
         if head.index_count <= 1:
@@ -174,15 +174,15 @@ class Index:
             return
         if record.transaction == layout.SYS_ROLLBACK:
             return
-        for key in self._keys(record):
-            self._last().put(_key_hash(key), record.physical_offset, record.store_timestamp)
+        for code in self._codes(record):
+            self._last().put(code, record.physical_offset, record.store_timestamp)
 
-    def _keys(self, record: Record) -> Iterator[str]:
+    def _codes(self, record: Record) -> Iterator[int]:
         properties = record.property_map()
         for key in message_keys(properties):
-            yield f"{record.topic}#{key}"
+            yield index_hash(record.topic, key)
         if self.tags_too and "TAGS" in properties:
-            yield f"{record.topic}#T#{properties['TAGS']}"
+            yield index_hash(record.topic, f"T#{properties['TAGS']}")
 
     def _last(self) -> IndexFile:
         last = self.files[-1] if self.files else None
@@ -205,7 +205,7 @@ class Index:
         """Positions of records that may have a key, newest first (SF-82)."""
         results: list[int] = []
         for file in reversed(self.files):
-            file.select(_key_hash(f"{topic}#{key}"), results)
+            file.select(index_hash(topic, key), results)
             if file.header.begin_timestamp < 0 or len(results) >= _RESULTS_MAX:
                 break
         return results
@@ -215,8 +215,3 @@ def message_keys(properties: dict[str, str]) -> list[str]:
     """Keys that a message is found by: UNIQ_KEY, then the words of KEYS (SF-78)."""
     unique = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
     return unique + [word for word in properties.get("KEYS", "").split(" ") if word]
-
-
-def _key_hash(text: str) -> int:
-    value = abs(java_hash(text))
-    return value if value <= _HASH_MAX else 0

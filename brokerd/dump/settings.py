@@ -49,6 +49,7 @@ class StoreSettings:
 
     given: dict[str, str]
     measured: dict[str, str]  # lengths of files, for what is not given
+    earlier_levels: tuple[str, ...] = ()  # other messageDelayLevel of units in the store
 
     def text(self, name: str) -> str:
         """Value as text, or RocketMQ's default."""
@@ -74,13 +75,12 @@ class StoreSettings:
     @property
     def delays_ms(self) -> tuple[int, ...]:
         """Delay of each level. Raises SettingIllegal."""
-        text = self.text("messageDelayLevel")
-        try:
-            return parse_delay_levels(text)
-        except (KeyError, ValueError) as error:
-            raise SettingIllegal(
-                f"messageDelayLevel={text!r} is no list like '1s 5m 2h'"
-            ) from error
+        return _delays(self.text("messageDelayLevel"))
+
+    @property
+    def earlier_delays_ms(self) -> tuple[tuple[int, ...], ...]:
+        """The same of earlier settings. Raises SettingIllegal."""
+        return tuple(_delays(text) for text in self.earlier_levels)
 
     @property
     def check(self) -> Check:
@@ -92,14 +92,22 @@ class StoreSettings:
         )
 
 
+def _delays(text: str) -> tuple[int, ...]:
+    try:
+        return parse_delay_levels(text)
+    except (KeyError, ValueError) as error:
+        raise SettingIllegal(f"messageDelayLevel={text!r} is no list like '1s 5m 2h'") from error
+
+
 def load_settings(storage: Storage, file: Path | None = None) -> StoreSettings:
     """Find a store's settings. Raises SettingIllegal for a line that is none, OSError."""
-    given = {}
+    given: dict[str, str] = {}
+    earlier: tuple[str, ...] = ()
     if file is not None:
         given = _parse_lines(file.read_text(encoding="utf-8"))
     elif storage.exists(STORE_JSON):
-        given = _kept(storage)
-    return StoreSettings(given, _from_lengths(storage) | _of_our_index(storage))
+        given, earlier = _kept(storage)
+    return StoreSettings(given, _from_lengths(storage) | _of_our_index(storage), earlier)
 
 
 def measured_settings(storage: Storage) -> StoreSettings:
@@ -119,8 +127,8 @@ def _parse_lines(text: str) -> dict[str, str]:
     return found
 
 
-def _kept(storage: Storage) -> dict[str, str]:
-    """Sizes that our broker noted, by RocketMQ's names."""
+def _kept(storage: Storage) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What our broker noted, by RocketMQ's names; earlier delay levels."""
     try:
         kept = configfile.parse_config(read_file(storage, STORE_JSON).decode())
     except ValueError as error:
@@ -128,7 +136,8 @@ def _kept(storage: Storage) -> dict[str, str]:
             f"{STORE_JSON} is not JSON: delete it, sizes are then taken from the files"
         ) from error
     named = {_camel_case(key): str(value) for key, value in kept.items()}
-    return {key: value for key, value in named.items() if key in _DEFAULTS}
+    ours = {key: value for key, value in named.items() if key in _DEFAULTS}
+    return ours, tuple(kept.get("earlier_delay_levels", ()))
 
 
 def _camel_case(name: str) -> str:

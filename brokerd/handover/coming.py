@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from brokerd import batchqueues, config, epoch, lock
-from brokerd.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from shm.errors import Incompatible
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -123,5 +122,5 @@ def _tell(storage: Storage, settings: Settings, pending: Pending, done: Adopted)
     done.dead_letters = sum(
         following - first
         for (topic, _queue), (first, following) in pending.queues.items()
-        if topic.startswith(DEAD_LETTER_PREFIX)
+        if topic.startswith(DLQ_PREFIX)
     )

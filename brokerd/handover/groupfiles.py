@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from brokerd.checkpoint import read_checkpoint
 from brokerd.metadata import TOPICS_FILE
 from brokerd.subscriptions import GROUPS_FILE
-from brokerd.topics import RETRY_PREFIX
 from shm.configfile import BACKUP_SUFFIX, parse_config, read_config, write_config
+from shm.properties import RETRY_PREFIX
 from shm.storage import read_file
 from workers.ledger import Ledger
 from workers.ledgerentries import NAME as LEDGER
@@ -41,11 +41,26 @@ _TABLES: Final = {
 
 def read_group_offsets(storage: Storage, queues: Queues) -> Offsets:
     """Offsets of all groups as a RocketMQ has to find them; changes nothing. Raises OSError."""
+    ledger = _replayed(storage)
+    import_offsets(ledger)
+    return _completed(storage, offsets_of(ledger.groups), queues)
+
+
+def done_ahead(storage: Storage) -> int:
+    """Messages that groups are done with behind one that they are not. Raises OSError.
+
+    A RocketMQ's group has an offset for each queue and nothing else: they come again.
+    """
+    groups = _replayed(storage).groups.values()
+    queues = [queue for group in groups for queue in group.queues.values()]
+    return sum(end - first for queue in queues for first, end in queue.done)
+
+
+def _replayed(storage: Storage) -> Ledger:
     ledger = Ledger(storage)
     if storage.exists(LEDGER):
         ledger.replay(read_file(storage, LEDGER), Names())
-    import_offsets(ledger)
-    return _completed(storage, offsets_of(ledger.groups), queues)
+    return ledger
 
 
 def write_group_offsets(storage: Storage, offsets: Offsets) -> None:

@@ -19,10 +19,9 @@ from brokerd import batchqueues, config, epoch, lock
 from brokerd.handover import groupfiles, timerfiles
 from brokerd.handover.names import TIMERS
 from brokerd.handover.timerfiles import TimerForm, timer_of
-from brokerd.topics import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from clients.home import board_file, store_of
 from shm.errors import Incompatible
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.storage import PosixStorage
 from workers.schedulenote import write_level_offsets
 
@@ -48,6 +47,7 @@ class HandedOver:
     rolled: int = 0
     levels: dict[int, tuple[int, int]] = field(default_factory=dict)
     repeated: int = 0  # served out of order: they come again, or what waits before them is lost
+    done_ahead: int = 0  # groups are done with them, but not with one before: they come again
     retries: int = 0
     dead_letters: int = 0
     recalls: int = 0
@@ -72,6 +72,11 @@ class HandedOver:
         ]
         if self.repeated:
             lines.append(f"{self.repeated} delayed messages that were delivered come again")
+        if self.done_ahead:
+            lines.append(
+                f"{self.done_ahead} messages that groups are done with come again, for one before"
+                " them is not done with"
+            )
         lines.append("The RocketMQ must have these settings:")
         lines += [f"  {name}={value}" for name, value in self.settings.items()]
         lines.append(
@@ -110,7 +115,7 @@ def handover(
     try:
         storage = PosixStorage(str(root))
         batchqueues.require_none(storage)
-        settings = epoch.settle_sizes(storage, config.load(home)).settings
+        settings = epoch.settings_of_store(storage, config.load(home))
         old_board = epoch.find_old_board(home)
         done = HandedOver(str(root), dry_run)
         if dry_run:
@@ -226,7 +231,7 @@ def _tell(
             at = parked.next_offset if parked else following
             done.levels[queue_id + 1] = (len(parked.pending) if parked else 0, at)
             done.repeated += parked.out_of_order if parked else 0
-        elif topic.startswith(DEAD_LETTER_PREFIX):
+        elif topic.startswith(DLQ_PREFIX):
             done.dead_letters += following - first
     for _queue, records in pending.waiting(SCHEDULE_TOPIC):
         for properties in messages(storage, settings.mapped_file_size_commit_log, records):
@@ -236,6 +241,7 @@ def _tell(
     for (_topic, group), queues in offsets.items():
         counts[group] += len(queues)
     done.groups = dict(sorted(counts.items()))
+    done.done_ahead = groupfiles.done_ahead(storage)
     done.settings = settings_of(settings, form)
 
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from brokerd.commitlog import segment_bases, segment_name
+from brokerd.commitlog import segment_bases
 from brokerd.handover.halves import Half, Halves
 from brokerd.handover.links import Links, columns_of, level_key, properties_of, settle, timer_key
 from brokerd.handover.names import PARKING, REVIVE_PREFIX
 from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
 from shm.kernels import scan
+from shm.lognames import segment_name
 from shm.properties import TIMER_TOPIC, java_hash, parse_properties
 from shm.record_columns import number_names
 

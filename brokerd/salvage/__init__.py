@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from brokerd import config, lock
 from brokerd.checkpoint import read_checkpoint
-from brokerd.commitlog import segment_name
-from brokerd.epoch import settle_sizes
+from brokerd.epoch import LEVELS, SIZES, settings_of_store
 from brokerd.salvage.copying import copy_config, copy_range, copy_timer, write_own_files
 from brokerd.salvage.losses import Claim, Losses, claims_of_units
 from brokerd.salvage.plan import Part, fill, marker, place_unclaimed, split
@@ -25,6 +24,7 @@ from brokerd.verify import Report, batch_topics_of, find_scope, sizes_of, with_r
 from brokerd.verify.log import LogCheck, SegmentRecords
 from shm import jit, layout
 from shm.errors import StoreBusy
+from shm.lognames import DIRECTORY, segment_name
 from shm.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -229,8 +229,8 @@ class _Salvage:
             if part.start < end:
                 for piece in fill(part, self._losses.time_before(part.start)):
                     self._put(piece.position, piece.data)
-        for name in self._target.list("commitlog"):
-            with closing(self._target.open(f"commitlog/{name}", write=True)) as file:
+        for name in self._target.list(DIRECTORY):
+            with closing(self._target.open(f"{DIRECTORY}/{name}", write=True)) as file:
                 file.sync()
 
     def _copy_sound(self, base: int, lost: list[tuple[int, int]]) -> None:
@@ -265,12 +265,13 @@ class _Salvage:
         """Truth of `gantry/`, and everything derived by the code that starts use."""
         from brokerd.rebuild import Rebuilt, make_again
 
-        sizes = (self._bytes, self._sizes.queue_file_bytes)
+        sizes = dict(zip(SIZES, (self._bytes, self._sizes.queue_file_bytes), strict=True))
+        kept = sizes | {LEVELS: self._sizes.text("messageDelayLevel")}
         end = (self._done.log_end, self._losses.time_before(self._done.log_end))
-        write_own_files(self._source, self._target, sizes, end, self._done)
+        write_own_files(self._source, self._target, kept, end, self._done)
         home = Path(self._source.root).resolve().parent
         settings = replace(
-            settle_sizes(self._target, config.load(home)).settings,
+            settings_of_store(self._target, config.load(home)),
             max_hash_slot_num=self._sizes.number("maxHashSlotNum"),
             max_index_num=self._sizes.number("maxIndexNum"),
         )

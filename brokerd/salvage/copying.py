@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
-from brokerd.commitlog import segment_name
-from brokerd.epoch import SIZES, STORE_FILE, VERSION
+from brokerd.epoch import STORE_FILE, VERSION
 from brokerd.verify.config import DELETED, read_object
 from brokerd.verify.report import Report
 from shm.configfile import BACKUP_SUFFIX, parse_config, write_config
 from shm.errors import Corrupt
 from shm.jsonsum import with_sum
+from shm.lognames import segment_name
 from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from shm.storage import read_file, replace_file
 from workers import deadletternote
@@ -99,13 +100,14 @@ def _copy_file(source: Storage, target: Storage, path: str) -> None:
 
 
 def write_own_files(
-    source: Storage, target: Storage, sizes: tuple[int, int], end: tuple[int, int], done: Salvaged
-) -> None:
+    source: Storage, target: Storage, kept: Mapping[str, int | str], end: tuple[int, int],
+    done: Salvaged,
+) -> None:  # fmt: skip
     """The truth of `gantry/` for a log that ends at position `end[0]`, last stored at `end[1]` ms.
 
-    `sizes`: of a segment and of a ConsumeQueue file.
+    `kept`: sizes and delay levels, as `gantry/store.json` has them.
     """
-    content = {"version": VERSION, "starts": 1, **dict(zip(SIZES, sizes, strict=True))}
+    content = {"version": VERSION, "starts": 1, **kept}
     replace_file(target, STORE_FILE, with_sum(json.dumps(content)).encode())
     write_ranges(target, _ranges(source, done).closed(end[0]))
     if _is_sound(source, DELETED):

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
+from brokerd.handover.names import HALF_TOPIC, PARKING
 from brokerd.producers import BORN_HOST
 from brokerd.salvage.losses import ENDLESS, Claim, Losses, QueueKey
 from shm import layout
-from shm.properties import LOST_TAG, SCHEDULE_TOPIC
+from shm.properties import LOST_TAG
 from shm.record import Record, encode_filler, encode_record
 
 TAG: Final = LOST_TAG
@@ -23,7 +24,7 @@ TAG: Final = LOST_TAG
 TOPIC: Final = "gantry_lost"
 _MARK: Final = f"TAGS\x01{TAG}\x02".encode()
 #: What a broker does with a message of these topics is to put it into its real one.
-_PARKED: Final = frozenset({SCHEDULE_TOPIC, "rmq_sys_wheel_timer", "RMQ_SYS_TRANS_HALF_TOPIC"})
+_PARKED: Final = PARKING | {HALF_TOPIC}
 _REAL: Final = f"REAL_TOPIC\x01{TOPIC}\x02REAL_QID\x010\x02".encode()
 _RECORD_MAX: Final = 4 * 1024 * 1024
 

@@ -48,9 +48,9 @@ def verify(
 ) -> Report:
     """Check the store below `storage_root`, ours or a RocketMQ's.
 
-    `settings` is a file of `key=value` lines with RocketMQ's names, where sizes and delay levels
-    are neither in `gantry/store.json` nor the default. `progress` gets bytes done, bytes in all
-    and what is being done. Raises StoreBusy, SettingIllegal, OSError.
+    `settings` is a file of `key=value` lines with RocketMQ's names, for a RocketMQ's store whose
+    sizes and delay levels are not the default; ours has them in `gantry/store.json`. `progress`
+    gets bytes done, bytes in all and what is being done. Raises StoreBusy, SettingIllegal, OSError.
     """
     root = Path(storage_root)
     storage = PosixStorage(str(root))

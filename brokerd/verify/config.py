@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerd.epoch import EARLIER_LEVELS, LEVELS
 from shm import jsonsum
 from shm.configfile import BACKUP_SUFFIX, parse_config, read_config
+from shm.properties import parse_delay_levels
 from shm.storage import read_file
 
 if TYPE_CHECKING:
@@ -133,7 +135,19 @@ def store_file_is_sound(storage: Storage, path: str, report: Report) -> bool:
     content = read_object(storage, path, report)
     if content is None:
         return False
+    earlier = content.pop(EARLIER_LEVELS, [])
+    told = [content.pop(LEVELS, ""), *(earlier if isinstance(earlier, list) else [None])]
     wrong = [name for name, value in content.items() if not isinstance(value, int)]
     for name in wrong:
         report.add(path, 0, f"no number: {name}", found=json.dumps(content[name]))
-    return not wrong
+    strange = [levels for levels in told if not _are_levels(levels)]
+    for levels in strange:
+        report.add(path, 0, "no delay levels", "like 1s 5m 2h", json.dumps(levels))
+    return not wrong and not strange
+
+
+def _are_levels(value: object) -> bool:
+    try:
+        return isinstance(value, str) and min(parse_delay_levels(value), default=0) >= 0
+    except (KeyError, ValueError):
+        return False

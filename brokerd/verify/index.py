@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from brokerd.commitlog import segment_name
 from brokerd.verify.holes import first_nonzero
 from shm import layout
 from shm.kernels import index as kernels
 from shm.kernels import scan
+from shm.lognames import segment_name
 from shm.segment import columns
 from workers.indexnote import DIRECTORY, NOTE_FILE, Header, Note, Shape, parse_header, read_note
 

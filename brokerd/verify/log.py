@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from brokerd.commitlog import DIRECTORY, segment_name
 from brokerd.logscan import OURS, THEIRS, Piece, walk
 from brokerd.verify.holes import first_nonzero
 from shm import layout
 from shm.codes import Stop
 from shm.kernels import scan
 from shm.kernels.units import rows_of_topic
-from shm.record import OWN, RECOVERY, Filler, Invalid, parse_record
+from shm.lognames import DIRECTORY, segment_name
+from shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, parse_record
 from shm.record_columns import find_lost, number_names
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 
-_MAGICS: Final = tuple(
-    magic.to_bytes(4, "big") for magic in (layout.RECORD_MAGIC_V1, layout.RECORD_MAGIC_V2)
-)
+_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in RECORD_MAGICS)
 _SEARCH_BYTES: Final = 1 << 24
 _TIMES_LISTED: Final = 20
 

@@ -18,6 +18,7 @@ from brokerd.verify.holes import first_nonzero
 from shm import layout
 from shm.kernels import scan
 from shm.kernels import units as unit_kernels
+from shm.lognames import segment_name
 from shm.properties import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class QueueCheck:
         self._storage = storage
         self._bytes = settings.queue_file_bytes
         self._delays = np.array((0, *settings.delays_ms), np.int64)
+        self._earlier = settings.earlier_delays_ms
         self._scope = scope
         self._report = report
         self._log = log
@@ -144,7 +146,7 @@ class QueueCheck:
         base = position // self._log.segment_bytes * self._log.segment_bytes
         name = f"{queue.topic} queue {queue.queue_id}"
         self._report.add(
-            f"commitlog/{base:020d}", position - base, f"wrong queue offset in {name}",
+            segment_name(base), position - base, f"wrong queue offset in {name}",
             str(wanted), str(found),
         )  # fmt: skip
 
@@ -163,18 +165,21 @@ class QueueCheck:
                 wanted = units[done : done + count].view(np.uint8).reshape(-1, UNIT)
                 found = view[at * UNIT : (at + count) * UNIT].reshape(-1, UNIT)
                 if not np.array_equal(wanted, found):
-                    self._add_units(path, at, wanted, found)
+                    self._add_units(queue, path, at, wanted, found)
             done += count
 
     def _add_units(
-        self, path: str, first: int, wanted: NDArray[np.uint8], found: NDArray[np.uint8]
-    ) -> None:
+        self, queue: Queue, path: str, first: int,
+        wanted: NDArray[np.uint8], found: NDArray[np.uint8],
+    ) -> None:  # fmt: skip
         """Report the units of one file that differ; `first` is the number of the first one."""
         bad = (wanted != found).any(axis=1)
         left, right = _columns(wanted), _columns(found)
         # SF-71: the address of an extension unit stands for the tagsCode.
-        addresses = right["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX
-        bad &= ~(addresses & (wanted[:, :12] == found[:, :12]).all(axis=1))
+        fine = right["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX
+        if queue.topic == SCHEDULE_TOPIC:
+            fine |= self._is_earlier(queue.queue_id + 1, left["tags_code"], right["tags_code"])
+        bad &= ~(fine & (wanted[:, :12] == found[:, :12]).all(axis=1))
         places = np.flatnonzero(bad)
         for index in places[:_LISTED_PER_CALL].tolist():
             what = "missing unit" if not found[index].any() else "wrong unit"
@@ -182,6 +187,14 @@ class QueueCheck:
                 path, (first + index) * UNIT, what, _told(left[index]), _told(right[index])
             )
         self._report.more += max(0, len(places) - _LISTED_PER_CALL)
+
+    def _is_earlier(
+        self, level: int, wanted: NDArray[np.int64], found: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Whether times of delivery were made by delay levels that the store had before (SF-63)."""
+        now = int(self._delays[min(level, len(self._delays) - 1)])
+        moved = [delays[min(level, len(delays)) - 1] - now for delays in self._earlier]
+        return np.isin(found.astype(np.int64) - wanted.astype(np.int64), moved)
 
     def _view(self, path: str) -> NDArray[np.uint8] | None:
         """A queue file's bytes; None, told once, if it is not there or has another length."""

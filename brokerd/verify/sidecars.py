@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from brokerd.commitlog import segment_name
 from shm import layout
 from shm.errors import Corrupt
+from shm.lognames import segment_name
 from shm.sidecar import DIRECTORY, Sidecar, block_crcs, parse
 from shm.storage import read_file
 
@@ -123,7 +123,7 @@ class SidecarCheck:
             return  # the segment's length differs: told above
         for block in np.flatnonzero(found != sidecar.block_crcs).tolist():
             self._report.add(
-                f"commitlog/{segment.base:020d}", block * layout.SIDECAR_BLOCK_BYTES,
+                segment_name(segment.base), block * layout.SIDECAR_BLOCK_BYTES,
                 f"MiB block {block} is not what {path} noted",
                 f"CRC {int(sidecar.block_crcs[block]):#010x}", f"{int(found[block]):#010x}",
             )  # fmt: skip

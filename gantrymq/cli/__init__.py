@@ -20,6 +20,6 @@ def main() -> None:
 
         if call := looks(sys.argv[1:]):
             sys.exit(call())
-        from gantrymq.cli.app import app
+        from gantrymq.cli.app import command_line
 
-        app()
+        command_line()()

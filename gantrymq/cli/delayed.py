@@ -19,7 +19,7 @@ app = typer.Typer(help="Look at delayed messages, and cancel them.", no_args_is_
 All of them, as the log and the scheduler's note tell: parked ones that were neither delivered nor
 cancelled when it was read; retries that wait are among them (topic %RETRY%GROUP). A message that is
 delivered meanwhile may still be shown. All parked timers that retention has kept are read: a
-million takes seconds.
+million takes seconds. Where no broker runs the store itself is read, all of its log.
 
 \b
 due            when it is delivered (`due_ms` in JSON: Unix ms)
@@ -29,7 +29,7 @@ recall_handle  what `delayed recall` takes; levels have none
 \b
 Example: gantrymq delayed list --topic orders --limit 5
 Example: gantrymq delayed list --json
-Exit codes: 0 done; 69 no broker; 70 the log is damaged.
+Exit codes: 0 done; 69 no broker, and no store; 70 the log is damaged.
 """,
 )
 def list_delayed(
@@ -47,14 +47,15 @@ def list_delayed(
     """List messages that wait for their time."""
     from gantrymq.cli.delayed_show import show_delayed
 
-    show_delayed(home, (topic, limit), handles=handles, as_json=as_json)
+    show_delayed(home=home, topic=topic, limit=limit, handles=handles, as_json=as_json)
 
 
 @app.command(
     help="""Cancel a delayed message: it is never delivered, if it was not already.
 
 HANDLE is the `recall_handle` of its receipt, or of `delayed list`; `-` reads handles from standard
-input, one a line. Messages with a delay level cannot be cancelled.
+input, one a line. Messages with a delay level cannot be cancelled. The broker must run: a recall
+is a record of its log.
 
 \b
 Example: gantrymq delayed list --topic orders --handles > h; gantrymq delayed recall orders - < h

@@ -12,6 +12,7 @@ from gantrymq.cli.output import home_of, print_json, print_rows
 from gantrymq.cli.records import local_time
 from shm import layout
 from shm.codes import ExitCode
+from shm.errors import BrokerGone
 from shm.record import STRUCTURE, Record, parse_record
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from brokerd.handover.stopped import StoppedMessages
     from workers.waiting import WaitingMessages
+
+    Look = WaitingMessages | StoppedMessages
 
 #: Where the body is if both hosts have four bytes; its length is before it.
 _BODY_AT: Final = layout.RECORD_HEAD_BYTES
@@ -30,17 +34,17 @@ _V6: Final = layout.SYS_BORN_V6 | layout.SYS_STORE_V6
 
 
 def show_delayed(
-    home: Path | None, wanted: tuple[str | None, int], *, handles: bool, as_json: bool
+    *, home: Path | None, topic: str | None, limit: int, handles: bool, as_json: bool
 ) -> None:
-    """Print what waits; `wanted`: its topic, or None for all, and how many. Raises Corrupt, ..."""
-    from shm.storage import PosixStorage
-    from workers.waiting import WaitingMessages
-
+    """Print what waits, of one topic or of all (None). Raises Corrupt, Incompatible, OSError."""
     where = home_of(home)
-    board = running_board(where)
-    broker, precision_ms = _settings(where)
-    topic, limit = wanted
-    look = WaitingMessages(PosixStorage(str(store_of(where))), board, precision_ms)
+    look: Look
+    try:
+        look, broker = _running(where)
+    except BrokerGone:
+        if not (store_of(where) / "commitlog").is_dir():
+            raise
+        look, broker = _stopped(where)
     found = look.read()
     if topic is not None:
         found = found[_of_topic(look, found, topic)]
@@ -62,6 +66,8 @@ def recall_all(home: Path | None, topic: str, handle: str, *, as_json: bool) -> 
     from clients.producer import Producer
     from clients.recalls import RecallOutcome
 
+    _require_running(home_of(home))
+
     is_list = handle == "-"
     given = [line.strip() for line in sys.stdin if line.strip()] if is_list else [handle]
     missed = 0
@@ -78,6 +84,34 @@ def recall_all(home: Path | None, topic: str, handle: str, *, as_json: bool) -> 
     return ExitCode.DOES_NOT_HOLD if missed else ExitCode.OK
 
 
+def _require_running(home: Path) -> None:
+    """A recall is a record of the log, and only a broker writes there. Raises BrokerGone."""
+    try:
+        running_board(home)
+    except BrokerGone as error:
+        raise BrokerGone(
+            f"only a running broker can cancel, and none runs at {home}: start it with `gantrymq"
+            f" serve --home {home}` and recall again; what is due by then is delivered first",
+            home=str(home),
+        ) from error
+
+
+def _running(home: Path) -> tuple[WaitingMessages, str]:
+    from shm.storage import PosixStorage
+    from workers.waiting import WaitingMessages
+
+    board = running_board(home)
+    broker, precision_ms = _settings(home)
+    return WaitingMessages(PosixStorage(str(store_of(home))), board, precision_ms), broker
+
+
+def _stopped(home: Path) -> tuple[StoppedMessages, str]:
+    from brokerd.handover.stopped import StoppedMessages
+
+    look = StoppedMessages(home)
+    return look, look.settings.broker_name
+
+
 def _settings(home: Path) -> tuple[str, int]:
     """broker_name and timer_precision_ms of the running broker."""
     from clients.control import look_at
@@ -88,7 +122,7 @@ def _settings(home: Path) -> tuple[str, int]:
     return str(values["broker_name"]), int(values["timer_precision_ms"])
 
 
-def _of_topic(look: WaitingMessages, found: NDArray[np.void], topic: str) -> NDArray[np.bool_]:
+def _of_topic(look: Look, found: NDArray[np.void], topic: str) -> NDArray[np.bool_]:
     """Which of them are to a topic."""
     import numpy as np
 
@@ -114,7 +148,7 @@ def _is_to(record: bytes, topic: str, mark: bytes) -> bool:
     return isinstance(found, Record) and found.property_map().get("REAL_TOPIC") == topic
 
 
-def _records(look: WaitingMessages, found: NDArray[np.void]) -> Iterator[tuple[Any, Record]]:
+def _records(look: Look, found: NDArray[np.void]) -> Iterator[tuple[Any, Record]]:
     for place in found:
         position = int(place["position"])
         try:

@@ -12,7 +12,7 @@ from gantrymq.cli.board import running_board
 from gantrymq.cli.group_show import find_group
 from gantrymq.cli.records import message_of
 from shm.errors import Rejected
-from shm.properties import LOST_TAG
+from shm.properties import DLQ_PREFIX, LOST_TAG
 from shm.storage import PosixStorage
 from shm.storereader import StoreReader
 from workers.deadletternote import DeadLetterNote, Marks, holds, read_note
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from shm.board import Board, TopicSlot
     from shm.record import Record
 
-DEAD_PREFIX: Final = "%DLQ%"
 _AT_ONCE: Final = 1000
 
 
@@ -115,8 +114,8 @@ class DeadLetters:
 
     def groups(self) -> dict[str, TopicSlot]:
         """Groups that have a dead-letter topic."""
-        named = [t for t in self.board.topics() if t.perm and t.name.startswith(DEAD_PREFIX)]
-        return {topic.name.removeprefix(DEAD_PREFIX): topic for topic in named}
+        named = [t for t in self.board.topics() if t.perm and t.name.startswith(DLQ_PREFIX)]
+        return {topic.name.removeprefix(DLQ_PREFIX): topic for topic in named}
 
     def queues(self, group: str) -> list[tuple[int, int, int, Marks]]:
         """Queue id, lowest and next offset, marks. Raises Rejected if there is no such group."""
@@ -143,7 +142,7 @@ class DeadLetters:
     def _records(
         self, group: str, queue_id: int, at: int, high: int, marks: Marks
     ) -> Iterator[Record]:
-        topic = f"{DEAD_PREFIX}{group}"
+        topic = f"{DLQ_PREFIX}{group}"
         while at < high:
             hidden = [end for first, end in marks.purged if first <= at < end]
             if hidden:

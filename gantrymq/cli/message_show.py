@@ -16,7 +16,7 @@ from shm.storereader import StoreReader
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from brokerd.indexreader import IndexReader
+    from workers.indexreader import IndexReader
 
 
 def show_message(
@@ -36,8 +36,8 @@ def show_message(
 
 def _index(storage: PosixStorage, home: Path) -> IndexReader:
     """The index has the sizes that are noted; before the first note, those of the settings."""
-    from brokerd.indexreader import IndexReader
     from workers.indexnote import Shape, read_note
+    from workers.indexreader import IndexReader
 
     known = read_note(storage)
     return IndexReader(storage, known[0] if known else Shape(*_sizes(home)))

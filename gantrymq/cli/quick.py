@@ -17,12 +17,16 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A command: its function, how many words it has, and its flags besides --json."""
+    """A command: its function, how many words it has, its flags besides --json, other options.
+
+    `values`: name, what it is if it is not given, and how it is read.
+    """
 
     place: str
     function: str
     words: int = 0
     flags: tuple[str, ...] = ()
+    values: tuple[tuple[str, Any, Callable[[str], Any]], ...] = ()
 
 
 LOOKS: Final = {
@@ -32,6 +36,12 @@ LOOKS: Final = {
     ("group", "list"): Look("group_show", "show_groups"),
     ("group", "describe"): Look("group_show", "show_group", words=1),
     ("dlq", "list"): Look("dlq_show", "show_list"),
+    ("delayed", "list"): Look(
+        "delayed_show",
+        "show_delayed",
+        flags=("handles",),
+        values=(("topic", None, str), ("limit", 20, int)),
+    ),
     ("metrics",): Look("metrics_show", "show_metrics"),
     ("get",): Look("message_show", "show_message", words=1),
 }
@@ -47,18 +57,24 @@ def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
 
 
 def _call(look: Look, left: list[str]) -> Callable[[], int] | None:
-    options: dict[str, Any] = {"home": None, "as_json": False} | dict.fromkeys(look.flags, False)
     flags = {f"--{name}": name for name in look.flags} | {"--json": "as_json"}
+    readers: dict[str, tuple[str, Callable[[str], Any]]] = {"--home": ("home", Path)}
+    readers |= {f"--{name}": (name, read) for name, _default, read in look.values}
+    options: dict[str, Any] = {"home": None} | dict.fromkeys(flags.values(), False)
+    options |= {name: default for name, default, _read in look.values}
     words: list[str] = []
     while left:
         item = left.pop(0)
-        name = "home" if item == "--home" else flags.pop(item, "")
-        if name == "home":
-            if options["home"] is not None or not left or left[0].startswith("-"):
+        if item in readers:
+            name, read = readers.pop(item)
+            if not left or left[0].startswith("-"):
                 return None
-            options["home"] = Path(left.pop(0))
-        elif name:
-            options[name] = True
+            try:
+                options[name] = read(left.pop(0))
+            except ValueError:
+                return None
+        elif item in flags:
+            options[flags.pop(item)] = True
         elif item.startswith("-") or not item:
             return None
         else:

@@ -44,9 +44,9 @@ def show_topic(name: str, *, home: Path | None, as_json: bool) -> None:
 
 def find_topic(board: Board, name: str) -> TopicSlot:
     """A topic that is there. Raises TopicNotFound."""
-    for topic in board.topics():
-        if topic.name == name and topic.perm:
-            return topic
+    topic = board.topic_named(name)
+    if topic is not None and topic.perm:
+        return topic
     raise TopicNotFound(f"there is no topic {name}: `gantrymq topic list` shows all", topic=name)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import scan
+from shm.kernels import scan, sql92
 from shm.layout import (
     CQ_EXT_ADDRESS_MAX,
     CQ_FILLER_SIZE,
@@ -29,6 +29,7 @@ from shm.layout import (
     SYS_BORN_V6,
     SYS_STORE_V6,
 )
+from shm.opcodes import ASK, TRUE
 from shm.properties import LOST_TAG, java_hash
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ ROLL = int(Stop.ROLL)
 INVALID = int(Stop.INVALID)
 TRUNCATED = int(Stop.TRUNCATED)
 REMOVED = int(Stop.REMOVED)
+ASKED = int(Stop.ASKED)
 
 # Words of `form`. A call moves OFFSET, ROWS, BODY_USED and PROPERTIES_USED on.
 OFFSET = 0  # queue offset of the unit to look at next
@@ -61,12 +63,17 @@ BODY_USED = 7
 PROPERTIES_USED = 8
 STRETCH_FROM = 9  # one side wrote the log positions [from, end): shm.ranges
 STRETCH_END = 10
-FILTER = 11  # 1: only the tags given
+FILTER = 11  # EVERYTHING, the TAGS given, or what the SQL program given is TRUE of
 WANTED_POSITION = 12  # out: of the record that stopped the call
 WANTED_SIZE = 13
 OURS = 14  # 1: GantryMQ wrote the stretch, so trailers are binding; else the bodies' sums decide
+VERDICT = 15  # on a record that was ASKED for: 1 + its position to take it, - that to pass it over
 ROW_AT = 16  # scratch: a parsed record (scan.ROW_WORDS)
-FORM_WORDS = ROW_AT + scan.ROW_WORDS
+SCRATCH_AT = ROW_AT + scan.ROW_WORDS  # and a program's
+FORM_WORDS = SCRATCH_AT + sql92.SCRATCH_WORDS
+
+# Words of FILTER.
+EVERYTHING, TAGS, SQL = range(3)
 
 # Columns: each has a word for every row that there is room for.
 (
@@ -195,12 +202,30 @@ def _is_wanted(
     units: Bytes, at: int, log: Bytes, form: Words, row: Words, tags: Words, tag_count: int,
     tag_bytes: Bytes,
 ) -> int:  # fmt: skip
-    """1 if the subscription takes this record; `*` takes all but what stands for lost ones."""
-    if form[FILTER]:
-        return _tag_wanted(log, row, tags, tag_bytes, tag_count)
-    if machine.load_be64(units, at + CQ_TAGS) != _LOST_CODE:
-        return 1
-    return 0 if _is_lost(log, row) else 1
+    """LIMIT if the subscription takes this record, DONE, or ASKED.
+
+    What stands for lost messages is taken only by its tag.
+    """
+    if form[FILTER] == TAGS:
+        return LIMIT if _tag_wanted(log, row, tags, tag_bytes, tag_count) else DONE
+    if machine.load_be64(units, at + CQ_TAGS) == _LOST_CODE and _is_lost(log, row):
+        return DONE
+    return _sql_wanted(log, form, row, tags, tag_bytes) if form[FILTER] else LIMIT
+
+
+@kernel()
+def _sql_wanted(log: Bytes, form: Words, row: Words, program: Words, pool: Bytes) -> int:
+    """LIMIT if the program is TRUE of the record, DONE, or ASKED."""
+    mark = form[WANTED_POSITION] + 1
+    if abs(form[VERDICT]) == mark:
+        return LIMIT if form[VERDICT] > 0 else DONE
+    at = row[scan.PROPERTIES_AT]
+    size = row[scan.PROPERTIES_SIZE]
+    scratch = machine.shift(form, SCRATCH_AT)
+    result = sql92.run_program(program, pool, log, at, size, scratch)
+    if result == ASK:
+        return ASKED
+    return LIMIT if result == TRUE else DONE
 
 
 @kernel()
@@ -285,8 +310,11 @@ def fetch(
     Rows are added behind `form[ROWS]`. Units whose tag is not wanted are passed over. Returns
     DONE (END_OFFSET reached), LIMIT (no room for the next row: WANTED_SIZE is its record's size),
     TRUNCATED (the next unit is in another ConsumeQueue file), ROLL (the next record is in another
-    segment or stretch: WANTED_POSITION), REMOVED (it is below LOW) or INVALID (it is not what its
-    unit says).
+    segment or stretch: WANTED_POSITION), REMOVED (it is below LOW), INVALID (it is not what its
+    unit says) or ASKED (call again with a VERDICT on the record that the row scratch has).
+
+    `tags` and `tag_bytes` are rows of TAG_WORDS and their texts, or a filter's program and its
+    pool (shm/opcodes.py).
     """
     sources = (
         machine.raw(units), units.size // CQ_UNIT_BYTES, machine.raw(log), log.size,
@@ -362,7 +390,7 @@ def _fetch_one(
     size = machine.load_be32(units, at + CQ_SIZE)
     if size == CQ_FILLER_SIZE and position == 0:  # SF-65: there never was a message
         return DONE
-    if form[FILTER] and not _hash_wanted(units, at, tags, tag_count):
+    if form[FILTER] == TAGS and not _hash_wanted(units, at, tags, tag_count):
         return DONE
     form[WANTED_POSITION] = position
     form[WANTED_SIZE] = size
@@ -377,4 +405,4 @@ def _fetch_one(
         return INVALID
     if row[scan.SIZE] != size or row[scan.QUEUE_OFFSET] != form[OFFSET]:
         return INVALID
-    return LIMIT if _is_wanted(units, at, log, form, row, tags, tag_count, tag_bytes) else DONE
+    return _is_wanted(units, at, log, form, row, tags, tag_count, tag_bytes)

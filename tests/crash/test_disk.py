@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from clients.consumer import PullConsumer
+from clients.consumeresult import ConsumeResult
 from clients.home import store_of
 from clients.message import Message, SendReceipt
 from clients.producer import Producer
+from clients.push_consumer import PushConsumer
 from gantrymq import ConsumeFrom
 from shm import layout
 from shm.codes import BrokerState, ExitCode, Role
@@ -22,6 +26,7 @@ from shm.errors import DiskFull, StoreFailed
 from tests.support.agents import restarts_of, wait_until_shown
 from tests.support.faulty_broker import FaultyBroker, fault, stall
 from tests.support.loads import Load
+from tests.support.push import FIRST, LEVELS, Seen, send
 from tests.support.stores import require_once, require_sound, require_true
 from tests.support.watchdog import PATIENCE_S, poll_until
 
@@ -209,3 +214,28 @@ def consumed(home: Path) -> list[bytes]:
         while batch := consumer.poll(timeout=0.5):
             bodies += [bytes(message.body) for message in batch]
     return bodies
+
+
+def test_what_fails_while_the_disk_is_full_comes_again_when_there_is_room(
+    start: Callable[..., FaultyBroker],
+) -> None:
+    """F7: a push consumer goes on by itself; every failure is one retry, nothing is lost."""
+    broker = start(message_delay_level=LEVELS)
+    send(broker, "orders", range(60))
+    full = threading.Event()
+
+    def answer(message: Message) -> ConsumeResult | None:
+        if not full.is_set():
+            broker.fail(fault("write", errno.ENOSPC, "gantry/ledger"))
+            full.set()
+        failed = message.delivery_attempt == 1 and int(bytes(message.body)) % 2 == 0
+        return ConsumeResult.FAILURE if failed else None
+
+    seen = Seen(answer)
+    with PushConsumer("full", ["orders"], seen, home=broker.home, consume_from=FIRST):
+        seen.wait_for(60)
+        broker.fail()
+        seen.wait_for(90)
+    assert Counter(seen.bodies) == {n: 1 + (n % 2 == 0) for n in range(60)}
+    assert set(restarts_of(broker.home).values()) == {0}
+    assert broker.stop()[0] == ExitCode.OK

@@ -16,7 +16,7 @@ from clients.producer import Producer
 from gantrymq.temporary import Broker
 from shm import limits
 from shm.codes import EntryFlag, EntryKind, ParkMode, Status
-from shm.errors import MessageIllegal, Rejected
+from shm.errors import MessageIllegal, Rejected, TopicNotFound
 from tests.crash.conftest import SMALL
 from tests.support.adversary import Hand
 from tests.support.agents import restarts_of, wait_until_shown
@@ -63,6 +63,8 @@ PARTS: list[dict[str, Any]] = [
     {"tag": "a||b"},
     *({"delay": delay} for delay in (-1, -0.001, math.nan, math.inf, 1e13, 10**13, "5", True)),
     {"delay": timedelta(seconds=-1)},
+    {"delay": timedelta.min},
+    {"delay": timedelta.max},
     *({"delivery_timestamp": at} for at in (-1, 1.5e12, limits.DELIVER_MS_MAX + 1, "1", True)),
     *({"delay_level": level} for level in (0, -1, 1.0, "3", True)),
     {"delay": 1, "delay_level": 1},
@@ -115,6 +117,15 @@ def test_names_of_topics(producer: Producer, topic: str) -> None:
     """SF-35, SF-36, CQ-100."""
     with pytest.raises(MessageIllegal):
         producer.send(topic, b"bad")
+
+
+def test_topics_of_a_group_that_is_not_there(producer: Producer) -> None:
+    """RD-11, RD-30: a retry topic is made by its group's consumers."""
+    for topic in ("%RETRY%nobody", "%DLQ%nobody"):
+        with pytest.raises(TopicNotFound, match="there is no group nobody"):
+            producer.send(topic, b"bad")
+        with pytest.raises(TopicNotFound, match="there is no group nobody"):
+            producer.send(topic, b"bad", delay=1)
 
 
 @pytest.mark.parametrize("body", ["text", 7, None, [b"bad"]])

@@ -1,4 +1,4 @@
-"""F17: what happens to who has a file mapped that somebody removes or cuts."""
+"""F17: what happens to who has a file mapped that somebody removes or cuts. We never cut one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import faulthandler
 import os
 import resource
 import signal
+from contextlib import closing
+from mmap import PAGESIZE
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from gantrymq import Broker, ConsumeFrom, Producer, PullConsumer
 from gantrymq.cli.board import running_board
 from shm import layout
 from shm.errors import Corrupt, StoreFailed
+from shm.storage import PosixStorage
 from tests.support.adversary import Victim
 from tests.support.agents import restarts_of
 from tests.support.small_stores import SEGMENT_BYTES, small_broker
@@ -98,3 +101,39 @@ def test_a_segment_that_is_cut_ends_who_looks_behind_its_end_and_nobody_else() -
         broker.stop()
         with pytest.raises(StoreFailed, match=r"store verify.*--salvage"):
             broker.start()
+
+
+def test_maps_made_before_a_kill_hold_through_recovery() -> None:
+    """Nothing that a client may have mapped gets shorter, not even for a moment (F2, F24)."""
+    sizes = {"mapped_file_size_commit_log": SEGMENT_BYTES, "mapped_file_size_consume_queue": 60_000}
+    with Broker.temporary(**sizes, max_hash_slot_num=1000, max_index_num=9000) as broker:
+        segment = fill(broker)
+        over = broker.home / "over"
+
+        def work() -> None:
+            faulthandler.disable()
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            with PullConsumer("mapped", ["cut"], home=broker.home, consume_from=FIRST) as consumer:
+                found = {bytes(part) for part in consumer.poll(10, timeout=PATIENCE_S).bodies}
+                storage = PosixStorage(str(store_of(broker.home)))
+                views = []
+                for path in segment.parent.parent.rglob("[0-9]" * 17 + "*"):
+                    with closing(storage.open(str(path))) as file:
+                        views.append(file.view())
+                os.kill(os.getpid(), signal.SIGSTOP)
+                while not over.exists():
+                    for view in views:
+                        view[::PAGESIZE].any()
+                while len(found) < SENT:
+                    found |= {bytes(part) for part in consumer.poll(timeout=PATIENCE_S).bodies}
+            assert found == {body(number) for number in range(SENT)}
+
+        victim = Victim(work)
+        victim.wait_until_stopped()
+        victim.resume()
+        for _ in range(2):
+            broker.process.kill()
+            broker.process.wait()
+            broker.start()
+        over.touch()
+        assert victim.end() == 0

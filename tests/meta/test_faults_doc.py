@@ -28,7 +28,7 @@ def test_every_part_of_soak_is_named_and_there() -> None:
     """In the column of soak a word in backticks is a part of scripts/soak.py."""
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:3] == "| F"]
     named = {name for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[5])}
-    assert named == {part.name for part in PARTS}
+    assert named == {part.name for part in PARTS} - {"bench"}  # which brings no fault about
 
 
 def test_what_soak_runs_is_there() -> None:

@@ -24,6 +24,15 @@ from shm.kernels.probe import offset
 assert not {"numba", "shm.compile"} & set(sys.modules), "only the process that compiles needs it"
 print(json.dumps([offset(), str(cache_directory()), count]))
 """
+#: The same, and looks at what is said meanwhile.
+FIRST = (
+    PROGRAM.replace("warm()", "warm(lambda *each: said.append(each))").replace(
+        "count =", "said = []\ncount ="
+    )
+    + """
+assert said == [(0, 1, "offset"), (1, 1, "")], said
+"""
+)
 WHERE = """
 import json
 from shm.jit import cache_directory
@@ -39,15 +48,30 @@ def offset():
 """
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The package `shm` alone, with one kernel in the place of all."""
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[int, str, int]]:
+    """The package `shm` alone, with one kernel in the place of all; what its first run said."""
+    folder = tmp_path_factory.mktemp("compiled")
     ignored = shutil.ignore_patterns("__pycache__", "kernels")
-    shutil.copytree(ROOT / "shm", tmp_path / "shm", ignore=ignored)
-    (tmp_path / "shm" / "kernels").mkdir()
-    (tmp_path / "shm" / "kernels" / "__init__.py").write_text("")
-    (tmp_path / "shm" / "kernels" / "probe.py").write_text(PROBE)
-    return tmp_path
+    shutil.copytree(ROOT / "shm", folder / "shm", ignore=ignored)
+    (folder / "shm" / "kernels").mkdir()
+    (folder / "shm" / "kernels" / "__init__.py").write_text("")
+    (folder / "shm" / "kernels" / "probe.py").write_text(PROBE)
+    return folder, run(folder, FIRST)
+
+
+@pytest.fixture
+def copy(compiled: tuple[Path, tuple[int, str, int]], tmp_path: Path) -> Path:
+    """A copy of it, without what was compiled."""
+    return Path(shutil.copytree(compiled[0] / "shm", tmp_path / "shm").parent)
+
+
+@pytest.fixture
+def copied_cache(compiled: tuple[Path, tuple[int, str, int]], copy: Path) -> Path:
+    """The directory of what was compiled, copied to where `copy` looks for it."""
+    inside = Path(compiled[1][1]).relative_to(compiled[0])
+    shutil.copytree(compiled[0] / "cache", copy / "cache")
+    return copy / inside
 
 
 def run(folder: Path, program: str = PROGRAM) -> tuple[int, str, int]:
@@ -69,8 +93,10 @@ def replace_in(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
-def test_a_second_process_loads_what_the_first_compiled(copy: Path) -> None:
-    first, second = run(copy), run(copy)
+def test_a_second_process_loads_what_the_first_compiled(
+    compiled: tuple[Path, tuple[int, str, int]],
+) -> None:
+    first, second = compiled[1], run(compiled[0])
     assert first[:2] == second[:2]
     assert (first[2], second[2]) == (1, 0)
     assert os.stat(first[1]).st_mode & 0o777 == 0o700
@@ -106,9 +132,12 @@ def test_machine_code_of_another_user_is_not_loaded(
     assert jit._read_code() is None
 
 
-def test_a_moved_field_is_seen_by_kernels_that_did_not_change(copy: Path) -> None:
+def test_a_moved_field_is_seen_by_kernels_that_did_not_change(
+    copy: Path, copied_cache: Path
+) -> None:
     """The kernel's own file is untouched: numba's cache alone would give the old offset."""
     before = run(copy)
+    assert before[1:] == (str(copied_cache), 0)
     layout = copy / "shm" / "layout.py"
     body = '        Field("body_bytes", "u4", "the body follows the header"),\n'
     extra = '        Field("extra_bytes", "u4", "properties in SF-27\'s form follow the body"),\n'
@@ -129,28 +158,24 @@ def test_a_change_of_any_source_is_another_cache(copy: Path) -> None:
     assert len(set(seen)) == len(names) + 1
 
 
-def test_warming_names_each_kernel(copy: Path) -> None:
+def test_warming_names_each_kernel(compiled: tuple[Path, tuple[int, str, int]]) -> None:
     """Before each kernel how many are done, of how many, and its name; at the end all are."""
-    program = """
-import json
-from shm.jit import cache_directory, warm
-said = []
-count = warm(lambda done, total, name: said.append((done, total, name)))
-assert said == [(0, 1, "offset"), (1, 1, "")], said
-print(json.dumps([count, str(cache_directory()), 0]))
-"""
-    assert run(copy, program)[0] == 1
+    assert compiled[1][2] == 1  # and FIRST has judged what was said
 
 
-def test_a_torn_library_is_made_again(copy: Path) -> None:
+def test_a_torn_library_is_made_again(
+    copy: Path, copied_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A power cut may leave the name without what was in it: that is never run."""
-    directory = Path(run(copy)[1])
-    library = directory / "kernels"
+    library = copied_cache / "kernels"
     whole = library.read_bytes()
-    for left in (b"", whole[: len(whole) // 2], bytes(len(whole))):
+    monkeypatch.setattr(jit, "cache_directory", lambda: copied_cache)
+    assert jit._read_code() == whole[hashlib.sha256().digest_size :]
+    for left in (b"", bytes(len(whole)), whole[:-1], whole[: len(whole) // 2]):
         library.write_bytes(left)
-        assert [run(copy)[2] for _ in range(2)] == [1, 0]
-        assert len(library.read_bytes()) == len(whole)
+        assert jit._read_code() is None
+    assert [run(copy)[2] for _ in range(2)] == [1, 0]
+    assert len(library.read_bytes()) == len(whole)
 
 
 def test_a_folder_that_is_not_writable_costs_a_warning(copy: Path) -> None:

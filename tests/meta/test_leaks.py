@@ -81,7 +81,10 @@ def test_the_test_that_leaves_something_fails_and_no_other(tmp_path: Path) -> No
     (tmp_path / "test_leaving.py").write_text(LEAVING)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-c", "pyproject.toml"]
     settings = ["--rootdir", str(ROOT), "--confcutdir", str(tmp_path), str(tmp_path)]
-    done = subprocess.run(command + settings, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | {"GANTRYMQ_TEST_GRACE_S": "0.1"}
+    done = subprocess.run(
+        command + settings, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
     assert "left behind (now removed):\n/dev/shm/gantrymq-test-" in done.stdout
     assert "2 passed, 1 error" in done.stdout

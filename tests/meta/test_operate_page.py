@@ -6,11 +6,10 @@ import re
 from configparser import ConfigParser
 
 import pytest
-import typer.main
 from typer.core import TyperGroup
 
 from brokerd.config import Settings
-from gantrymq.cli.app import app
+from gantrymq.cli.app import command_line
 from shm import errors
 from shm.codes import ExitCode
 from shm.exitcode import exit_code
@@ -31,7 +30,7 @@ def codes() -> dict[int, str]:
 
 
 def is_command(words: list[str]) -> bool:
-    found: object = typer.main.get_command(app)
+    found: object = command_line()
     while isinstance(found, TyperGroup):
         if not words or words[0] not in found.commands:
             return False

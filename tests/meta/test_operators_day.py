@@ -7,10 +7,9 @@ import shlex
 
 import pytest
 import typer
-import typer.main
 from typer.core import TyperGroup
 
-from gantrymq.cli.app import app
+from gantrymq.cli.app import command_line
 from scripts.day_stage import Do, Shell, Step
 from scripts.day_steps import STEPS
 from scripts.operators_day import INTRODUCTION, contents
@@ -45,7 +44,7 @@ def calls(line: str) -> list[list[str]]:
 
 def parse(arguments: list[str]) -> None:
     """Let the command line parse a call without running it. Raises typer's errors."""
-    command: object = typer.main.get_command(app)
+    command: object = command_line()
     if arguments == ["--version"]:
         return
     name = arguments[0]

@@ -85,7 +85,7 @@ class WindowMachine(RuleBasedStateMachine):
     def send_back(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(min_value=0, max_value=len(self.failed) - 1))
         first, offset = self.failed.pop(index)
-        assert self.window.finish(first, offset + 1)
+        assert self.window.finish([(first, offset + 1)])
         self._finish(offset)
 
     def _finish(self, offset: int) -> None:

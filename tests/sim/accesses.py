@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from tests.sim import scenario
 from tests.sim.scenario import GROUP, STEPS_MAX, TOPICS, World
 from tests.support.faults import KilledError
 from tests.support.simmachine import ROLES
+from tests.support.simpace import tarry
 from tests.support.tree import ROOT
 from tests.support.twins import QUEUES, Machine
 
@@ -52,6 +54,12 @@ class Place:
         return f"{self.who} {self.file}:{self.line}"
 
 
+@cache
+def place_of(who: str, path: str, line: int) -> Place:
+    """The same object each time: it is asked for at every access."""
+    return Place(who, Path(path).name, line)
+
+
 class Watch:
     """Counts accesses by place; lets whoever makes the n-th at one of them die."""
 
@@ -69,7 +77,7 @@ class Watch:
         frame = sys._getframe(3)  # over the twin of the access and its step
         if frame.f_code.co_filename.endswith("words.py") and frame.f_back:
             frame = frame.f_back  # code outside kernels
-        place = Place(who, Path(frame.f_code.co_filename).name, frame.f_lineno)
+        place = place_of(who, frame.f_code.co_filename, frame.f_lineno)
         self.passed[place] += 1
         if place == self.victim and self.passed[place] == self.at:
             self.killed = True
@@ -91,6 +99,10 @@ def new_world(seed: int) -> World:
     world.simulation.on_death = died
     for producer in world.producers:
         producer.delays = False  # all there is shall have been read when the run is at rest
+    for recaller in world.recallers:
+        recaller.die()  # without delays there is nothing to cancel
+    world.recallers.clear()
+    tarry()
     return world
 
 
@@ -135,7 +147,8 @@ class Countdown:
     def __call__(self) -> None:
         """The hook of shm.atomics."""
         frame = sys._getframe(3)
-        self.places.add((Path(frame.f_code.co_filename).name, frame.f_lineno))
+        place = place_of("", frame.f_code.co_filename, frame.f_lineno)
+        self.places.add((place.file, place.line))
         self.count += 1
         if self.count == self.at:
             raise KilledError(f"access {self.at} of a consumer")

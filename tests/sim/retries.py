@@ -1,7 +1,10 @@
 """Runs of push consumers that fail, die of messages, and are killed, as are all agents.
 
-`python -m tests.sim.retries --seeds 0:20`. Prints the failing seed and exits 1. P9: attempts end in
-one dead letter; each failure is one copy. P10: every message is finished, waits, or is dead.
+Three producers, whose messages are due now or later, three members, a client that cancels, kills of
+agents, members and the broker, connections that end, a wall clock that is set.
+`python -m tests.sim.retries --seeds 0:20`. Prints the failing seed and exits 1. P5; P8: nothing is
+early, recalls win or lose; P9: attempts end in one dead letter; each failure is one copy. P10: all
+messages are finished, wait, or are dead. P12: whoever dies holds nobody up.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from collections.abc import Callable
 from functools import partial
 
 from shm import layout
-from shm.board import Board
-from shm.groupwire import SendBack
 from shm.properties import SCHEDULE_TOPIC
 from tests.sim import scenario
 from tests.sim.scenario import World
+from tests.support.delivering import check_all_delivered, check_copies
 from tests.support.model import Model
+from tests.support.recalling import is_recall
 from tests.support.simmachine import SimMachine
+from tests.support.simpace import tarry
 from tests.support.simpusher import (
     DEAD,
     MAX_ATTEMPTS,
@@ -30,10 +34,15 @@ from tests.support.simpusher import (
 )  # fmt: skip
 from tests.support.simulation import Simulation
 from tests.support.storedlog import Stored, broken, read_log, require
-from workers.sendbacks import Name, SendBacks
+from workers.pending import Asked
+from workers.sendbacks import SendBacks
 
 TOPICS = {PUSHED: (2, "written"), RETRY: (2, "written"), DEAD: (1, "written")}
 STEPS_MAX = 60_000
+#: Room in each file: each attempt costs the ledger some entries.
+FILE_BYTES_MAX = 256 * 1024
+#: After all is calm: longer than the shorter delays.
+WAIT_MS = 1_500
 
 
 class Pushing:
@@ -42,17 +51,18 @@ class Pushing:
     def __init__(self, seed: int) -> None:
         simulation, model = Simulation(seed), Model(frozenset())
         machine = SimMachine(simulation, model, TOPICS)
+        machine.disk.file_bytes_max = FILE_BYTES_MAX
         self.world = World(simulation, model, machine, [], [])
         self.deliveries = Deliveries()
         self.pushers: list[SimPusher] = []
         self._as_of = (0, -1)  # life and end of the log that was read
         self._uncopied: list[int] = []
-        self._queues: dict[tuple[int, str], list[int]] = {}  # words with the next offsets
+        self._waits = False
         for _ in range(3):
             producer = self.world.add_producer(simulation.dice.randint(5, 30))
             producer.topics = [PUSHED]  # nobody sends to a retry topic
-            producer.delays = False
             self.add_pusher()
+        self.world.add_recaller(scenario.RECALLS)
 
     def add_pusher(self) -> None:
         """A fresh member."""
@@ -73,6 +83,13 @@ class Pushing:
         """Between two of its steps."""
         self.dies(self.world.dice.choice(self.pushers))
 
+    def drop_a_session(self, world: World) -> None:
+        """A member's socket ends; the process attaches again."""
+        attached = [p.session.session for p in self.pushers if p.session is not None]
+        if attached:
+            world.simulation.note("a member's connection ends")
+            world.machine.end_session(world.dice.choice(attached))
+
     def settled(self) -> bool:
         """All sent, and nothing is left to deliver, to park or to release."""
         board = self.world.machine.board
@@ -82,22 +99,23 @@ class Pushing:
             return False
         if board.word(layout.BOARD_DISPATCHED) < board.word(layout.BOARD_APPENDED):
             return False
-        if self._count(board, SCHEDULE_TOPIC) != self._count(board, RETRY):
+        if not all(recaller.done for recaller in self.world.recallers):
             return False
         as_of = self.world.machine.lives, board.word(layout.BOARD_APPENDED)
         if as_of != self._as_of:
             self._as_of = as_of
             self.world.model.log = self.read()
             self._uncopied = self._find_uncopied()
-        return self.deliveries.finished.issuperset(self._uncopied)
+            self._waits = self._is_waiting()
+        return self.deliveries.finished.issuperset(self._uncopied) and not self._waits
 
-    def _count(self, board: Board, name: str) -> int:
-        if (board.epoch, name) not in self._queues:
-            topic = next(topic for topic in board.topics() if topic.name == name)
-            queues = range(topic.queue_base, topic.queue_base + topic.queue_count)
-            words = [board.queue_at(queue) + layout.QUEUE_NEXT_OFFSET for queue in queues]
-            self._queues[board.epoch, name] = words
-        return sum(map(board.word, self._queues[board.epoch, name]))
+    def _is_waiting(self) -> bool:
+        """Whether a message that has failed waits for its next attempt."""
+        log = self.world.model.log
+        copied = {record.origin for record in log}
+        return any(
+            r.topic == SCHEDULE_TOPIC and r.attempt and r.position not in copied for r in log
+        )
 
     def read(self) -> list[Stored]:
         """The log as it is."""
@@ -118,6 +136,8 @@ class Pushing:
         log = self.world.model.log
         by_position = {record.position: record for record in log}
         copies = [record for record in log if record.origin >= 0]
+        check_copies(self.world.model, [r for r in copies if not is_recall(r)])
+        self.world.model.recalls.check(log)
         for origin, count in Counter(record.origin for record in copies).items():
             require(count == 1, "P9", f"{count} copies of {by_position[origin]}")
         for record in copies:
@@ -143,6 +163,8 @@ def run(seed: int, kinds: frozenset[str]) -> Pushing:
         "kill_at_a_call": scenario.kill_at_a_call,
         "kill_everything": scenario.kill_everything,
         "kill_a_pusher": pushing.kill_a_pusher,
+        "drop_a_session": pushing.drop_a_session,
+        "step_the_clock": scenario.step_the_clock,
     }
     chosen = [faults[name] for name in sorted(kinds)]
     for _ in range(world.dice.randint(1, 8) if chosen else 0):
@@ -153,8 +175,14 @@ def run(seed: int, kinds: frozenset[str]) -> Pushing:
     world.consumers.extend(pushing.pushers)  # so that nobody adds one of another group
     scenario.calm(world)
     world.consumers.clear()
+    tarry()
     simulation.run_until(pushing.settled, STEPS_MAX)
+    waited_ns = simulation.clock.monotonic_ns() + WAIT_MS * 1_000_000
+    simulation.run_until(lambda: simulation.clock.monotonic_ns() >= waited_ns, STEPS_MAX)
+    simulation.run_until(pushing.settled, STEPS_MAX)
+    world.model.log = pushing.read()
     pushing.check()
+    check_all_delivered(world.model, simulation.clock.wall_ms(), WAIT_MS)
     return pushing
 
 
@@ -168,19 +196,21 @@ def not_looked_for() -> None:
 
 def answered_before_put() -> None:
     """The session hears of a copy that is only planned."""
-    plan = SendBacks._plan
+    take = SendBacks._take
 
-    def hasty(self: SendBacks, session: int, request: SendBack, name: Name) -> None:
-        plan(self, session, request, name)
-        if name in self._pending:
-            self._finish(self._pending[name])
-            self._waiting.clear()
+    def hasty(self: SendBacks, asked: Asked) -> None:
+        take(self, asked)
+        self._finish([pending for pending in self._waiting if asked.who in pending.asked])
+        self._waiting.clear()
 
-    SendBacks._plan = hasty  # type: ignore[method-assign]
+    SendBacks._take = hasty  # type: ignore[method-assign]
 
 
 PLANTS = {plant.__name__: plant for plant in (not_looked_for, answered_before_put)}
-KINDS = frozenset({"kill_an_agent", "kill_at_a_call", "kill_everything", "kill_a_pusher"})
+KINDS = frozenset({
+    "kill_an_agent", "kill_at_a_call", "kill_everything", "kill_a_pusher", "drop_a_session",
+    "step_the_clock",
+})  # fmt: skip
 
 
 def main() -> None:

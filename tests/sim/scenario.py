@@ -15,18 +15,23 @@ from functools import partial
 from brokerd import epoch
 from shm import layout, marks
 from shm.codes import Role
+from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
 from tests.support.simclients import SimConsumer
 from tests.support.simdisk import DISK_BYTES, ROOM_FOR_ALL
 from tests.support.simmachine import ROLES, SimMachine
+from tests.support.simpace import tarry
 from tests.support.simproducer import SimProducer
+from tests.support.simrecaller import SimRecaller
 from tests.support.simulation import AgentActor, Simulation
 from tests.support.simvandal import SimVandal
 
 GROUP = "g"
 TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
 STEPS_MAX = 60_000
+#: Messages that a client cancels before each fault.
+RECALLS = 5
 #: What an overfull disk has left at least: a start needs some room.
 OTHERS_LEAVE_BYTES = 32 * 1024
 #: After all is calm: longer than the shorter delays.
@@ -43,6 +48,7 @@ class World:
     producers: list[SimProducer]
     consumers: list[SimConsumer]
     vandals: list[SimVandal] = field(default_factory=list)
+    recallers: list[SimRecaller] = field(default_factory=list)
     born: int = 0
 
     @property
@@ -73,10 +79,18 @@ class World:
         self.vandals.append(vandal)
         self.simulation.add(vandal)
 
+    def add_recaller(self, count: int) -> None:
+        """A client that cancels what the producers have sent."""
+        self.born += 1
+        recaller = SimRecaller(f"recaller-{self.born}", self.machine, count)
+        self.recallers.append(recaller)
+        self.simulation.add(recaller)
+
     def kill_clients(self) -> None:
         """What a power cut does to them."""
-        for client in [*self.producers, *self.consumers, *self.vandals]:
+        for client in [*self.producers, *self.consumers, *self.vandals, *self.recallers]:
             client.die()
+        self.recallers.clear()
         self.producers.clear()
         self.consumers.clear()
         self.vandals.clear()
@@ -85,11 +99,14 @@ class World:
         """A fault in an idle machine shows little: each producer has something to send."""
         for producer in self.producers:
             producer.send_more(self.dice.randint(0, 25))
+        for recaller in self.recallers:
+            recaller.left += RECALLS
 
     def settled(self) -> bool:
         """All sent, answered, dispatched, visible and consumed."""
         board = self.machine.board
-        if board is None or not all(producer.done for producer in self.producers):
+        clients: list[SimProducer | SimRecaller] = [*self.producers, *self.recallers]
+        if board is None or not all(client.done for client in clients):
             return False
         if board.word(layout.BOARD_DISPATCHED) < board.word(layout.BOARD_APPENDED):
             return False
@@ -116,6 +133,7 @@ def new_world(seed: int) -> World:
     for _ in range(2):
         world.add_producer(simulation.dice.randint(5, 40))
         world.add_consumer()
+    world.add_recaller(RECALLS)
     return world
 
 
@@ -159,6 +177,7 @@ def cut_power(world: World) -> None:
     world.machine.kill_broker(End.POWER)
     world.add_producer(world.dice.randint(5, 20))
     world.add_consumer()
+    world.add_recaller(RECALLS)
 
 
 def plan_death_in_recovery(world: World) -> None:
@@ -181,8 +200,9 @@ def change_members(world: World) -> None:
 
 def step_the_clock(world: World) -> None:
     """The wall clock is set by up to a day."""
-    world.model.even_clock = False
-    world.machine.simulation.clock.step_wall(world.dice.randint(-86_400_000, 86_400_000))
+    by_ms = world.dice.randint(-86_400_000, 86_400_000)
+    world.simulation.note(f"the wall clock is set by {by_ms} ms")
+    world.simulation.clock.step_wall(by_ms)
 
 
 def break_the_disk(world: World) -> None:
@@ -252,7 +272,7 @@ def overfill_the_disk(world: World) -> None:
 
 def let_time_pass(world: World) -> None:
     """Segments that everybody has read are old enough to go."""
-    world.model.even_clock = False
+    world.simulation.note("the wall clock is set by two hours")
     world.machine.simulation.clock.step_wall(2 * 3_600_000)
 
 
@@ -304,19 +324,24 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
         world.dice.choice(faults)(world)
     calm(world)
     simulation.run_until(world.settled, STEPS_MAX)
-    waited_ms = simulation.clock.monotonic_ns() // 1_000_000 + WAIT_MS
-    simulation.run_until(
-        lambda: simulation.clock.monotonic_ns() // 1_000_000 >= waited_ms, STEPS_MAX
-    )
-    simulation.run_until(world.settled, STEPS_MAX)
+    wait(world)
     wall_ms = simulation.clock.wall_ms()
     stop_cleanly(world)
     world.machine.ended_by = End.STOP
     world.machine.start()
     simulation.run_until(lambda: world.machine.running, STEPS_MAX)
     world.model.check_all_consumed(GROUP, set(TOPICS))
-    world.model.check_all_delivered(wall_ms, WAIT_MS)
+    check_all_delivered(world.model, wall_ms, WAIT_MS)
     return world
+
+
+def wait(world: World) -> None:
+    """Until the shorter delays are over, and what they brought is consumed."""
+    simulation = world.simulation
+    waited_ns = simulation.clock.monotonic_ns() + WAIT_MS * 1_000_000
+    tarry()
+    simulation.run_until(lambda: simulation.clock.monotonic_ns() >= waited_ns, STEPS_MAX)
+    simulation.run_until(world.settled, STEPS_MAX)
 
 
 def _has_reached(simulation: Simulation, step: int) -> bool:
@@ -324,6 +349,7 @@ def _has_reached(simulation: Simulation, step: int) -> bool:
 
 
 def _has_come_to_rest(actor: AgentActor) -> bool:
+    actor.bell.ring()  # it does not sleep over it
     return actor.idle_cycles >= 2
 
 

@@ -11,10 +11,11 @@ import time
 import traceback
 from collections import Counter
 
-from tests.sim import plants, scenario
+from tests.sim import plants, scenario, scheduler_plants
 from tests.support.simulation import Simulation
 
 STORY_LINES = 40
+PLANTS = plants.PLANTS | scheduler_plants.PLANTS
 
 
 def tell(seed: int, faults: str, plant: str | None) -> str:
@@ -30,10 +31,10 @@ def main() -> None:
     named = {fault.__name__: fault for fault in (*scenario.FAULTS, *scenario.RARE)}
     parser.add_argument("--faults", default="all", help=f"all, none, or some of {','.join(named)}")
     parser.add_argument("--story", action="store_true", help="tell the story of good seeds too")
-    parser.add_argument("--plant", choices=plants.PLANTS, help="put a known bug in first")
+    parser.add_argument("--plant", choices=PLANTS, help="put a known bug in first")
     wanted = parser.parse_args()
     if wanted.plant:
-        plants.PLANTS[wanted.plant]()
+        PLANTS[wanted.plant]()
     chosen = {"all": scenario.FAULTS, "none": ()}.get(wanted.faults)
     if chosen is None:
         chosen = tuple(named[name] for name in wanted.faults.split(","))

@@ -1,7 +1,7 @@
 """Deaths at every access and at every storage call, and every state that a power cut leaves.
 
-Each in a process of its own: accesses need the JIT off, and a run replays exactly only with a fixed
-PYTHONHASHSEED. docs/faults.md says which fault is which; `make soak` runs more of each.
+Each in a process of its own, or a fork: accesses need the JIT off, and a run replays exactly only
+with a fixed PYTHONHASHSEED. docs/faults.md says which fault is which; `make soak` runs more.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import sys
 
 import pytest
 
+from tests.sim.conftest import Program
 from tests.support.tree import ROOT
 
 #: Of the states of a script, this run tries one share of so many, by its seed; soak tries all.
-SHARES = 3
+SHARES = 5
 
 
-def run(module: str, *arguments: str, jit: bool = True) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONHASHSEED": "0"}
-    environment |= {} if jit else {"NUMBA_DISABLE_JIT": "1"}
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONHASHSEED": "0", "NUMBA_DISABLE_JIT": "1"}
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -33,26 +33,26 @@ def test_whoever_dies_at_any_access_holds_nobody_up() -> None:
 
     One seed, for not every seed's machine gets everywhere; soak draws others.
     """
-    done = run("tests.sim.accesses", "--seed", "5", jit=False)
+    done = run("tests.sim.accesses", "--seed", "5")
     assert done.returncode == 0, done.stdout + done.stderr
     *_, missed, total = done.stdout.splitlines()
     assert missed == "not reached: ", missed
     assert int(total.split()[0]) > 150, total
 
 
-def test_a_kill_or_power_cut_at_any_storage_call(seed: int) -> None:
+def test_a_kill_or_power_cut_at_any_storage_call(seed: int, program: Program) -> None:
     """F2, F24: before and after each, and again amid the start that follows (P1, P2, P5, P11)."""
-    done = run("tests.sim.storage_calls", "kills", "--seed", str(seed % 1000))
+    done = program("tests.sim.storage_calls", "kills", "--seed", str(seed % 1000))
     assert done.returncode == 0, done.stdout + done.stderr
     moments, starts = map(int, re.findall(r"\d+", done.stdout))
     assert moments > 200, done.stdout
     assert starts == 8 * moments
 
 
-def test_every_state_that_a_power_cut_may_leave(seed: int) -> None:
+def test_every_state_that_a_power_cut_may_leave(seed: int, program: Program) -> None:
     """F5, F6: lost, reordered and torn writes, and names whose directory was not synced."""
     share = f"{seed % SHARES}/{SHARES}"
-    done = run("tests.sim.storage_calls", "states", "--seed", "1", "--share", share)
+    done = program("tests.sim.storage_calls", "states", "--seed", "1", "--share", share)
     assert done.returncode == 0, done.stdout + done.stderr
     calls, states = map(int, re.findall(r"\d+", done.stdout))
     assert calls >= 200
@@ -61,7 +61,7 @@ def test_every_state_that_a_power_cut_may_leave(seed: int) -> None:
 
 @pytest.mark.parametrize("what", ["kills", "states"])
 @pytest.mark.parametrize("plant", ["recovery_without_zeroing", "durable_before_sync"])
-def test_a_planted_bug_is_found_by_exhaustion(what: str, plant: str) -> None:
-    done = run("tests.sim.storage_calls", what, "--plant", plant)
+def test_a_planted_bug_is_found_by_exhaustion(what: str, plant: str, program: Program) -> None:
+    done = program("tests.sim.storage_calls", what, "--plant", plant)
     assert done.returncode == 1, f"{plant} was not found: {done.stdout}"
     assert "AssertionError" in done.stderr

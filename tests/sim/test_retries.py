@@ -1,33 +1,30 @@
-"""A run of `python -m tests.sim.retries`, which has more of them, and what it finds."""
+"""Runs of `python -m tests.sim.retries`, of which soak has more, and what they find."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.sim import retries
-from tests.support.simulation import StalledError
-from tests.support.storedlog import BrokenPromiseError
-from workers.sendbacks import SendBacks
-
-#: Longer than the good runs of these seeds.
-STEPS = 30_000
+from tests.sim.conftest import Program
 
 
-def test_attempts_end_in_one_dead_letter_whoever_dies() -> None:
-    """P9, P10."""
-    tally = retries.run(9, retries.KINDS).world.model.tally
-    assert tally["dead letters"]
+def test_attempts_end_in_one_dead_letter_whoever_dies(seed: int, program: Program) -> None:
+    """P5, P8, P9, P10, P12: three producers and three members, delays, retries, recalls, kills."""
+    done = program("tests.sim.retries", "--seeds", f"{seed}:{seed + 4}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    reached = set(re.findall(r"\d+ ([a-z_ ]+)", done.stdout))
+    assert {"dead letters", "copies", "cancelled", "delivered"} <= reached
 
 
-@pytest.mark.parametrize(
-    ("name", "method", "seed"),
-    [("not_looked_for", "_unanswered", 0), ("answered_before_put", "_plan", 2)],
-)
-def test_a_planted_bug_is_found(
-    name: str, method: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retries, "STEPS_MAX", STEPS)
-    monkeypatch.setattr(SendBacks, method, getattr(SendBacks, method))  # restored afterwards
-    retries.PLANTS[name]()
-    with pytest.raises((BrokenPromiseError, StalledError)):
-        retries.run(seed, retries.KINDS)
+#: Planted bug -> the first seed that is tried, and how many may be.
+WITHIN = {"not_looked_for": (0, 10), "answered_before_put": (0, 10)}
+
+
+@pytest.mark.parametrize("plant", WITHIN)
+def test_a_planted_bug_is_found(plant: str, program: Program) -> None:
+    first, count = WITHIN[plant]
+    arguments = ("--seeds", f"{first}:{first + count}", "--plant", plant)
+    done = program("tests.sim.retries", *arguments)
+    assert done.returncode == 1, f"{plant} was not found: {done.stdout}"
+    assert re.search(r"fails: (BrokenPromise|Stalled)Error", done.stdout), done.stdout

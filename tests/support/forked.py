@@ -79,9 +79,11 @@ _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 @cache
 def _load_everything() -> None:
-    """What commands load when they run, once in the parent."""
+    """What commands load and make when they run, once in the parent."""
     import gantrymq.cli
+    from gantrymq.cli.app import command_line
 
+    command_line()
     for module in pkgutil.iter_modules(gantrymq.cli.__path__, "gantrymq.cli."):
         importlib.import_module(module.name)
     for name in _LOADED_LATE:

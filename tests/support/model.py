@@ -13,10 +13,13 @@ from enum import Enum
 from itertools import pairwise
 
 from shm.codes import Status
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import SCHEDULE_TOPIC
 from shm.record import Record
 from shm.storage import Storage
-from tests.support.parked import delay_of, due_of, parking_place
+from tests.support.delivering import check_copies
+from tests.support.parked import parking_place
+from tests.support.recalling import Recallable, Recalls, is_recall
+from tests.support.simtime import Moments
 from tests.support.storedlog import QueueName, Stored, broken, read_log, require
 
 #: By this name the log tells of messages that will never be delivered.
@@ -83,8 +86,9 @@ class Model:
         self.never_due: set[int] = set()  # positions of those that went before their time
         self.may_force = False  # the disk is so full that segments go unread
         self.vandals: set[str] = set()  # producers of whose messages nothing is known
-        self.even_clock = True  # nobody has set it
         self.tally: Counter[str] = Counter()  # what has happened, to see that it does
+        self.moments = Moments()
+        self.recalls = Recalls(self.tally)
 
     # ------------------------------------------------------------------------- what clients report
 
@@ -180,12 +184,13 @@ class Model:
         self.tally["messages lost waiting"] += waiting.total()
 
     def _note_waiting(self, going: list[Stored], records: list[Stored]) -> Counter[tuple[str, str]]:
-        """Parked ones without a copy; some of them may be on their way, and come all the same."""
-        copied = {record.origin for record in (*self.expired, *records)}
+        """Parked ones without a durable copy; some may be on their way, and come all the same."""
+        every = (*self.expired, *records)
+        copied = {record.origin for record in every if record.end <= self.durable}
         waiting: Counter[tuple[str, str]] = Counter()
         for record in going:
             known = record.producer not in self.vandals and record.destination is not None
-            if known and record.position not in copied:
+            if known and not is_recall(record) and record.position not in copied:
                 self.never_due.add(record.position)
                 waiting[SCHEDULER, record.topic] += 1
         return waiting
@@ -218,74 +223,25 @@ class Model:
         """
         self.expired = [record for record in self.expired if record.position < low]
         self.log = self.expired + read_log(storage, appended, low)
-        copies = [record for record in self.log if record.origin >= 0]
+        copies = [r for r in self.log if r.origin >= 0 and not is_recall(r)]
+        self.moments.recovered(appended)
         sent = [record for record in self.log if record.origin < 0]
         found = {(record.producer, record.seq): record for record in sent}
         self._check_identity(sent)
-        self._check_copies(copies)
+        check_copies(self, copies)
         self._check_order()
         for producer, sender in self.senders.items():
             self._check_prefix(producer, sender, found)
             self._check_receipts(producer, sender, found, after)
             self._check_batches(producer, sender, found, after)
         self._check_consumed(after)
+        self.recalls.check(self.log)
 
-    def _check_copies(self, copies: list[Stored]) -> None:
-        """What was parked has one copy at most, on time (P8, P9); not of a message sent back."""
-        parked = {record.position: record for record in self.log if record.destination}
-        seen: set[int] = set()
-        for copy in copies:
-            source = parked.get(copy.origin)
-            if source is None and copy.attempt:
-                continue  # `groups` made it of what was consumed
-            if source is None:
-                broken("P9", f"what {copy} comes from was never parked")
-            require(copy.origin not in seen, "P9", f"{source} is delivered again by {copy}")
-            seen.add(copy.origin)
-            if (copy.producer, copy.seq, copy.body) != (source.producer, source.seq, source.body):
-                broken("P9", f"{copy} is not the copy of {source}")
-            again = copy.topic == source.topic == TIMER_TOPIC  # before its segment goes
-            if (copy.destination if again else (copy.topic, copy.queue)) != source.destination:
-                broken("P9", f"{copy} was to go to {source.destination}")
-            self.tally["appended again"] += again
-            first = self._first(source, parked)
-            self._check_time(copy, first, again=again)
-
-    def _check_time(self, copy: Stored, first: Stored, *, again: bool) -> None:
-        if again:
-            return
-        if self.even_clock and first.origin < 0 and copy.store_ms < self.due_ms(first):
-            broken("P8", f"{copy} is earlier than {self.due_ms(first)}")
-        self.tally["delivered"] += 1
-
-    @staticmethod
-    def _first(record: Stored, parked: dict[int, Stored]) -> Stored:
-        """The timer that a sender has parked, for one that was appended again."""
-        while record.topic == TIMER_TOPIC and record.origin in parked:
-            record = parked[record.origin]
-        return record
-
-    def due_ms(self, record: Stored) -> int:
-        """When a parked record is due, if nobody has set the clock."""
-        intent = self.senders[record.producer].intents[record.seq]
-        return due_of(intent.due, record.store_ms)
-
-    def check_all_delivered(self, wall_ms: int, waited_ms: int) -> None:
-        """In the end, all has its copy that was due at a time, or for less than was waited (P9).
-
-        But for vandals' messages, of which nothing is known.
-        """
-        copied = {record.origin for record in self.log}
-        parked = {record.position: record for record in self.log if record.destination}
-        for record in self.log:
-            waits = record.destination is not None and self._first(record, parked).origin < 0
-            if not waits or record.producer in self.vandals:
-                continue
-            due = self.senders[record.producer].intents[record.seq].due
-            delay = delay_of(due)
-            is_due = due[1] <= wall_ms if delay < 0 else delay < waited_ms
-            if is_due and record.position not in copied | self.never_due:
-                broken("P9", f"{record} was due and has no copy")
+    def may_be_gone(self, message: Recallable) -> bool:
+        """Whether a message that was parked may have left the log."""
+        producer, seq = message.name
+        low = self.expired[-1].end if self.expired else 0
+        return message.position < low or seq in self.senders[producer].lost
 
     def _check_identity(self, records: list[Stored]) -> None:
         seen: set[tuple[str, int]] = set()
@@ -414,3 +370,4 @@ class Model:
         """The ledger may have lost its last second: what was committed may be consumed again."""
         self.committed.clear()
         self.held.clear()
+        self.recalls.power_cut(self.safe_topics)

@@ -29,9 +29,3 @@ def delay_of(due: tuple[int, int]) -> int:
     if mode == ParkMode.AT:
         return -1
     return _DELAYS_MS[min(value, len(_DELAYS_MS)) - 1] if mode == ParkMode.LEVEL else value
-
-
-def due_of(due: tuple[int, int], store_ms: int) -> int:
-    """When it is due, if nobody sets the clock."""
-    delay = delay_of(due)
-    return due[1] if delay < 0 else store_ms + delay

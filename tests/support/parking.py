@@ -272,4 +272,4 @@ def _records(storage: PosixStorage, segment_bytes: int) -> Iterator[Record]:
 
 def origins(records: Sequence[Record]) -> list[int]:
     """Positions that copies come from."""
-    return [-1 - record.prepared_transaction_offset for record in records]
+    return [record.origin for record in records]

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from clients.consumer import ConsumeFrom, PullConsumer
-from clients.listener import ConsumeResult
+from clients.consumeresult import ConsumeResult
 from clients.message import Message
 from clients.producer import Producer
 from gantrymq.temporary import Broker

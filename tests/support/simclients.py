@@ -25,6 +25,7 @@ class SimClient:
     """What producers and consumers share: a bell, a session that may end at any time, sleep."""
 
     groups = False
+    scheduler = False
     producer = b""
 
     def __init__(self, name: str, machine: SimMachine) -> None:
@@ -148,7 +149,11 @@ class SimConsumer(SimClient):
             self.machine.bell(Role.GROUPS).ring()
         if body is None:
             return False
-        match groupwire.decode_notice(body):
+        self._obey(groupwire.decode_notice(body), session)
+        return True
+
+    def _obey(self, notice: groupwire.AnyNotice, session: Session) -> None:
+        match notice:
             case groupwire.Granted(queue, lease, offset):
                 self._take_over(queue, lease, offset, session)
             case groupwire.Revoke(queue, lease):
@@ -160,7 +165,6 @@ class SimConsumer(SimClient):
                 self._outbox.extend(groupwire.Commit(serial, {}) for serial in self._asked)
             case groupwire.Refused() as refused:
                 self._refused(refused)
-        return True
 
     def _refused(self, refused: groupwire.Refused) -> None:
         """Only for want of room: a commit is said again some time, a join at once."""

@@ -9,6 +9,9 @@ class SimClock:
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         self._now_ns = 1_000_000_000
         self._wall_at_start_ms = wall_ms
+        self._highest_wall_ms = 0
+        #: The largest distance of the wall from monotonic time since the machine's start.
+        self.highest_offset_ms = wall_ms
 
     def wall_ms(self) -> int:
         """Unix milliseconds."""
@@ -18,6 +21,11 @@ class SimClock:
         """Nanoseconds since some point of the past."""
         return self._now_ns
 
+    @property
+    def highest_wall_ms(self) -> int:
+        """The largest that `wall_ms` has been."""
+        return max(self._highest_wall_ms, self.wall_ms())
+
     def advance(self, duration_ns: int) -> None:
         """Let time pass."""
         if duration_ns < 0:
@@ -26,4 +34,10 @@ class SimClock:
 
     def step_wall(self, by_ms: int) -> None:
         """Set the wall clock forward or back."""
+        self._highest_wall_ms = self.highest_wall_ms
         self._wall_at_start_ms += by_ms
+        self.highest_offset_ms = max(self.highest_offset_ms, self._wall_at_start_ms)
+
+    def boot(self) -> None:
+        """The machine starts anew: nothing knows how far ahead the wall has been."""
+        self.highest_offset_ms = self._wall_at_start_ms

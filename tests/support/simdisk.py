@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -201,8 +202,8 @@ class Disk:
 
     def used(self) -> int:
         """Bytes of blocks that files have."""
-        files = {id(inode): inode for inode in self.names.entries.values() if inode}
-        return sum(len(inode.pages) for inode in files.values()) * PAGE_BYTES
+        files = set(self.names.entries.values())
+        return sum(len(inode.pages) for inode in files if inode is not None) * PAGE_BYTES
 
     def new_inode(self) -> Inode:
         """An empty file without a name."""
@@ -261,6 +262,7 @@ class Disk:
         return twin
 
 
+@cache
 def parent_of(name: str) -> str:
     """Directory that holds a name; "" is the root."""
     return name.rpartition("/")[0]

@@ -1,7 +1,6 @@
 """One simulated machine: the broker's agents, its disk, who is attached, and what kills them.
 
-Stands in for the supervisor's process work (fork, sockets, descriptors) and for nothing else:
-recovery, metadata, board and agents are the real ones.
+Stands in for the supervisor's process work and for nothing else: all other parts are real.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from brokerd import agents, epoch, retention
+from brokerd import agents, epoch
 from brokerd.agents import AgentEnv
 from brokerd.config import load
 from brokerd.epoch import Life
@@ -29,11 +28,11 @@ from tests.support.memory_sessions import MemorySessions, memory_session
 from tests.support.model import End, Model
 from tests.support.simbell import SimBell
 from tests.support.simdisk import Disk
+from tests.support.simpace import hurry
 from tests.support.simretention import expire
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
 from tests.support.storedlog import check_units
-from workers import indexer, progressnote
 from workers.agent import Bells
 from workers.session import Session
 
@@ -48,16 +47,9 @@ SETTINGS = {
     "topics_max": 16,
     "board_queues_max": 64,
 }
-#: Room in every simulated file; making and copying it is what most of a run's time goes into.
-FILE_BYTES_MAX = 64 * 1024
+FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it costs time
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
-#: The indexer waits for less here, so that a run of a second or two sees many of its writes.
-indexer.interval_ns = 5_000_000
-progressnote.interval_ns = 100_000_000
-retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
-retention.PACE.grace = 1_000_000
-retention.PACE.patience = 300_000_000
 _TALLIED = ("no_space_for_producers", "segments_removed", "segments_held")
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,
@@ -73,6 +65,7 @@ class Client(Protocol):
     bell: SimBell
     producer: bytes
     groups: bool
+    scheduler: bool
 
     def session_over(self) -> None:
         """The socket ended: the session is over, the process lives on."""
@@ -96,6 +89,7 @@ class SimMachine:
         self, simulation: Simulation, model: Model, topics: dict[str, tuple[int, str]]
     ) -> None:
         """`topics`: name -> (queues, durability)."""
+        hurry()
         self.simulation = simulation
         self.model = model
         self.topics = topics
@@ -171,6 +165,8 @@ class SimMachine:
         """After each step: what was published as durable once must stay."""
         if self.board is not None:
             self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
+            appended = self.board.word(layout.BOARD_APPENDED)
+            self.model.moments.grown(appended, self.simulation.clock, self.disk.cuts)
             low = self.board.word(layout.BOARD_LOW)
             if low > self._seen_low:
                 self.index_holds = False  # what it had not met yet is passed over
@@ -311,10 +307,13 @@ class SimMachine:
             self._old_board = None
             self._boot_id = self._random_bytes(16)
             self.disk.power_cut(self.simulation.dice)
+            self.simulation.clock.boot()
             self.model.power_cut()
         self._later(RESTART_NS, self.start)
 
     def _on_death(self, name: str) -> None:
+        if name == Role.WRITER.name.lower():
+            self.model.moments.writer_died(self.simulation.clock.monotonic_ns())
         for role in ROLES:
             if role.name.lower() == name:
                 self.stores[name].dead = True
@@ -343,7 +342,8 @@ class SimMachine:
         number, self._next_session = self._next_session, self._next_session + 1
         plan = plan_arena(4096, 4096, 4096, 4096)
         made = memory_session(number, plan, epoch=self.board.epoch, producer=client.producer)
-        session = replace(made, bell=client.bell, groups=client.groups)
+        made = replace(made, groups=client.groups, scheduler=client.scheduler)
+        session = replace(made, bell=client.bell)
         self.sessions[number] = (session, client)
         for role, table in self.tables.items():
             table.attach(session)
@@ -365,8 +365,7 @@ class SimMachine:
 
     def bell(self, role: Role) -> SimBell:
         """The bell that clients ring for an agent."""
-        bell: SimBell = getattr(self._bells, role.name.lower())
-        return bell
+        return getattr(self._bells, role.name.lower())  # type: ignore[no-any-return] # by name
 
     def storage_for(self, name: str) -> SimStorage:
         """A client's way to read the store."""

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clients.delays import Due, recall_handle
 from shm import layout
 from shm.codes import EntryFlag, ParkMode, Role, Status
 from shm.kernels import frames, ring
 from tests.support.lanes import lane_words, set_route
 from tests.support.model import Intent, Receipt
+from tests.support.recalling import Recallable
 from tests.support.simclients import SimClient
 from tests.support.simmachine import SimMachine
+from tests.support.simulation import BORDER_MS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,11 +26,13 @@ if TYPE_CHECKING:
     from workers.session import Session
 
 UNANSWERED_MAX = 12
+#: Names in recall handles, and RocketMQ's slots of time, as in the settings.
+_BROKER, _PRECISION_MS = "broker", 1000
 BATCH_MAX = 4
 _EXTRA = np.frombuffer(b"KEYS\x01one two  three\x02", np.uint8)
 _DELAYS: list[tuple[int, int]] = [
     *((ParkMode.LEVEL, level) for level in (1, 3, 99)),
-    *((ParkMode.AT, at_ms) for at_ms in (1, 7_230_000_000_000)),
+    *((ParkMode.AT, at_ms) for at_ms in (1, BORDER_MS - 1, BORDER_MS, 7_230_000_000_000)),
     *((ParkMode.AFTER, ms) for ms in (0, 1, 20, 400, 86_400_000)),
 ]
 _BLOCK = b"TAGS\x01a\x02"
@@ -215,9 +220,23 @@ class SimProducer(SimClient):
             int(row[frames.OUT_END]),
         )
         self.model.answered(self.producer.hex(), seq, receipt)
+        if self.delays and status == Status.OK and sent.intent.due[0]:
+            self._note_handle(sent, receipt, int(row[frames.OUT_MS]))
         self.answered.append(sent)
         if sent.flags & EntryFlag.DURABLE:
             self.durable_end = max(self.durable_end, receipt.end)
+
+    def _note_handle(self, sent: _Sent, receipt: Receipt, store_ms: int) -> None:
+        """What its sender could cancel it by (DT-70)."""
+        producer = self.producer.hex()
+        unique = f"{producer.upper()}{sent.seq:012X}"
+        mode, value = sent.intent.due
+        names = (sent.intent.topic, _BROKER, unique)
+        handle = recall_handle(Due(ParkMode(mode), value), store_ms, names, _PRECISION_MS)
+        if handle is not None:
+            name = (producer, sent.seq)
+            known = Recallable(name, sent.intent.topic, handle, receipt.position)
+            self.model.recalls.known.append(known)
 
     def _waits_for_disk(self) -> bool:
         board = self.machine.board

@@ -6,8 +6,9 @@ import zlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from shm import groupwire, layout
-from shm.codes import Role
 from shm.groupwire import DEAD_LETTER, LADDER, SendBack
 from shm.kernels import progress
 from shm.record import Record
@@ -91,25 +92,14 @@ class SimPusher(SimConsumer):
         )
         self._outbox.append(join)
 
-    def _hear(self, session: Session) -> bool:
-        lane = self._lane
-        assert lane is not None, "attached"
-        body = lane.take()
-        if lane.wants_bell:
-            self.machine.bell(Role.GROUPS).ring()
-        if body is None:
-            return False
-        self._obey(groupwire.decode_notice(body), session)
-        return True
-
     def _obey(self, notice: groupwire.AnyNotice, session: Session) -> None:
         match notice:
             case groupwire.Granted() as granted:
                 self._granted(granted, session)
             case groupwire.Revoke(queue, lease):
                 self._revoke(queue, lease, session)
-            case groupwire.SentBack(serial, queue, offset):
-                self._was_sent_back(serial, queue, offset, session)
+            case groupwire.SentBack(serial, queue, offsets):
+                self._was_sent_back(serial, queue, offsets, session)
             case groupwire.Committed(_, lost):
                 self._lose(lost, session)
             case groupwire.Rejoin():
@@ -184,7 +174,8 @@ class SimPusher(SimConsumer):
         return True
 
     def _finish_one(self, queue: int, session: Session) -> bool:
-        asked = {request.offset for request in self._failed.values() if request.queue == queue}
+        requests = [request for request in self._failed.values() if request.queue == queue]
+        asked = {offset for request in requests for offset in request.offsets}
         idle = [offset for offset in self.running[queue] if offset not in asked]
         if not idle:
             return False
@@ -212,18 +203,34 @@ class SimPusher(SimConsumer):
         return next(found, 0)
 
     def _fail(self, queue: int, offset: int, delay: int) -> None:
-        self._serial += 1
+        """Ask for one message, or for one more in a request that has not been said yet."""
         lease = self.owned[queue][0]
-        request = SendBack(self._serial, queue, lease, offset, delay, MAX_ATTEMPTS, "it failed")
+        last = self._outbox[-1] if self._outbox else None
+        offsets, delays = [offset], [delay]
+        if isinstance(last, SendBack) and (last.queue, last.lease) == (queue, lease):
+            self._outbox.pop()
+            del self._failed[last.serial]
+            offsets = [*last.offsets, offset]
+            delays = [*(known for _, known, _ in last.failures()), delay]
+        self._serial += 1
+        whys = ["it failed"]
+        request = SendBack(self._serial, queue, lease, MAX_ATTEMPTS, offsets, delays, whys)
         self._failed[self._serial] = request
         self._outbox.append(request)
 
-    def _was_sent_back(self, serial: int, queue: int, offset: int, session: Session) -> None:
-        request = self._failed.pop(serial, None)
-        if request is not None and self.owned.get(queue, (0, 0))[0] == request.lease:
-            record = self.running[queue][offset]
-            self.deliveries.sent_back.add(record.physical_offset)
-            self._ack(queue, offset, session)
+    def _was_sent_back(self, serial: int, queue: int, offsets: list[int], session: Session) -> None:
+        request = self._failed.get(serial)
+        if request is None:
+            return
+        left = [offset for offset in request.offsets if offset not in offsets]
+        del self._failed[serial]
+        if left:  # said again after a `Rejoin`
+            delays = [delay for offset, delay, _ in request.failures() if offset in left]
+            self._failed[serial] = replace(request, offsets=left, delays=delays)
+        if self.owned.get(queue, (0, 0))[0] == request.lease:
+            for offset in [offset for offset in request.offsets if offset in offsets]:
+                self.deliveries.sent_back.add(self.running[queue][offset].physical_offset)
+                self._ack(queue, offset, session)
 
     def _ack(self, queue: int, offset: int, session: Session) -> None:
         committed = progress.ack_messages(session.arena, self._at(queue), offset, offset + 1)
@@ -237,7 +244,8 @@ class SimPusher(SimConsumer):
         """Words say it all."""
 
     def _may_sleep(self, session: Session) -> bool:
-        waiting = {(request.queue, request.offset) for request in self._failed.values()}
+        requests = self._failed.values()
+        waiting = {(request.queue, offset) for request in requests for offset in request.offsets}
         for queue, running in self.running.items():
             if any((queue, offset) not in waiting for offset in running):
                 return False

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
+#: Files that clients, and commands that look, have mapped, also over a kill and the next start.
+MAPPED = ("commitlog/", "consumequeue/", "index/")
+
 
 class SimFile:
     """A simulated process's descriptor of a file."""
@@ -91,7 +94,13 @@ class SimFile:
         self.zero_range(start, count)
 
     def truncate(self, size: int) -> None:
-        """Set the length."""
+        """Set the length. Files that readers map may not get shorter: that would be a SIGBUS."""
+        mapped = self.name.startswith(MAPPED)
+        assert not mapped or size >= self._inode.length, f"{self.name} is cut to {size}"
+        self.cut(size)
+
+    def cut(self, size: int) -> None:
+        """The same of any file, as damage by somebody else."""
         self._require(write=True)
 
         def effect() -> None:

@@ -33,7 +33,7 @@ class SoonLoad:
         """How often the log has each body in its topic; a copy names a parked record."""
         parked = {item.position for item in stored if item.record.topic == TIMER_TOPIC}
         copies = [item.record for item in stored if item.record.topic == TOPIC]
-        origins = [-1 - record.prepared_transaction_offset for record in copies]
+        origins = [record.origin for record in copies]
         assert len(set(origins)) == len(origins), "one copy of each"
         assert set(origins) <= parked
         return Counter(record.body for record in copies)

@@ -13,7 +13,7 @@ import pytest
 
 from brokerd.verify import verify
 from clients.consumer import ConsumeFrom, PullConsumer
-from clients.listener import ConsumeResult
+from clients.consumeresult import ConsumeResult
 from clients.message import Message
 from clients.producer import Producer
 from clients.push_consumer import PushConsumer
@@ -291,6 +291,30 @@ def test_a_recall_that_is_too_late_says_so(home: Path, unique_name: str) -> None
     assert json.loads(ran.stdout)["outcome"] in ("already_delivered", "unknown_handle")
 
 
+def assert_told_without_a_broker(home: Path, topic: str, before: list[dict[str, Any]]) -> None:
+    """What waits is listed by the log; a recall is refused, which says what to do."""
+    found = waiting(home, topic)
+    # A delay's time is that of the wall clock here, of the clock that nobody sets there.
+    assert all(abs(a["due_ms"] - b["due_ms"]) < 60_000 for a, b in zip(found, before, strict=True))
+    kept = [name for name in before[0] if name != "due_ms"]
+    assert [[row[name] for name in kept] for row in found] == [
+        [row[name] for name in kept] for row in before
+    ]
+    assert waiting(home, topic, "--limit", 1) == found[:1]
+    assert waiting(home, "other-" + topic) == []
+    (handle,) = [row["recall_handle"] for row in found if row["recall_handle"]]
+    for given in (handle, "-"):
+        ran = command("delayed", "recall", topic, given, "--home", home, stdin=f"{handle}\n")
+        assert (ran.returncode, ran.stdout) == (ExitCode.NO_BROKER, ""), ran
+        assert f"gantrymq serve --home {home}` and recall again" in ran.stderr
+
+
+def test_without_a_broker_or_a_store_nothing_is_listed(tmp_path: Path) -> None:
+    ran = command("delayed", "list", "--home", tmp_path)
+    assert (ran.returncode, ran.stdout) == (ExitCode.NO_BROKER, "")
+    assert f"no broker runs at {tmp_path}" in ran.stderr
+
+
 def test_what_waits_is_the_same_after_a_restart(unique_name: str) -> None:
     """Levels are listed too; what the note counts is not, nor what was recalled before it."""
     topic = unique_name
@@ -311,6 +335,7 @@ def test_what_waits_is_the_same_after_a_restart(unique_name: str) -> None:
         }  # fmt: skip
         assert [row["recall_handle"] for row in before if row["kind"] != "exact"] == [None]
         broker.stop()
+        assert_told_without_a_broker(broker.home, topic, before)
         broker.start()
         note = json.loads((broker.home / "store" / "gantry" / "schedule.json").read_text())
         assert (note["timers_next"], note["scanned"] > 0) == (4, True)

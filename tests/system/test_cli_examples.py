@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.producer import Producer
-from gantrymq.cli.app import app
+from gantrymq.cli.app import command_line
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support.brokers import START_S, command
@@ -34,7 +33,7 @@ _ON_A_STOPPED_STORE = re.compile(r" --salvage | store rebuild |gantrymq (handove
 
 
 def as_command(*names: str) -> TyperCommand | TyperGroup:
-    found: object = typer.main.get_command(app)
+    found: object = command_line()
     for name in names:
         assert isinstance(found, TyperGroup)
         found = found.commands[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,9 +45,21 @@ LOOKS = [
     ("group", "list"), ("group", "describe", "half"), ("metrics",), ("get", "0"),
     ("dlq", "list"),
 ]  # fmt: skip
+#: These load numpy, which what waits is told by, but no parser.
+LARGE_LOOKS = [
+    ("delayed", "list"), ("delayed", "list", "--topic", "seen", "--limit", "1"),
+    ("delayed", "list", "--handles"),
+]  # fmt: skip
 
 
-def test_looks_do_without_the_parser_of_options(home: Path) -> None:
+@pytest.mark.parametrize(
+    ("looks", "banned"),
+    [(LOOKS, "{'typer', 'numpy', 'numba'}"), (LARGE_LOOKS, "{'typer'}")],
+    ids=["plain", "large"],
+)
+def test_looks_do_without_the_parser_of_options(
+    home: Path, looks: list[tuple[str, ...]], banned: str
+) -> None:
     """It would take longer than the rest."""
     code = (
         "import json, sys\nfrom gantrymq.cli import main\n"
@@ -54,24 +67,25 @@ def test_looks_do_without_the_parser_of_options(home: Path) -> None:
         "    sys.argv = ['gantrymq', *line]\n"
         "    try:\n        main()\n"
         "    except SystemExit as end:\n        assert not end.code, line\n"
-        "assert not {'typer', 'numpy', 'numba'} & set(sys.modules)\n"
+        f"assert not {banned} & set(sys.modules)\n"
     )
-    lines = [[*look, "--home", str(home)] for look in LOOKS]
+    lines = [[*look, "--home", str(home)] for look in looks]
     line = [sys.executable, "-P", "-c", code, json.dumps(lines)]
     ran = subprocess.run(line, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran
     assert "no such" not in ran.stdout
-    assert all(word in ran.stdout for word in ("broker at", "seen", "half", "body-0"))
+    said = ("broker at", "seen", "half", "body-0") if looks is LOOKS else ("0 waiting",)
+    assert all(word in ran.stdout for word in said)
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=" ".join)
+@pytest.mark.parametrize("look", [*LOOKS, *LARGE_LOOKS[:2]], ids=" ".join)
 def test_a_look_is_the_same_by_the_parser_of_options(home: Path, look: tuple[str, ...]) -> None:
     plain, parsed = rows(*look, "--home", home), rows(*look, f"--home={home}")
     assert [row.keys() for row in plain] == [row.keys() for row in parsed]
     assert look[0] in ("status", "metrics") or plain == parsed
 
 
-@pytest.mark.parametrize("look", LOOKS, ids=" ".join)
+@pytest.mark.parametrize("look", [*LOOKS, *LARGE_LOOKS[:1]], ids=" ".join)
 def test_a_wrong_look_is_refused_by_the_parser_of_options(look: tuple[str, ...]) -> None:
     for wrong in (["--hom"], ["--home"], ["--json", "surplus", "words"], [""]):
         ran = command(*look, *wrong)
@@ -112,3 +126,22 @@ def test_it_is_shown_how_far_the_index_is(home: Path) -> None:
         row for row in rows("metrics", "--home", home) if row["labels"] == {"position": "indexed"}
     ]
     assert [row["value"] for row in named] == [shown["indexed"]]
+
+
+def test_a_group_is_described_by_queue(home: Path) -> None:
+    """Who has a queue, how far it is, what is behind and for how long."""
+    with Producer(home) as producer:
+        producer.send("seen", b"nobody has read this")
+    ran = command("group", "describe", "half", "--json", "--home", home)
+    shown = json.loads(ran.stdout)
+    queues = shown["queues"]
+    assert {row["topic"] for row in queues} == {"seen"}
+    assert shown["lag"] == sum(row["max_offset"] - row["offset"] for row in queues) > 0
+    assert {row["session"] for row in queues} == {None}, "it has left"
+    for row in queues:
+        assert (row["oldest_ms"] is None) == (row["lag"] == 0)
+        assert row["lag"] == 0 or 0 < row["oldest_ms"] < 3_600_000
+    with PullConsumer("half", ["seen"], home=home) as consumer:
+        poll_until(lambda: len(consumer.poll(timeout=0.5)), "a message")
+        ran = command("group", "describe", "half", "--json", "--home", home)
+        assert {row["pid"] for row in json.loads(ran.stdout)["queues"]} == {os.getpid()}

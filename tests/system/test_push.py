@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from clients.listener import ConsumeResult
+from clients.consumer import PullConsumer
+from clients.consumeresult import ConsumeResult
 from clients.message import Message
 from clients.push_consumer import PushConsumer
 from gantrymq.temporary import Broker
+from shm import limits
 from shm.errors import GroupIllegal
 from tests.support.push import FIRST, LEVELS, PATIENCE_S, Seen, dead_letters, hold, left_over, send
 from tests.support.watchdog import poll_until
@@ -106,6 +108,10 @@ def test_members_that_subscribe_differently_are_refused(broker: Broker, topic: s
             pass
         with pytest.raises(GroupIllegal, match=group):
             PushConsumer(group, {topic: "a"}, Seen(), home=broker.home).start()
+        theirs = rf"a \|\| b \(max_attempts 17\); this one wants {topic}: a \|\| b \("
+        for terms, ours in (({"max_attempts": 3}, "max_att"), ({"orderly": True}, "orderly, ")):
+            with pytest.raises(GroupIllegal, match=theirs + ours):
+                PushConsumer(group, {topic: "b || a"}, Seen(), home=broker.home, **terms).start()
 
 
 def test_what_fails_goes_to_the_dead_letter_queue_with_its_reason(
@@ -129,6 +135,12 @@ def test_what_fails_goes_to_the_dead_letter_queue_with_its_reason(
     assert all(found["RETRY_TOPIC"] == topic for found in dead.values())
     assert dead[7]["DLQ_REASON"] == "ValueError: seven"
     assert (dead[7]["TAGS"], dead[7]["mine"]) == ("x", "1")
+    with PullConsumer(
+        "look-" + topic, [f"%DLQ%{group}"], home=broker.home, consume_from=FIRST
+    ) as looking:
+        shown = looking.poll(timeout=PATIENCE_S)[0].properties
+    assert shown["mine"] == "1"
+    assert "__CRC32#" not in shown, "what it is told of by, and no sum of the store's"
     assert Counter(seen.bodies) == Counter(range(30))
     assert left_over(broker, group, topic) == 0
 
@@ -230,3 +242,23 @@ def test_a_message_that_kills_its_consumers_is_a_dead_letter_in_the_end(
         last.send_signal(signal.SIGTERM)
         assert last.wait(timeout=PATIENCE_S) == 0
     assert left_over(broker, "g-" + topic, topic) == 0
+
+
+def test_queues_beyond_the_progress_table_fail_and_come_again_as_others_do(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only two of its twelve queues have words in the arena: the others are told in requests."""
+    monkeypatch.setattr(limits, "PROGRESS_MAX", 2)
+    send(broker, topic, range(400))
+    group = "g-" + topic
+    seen = Seen(lambda m: ConsumeResult.FAILURE if int(bytes(m.body)) % 10 == 0 else None)
+    with PushConsumer(
+        group, [topic], seen, home=broker.home, consume_from=FIRST, max_attempts=2
+    ) as consumer:
+        seen.wait_for(440)
+        assert len(consumer.assignment()) == 4 + 8
+        assert sorted(dead_letters(broker, group, 40)) == list(range(0, 400, 10))
+    assert Counter(seen.bodies) == {n: 2 if n % 10 == 0 else 1 for n in range(400)}
+    assert consumer.lost_acks == 0
+    assert left_over(broker, group, topic) == 0
+    assert left_over(broker, group, "%RETRY%" + group) == 0

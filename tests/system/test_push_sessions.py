@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from clients.consumer import PullConsumer
+from clients.consumeresult import ConsumeResult
 from clients.groupreset import reset_offsets
-from clients.listener import ConsumeResult
 from clients.message import Message, MessageQueue
 from clients.push_consumer import PushConsumer
 from shm import layout

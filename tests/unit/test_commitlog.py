@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from brokerd.commitlog import CommitLog, prepare_spare, segment_bases, segment_name
+from brokerd.commitlog import CommitLog, prepare_spare, segment_bases
+from shm.lognames import segment_name
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 

@@ -34,6 +34,19 @@ def test_a_store_keeps_its_sizes(store_dir: Path) -> None:
     assert "1048576" in str(caught.value)
 
 
+def test_a_store_keeps_the_delay_levels_of_its_last_start(store_dir: Path) -> None:
+    """SF-63: queue units were made with them; who makes them again may not be told the setting."""
+    name = "message_delay_level"
+    begin(store_dir, **{name: "1s 2h"})
+    _life, configuration = begin(store_dir)
+    assert configuration.settings.message_delay_level == "1s 2h"
+    assert configuration.origins[name] == "the store (gantry/store.json)"
+    begin(store_dir, **{name: "3s 4h"})
+    storage = PosixStorage(str(store_dir))
+    found = epoch.settle_sizes(storage, config.load(None, None, {})).settings
+    assert found.message_delay_level == "3s 4h"
+
+
 def test_sizes_of_a_foreign_store_come_from_its_files(store_dir: Path) -> None:
     (store_dir / "commitlog").mkdir()
     (store_dir / "commitlog" / "00000000000000000000").write_bytes(bytes(65_536))

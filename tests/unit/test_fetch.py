@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from clients.filtertable import FilterTable
 from shm import layout
 from shm.codes import Stop
-from shm.filter import parse_tags
+from shm.filter import parse_sql, parse_tags
 from shm.jit import JIT_OFF
 from shm.kernels import fetch
 from shm.properties import LOST_TAG, java_hash, parse_properties
@@ -31,6 +32,7 @@ class Reader:
     rows_max: int = 64
     body_bytes: int = 1 << 16
     tags: str = "*"
+    sql: str = ""
     form: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -39,15 +41,9 @@ class Reader:
         self.form[fetch.LOG_BASE] = self.files.log_base
         self.form[fetch.STRETCH_END] = OPEN
         self.form[fetch.OURS] = 1
-        chosen = parse_tags(self.tags)
-        ordered = chosen.ordered()
-        table, at = [], 0
-        for code, text in ordered:
-            table += [code, at, at + len(text)]
-            at += len(text)
-        self.form[fetch.FILTER] = int(chosen.selective)
-        self.table = np.array(table, np.int64)
-        self.tag_bytes = np.frombuffer(b"".join(text for _, text in ordered), np.uint8)
+        found = FilterTable.of(parse_sql(self.sql) if self.sql else parse_tags(self.tags))
+        self.form[fetch.FILTER] = found.kind
+        self.table, self.tag_bytes = found.words, found.texts
         self.bodies = np.zeros(self.body_bytes, np.uint8)
         self.properties = np.zeros(1 << 16, np.uint8)
         self.body_offsets = np.zeros(self.rows_max + 1, np.int64)
@@ -194,6 +190,41 @@ def test_the_last_of_several_tags_counts(seed: int) -> None:
         reader = Reader(files, tags=tag)
         assert reader.fetch() is Stop.DONE
         assert reader.rows == rows
+
+
+def test_an_expression_takes_what_it_is_true_of(seed: int) -> None:
+    """FL-14, FL-15: by the record's properties, whatever its tag."""
+    dice = random.Random(seed)
+    files = lay_out([random_record(dice, n) for n in range(30)])
+    reader = Reader(files, sql="n BETWEEN 5 AND 20 AND TAGS IN ('paid', 'längs')")
+    assert reader.fetch() is Stop.DONE
+    wanted = [
+        n
+        for n, record in enumerate(files.records)
+        if 5 <= n <= 20 and parse_properties(record.properties).get("TAGS") in ("paid", "längs")
+    ]
+    assert reader.column(fetch.QUEUE_OFFSET) == wanted
+
+
+def test_what_a_program_leaves_open_is_asked_for_once(seed: int) -> None:
+    """`_` is a character, which may have several bytes: the reference says."""
+    dice = random.Random(seed)
+    files = lay_out(
+        [
+            replace(random_record(dice, n), properties=f"TAGS\x01{tag}\x02".encode())
+            for n, tag in enumerate(("längs", "paid", "längs", "lings"))
+        ]
+    )
+    reader = Reader(files, sql="TAGS LIKE 'l_ngs'")
+    asked = 0
+    while (stop := reader.fetch()) is Stop.ASKED:
+        asked += 1
+        offset, mark = int(reader.form[fetch.OFFSET]), int(reader.form[fetch.WANTED_POSITION]) + 1
+        assert offset in (0, 2)
+        reader.form[fetch.VERDICT] = mark if offset == 0 else -mark
+    assert stop is Stop.DONE
+    assert asked == 2
+    assert reader.column(fetch.QUEUE_OFFSET) == [0, 3]
 
 
 def test_a_unit_of_another_segment_or_file_is_left_to_the_caller(seed: int) -> None:

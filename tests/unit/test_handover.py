@@ -33,6 +33,7 @@ from tests.support.handed import (
 )
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from workers.ledger import open_ledger
 from workers.schedulenote import OFFSETS_FILE
 
 TARGET = Target(START_MS + 120_123, timer_log_bytes=200)
@@ -328,3 +329,18 @@ def test_json_of_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert said["dry_run"]
     assert said["settings"]["mappedFileSizeCommitLog"] == str(SEGMENT_BYTES)
     assert OFFSETS_FILE not in PosixStorage(str(tmp_path / "store")).list("config")
+
+
+def test_what_a_group_has_done_ahead_is_told(disk: Disk) -> None:
+    """HO-60: an offset for each queue is all that a RocketMQ keeps of a group."""
+    storage = SimStorage(disk)
+    ledger = open_ledger(storage, 1)
+    ledger.commit("g", ("later", 0), 1)
+    for done in ((2, 4), (5, 6)):
+        ledger.finish("g", ("later", 0), done)
+    ledger.sync()
+    ledger.close()
+    told = handed(storage)
+    assert told.done_ahead == 3
+    assert "3 messages that groups are done with come again" in str(told)
+    assert read_config(storage, "consumerOffset.json")["offsetTable"]["later@g"]["0"] == 1

@@ -147,8 +147,8 @@ def test_a_flipped_bit_is_noticed(bit: int) -> None:
 
 def test_overlapping_failures_add_up() -> None:
     queue = Progress(committed=0)
-    queue.add_attempt(0, 10)
-    queue.add_attempt(5, 15)
+    queue.add_attempts([(0, 10)])
+    queue.add_attempts([(5, 15)])
     assert queue.attempts == [(0, 5, 1), (5, 10, 2), (10, 15, 1)]
     queue.commit(7)
     assert queue.attempts == [(7, 10, 2), (10, 15, 1)]

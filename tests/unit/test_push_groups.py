@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 
+import msgspec
 import pytest
 
 from shm import groupwire, wire
@@ -369,3 +370,10 @@ def test_a_stuck_message_of_the_only_member_is_reported_once() -> None:
         rig.clock.advance(MINUTE_NS)
     assert not rig.sessions.cut
     assert [note[1] for note in rig.sessions.notes].count("consume_timeout") == 1
+
+
+@pytest.mark.parametrize("columns", [([], [0], [""]), ([0, 1, 2], [0, 0], [""]), ([0, 1], [0], [])])
+def test_columns_that_do_not_fit_together_are_no_request(columns: tuple[object, ...]) -> None:
+    body = msgspec.msgpack.encode(["SendBack", 9, 0, 1, 17, *columns])
+    with pytest.raises(msgspec.ValidationError):
+        groupwire.decode_request(body)

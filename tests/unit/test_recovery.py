@@ -148,7 +148,7 @@ def test_progress_of_units_that_were_made_anew_is_not_believed() -> None:
 def test_a_last_segment_of_wrong_length_is_damage_if_some_of_it_was_durable() -> None:
     machine, storage = stopped_machine()
     last = f"commitlog/{segments(storage)[-1]}"
-    storage.open(last, write=True).truncate(5000)
+    storage.open(last, write=True).cut(5000)
     changes = len(machine.disk.log)
     with pytest.raises(Corrupt, match="durable up to"):
         recover_again(machine, storage)
@@ -160,7 +160,7 @@ def test_the_only_segment_of_wrong_length_is_damage_if_some_of_it_was_durable() 
     machine, storage = stopped_machine()
     for name in segments(storage)[1:]:
         storage.unlink(f"commitlog/{name}")
-    storage.open(f"commitlog/{segments(storage)[0]}", write=True).truncate(5000)
+    storage.open(f"commitlog/{segments(storage)[0]}", write=True).cut(5000)
     with pytest.raises(Corrupt, match="no whole segment"):
         recover_again(machine, storage)
     assert len(segments(storage)) == 1
@@ -173,7 +173,7 @@ def test_a_segment_of_wrong_length_behind_the_durable_end_is_removed(size: int) 
     names = segments(storage)
     segment_bytes = machine.configuration.settings.mapped_file_size_commit_log
     file = storage.create(f"commitlog/{int(names[-1]) + segment_bytes:020d}")
-    file.truncate(size)
+    file.cut(size)
     before = read_file(storage, f"commitlog/{names[-1]}")
     found = recover_again(machine, storage)
     assert segments(storage) == names
@@ -188,7 +188,7 @@ def test_a_segment_of_wrong_length_that_begins_at_the_durable_end_is_removed() -
     checkpoint = CheckpointFile(storage, bytes(16), 1)
     checkpoint.write(int(names[-1]), 0, 0)
     checkpoint.close()
-    storage.open(f"commitlog/{names[-1]}", write=True).truncate(100)
+    storage.open(f"commitlog/{names[-1]}", write=True).cut(100)
     assert recover_again(machine, storage).appended == int(names[-1])
     assert segments(storage) == names[:-1]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,12 +12,14 @@ from shm.codes import Role
 from shm.groupwire import DEAD_LETTER, LADDER, SendBack, SentBack
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 from shm.properties import encode_properties
-from tests.support.faults import FaultPlan, Moment, kill_at
+from tests.support.faults import Fault, FaultPlan, Moment, kill_at
 from tests.support.groups_rig import Hand, only
 from tests.support.retry_rig import RetryRig
+from workers import sendbacks
 from workers.ledger import Ledger
+from workers.pending import Pending
 from workers.progress import Progress
-from workers.sendbacks import Pending, SendBacks
+from workers.sendbacks import AGAIN_NS, SendBacks
 
 
 def member(rig: RetryRig, started: int = 1, committed: int = 0) -> Hand:
@@ -38,7 +41,7 @@ def filled(messages: int = 1, **properties: str) -> RetryRig:
 
 
 def send_back(hand: Hand, offset: int = 0, delay: int = LADDER, most: int = 17) -> SentBack:
-    request = SendBack(9, 0, hand.leases[0], offset, delay, most, "ValueError: no\x01good")
+    request = SendBack(9, 0, hand.leases[0], most, [offset], [delay], ["ValueError: no\x01good"])
     return only(hand.say(request), SentBack)
 
 
@@ -46,7 +49,7 @@ def test_a_failed_message_is_parked_for_its_groups_retry_topic() -> None:
     """RD-16, RD-19, RD-20; design: origin."""
     rig = filled(TAGS="paid", colour="red")
     hand = member(rig)
-    assert send_back(hand) == SentBack(9, 0, 0, dead=False)
+    assert send_back(hand) == SentBack(9, 0, [0], [False])
     original, copy = rig.log()
     assert (copy.topic, copy.queue_id, copy.body, copy.flag) == (
         "SCHEDULE_TOPIC_XXXX", 2, original.body, original.flag,
@@ -70,7 +73,7 @@ def test_the_last_attempt_makes_a_dead_letter_that_says_why() -> None:
     """RD-18, RD-23."""
     rig = filled()
     hand = member(rig)
-    assert send_back(hand, most=1).dead
+    assert send_back(hand, most=1).dead == [True]
     original, copy = rig.log()
     found = copy.property_map()
     assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%DLQ%g", 0, 1)
@@ -84,8 +87,8 @@ def test_the_last_attempt_makes_a_dead_letter_that_says_why() -> None:
 def test_a_listener_may_ask_for_the_dead_letter_queue_at_once_and_for_a_delay() -> None:
     rig = filled(2)
     hand = member(rig, started=2)
-    assert send_back(hand, 0, DEAD_LETTER).dead
-    assert not send_back(hand, 1, 2_500).dead
+    assert send_back(hand, 0, DEAD_LETTER).dead == [True]
+    assert send_back(hand, 1, 2_500).dead == [False]
     dead, timed = rig.copies()
     assert dead.topic == "%DLQ%g"
     assert timed.topic == "rmq_sys_wheel_timer"
@@ -104,7 +107,7 @@ def test_deliveries_that_died_count_as_attempts() -> None:
         rig.settle()
     hand = member(rig)
     assert hand.granted[0].attempts == [(0, 1, 3)]
-    assert send_back(hand, most=4).dead
+    assert send_back(hand, most=4).dead == [True]
     assert rig.copies()[0].reconsume_times == 4
 
 
@@ -147,7 +150,7 @@ def test_a_message_without_room_for_a_retry_is_a_dead_letter_at_once(room: int) 
     rig.send(b"long", properties={"k": value})
     rig.settle()
     hand = member(rig, started=2)
-    assert send_back(hand, 1).dead == (room < 130)
+    assert send_back(hand, 1).dead == [room < 130]
     found = rig.copies()[0].property_map()
     assert found["k"] == value
     events = [
@@ -162,7 +165,7 @@ def test_the_reason_of_a_dead_letter_is_cut_to_the_room_that_is_left() -> None:
     rig.settle()
     hand = member(rig, started=2)
     why = "ü" * 500
-    only(hand.say(SendBack(9, 0, hand.leases[0], 1, DEAD_LETTER, 17, why)), SentBack)
+    only(hand.say(SendBack(9, 0, hand.leases[0], 17, [1], [DEAD_LETTER], [why])), SentBack)
     reason = rig.copies()[0].property_map()["DLQ_REASON"]
     assert 0 < len(reason) < len(why)
     assert set(reason) == {"ü"}
@@ -174,7 +177,7 @@ def test_what_no_copy_can_be_made_of_is_said_once_and_kept() -> None:
     hand = member(rig)
     topics = rig.agents[Role.GROUPS].membership.topics  # type: ignore[attr-defined]
     slot = topics.slots.pop("%DLQ%g")
-    request = SendBack(9, 0, hand.leases[0], 0, DEAD_LETTER, 17, "no")
+    request = SendBack(9, 0, hand.leases[0], 17, [0], [DEAD_LETTER], ["no"])
     before = rig.board.word(rig.board.process_at(Role.GROUPS) + layout.PROCESS_REFUSED)
     for _ in range(3):
         assert only(hand.say(request), groupwire.Refused).error == "MessageIllegal"
@@ -182,14 +185,14 @@ def test_what_no_copy_can_be_made_of_is_said_once_and_kept() -> None:
     after = rig.board.word(rig.board.process_at(Role.GROUPS) + layout.PROCESS_REFUSED)
     assert after == before + 1
     topics.slots["%DLQ%g"] = slot
-    assert only(hand.say(request), SentBack).dead
+    assert only(hand.say(request), SentBack).dead == [True]
 
 
 def test_a_request_said_twice_makes_one_copy() -> None:
     rig = filled()
     hand = member(rig)
     send_back(hand)
-    assert send_back(hand) == SentBack(9, 0, 0, dead=False)
+    assert send_back(hand) == SentBack(9, 0, [0], [False])
     assert len(rig.copies()) == 1
 
 
@@ -197,20 +200,79 @@ def test_a_request_said_twice_makes_one_copy() -> None:
 def test_what_was_not_handed_out_cannot_fail(offset: int) -> None:
     rig = filled(2)
     hand = member(rig)
-    heard = hand.say(SendBack(9, 0, hand.leases[0], offset, LADDER, 17))
+    heard = hand.say(SendBack(9, 0, hand.leases[0], 17, [offset], [LADDER], [""]))
     if offset < 0:
-        assert only(heard, SentBack).offset == offset, "below what is committed: done with"
+        assert only(heard, SentBack).offsets == [offset], "below what is committed: done with"
     else:
         assert only(heard, groupwire.Refused).error == "MessageIllegal"
     assert not rig.copies()
 
 
+def test_many_failures_are_one_request_and_one_answer() -> None:
+    """Each has its own delay and reason; what cannot be sent back is refused beside the others."""
+    rig = filled(6)
+    hand = member(rig, started=5)
+    delays, whys = [LADDER, DEAD_LETTER, 2_500, LADDER], ["a", "b", "c", "d"]
+    heard = hand.say(SendBack(9, 0, hand.leases[0], 17, [0, 1, 3, 5], delays, whys))
+    assert only(heard, SentBack) == SentBack(9, 0, [0, 1, 3], [False, True, False])
+    refused = only(heard, groupwire.Refused)
+    assert (refused.serial, refused.error, refused.offsets) == (9, "MessageIllegal", [5])
+    parked, dead, timed = rig.copies()
+    assert [parked.queue_id, dead.topic, timed.topic] == [2, "%DLQ%g", "rmq_sys_wheel_timer"]
+    assert dead.property_map()["DLQ_REASON"] == "b"
+
+
+def test_what_there_is_no_room_for_is_taken_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sendbacks, "COPIES_MAX", 2)
+    rig = filled(5)
+    hand = member(rig, started=5)
+    heard = hand.say(failing(hand, [0, 1, 2, 3, 4]))
+    answered = [at for item in heard if isinstance(item, SentBack) for at in item.offsets]
+    assert answered == [0, 1, 2, 3, 4]
+    assert len(rig.copies()) == 5
+
+
+@pytest.mark.parametrize("what", ["log", "ledger"])
+def test_a_full_disk_holds_failures_up_and_loses_none(what: str) -> None:
+    """F7: neither answered nor refused while there is no room; then each has one copy."""
+    rig = filled(3)
+    hand = member(rig, started=3)
+    plan = rig.faults[Role.GROUPS] = FaultPlan()
+    rig.start(Role.GROUPS)
+    rig.settle()
+    hand.listen()
+    hand.join()
+    if what == "log":
+        rig.board.set_half(layout.BOARD_DISK_FULL, 1)
+    else:
+        error, under = errno.ENOSPC, "gantry/ledger"
+        plan.faults = [Fault(1, error=error, kinds=("write",), persistent=True, under=under)]
+    assert not hand.say(failing(hand, FAILED))
+    assert not rig.copies()
+    rig.clock.advance(AGAIN_NS)
+    rig.settle()
+    assert not hand.listen()
+    rig.board.set_half(layout.BOARD_DISK_FULL, 0)
+    plan.faults = []
+    rig.clock.advance(AGAIN_NS)
+    rig.settle()
+    assert only(hand.listen(), SentBack).offsets == FAILED
+    assert len(rig.copies()) == len(FAILED)
+
+
 def test_a_lease_that_is_over_gives_no_right_to_send_back() -> None:
     rig = filled()
     hand = member(rig)
-    heard = hand.say(SendBack(9, 0, hand.leases[0] + 1, 0, LADDER, 17))
+    heard = hand.say(SendBack(9, 0, hand.leases[0] + 1, 17, [0], [LADDER], [""]))
     assert only(heard, groupwire.Refused).error == "Evicted"
     assert not rig.copies()
+
+
+FAILED = [0, 2]
+
+
+def failing(hand: Hand, offsets: list[int]) -> SendBack:
+    return SendBack(9, 0, hand.leases[0], 17, offsets, [LADDER], ["it failed"])
 
 
 # Who dies, between any two duty cycles.
@@ -229,9 +291,9 @@ def die_after(steps: int, who: str) -> tuple[bool, bool]:
 
     Returns whether the answer had come by then, and whether all is as it should be afterwards.
     """
-    rig = filled(2)
-    hand = member(rig, started=2)
-    request = SendBack(9, 0, hand.leases[0], 0, LADDER, 17, "it failed")
+    rig = filled(3)
+    hand = member(rig, started=3)
+    request = failing(hand, FAILED)
     assert hand.lane.put(groupwire.encode(request))
     order = (Role.GROUPS, Role.WRITER, Role.GROUPS, Role.FLUSHER, Role.READER)
     for step in range(steps):
@@ -269,7 +331,7 @@ def test_groups_may_die_in_any_call_of_its_storage(moment: Moment) -> None:
         rig.settle()
         hand.listen()
         hand.join()
-        heard = hand.say(SendBack(9, 0, hand.leases[0], 0, LADDER, 17, "it failed"))
+        heard = hand.say(failing(hand, [0]))
         if not any(isinstance(notice, SentBack) for notice in heard):
             hand.join()
             send_back(hand)
@@ -284,16 +346,16 @@ def no_looking_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_intent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ledger, "sending", lambda *_: None)
+    monkeypatch.setattr(Ledger, "sending_all", lambda *_: None)
 
 
 def granted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue goes to the next owner while a copy is on its way."""
     finish = SendBacks._finish
 
-    def late(self: SendBacks, pending: Pending) -> None:
+    def late(self: SendBacks, stored: Sequence[Pending]) -> None:
         self._ledger.group("g").queue(("orders", 0)).sending.clear()
-        finish(self, pending)
+        finish(self, stored)
 
     monkeypatch.setattr(SendBacks, "_finish", late)
     monkeypatch.setattr(Progress, "send", lambda *_: None)
@@ -315,15 +377,24 @@ def right_or_stuck(steps: int, who: str) -> bool:
 
 
 def outcome_is_right(rig: RetryRig, hand: Hand, *, alive: bool) -> bool:
-    """One copy, and an answer; without a client, a copy or one more attempt, never both."""
+    """A copy of each, and an answer; without a client, a copy or one more attempt, never both."""
     heard = hand.listen()
     if alive:
         if groupwire.Rejoin() in heard:  # as the client does: it says again what was not answered
             hand.join()
-            if not any(isinstance(notice, SentBack) for notice in hand.heard):
-                send_back(hand)
-        return len(rig.copies()) == 1
+            answered = {
+                at for item in hand.heard if isinstance(item, SentBack) for at in item.offsets
+            }
+            left = [offset for offset in FAILED if offset not in answered]
+            if left:
+                only(hand.say(failing(hand, left)), SentBack)
+        return len(rig.copies()) == len(FAILED)
     granted = member(rig).granted[0]
-    copies = len(rig.copies())
-    again = not any(first <= 0 < end for first, end in granted.done) and granted.offset == 0
-    return copies + again == 1
+    origins = [copy.prepared_transaction_offset for copy in rig.copies()]
+    messages = [record for record in rig.log() if record.topic == "orders"]
+    for offset in FAILED:
+        copies = origins.count(-1 - messages[offset].physical_offset)
+        done = any(first <= offset < end for first, end in granted.done)
+        if copies + (not done and granted.offset <= offset) != 1:
+            return False
+    return True

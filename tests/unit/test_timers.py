@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.parkedholder import ParkedHolder
 from shm.codes import Role
 from shm.record import Record
-from tests.support.parking import Life, after_message, at_message, origins
+from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
 from workers import timerbuckets, timers
 
@@ -133,6 +134,56 @@ def test_a_crowded_minute_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     copies = life.delivered()
     assert sorted(origins(copies)) == sorted(positions)
     assert set(lateness(copies)) <= {0, 1}
+    life.stop()
+
+
+def test_a_flood_for_one_millisecond_holds_nobody_up(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others send meanwhile is stored at their next turn, all the time that it lasts."""
+    due_ms, flood = life.clock.wall_ms() + 6_000, 5_000
+    positions = life.park(*(at_message(due_ms) for _ in range(flood)))
+    life.run_for(5_900)
+    turn, turns, waits = life.turn, 0, []
+
+    def counted() -> int:
+        nonlocal turns
+        turns += 1
+        return turn()
+
+    monkeypatch.setattr(life, "turn", counted)
+    life.clock.advance(101_000_000)
+    (queue,) = [topic.queue_base + 1 for topic in life.board.topics() if topic.name == "later"]
+    while (done := life.board.queue(queue)["next_offset"]) < flood:
+        turns = 0
+        life.park(at_message(due_ms + 3_600_000))
+        waits.append((done > 0, turns))
+    amid = [count for begun, count in waits if begun]
+    assert amid, f"it takes longer than the others wait: {waits}"
+    assert max(amid) <= 2
+    life.settle()
+    assert sorted(origins(life.delivered())) == positions
+    life.stop()
+
+
+def test_what_waits_holds_its_part_of_the_log(life: Life) -> None:
+    """LW-73: retention asks for the lowest; what a full disk takes nevertheless is counted."""
+    now = life.clock.wall_ms()
+    holder = ParkedHolder(life.storage, life.board)
+    [level] = life.park(level_message(3))
+    [near] = life.park(at_message(now + 11_000))
+    [far] = life.park(at_message(now + 3_600_000))
+    held = []
+    for wait_ms in (8_000, 8_000, 70_000, 30_000):
+        life.run_for(wait_ms)
+        low = holder.lowest_position(0)
+        assert low is not None
+        held.append(low.position)
+    assert level < near < far
+    assert (held[0], held[-1]) == (level, far)
+    assert held == sorted(held)
+    assert [loss.count for loss in holder.losses(far, {})] == []
+    assert [loss.count for loss in holder.losses(far + 1, {})] == [1]
     life.stop()
 
 

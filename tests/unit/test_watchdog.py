@@ -6,6 +6,7 @@ import io
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,25 @@ def test_without_a_manager_nothing_is_sent(tmp_path: Path) -> None:
     assert manager.watchdog_ns == 0
     manager.tell("READY=1")
     ServiceManager(str(tmp_path / "nobody"), PERIOD_US).tell("READY=1")
+
+
+def test_a_manager_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:
+    """Its socket is full: what is told now is lost, the broker goes on, and stops when told to."""
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(address)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            other.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    other.sendto(b"STATUS=before", address)
+        manager = ServiceManager(address, PERIOD_US)
+        manager.extend("stopping: SIGTERM", 30)
+        heard.setblocking(False)
+        said = []
+        with suppress(BlockingIOError):
+            while True:
+                said.append(heard.recv(1024))
+        assert set(said) == {b"STATUS=before"}
+        manager.tell("STOPPING=1")
+        assert heard.recv(1024) == b"STOPPING=1"

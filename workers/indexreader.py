@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from shm import layout
 from shm.errors import Rejected
-from shm.properties import java_hash
+from shm.properties import index_hash
 from workers.indexnote import DIRECTORY, Shape, parse_header
 
 if TYPE_CHECKING:
     from shm.storage import File, Storage
-
-_HASH_MAX: Final = (1 << 31) - 1
 
 
 class IndexReader:
@@ -29,7 +27,7 @@ class IndexReader:
 
     def positions(self, topic: str, key: str) -> Iterator[int]:
         """Newest first. Raises Rejected if a file has another length than its sizes say."""
-        code = _key_hash(f"{topic}#{key}")
+        code = index_hash(topic, key)
         for name in reversed(self._storage.list(DIRECTORY)):
             path = f"{DIRECTORY}/{name}"
             try:
@@ -60,9 +58,3 @@ class IndexReader:
 def _read(file: File, at: int, count: int) -> bytes:
     data = bytearray(count)
     return bytes(data[: file.read_into(data, at)])
-
-
-def _key_hash(text: str) -> int:
-    """SF-78: the amount of the signed hash, 0 for the one that has none."""
-    value = abs(java_hash(text))
-    return value if value <= _HASH_MAX else 0

@@ -1,0 +1,59 @@
+"""A subscription's filter as the fetching kernel takes it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm.filter import Filter, SqlFilter, TagFilter
+from shm.kernels import fetch
+from shm.properties import parse_properties
+from shm.sql92.program import compile_program
+
+
+class FilterTable(ABC):
+    """`kind` is a word of fetch.FILTER; `words` and `texts` are what goes with it."""
+
+    def __init__(self, kind: int, words: NDArray[np.int64], texts: NDArray[np.uint8]) -> None:
+        self.kind = kind
+        self.words = words
+        self.texts = texts
+        self.addresses = (words.ctypes.data, texts.ctypes.data)
+
+    @classmethod
+    def of(cls, chosen: Filter) -> FilterTable:
+        """The table of a filter."""
+        return _SqlTable(chosen) if isinstance(chosen, SqlFilter) else _TagTable(chosen)
+
+    @abstractmethod
+    def matches(self, stored: bytes) -> bool:
+        """What the kernel has ASKED of a record, by its properties as stored."""
+
+
+class _TagTable(FilterTable):
+    def __init__(self, chosen: TagFilter) -> None:
+        ordered = chosen.ordered()
+        ends = np.cumsum([len(text) for _, text in ordered], dtype=np.int64)
+        table = np.zeros((len(ordered), fetch.TAG_WORDS), np.int64)
+        table[:, fetch.TAG_HASH] = [code for code, _ in ordered]
+        table[:, fetch.TAG_END] = ends
+        table[1:, fetch.TAG_AT] = ends[:-1]
+        texts = np.frombuffer(b"".join(text for _, text in ordered), np.uint8)
+        kind = fetch.TAGS if chosen.selective else fetch.EVERYTHING
+        super().__init__(kind, table.reshape(-1), texts)
+        self._chosen = chosen
+
+    def matches(self, stored: bytes) -> bool:
+        return self._chosen.matches(parse_properties(stored).get("TAGS"))
+
+
+class _SqlTable(FilterTable):
+    def __init__(self, chosen: SqlFilter) -> None:
+        program = compile_program(chosen.node, chosen.dialect)
+        super().__init__(fetch.SQL, program.words, program.pool)
+        self._chosen = chosen
+
+    def matches(self, stored: bytes) -> bool:
+        return self._chosen.matches(parse_properties(stored)) is True

@@ -1,0 +1,41 @@
+"""How many of a topic's last messages a filter lets pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clients.home import store_of
+from gantrymq.cli.board import running_board
+from shm.errors import TopicNotFound
+from shm.properties import parse_properties
+from shm.storage import PosixStorage
+from shm.storereader import StoreReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shm.filter import SqlFilter
+
+
+def count_passing(chosen: SqlFilter, home: Path, topic: str, last: int) -> dict[str, Any]:
+    """`examined` and `passed` of the topic's newest messages, by the order of the log.
+
+    Raises TopicNotFound, and what reading a store raises.
+    """
+    board = running_board(home)
+    wanted = [found for found in board.topics() if found.name == topic and found.perm]
+    if not wanted:
+        raise TopicNotFound(f"there is no topic {topic}: `gantrymq topic list` shows all")
+    reader = StoreReader(PosixStorage(str(store_of(home))))
+    places: list[int] = []
+    for queue_id in range(wanted[0].queue_count):
+        queue = board.queue(wanted[0].queue_base + queue_id)
+        end = queue["max_offset"]
+        start = max(queue["min_offset"], end - last)
+        places += reader.units(topic, queue_id, start, end, board.cq_bytes)
+    newest = sorted(places)[-last:]
+    passed = sum(
+        chosen.matches(parse_properties(reader.record(place).properties)) is True
+        for place in newest
+    )
+    return {"topic": topic, "examined": len(newest), "passed": passed}

@@ -1,0 +1,244 @@
+"""A filter's tree as a program (shm/opcodes.py): words and a pool of bytes."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm.opcodes import (
+    AND_STEP,
+    CAST,
+    CODE,
+    CODE_WORDS,
+    COMPARE,
+    CONTAINS,
+    DOUBLE,
+    END,
+    ENDSWITH,
+    EQUAL,
+    EXOTIC,
+    FIND,
+    GE,
+    GT,
+    IN,
+    INT,
+    LE,
+    LENIENT,
+    LIKE,
+    LITERAL,
+    LOAD,
+    LONG,
+    LT,
+    NAME_COUNT,
+    NAMES,
+    NEGATE,
+    NEGATED,
+    NOT,
+    NULL,
+    OPS,
+    OR_STEP,
+    PUSH,
+    STACK_MAX,
+    STARTSWITH,
+    TRUTH,
+)
+from shm.sql92 import tree
+from shm.sql92.dialect import Dialect
+from shm.sql92.tree import Order, Search, Width
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shm.sql92.tree import Node
+
+_ORDERS: Final = {Order.GT: GT, Order.GE: GE, Order.LT: LT, Order.LE: LE}
+_SEARCHES: Final = {
+    Search.CONTAINS: CONTAINS,
+    Search.STARTSWITH: STARTSWITH,
+    Search.ENDSWITH: ENDSWITH,
+}
+_WIDTHS: Final = {Width.INT: INT, Width.LONG: LONG, Width.DOUBLE: DOUBLE}
+
+_PLAIN: Final[dict[type, int]] = {
+    tree.Negate: NEGATE,
+    tree.Cast: CAST,
+    tree.Not: NOT,
+    tree.Equal: EQUAL,
+}
+
+_PUSHES: Final = (PUSH, LOAD)
+_TAKES: Final = (EQUAL, COMPARE, AND_STEP, OR_STEP)
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """`words` int64 and `pool` uint8, as the kernel takes them."""
+
+    words: NDArray[np.int64]
+    pool: NDArray[np.uint8]
+    names: tuple[str, ...]
+
+    def listing(self) -> list[str]:
+        """A line per instruction, for people."""
+        found = []
+        for number, at in enumerate(range(CODE, self.words.size, CODE_WORDS)):
+            op, *operands = self.words[at : at + CODE_WORDS].tolist()
+            found.append(f"{number:4} {self._show(op, operands)}".rstrip())
+            if op == END:
+                break
+        return found
+
+    def _show(self, op: int, operands: list[int]) -> str:
+        first, second, third = operands
+        if op == LOAD:
+            return f"LOAD     {self.names[first]}"
+        if op == PUSH:
+            return f"PUSH     {self._constant(first, second, third)}"
+        if op == COMPARE:
+            return f"COMPARE  {[order.value for order in _ORDERS][first]}"
+        if op == FIND:
+            name = [search.value for search in _SEARCHES][first & 3]
+            return (
+                f"FIND     {'NOT ' if first & NEGATED else ''}{name} {self._text(second, third)!r}"
+            )
+        if op in (IN, LIKE):
+            rows = self.words[first : first + 2 * second].reshape(-1, 2).tolist()
+            return f"{OPS[op]:8} {', '.join(repr(self._text(*row)) for row in rows[:8])}" + (
+                ", ..." if second > 8 else ""
+            )
+        if op in (AND_STEP, OR_STEP):
+            return f"{OPS[op]:8} else to {(first - CODE) // CODE_WORDS}"
+        return OPS[op]
+
+    def _text(self, at: int, size: int) -> str:
+        return self.pool[at : at + size].tobytes().decode()
+
+    def _constant(self, kind: int, low: int, high: int) -> str:
+        if kind == LITERAL:
+            return repr(self._text(low, high))
+        if kind == DOUBLE:
+            return str(struct.unpack("<d", struct.pack("<q", low))[0])
+        return {NULL: "NULL", TRUTH: str(bool(low)).upper()}.get(kind, str(low))
+
+
+def compile_program(node: Node, dialect: Dialect) -> Program:
+    """The program of a tree."""
+    return _Compiler(dialect).program(node)
+
+
+class _Compiler:
+    def __init__(self, dialect: Dialect) -> None:
+        self._lenient = dialect is Dialect.SQL
+        self._code: list[int] = []
+        self._names: dict[str, int] = {}
+        self._pool = bytearray()
+        self._rows: list[int] = []  # (place, bytes) of strings, behind the code
+        self._tables: list[tuple[int, int]] = []  # instructions that mean rows, by index of both
+        self._exotic = False
+        self._deep = self._deepest = 0
+
+    def program(self, node: Node) -> Program:
+        self._add(node)
+        self._emit(END)
+        assert self._deepest <= STACK_MAX, "the parser bounds how deep a text nests"
+        rows_at = CODE + len(self._code)
+        for place, row in self._tables:
+            self._code[place] = rows_at + row
+        names_at = rows_at + len(self._rows)
+        for name in self._names:
+            self._rows += self._keep(name)
+        head = [0] * CODE
+        head[LENIENT], head[NAMES] = self._lenient, names_at
+        head[NAME_COUNT], head[EXOTIC] = len(self._names), self._exotic
+        words = np.array([*head, *self._code, *self._rows], np.int64)
+        # Words of the pool may be loaded whole, also its last one.
+        pool = np.frombuffer(bytes(self._pool) + bytes(8), np.uint8)
+        return Program(words, pool, tuple(self._names))
+
+    def _emit(self, op: int, first: int = 0, second: int = 0, third: int = 0) -> int:
+        """Add an instruction; the index of its first operand."""
+        self._code += (op, first, second, third)
+        self._deep += (op in _PUSHES) - (op in _TAKES)
+        self._deepest = max(self._deepest, self._deep)
+        return len(self._code) - CODE_WORDS + 1
+
+    def _keep(self, text: str) -> tuple[int, int]:
+        data = text.encode("utf-8", "surrogatepass")
+        self._exotic = self._exotic or _REPLACEMENT in text
+        self._pool += data
+        return len(self._pool) - len(data), len(data)
+
+    def _add(self, node: Node) -> None:
+        match node:
+            case tree.Constant(str(value)):
+                self._emit(PUSH, LITERAL, *self._keep(value))
+            case tree.Constant(None):
+                self._emit(PUSH, NULL)
+            case tree.Constant(value):
+                self._emit(PUSH, TRUTH, int(value is True))
+            case tree.Number(value, width):
+                kind = _WIDTHS[width]
+                word = _bits(float(value)) if kind == DOUBLE else int(value)
+                self._emit(PUSH, kind, word)
+            case tree.Property(name):
+                self._emit(LOAD, self._names.setdefault(name, len(self._names)))
+            case tree.All(operands) | tree.Any(operands):
+                self._add_junction(isinstance(node, tree.Any), operands)
+            case _:
+                for child in tree.children(node):
+                    self._add(child)
+                self._add_operator(node)
+
+    def _add_operator(self, node: Node) -> None:
+        match node:
+            case tree.Compare(order):
+                self._emit(COMPARE, _ORDERS[order])
+            case tree.Find(search, _, text, negated):
+                bits = _SEARCHES[search] | (NEGATED if negated else 0)
+                self._emit(FIND, bits, *self._keep(text))
+            case tree.In(_, texts):
+                data = sorted(texts, key=lambda text: (len(_utf8(text)), _utf8(text)))
+                self._emit_rows(IN, [self._keep(text) for text in data], 0)
+            case tree.Like(_, pattern):
+                self._add_like(pattern)
+            case _:
+                self._emit(_PLAIN[type(node)])
+
+    def _add_like(self, pattern: tuple[tuple[str | None, ...], ...]) -> None:
+        """Each part's bytes, then as many of its mask: 1 stands for any character."""
+        rows, wild = [], 0
+        for part in pattern:
+            place, size = self._keep("".join("_" if want is None else want for want in part))
+            for want in part:
+                self._pool += b"\1" if want is None else bytes(len(_utf8(want)))
+                wild |= want is None
+            rows.append((place, size))
+        self._emit_rows(LIKE, rows, wild)
+
+    def _emit_rows(self, op: int, rows: list[tuple[int, int]], third: int) -> None:
+        place = self._emit(op, 0, len(rows), third)
+        self._tables.append((place, len(self._rows)))
+        for row in rows:
+            self._rows += row
+
+    def _add_junction(self, is_any: bool, operands: tuple[Node, ...]) -> None:
+        self._emit(PUSH, TRUTH, int(not is_any))
+        steps = []
+        for operand in operands:
+            self._add(operand)
+            steps.append(self._emit(OR_STEP if is_any else AND_STEP))
+        for step in steps:
+            self._code[step] = CODE + len(self._code)
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _bits(value: float) -> int:
+    bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return bits

@@ -1,0 +1,93 @@
+"""Known bugs of the scheduler that can be put into a run, as those of tests.sim.plants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from shm.schedulerwire import CANCELLED
+from tests.sim.plants import put_over
+from workers import timers
+from workers.origins import OriginScan
+from workers.progressnote import ProgressNote
+from workers.recalls import RecallDesk
+from workers.timeline import NS, Timeline
+from workers.timerbuckets import MINUTE_MS, TimerBuckets
+
+
+def counted_before_durable() -> None:
+    """The note counts copies that a power cut may take."""
+    write = ProgressNote._write_if_sure
+
+    def hasty(note: ProgressNote) -> bool:
+        note._delivery.end = 0
+        return write(note)
+
+    put_over(ProgressNote, "_write_if_sure", hasty)
+
+
+def origins_not_looked_for() -> None:
+    """A start does not look which copies the log has."""
+
+    def blind(scan: OriginScan) -> Any:  # noqa: ANN401
+        del scan
+        return np.zeros(0, np.int64)
+
+    put_over(OriginScan, "origins", blind)
+
+
+def a_millisecond_early() -> None:
+    """Delays and points in time come a little too soon."""
+    put_over(Timeline, "delay_ns", lambda time: time._clock.monotonic_ns() + time.base_ns + 2 * NS)
+    put_over(Timeline, "wall_ms", lambda time: time._seen_ms + 1)
+
+
+def by_the_wall_clock() -> None:
+    """Delays pass by the wall clock, whatever it was set to."""
+    put_over(Timeline, "delay_ns", lambda time: time._clock.wall_ms() * NS)
+
+
+def cancelled_before_stored() -> None:
+    """Who recalls is answered before the log has it."""
+    recall = RecallDesk._recall
+
+    def hasty(desk: RecallDesk, asked: Any, position: int, ms: int) -> int:  # noqa: ANN401
+        done = recall(desk, asked, position, ms)
+        if done:
+            desk._close(asked, CANCELLED)
+            desk._asked.append(asked)
+        return done
+
+    put_over(RecallDesk, "_recall", hasty)
+
+
+def recalls_forgotten() -> None:
+    """A recall in a bucket does not take out what it names."""
+    put_over(timers, "struck", lambda *_: np.zeros(0, np.int64))
+
+
+def lost_at_the_minute() -> None:
+    """What is due when a minute is full falls between two buckets."""
+    read = TimerBuckets._read
+
+    def short(buckets: TimerBuckets, name: str, at: int, end: int) -> Any:  # noqa: ANN401
+        entries = read(buckets, name, at, end)
+        return entries[entries["ms"] % MINUTE_MS != 0]
+
+    put_over(TimerBuckets, "_read", short)
+
+
+PLANTS: dict[str, Callable[[], None]] = {
+    plant.__name__: plant
+    for plant in (
+        counted_before_durable,
+        origins_not_looked_for,
+        a_millisecond_early,
+        by_the_wall_clock,
+        cancelled_before_stored,
+        recalls_forgotten,
+        lost_at_the_minute,
+    )
+}

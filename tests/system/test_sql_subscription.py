@@ -1,0 +1,109 @@
+"""Consumers that subscribe by SQL92 expressions, at a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from clients.consumer import ConsumeFrom, PullConsumer
+from clients.message import Message
+from clients.producer import Producer
+from clients.push_consumer import PushConsumer
+from clients.subscription import FilterExpression, FilterType
+from gantrymq.temporary import Broker
+from shm.errors import FilterSyntaxError, GroupIllegal
+from tests.support.push import FIRST, PATIENCE_S, Seen
+
+COUNT = 2000
+NAMES = ("Köln", "Kiel", "Bonn")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker.temporary() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: Broker, unique_name: str) -> str:
+    """A topic with messages of a price, a city, and now and then a price that is none."""
+    with Producer(home=broker.home) as producer:
+        producer.send_batch([message(unique_name, number) for number in range(COUNT)])
+    return unique_name
+
+
+def message(topic: str, number: int) -> Message:
+    price = "none" if number % 100 == 7 else str(number % 50)
+    properties = {"price": price, "city": NAMES[number % 3]}
+    return Message(topic, b"%d" % number, tag=f"t{number % 2}", properties=properties, queue_id=0)
+
+
+def sql(text: str, dialect: str = "sql") -> FilterExpression:
+    return FilterExpression(text, FilterType.SQL92, dialect=dialect)
+
+
+def pull(broker: Broker, topic: str, wanted: FilterExpression, count: int) -> list[int]:
+    found: list[int] = []
+    with PullConsumer(
+        "g-" + topic, {topic: wanted}, home=broker.home, consume_from=ConsumeFrom.FIRST_OFFSET
+    ) as consumer:
+        while len(found) < count:
+            batch = consumer.poll(timeout=PATIENCE_S)
+            assert len(batch), f"{len(found)} of {count} came"
+            found += [int(bytes(body)) for body in batch.bodies]
+        assert len(consumer.poll(timeout=0.0)) == 0
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect"),
+    [
+        ("price > 40 AND city IN ('Kiel', 'Bonn')", "sql"),
+        ("price > 40 AND city IN ('Kiel', 'Bonn')", "rocketmq"),
+        ("city LIKE 'K_l%' AND price IS NOT NULL", "sql"),  # the program asks for its reference
+        ("TAGS = 't1' OR price = 4", "sql"),
+    ],
+)
+def test_just_what_the_expression_is_true_of_comes(
+    broker: Broker, topic: str, text: str, dialect: str
+) -> None:
+    """FL-14, FL-15; `matches` says the same without a broker."""
+    wanted = sql(text, dialect)
+    expected = []
+    for number in range(COUNT):
+        sent = message(topic, number)
+        if wanted.matches({**sent.properties, "TAGS": str(sent.tag)}):
+            expected.append(number)
+    assert expected
+    assert pull(broker, topic, wanted, len(expected)) == expected
+
+
+def test_a_listener_gets_what_passes_and_all_is_acknowledged(broker: Broker, topic: str) -> None:
+    seen = Seen()
+    wanted = sql("price BETWEEN 10 AND 12")
+    expected = [n for n in range(COUNT) if n % 100 != 7 and 10 <= n % 50 <= 12]
+    with PushConsumer(
+        "g-" + topic, {topic: wanted}, seen, home=broker.home, consume_from=FIRST
+    ) as consumer:
+        seen.wait_for(len(expected))
+    assert sorted(seen.bodies) == expected
+    assert consumer.lost_acks == 0
+
+
+def test_an_expression_that_does_not_compile_is_refused_at_once(broker: Broker) -> None:
+    """FL-12: it never means everything."""
+    with pytest.raises(FilterSyntaxError) as caught:
+        PullConsumer("g", {"orders": sql("price >> 5")}, home=broker.home)
+    assert (caught.value.position, caught.value.token) == (7, ">")
+    with pytest.raises(FilterSyntaxError, match="dialect"):
+        PullConsumer("g", {"orders": sql("price > 5", "mysql")}, home=broker.home)
+
+
+def test_members_with_different_expressions_are_refused(broker: Broker, topic: str) -> None:
+    group = "g-" + topic
+    with (
+        PushConsumer(group, {topic: sql("price > 1")}, Seen(), home=broker.home),
+        pytest.raises(GroupIllegal, match="price > 2"),
+    ):
+        PushConsumer(group, {topic: sql("price > 2")}, Seen(), home=broker.home).start()
