@@ -21,6 +21,7 @@ from shm.properties import parse_delay_levels
 from shm.storage import is_disk_full
 from workers.agent import IDLE_NS
 from workers.delaylevels import NEVER, DelayLevels
+from workers.delaysettings import DelaySettings
 from workers.delivery import PUTS_MAX, Delivery
 from workers.failure import declare_failed, has_failed
 from workers.indexnote import Shape
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from shm.clock import Clock
     from shm.storage import Storage
     from workers.agent import Bells
-    from workers.delaysettings import DelaySettings
     from workers.session import SessionTable
 
 #: While something is awaited that rings no bell.
