@@ -110,10 +110,11 @@ def _require_none_behind(storage: Storage, segment_bytes: int, begin: int, end: 
 
 
 def _first_of_ours(piece: Piece, producers: Producers) -> int | None:
-    rows, names, seqs = identified(piece.view, piece.rows)
+    sent = identified(piece.view, piece.rows)
     scratch = np.zeros(scan.ROW_WORDS, np.int64)
-    for row, name, seq in zip(rows, names, seqs.tolist(), strict=True):
-        last = producers.last_seq(name.tobytes())
+    found = zip(piece.rows[sent.rows], sent.producers.tolist(), sent.seqs.tolist(), strict=True)
+    for row, number, seq in found:
+        last = producers.last_seq(sent.names[number])
         if 0 < last < seq:
             form = np.array([row[scan.AT], piece.base, OURS, 0, 0, 0], np.int64)
             scan.scan_log(piece.view, form, scratch)

@@ -1,7 +1,6 @@
 """Who still needs what lies in the oldest segments: retention asks before it removes any.
 
-Groups that have not read so far, and pins. What else parks records in the log (timers, halves of
-transactions) becomes a holder of its own.
+Groups that have not read so far, and pins; what waits for its time (brokerd/parkedholder.py).
 """
 
 from __future__ import annotations

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
 from shm.codes import Stop
-from shm.kernels import scan
+from shm.kernels import census, scan
 from shm.lognames import segment_name
-from shm.record_columns import number_names
 from shm.storage import Storage
 
 ROWS_PER_CALL = 16_384
@@ -79,19 +77,25 @@ def walk(
 
 def queue_offsets(piece: Piece) -> dict[tuple[str, int], tuple[int, int]]:
     """First and highest queue offset per (topic, queue id) among a piece's records (SF-42)."""
-    kinds = piece.rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION
-    rows = piece.rows[(kinds == 0) | (kinds == layout.SYS_COMMIT)]
-    if not len(rows):
-        return {}
-    numbers, names = number_names(piece.view, rows[:, scan.TOPIC_AT], rows[:, scan.TOPIC_SIZE])
-    keys = numbers.astype(np.int64) << 32 | rows[:, scan.QUEUE_ID]
-    unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    offsets = rows[:, scan.QUEUE_OFFSET]
-    highest = np.full(len(unique), -1, np.int64)
-    np.maximum.at(highest, inverse, offsets)
-    return {
-        (names[key >> 32], key & 0xFFFF_FFFF): (begin, end)
-        for key, begin, end in zip(
-            unique.tolist(), offsets[first].tolist(), highest.tolist(), strict=True
-        )
-    }
+    return {key: offsets for key, offsets in queues_of(piece).items() if offsets[0] >= 0}
+
+
+def queues_of(piece: Piece) -> dict[tuple[str, int], tuple[int, int]]:
+    """The same of all queues of its records: (-1, -1) where none has a place in its queue."""
+    rows = piece.rows
+    table = np.empty(len(rows) * census.QUEUE_WORDS, np.int64)
+    index = census_index(len(rows))
+    count = census.find_queues(piece.view, rows.reshape(-1), table, index)
+    found = {}
+    queues = table[: count * census.QUEUE_WORDS].reshape(count, census.QUEUE_WORDS)
+    for number, first, highest in queues.tolist():
+        row = rows[number]
+        at = int(row[scan.TOPIC_AT])
+        name = piece.view[at : at + int(row[scan.TOPIC_SIZE])].tobytes()
+        found[name.decode(errors="replace"), int(row[scan.QUEUE_ID])] = (first, highest)
+    return found
+
+
+def census_index(rows: int) -> NDArray[np.int64]:
+    """An empty index for the kernels of shm.kernels.census."""
+    return np.zeros((1 << (2 * rows).bit_length()) + 1, np.int64)

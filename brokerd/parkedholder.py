@@ -11,10 +11,8 @@ from brokerd.holders import Held, Loss
 from brokerd.queuefiles import QueueKey, unit_of
 from shm import layout
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from shm.storage import read_file
 from workers.schedulenote import Note, read_note
-from workers.timerbuckets import DIRECTORY
-from workers.timerpool import ENTRY
+from workers.timerbuckets import bucket_entries
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -34,19 +32,45 @@ class ParkedHolder:
         """The lowest record that may have to be delivered yet. Raises OSError."""
         del used  # the disk rule is asked for by retention
         note = read_note(self._storage) or Note()
-        places = [position for position, _size in note.absent]
-        for key, offset in self._unread(note):
-            row = unit_of(self._storage, self._board.cq_bytes, key, offset)
-            places.append(row["physical_offset"] if row else 0)
-        waiting = self._waiting(note)
-        if len(waiting):
-            places.append(int(waiting.min()))
+        places = [*self._fixed(note), *self._timers(note)]
         return Held(min(places), WHO) if places else None
+
+    def move_below(self, position: int) -> bool:
+        """Ask the scheduler to append timers below a log position again (ADR 0018).
+
+        False if that would not free all below: a delay level, or what has no topic, lies there too,
+        or no timer does. Raises OSError.
+        """
+        note = read_note(self._storage) or Note()
+        if min(self._fixed(note), default=position) < position:
+            return False
+        if min(self._timers(note), default=position) >= position:
+            return False
+        if self._board.word(layout.BOARD_TIMERS_WANTED) < position:
+            self._board.set_word(layout.BOARD_TIMERS_WANTED, position)
+        return True
+
+    def _fixed(self, note: Note) -> list[int]:
+        """Where those begin that stay where they are: levels, and what has no topic."""
+        units = [self._place(*unit) for unit in self._unread(note) if unit[0][0] != TIMER_TOPIC]
+        return [*units, *(position for position, _size in note.absent)]
+
+    def _timers(self, note: Note) -> list[int]:
+        waiting = self._waiting(note)
+        places = [int(waiting.min())] if len(waiting) else []
+        units = [self._place(*unit) for unit in self._unread(note) if unit[0][0] == TIMER_TOPIC]
+        return places + units
+
+    def _place(self, key: QueueKey, offset: int) -> int:
+        row = unit_of(self._storage, self._board.cq_bytes, key, offset)
+        return row["physical_offset"] if row else 0
 
     def losses(self, low: int, firsts: Mapping[QueueKey, int]) -> Iterator[Loss]:
         """How many parked messages are lost, at most."""
         note = read_note(self._storage) or Note()
         lost = {TIMER_TOPIC: int((self._waiting(note) < low).sum())}
+        if absent := sum(position < low for position, _size in note.absent):
+            yield Loss(WHO, "messages whose topic is missing", absent)
         for key, offset in self._unread(note):
             lost[key[0]] = lost.get(key[0], 0) + max(0, firsts.get(key, 0) - offset)
         for topic, count in lost.items():
@@ -70,17 +94,7 @@ class ParkedHolder:
     def _waiting(self, note: Note) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Positions in bucket files, of what the note does not count."""
         found = [np.zeros(0, np.int64)]
-        for name in self._storage.list(DIRECTORY):
-            if not name[0].isdigit():
-                continue
-            try:
-                data = read_file(self._storage, f"{DIRECTORY}/{name}")
-            except FileNotFoundError:
-                continue  # all of it was delivered meanwhile
-            entries = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
-            found.append(
-                entries["position"][entries["ms"] > min(note.timers_ms, note.delays_ms)].astype(
-                    np.int64
-                )
-            )
+        for entries in bucket_entries(self._storage):
+            waits = (entries["ms"] > note.counted_ms) & (entries["position"] >= note.timers_floor)
+            found.append(entries["position"][waits].astype(np.int64))
         return np.concatenate(found)

@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brokerd.logscan import census_index
 from brokerd.unanswered import Unanswered
 from shm import layout
-from shm.kernels import frames
+from shm.kernels import census, frames
 from shm.kernels.scan import (
     AT,
-    PREPARED,
     PROPERTIES_AT,
     PROPERTIES_SIZE,
     QUEUE_ID,
     QUEUE_OFFSET,
     SIZE,
     STORE_MS,
-    SYS_FLAG,
     TOPIC_AT,
     TOPIC_SIZE,
-    UNIQ_AT,
-    UNIQ_BYTES,
 )
 from shm.properties import HALF_TOPIC, java_int, parse_properties
 from shm.storage import Storage, read_file, replace_file
@@ -40,7 +36,6 @@ KEPT_MS = 7 * 86_400_000
 PRODUCER_BYTES = 10
 #: What stands for a client's address (ADR 0005).
 BORN_HOST = bytes([127, 0, 0, 1]) + bytes(4)
-_PRODUCER_DIGITS = 2 * PRODUCER_BYTES
 
 
 @dataclass(slots=True)
@@ -68,31 +63,33 @@ class Producers:
 
         From `keep_from` on, positions are kept as well. `only`: of this producer alone.
         """
-        rows, names, seqs = identified(view, rows)
-        if not len(rows):
-            return
-        unique, inverse = np.unique(names, return_inverse=True)
-        for number, name in enumerate(unique):
-            if not only or name.tobytes() == only:
-                chosen = np.flatnonzero(inverse == number)
-                where = (view, base, keep_from)
-                self._learn_one(name.tobytes(), rows[chosen], seqs[chosen], where)
+        sent = identified(view, rows)
+        where = (view, base, keep_from)
+        order = np.argsort(sent.producers, kind="stable")
+        ends = np.cumsum(np.bincount(sent.producers, minlength=len(sent.names))).tolist()
+        for name, first, end in zip(sent.names, [0, *ends], ends, strict=False):
+            if not only or name == only:
+                chosen = order[first:end]
+                places = sent.rows[chosen]
+                self._learn_one(name, (rows, places), sent.seqs[chosen], where)
 
     def _learn_one(
         self,
         producer: bytes,
-        rows: NDArray[np.int64],
+        records: tuple[NDArray[np.int64], NDArray[np.int64]],
         seqs: NDArray[np.int64],
         where: tuple[NDArray[np.uint8], int, int],
     ) -> None:
+        """`records`: rows of a view, and the indexes of this producer's; `where`: as in `learn`."""
+        rows, places = records
         view, base, keep_from = where
-        kept = rows[:, AT] + base >= keep_from
+        kept = rows[places, AT] + base >= keep_from
         before = max(self.last_seq(producer), int(seqs[~kept].max(initial=0)))
         newest = int(np.argmax(seqs))
         if int(seqs[newest]) > self.last_seq(producer):
-            self.last[producer] = (int(seqs[newest]), int(rows[newest, STORE_MS]))
+            self.last[producer] = (int(seqs[newest]), int(rows[places[newest], STORE_MS]))
         if kept.any():
-            rows, seqs = rows[kept], seqs[kept]
+            rows, seqs = rows[places[kept]], seqs[kept]
             position = rows[:, AT] + base
             table = np.empty((len(rows), frames.STORED_WORDS), np.int64)
             table[:, frames.STORED_SEQ] = seqs
@@ -125,27 +122,29 @@ def has_our_host(view: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np
     return np.asarray((view[places] == np.frombuffer(BORN_HOST, np.uint8)).all(axis=1), np.bool_)
 
 
-def identified(
-    view: NDArray[np.uint8], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[np.int64]]:
-    """Records that a producer sent: rows (scan.ROW_WORDS), producer ids (V10), seqs.
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Which of some rows (scan.ROW_WORDS) a producer sent, its number in `names`, the seq."""
 
-    Records that the broker derived share their origin's UNIQ_KEY and are left out: they carry a
-    negative preparedTransactionOffset, or are commit copies, or made from one (TX-15). So are those
-    whose UNIQ_KEY is not the first property.
-    """
-    first = rows[:, UNIQ_AT] == rows[:, PROPERTIES_AT] + len(b"UNIQ_KEY\x01")
-    sent = (rows[:, PREPARED] >= 0) & (rows[:, SYS_FLAG] & layout.SYS_TRANSACTION == 0)
-    rows = rows[first & sent]
-    digits = _digits(view[rows[:, UNIQ_AT][:, None] + np.arange(UNIQ_BYTES)])
-    whole = (digits >= 0).all(axis=1)
-    rows, digits = rows[whole], digits[whole]
-    nibbles = digits.astype(np.uint8)
-    ids = nibbles[:, 0:_PRODUCER_DIGITS:2] << 4 | nibbles[:, 1:_PRODUCER_DIGITS:2]
-    shifts = np.arange(44, -4, -4)
-    seqs = (digits[:, _PRODUCER_DIGITS:].astype(np.int64) << shifts).sum(axis=1)
-    names = np.ascontiguousarray(ids).view(f"V{PRODUCER_BYTES}").reshape(-1)
-    return rows, names, seqs
+    rows: NDArray[np.int64]  # indexes
+    producers: NDArray[np.int64]
+    seqs: NDArray[np.int64]
+    names: list[bytes]
+
+
+def identified(view: NDArray[np.uint8], rows: NDArray[np.int64]) -> Sent:
+    """Records that a producer sent, but for those that the broker derived from one."""
+    count = len(rows)
+    found = np.empty(count * census.SENT_WORDS, np.int64)
+    ids = np.empty(count * census.ID_WORDS, np.int64)
+    index = census_index(count)
+    sent = census.find_sent(view, np.ascontiguousarray(rows).reshape(-1), found, ids, index)
+    table = found[: sent * census.SENT_WORDS].reshape(sent, census.SENT_WORDS)
+    numbers = ids[: int(index[-1]) * census.ID_WORDS].reshape(-1, census.ID_WORDS)
+    names = [bytes.fromhex(f"{high:015X}{low:05X}") for high, low in numbers.tolist()]
+    columns = (census.SENT_ROW, census.SENT_PRODUCER, census.SENT_SEQ)
+    chosen, producers, seqs = (table[:, column] for column in columns)
+    return Sent(chosen, producers, seqs, names)
 
 
 def _queues(view: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -180,11 +179,3 @@ def load_producers(storage: Storage) -> Producers:
         row = layout.PRODUCER.unpack(data, at)
         table.last[row["producer"]] = (row["last_seq"], row["store_ms"])
     return table
-
-
-def _digits(text: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """Values of upper-case hex digits, -1 for anything else."""
-    table = np.full(256, -1, np.int8)
-    table[48:58] = np.arange(10)
-    table[65:71] = np.arange(10, 16)
-    return table[text]

@@ -27,7 +27,7 @@ from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
 from brokerd.commitlog import SPARE, segment_bases
 from brokerd.foreign import keep_ranges, settle_ranges
 from brokerd.logend import damaged, judge_behind
-from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
+from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, queues_of, walk
 from brokerd.queuefiles import has_all_files, unit_of
 from brokerd.queuestarts import first_unit, read_starts
 from shm import layout, limits
@@ -37,7 +37,6 @@ from shm.kernels import scan
 from shm.lognames import DIRECTORY, segment_name
 from shm.marks import mark
 from shm.ranges import Ranges, Stretch, read_ranges
-from shm.record_columns import number_names
 from shm.storage import Storage, clear_behind
 from workers.queues import PROGRESS_FILE, read_progress
 
@@ -175,12 +174,7 @@ def _pieces(storage: Storage, segment_bytes: int, stretch: Stretch) -> Iterator[
 
 
 def _note_topics(piece: Piece, topics: set[str]) -> None:
-    if not len(piece.rows):
-        return
-    _, names = number_names(
-        piece.view, piece.rows[:, scan.TOPIC_AT], piece.rows[:, scan.TOPIC_SIZE]
-    )
-    topics.update(names)
+    topics.update(topic for topic, _queue in queues_of(piece))
 
 
 def _judge_end(segment_bytes: int, found: Recovered, durable: int) -> None:

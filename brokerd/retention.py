@@ -42,6 +42,8 @@ class Pace:
 
     first: int = 60_000_000_000
     between: int = 10_000_000_000
+    #: How long the disk rule waits for timers to be appended again.
+    patience: int = 150_000_000_000
     look: int = 1_000_000_000  # at the disk's usage; when it is forced, a pass follows each
     #: From raising `low` to the first change of a file, for readers who look at `low` only before
     #: they begin. Those who look again after copying (all consumers) need none.
@@ -90,6 +92,7 @@ class Retention:
         self._job_ns = 0  # when its next step is due, or the next job may begin
         self._unfinished = True
         self._told_held = ""
+        self._patient_until = 0  # 0: nobody is waited for
         self._failed = False
 
     # ------------------------------------------------------------------------------- duty cycle
@@ -211,7 +214,7 @@ class Retention:
         if self._over_bytes:
             ends = self._removable()
             wanted = -(-self._over_bytes // self._board.segment_bytes)
-            return Decision(ends[:wanted][-1], forced=True) if ends else None
+            return self._forced(ends[:wanted][-1]) if ends else None
         hour = time.localtime(self._clock.wall_ms() / 1000).tm_hour
         if hour not in self._hours and self._used <= self._settings.disk_max_used_space_ratio:
             return None
@@ -222,7 +225,34 @@ class Retention:
         free = [end for end in ends if held is None or end <= held.position]
         if held is not None and len(free) < len(ends):
             self._tell_held(held.who, held.position)
+            self._free_of_timers(ends)
         return Decision(free[-1], forced=False) if free else None
+
+    def _free_of_timers(self, ends: list[int]) -> None:
+        """Have timers appended again that alone hold segments."""
+        others = tuple(one for one in self._holders if not isinstance(one, ParkedHolder))
+        held = lowest_of(others, self._used)
+        for end in ends[::-1]:
+            if (held is None or end <= held.position) and self._move_timers(end):
+                return
+
+    def _move_timers(self, end: int) -> bool:
+        parked = [one for one in self._holders if isinstance(one, ParkedHolder)]
+        return any(one.move_below(end) for one in parked)
+
+    def _forced(self, low: int) -> Decision | None:
+        """The disk is too full: timers are waited for, as long as there is room for them."""
+        now_ns = self._clock.monotonic_ns()
+        full = self._used > self._settings.disk_space_warning_level_ratio
+        if full or not self._move_timers(low):
+            self._patient_until = 0
+            return Decision(low, forced=True)
+        if not self._patient_until:
+            self._patient_until = now_ns + PACE.patience
+        if now_ns < self._patient_until:
+            return None
+        self._patient_until = 0
+        return Decision(low, forced=True)
 
     def _removable(self) -> list[int]:
         """Ends of segments from the oldest on: full, durable, dispatched, sealed, not the last."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from shm import limits
 from shm.codes import ParkMode
 from shm.errors import MessageIllegal
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, timer_out_ms
 
 if TYPE_CHECKING:
     from clients.message import Message
@@ -125,8 +125,7 @@ def recall_handle(
     if parked_in(due, store_ms) != TIMER_TOPIC:
         return None
     topic, broker, unique = names
-    due_ms = _due_ms(due, store_ms)
-    out_ms = due_ms - (due_ms % precision_ms or precision_ms)  # DT-33
+    out_ms = timer_out_ms(_due_ms(due, store_ms), precision_ms)
     return urlsafe_b64encode(f"v1 {topic} {broker} {out_ms + 1} {unique}".encode()).decode()
 
 

@@ -311,7 +311,13 @@ BOARD: Final = Struct(
         Field("low", "i8", "log positions below are gone or going; only grows", "retention"),
         Field("disk_full", "u4", "1: usage is above the warning level, sends fail", "retention"),
         Field("disk_used", "u4", "percent of the disk in use, as last seen", "retention"),
-        Field("pad7", 112, "zero"),
+        Field(
+            "timers_wanted",
+            "i8",
+            "timers below this log position are to be appended again, or they are lost",
+            "retention",
+        ),
+        Field("pad7", 104, "zero"),
         Field(
             "indexed",
             "i8",
@@ -360,6 +366,7 @@ BOARD_OLDEST_HALF_MS: Final = BOARD.offset("oldest_half_ms")
 BOARD_GIVEN_UP: Final = BOARD.offset("given_up")
 BOARD_DISK_FULL: Final = BOARD.offset("disk_full")
 BOARD_DISK_USED: Final = BOARD.offset("disk_used")
+BOARD_TIMERS_WANTED: Final = BOARD.offset("timers_wanted")
 BOARD_MAGIC: Final = 0x6761_6E74_7279_4231  # "gantryB1"
 
 PROCESS: Final = Struct(

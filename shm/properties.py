@@ -75,6 +75,11 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     return tuple(int(word[:-1]) * _UNITS_MS[word[-1]] for word in text.split())
 
 
+def timer_out_ms(due_ms: int, precision_ms: int) -> int:
+    """RocketMQ's TIMER_OUT_MS of a time: earlier by 1 ms up to the precision (DT-33)."""
+    return (due_ms - 1) // precision_ms * precision_ms
+
+
 def tags_code(
     topic: str, properties: Mapping[str, str], store_timestamp: int, delays_ms: Sequence[int]
 ) -> int:

@@ -17,10 +17,10 @@ from shm.properties import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     encode_properties,
+    timer_out_ms,
 )
 from shm.record import origin_field
 from workers.outlet import Copy
-from workers.retrycopy import timer_out_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -111,11 +111,15 @@ class DelayLevels:
 
     def has_more(self) -> bool:
         """Whether units have come to a level that has room for them."""
-        return any(
-            self._board.word(self._at(level) + layout.QUEUE_MAX_OFFSET) > level.end
-            for level in self._levels
-            if level.has_room
-        )
+        for level in self._levels:
+            low, high = self._bounds(level)
+            if level.has_room and high > max(level.end, low):
+                return True
+        return False
+
+    def _bounds(self, level: Level) -> tuple[int, int]:
+        word, at = self._board.word, self._at(level)
+        return word(at + layout.QUEUE_MIN_OFFSET), word(at + layout.QUEUE_MAX_OFFSET)
 
     def _at(self, level: Level) -> int:
         return self._board.queue_at(self._base + level.number - 1)
@@ -154,9 +158,7 @@ class DelayLevels:
         level.at += count
 
     def _read(self, level: Level) -> None:
-        at = self._at(level)
-        low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
-        high = self._board.word(at + layout.QUEUE_MAX_OFFSET)
+        low, high = self._bounds(level)
         first = max(level.end, low)
         end = min(high, first + UNITS_MAX)
         if first >= end:

@@ -20,7 +20,7 @@ from shm.kernels import frames, parked
 from shm.kernels.dispatch import index_topics
 from shm.kernels.parked import DAMAGED, DROPPED, DUE_WORDS, NO_TOPIC, PUT, TOO_LARGE, put_copies
 from shm.marks import mark
-from shm.properties import parse_properties
+from shm.properties import TIMER_TOPIC, parse_properties
 from shm.ranges import EVERYTHING, read_ranges
 from shm.record import STRUCTURE, Record, parse_record
 
@@ -200,6 +200,9 @@ class Delivery:
             room *= 2
         self._index = np.zeros(room, np.int64)
         index_topics(self._words, now[0], self._index)
+        self._form[parked.TIMER_SLOT] = next(
+            (topic.slot for topic in board.topics() if topic.name == TIMER_TOPIC), -1
+        )
         self._topics = now
 
     def _pass_over(self, rows: Rows) -> None:
@@ -209,7 +212,7 @@ class Delivery:
             self.absent = np.concatenate((self.absent, missing))
             self._ask_for(missing)
         whys = {DAMAGED: "damaged", DROPPED: "no topic that takes it", TOO_LARGE: "too large"}
-        for position, _size, state in rows.tolist():
+        for position, _size, state, _again in rows.tolist():
             if state in whys:
                 self._table.note(
                     "error", "parked_record_passed_over", position=position, why=whys[state]

@@ -22,6 +22,7 @@ from shm.errors import Incompatible
 from shm.storage import Storage
 from workers.admission import fault_of
 from workers.agent import IDLE_NS, Bells
+from workers.delaysettings import DelaySettings
 from workers.failure import declare_failed
 from workers.ledger import Ledger, open_ledger
 from workers.membership import Membership, Move
@@ -32,7 +33,6 @@ from workers.peer import Peer
 from workers.records import LiveReader
 from workers.reports import LOOK_NS, Reports
 from workers.resets import Resets
-from workers.retrycopy import SendBackSettings
 from workers.sendbacks import SendBacks
 from workers.session import Attached, Session, SessionTable
 
@@ -49,7 +49,7 @@ DISK_RETRY_NS: Final = 100_000_000
 WAITING_BYTES_MAX: Final = 1 << 20
 
 
-class GroupsSettings(SendBackSettings, Protocol):
+class GroupsSettings(DelaySettings, Protocol):
     """What `groups` needs of the broker's settings."""
 
     @property

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 #: How often, from one second after the start on (DT-17); simulated machines do it more often.
 interval_ns = 10_000_000_000
 FIRST_NS: Final = 1_000_000_000
+#: While nothing may be counted.
+AGAIN_NS: Final = 100_000_000
 
 
 def _after_another_broker(note: Note, imported: Imported) -> Note:
@@ -130,9 +132,12 @@ class ProgressNote:
         """Take a picture when it is time, write it down when it holds; whether something was."""
         if not self._next_ns:
             self._next_ns = now_ns + min(FIRST_NS, interval_ns)
-        if self._picture is None and now_ns >= self._next_ns and self._timers.can_be_counted:
-            self._next_ns = now_ns + interval_ns
-            self._take_picture()
+        if self._picture is None and now_ns >= self._next_ns:
+            if self._timers.can_be_counted:
+                self._next_ns = now_ns + interval_ns
+                self._take_picture()
+            else:
+                self._next_ns = now_ns + min(AGAIN_NS, interval_ns)
         return int(self._write_if_sure())
 
     def write_last(self) -> bool:
@@ -161,6 +166,7 @@ class ProgressNote:
             delays_ms=done_ms[1],
             timers_next=self._timers.next,
             timers_position=self._timers.last_position,
+            timers_floor=self._timers.moved.floor,
             clock_boot_id=board.boot_id.hex(),
         )
         self._picture = (note, delivery.put_seq, delivery.repeats)

@@ -145,6 +145,9 @@ class RecallDesk:
 
     def _look_for(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         handle = asked.handle
+        if self._timers.is_moving:  # what it names may be another record in a moment
+            asked.until = self._timers.written()
+            return 0
         if handle in self._cancelled:
             asked.end = self._cancelled[handle]
             return 1

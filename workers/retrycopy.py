@@ -6,19 +6,27 @@ take the store over at any moment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shm.codes import Level
 from shm.errors import MessageIllegal
 from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 from shm.messageid import offset_message_id
-from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
+from shm.properties import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    parse_delay_levels,
+    timer_out_ms,
+)
 from shm.record import Sound
 from workers.outlet import Copy
 
 if TYPE_CHECKING:
     from shm.clock import Clock
+    from workers.delaysettings import DelaySettings
     from workers.membership import Topics
 
 #: RocketMQ's 16 retries, where a consumer says nothing else.
@@ -39,20 +47,6 @@ _OPTIONAL: Final = (
 )  # fmt: skip
 
 Properties = dict[bytes, bytes]
-
-
-class SendBackSettings(Protocol):
-    """What is needed of the broker's settings."""
-
-    @property
-    def message_delay_level(self) -> str:
-        """The delay levels."""
-        ...
-
-    @property
-    def timer_precision_ms(self) -> int:
-        """RocketMQ's slots of time."""
-        ...
 
 
 class TooLong(MessageIllegal):
@@ -122,15 +116,6 @@ def copy_of(record: Sound, failure: Failure, parking: Parking) -> tuple[str, int
     return TIMER_TOPIC, 0, _encode(found)
 
 
-def timer_out_ms(due_ms: int, precision_ms: int) -> int:
-    """The time that RocketMQ notes (DT-33): earlier by 1 ms up to the precision."""
-    return (
-        (due_ms - 1) // precision_ms * precision_ms
-        if due_ms % precision_ms == 0
-        else (due_ms // precision_ms * precision_ms)
-    )
-
-
 def _dead(found: Properties, failure: Failure) -> bytes:
     found[b"DELAY"] = b"0"  # RD-18
     found[b"DLQ_ORIGIN_TOPIC"] = found[b"RETRY_TOPIC"]
@@ -176,7 +161,7 @@ def _encode(found: Properties) -> bytes:
 class CopyMaker:
     """Makes copies for the topics that there are."""
 
-    def __init__(self, topics: Topics, clock: Clock, settings: SendBackSettings) -> None:
+    def __init__(self, topics: Topics, clock: Clock, settings: DelaySettings) -> None:
         self._topics = topics
         self._clock = clock
         self._precision_ms = settings.timer_precision_ms

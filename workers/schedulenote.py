@@ -44,6 +44,7 @@ class Note:
     delays_ms: int = 0  # likewise delays, by the even wall
     timers_next: int = 0
     timers_position: int = -1  # of the last of these units' records
+    timers_floor: int = 0  # no timer below this log position counts: ADR 0018
     clock_boot_id: str = ""  # of the machine, when `base_ns` held: known before anything is counted
 
     @property
@@ -56,7 +57,8 @@ class Note:
         if self.scanned - other.scanned >= SCAN_BYTES:
             return True
         ours, others = (
-            (note.levels, note.absent, note.made, note.timers_next) for note in (self, other)
+            (note.levels, note.absent, note.made, note.timers_next, note.timers_floor)
+            for note in (self, other)
         )
         return ours != others
 
@@ -85,6 +87,7 @@ def read_note(storage: Storage) -> Note | None:
             int(content["delays_ms"]),
             int(content["timers_next"]),
             int(content["timers_position"]),
+            int(content.get("timers_floor", 0)),
             str(content.get("clock_boot_id", content["boot_id"])),
         )
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -21,6 +21,7 @@ from shm.properties import parse_delay_levels
 from shm.storage import is_disk_full
 from workers.agent import IDLE_NS
 from workers.delaylevels import NEVER, DelayLevels
+from workers.delaysettings import DelaySettings
 from workers.delivery import PUTS_MAX, Delivery
 from workers.failure import declare_failed, has_failed
 from workers.indexnote import Shape
@@ -32,6 +33,7 @@ from workers.recalls import RecallDesk
 from workers.recalltrace import RecallTrace
 from workers.session import Attached, Session
 from workers.timeline import NS, Timeline
+from workers.timermove import TimerMove
 from workers.timers import Timers
 
 if TYPE_CHECKING:
@@ -48,18 +50,8 @@ REST_NS: Final = 500_000_000
 SPACE_RETRY_NS: Final = 1_000_000_000
 
 
-class SchedulerSettings(Protocol):
+class SchedulerSettings(DelaySettings, Protocol):
     """What the scheduler needs of the broker's settings."""
-
-    @property
-    def message_delay_level(self) -> str:
-        """RocketMQ's delay levels."""
-        ...
-
-    @property
-    def timer_precision_ms(self) -> int:
-        """RocketMQ's slots of time."""
-        ...
 
     @property
     def message_index_enable(self) -> bool:
@@ -152,7 +144,7 @@ class Scheduler:
             return self._finish(now_ns)
         done += self._recalls.serve(self._time.wall_ms(), now_ns) + self._deliver()
         if now_ns >= self._space_ns:
-            done += self._timers.read() + self._note.keep(now_ns)
+            done += self._timers.read() + self._move.work() + self._note.keep(now_ns)
         return done
 
     def _stop_early(self) -> int:
@@ -199,6 +191,7 @@ class Scheduler:
         self._timers = Timers(
             self._storage, self._board, self._views, self._time, self._precision_ms
         )
+        self._move = TimerMove(self._board, self._timers, self._delivery, self._time)
         trace = RecallTrace(self._storage, self._board, self._views, self._shape)
         self._recalls = RecallDesk(
             self._board, self._table, trace, self._outlet, self._delivery, self._timers

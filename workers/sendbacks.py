@@ -33,7 +33,7 @@ from workers.session import SessionTable
 from workers.unstorable import Unstorable
 
 if TYPE_CHECKING:
-    from workers.retrycopy import SendBackSettings
+    from workers.delaysettings import DelaySettings
 
 #: Copies on their way at one time, and their bytes: beyond, what is asked waits.
 COPIES_MAX: Final = 4096
@@ -56,7 +56,7 @@ class SendBacks:
         membership: Membership,
         reader: LiveReader,
         clock: Clock,
-        settings: SendBackSettings,
+        settings: DelaySettings,
         tell: Tell,
         sessions: SessionTable,
     ) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm.kernels.timer import DELETE, ROLLED
 from shm.record import STRUCTURE, Record, parse_record
-from workers.timerpool import KIND_SHIFT
+from workers.timerpool import DELETE_BIT, KILLERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
 
     from workers.logviews import LogViews
     from workers.timerpool import Entries
-
-_DELETE_BIT = DELETE << KIND_SHIFT
-_ROLLED_BIT = ROLLED << KIND_SHIFT
 
 
 def properties_at(views: LogViews, position: int) -> dict[str, str]:
@@ -35,9 +31,20 @@ def properties_at(views: LogViews, position: int) -> dict[str, str]:
     return found.property_map() if isinstance(found, Record) else {}
 
 
+def sift(
+    entries: Entries, others: Sequence[Entries], views: LogViews
+) -> tuple[Entries, NDArray[np.int64]]:
+    """What of `entries` is to be delivered, and positions, of `others` too, that are not."""
+    if not (entries["size"] & KILLERS != 0).any():
+        return entries, np.zeros(0, np.int64)
+    gone = struck(entries, others, views)
+    recalls = entries["size"] & DELETE_BIT != 0
+    return entries[~recalls & ~np.isin(entries["position"], gone)], gone
+
+
 def struck(entries: Entries, others: Sequence[Entries], views: LogViews) -> NDArray[np.int64]:
     """Positions of the timers, among `entries` and `others`, that are not to be delivered."""
-    killers = entries[entries["size"] & (_DELETE_BIT | _ROLLED_BIT) != 0]
+    killers = entries[entries["size"] & KILLERS != 0]
     gone: set[int] = set()
     suspects: dict[int, set[int]] = {}
     for part in (entries, *others):
@@ -45,13 +52,13 @@ def struck(entries: Entries, others: Sequence[Entries], views: LogViews) -> NDAr
         for position, size, key in zip(
             hit["position"].tolist(), hit["size"].tolist(), hit["hash"].tolist(), strict=True
         ):
-            if not size & _DELETE_BIT:
+            if not size & DELETE_BIT:
                 suspects.setdefault(key, set()).add(position)
     for _ms, position, size, key in killers.tolist():
         there = suspects.get(key, set()) - {position} - gone
-        if not size & _DELETE_BIT:
+        if not size & DELETE_BIT:
             there = {suspect for suspect in there if suspect < position}
-        gone |= _named_among(there, position, views, is_recall=bool(size & _DELETE_BIT))
+        gone |= _named_among(there, position, views, is_recall=bool(size & DELETE_BIT))
     return np.array(sorted(gone), np.int64)
 
 

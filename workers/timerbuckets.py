@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from shm.storage import read_file
 from workers.timerpool import ENTRY, NEVER, in_order
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from shm.storage import File, Storage
@@ -161,6 +164,18 @@ class TimerBuckets:
         self._passed[name] = end
         return in_order(self._read(name, 0, size))
 
+    def unopened(self) -> list[str]:
+        """Names of buckets that were not opened, by their times."""
+        return sorted(self._known, key=_start_of)
+
+    def look_into(self, name: str) -> Entries | None:
+        """Entries of a bucket that stays unopened; None: it was split. Raises OSError."""
+        size = self._file(name)[1]
+        if "." not in name and size > SPLIT_ENTRIES * ENTRY.itemsize:
+            self._split_minute(name)
+            return None
+        return in_order(self._read(name, 0, size))
+
     def is_open(self, ms: int) -> bool:
         """Whether the bucket of a time was opened."""
         minute, second = _names_of(ms)
@@ -243,6 +258,18 @@ class TimerBuckets:
         for file, _size in self._open.values():
             file.close()
         self._open.clear()
+
+
+def bucket_entries(storage: Storage) -> Iterator[Entries]:
+    """Entries of each bucket file, for those who only look. Raises OSError."""
+    for name in storage.list(DIRECTORY):
+        if not name[0].isdigit():
+            continue
+        try:
+            data = read_file(storage, f"{DIRECTORY}/{name}")
+        except FileNotFoundError:
+            continue  # all of it was delivered meanwhile
+        yield np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
 
 
 def _owner(made: str) -> str:

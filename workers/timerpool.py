@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from shm.kernels import timer
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,6 +25,10 @@ assert ENTRY.itemsize == 24
 #: Bits of `size` say what the entry is: shm.kernels.timer's KIND in the upper four.
 KIND_SHIFT: Final = 28
 SIZE_MASK: Final = (1 << KIND_SHIFT) - 1
+AFTER_BIT: Final = timer.AFTER << KIND_SHIFT
+DELETE_BIT: Final = timer.DELETE << KIND_SHIFT
+#: What says of others that they are not to be delivered.
+KILLERS: Final = (timer.DELETE | timer.ROLLED) << KIND_SHIFT
 NEVER: Final = 1 << 62
 
 
@@ -32,6 +38,15 @@ def in_order(entries: Entries) -> Entries:
     if len(entries) > 1 and not (positions[1:] > positions[:-1]).all():
         entries = entries[np.unique(positions, return_index=True)[1]]
     return entries[np.argsort(entries["ms"], kind="stable")]
+
+
+def are_among(positions: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which positions are among sorted ones."""
+    if not len(known):
+        return np.zeros(len(positions), np.bool_)
+    places = np.minimum(np.searchsorted(known, positions), len(known) - 1)
+    found: NDArray[np.bool_] = known[places] == positions
+    return found
 
 
 class TimerPool:

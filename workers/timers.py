@@ -16,9 +16,20 @@ from shm import layout
 from shm.kernels import timer
 from shm.properties import TIMER_TOPIC
 from workers.delivery import due_rows
-from workers.strikes import struck
+from workers.strikes import sift
 from workers.timerbuckets import SECOND_MS, TimerBuckets
-from workers.timerpool import ENTRY, KIND_SHIFT, NEVER, SIZE_MASK, TimerPool
+from workers.timerholds import TimerHolds
+from workers.timermove import Moved
+from workers.timerpool import (
+    AFTER_BIT,
+    DELETE_BIT,
+    KILLERS,
+    NEVER,
+    SIZE_MASK,
+    TimerPool,
+    are_among,
+)
+from workers.timerscounted import Counted
 from workers.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
@@ -38,9 +49,8 @@ POOL_MAX: Final = 1_500_000
 #: Buckets are opened so long before their time.
 LEAD_MS: Final = 2_000
 PUTS: Final = 4_096
-AFTER_BIT: Final = timer.AFTER << KIND_SHIFT
-KILLERS: Final = (timer.DELETE | timer.ROLLED) << KIND_SHIFT
-DELETE_BIT: Final = timer.DELETE << KIND_SHIFT
+#: Units that are read together after a start: each bucket that they touch costs a write.
+CATCH_UP_UNITS: Final = 16 * UNITS_MAX
 
 
 class Timers:
@@ -66,25 +76,24 @@ class Timers:
         self._others: OtherSettled | None = None
         self.queue = -1
         self.next = 0  # queue offset of the first unit that was not read
-        self._begun_ms = (0, 0)  # what the agent before had counted, of records up to
-        self._begun_position = -1
+        self._counted = Counted()
         self.last_position = -1  # of the units that were read
         self._catch_up = 0  # until this offset is read, all goes into buckets
         self.made = ""
-        self._is_another_boot = False
         self._is_torn = False  # some of the units that come next may be in buckets already
         self._is_doubled = False  # some of what is in memory may be in buckets as well
-        self._held_back: dict[int, tuple[Entries, Entries]] = {}
-        self._gone: set[int] = set()  # recalled, as far as a bucket may still have them
+        self._holds = TimerHolds()
+        self.moved = Moved()
+        self.is_moving = False  # a bucket's timers are being appended again
 
     def take_over(self, found: Note) -> bool:
         """Go on from a note; False if its buckets are gone: then all units are read again."""
         if not self._buckets.begin(found.made, found.timers_position):
             return not found.made
         self.made, self.next = found.made, found.timers_next
-        self._begun_ms = (found.timers_ms, found.delays_ms)
-        self._begun_position = self.last_position = found.timers_position
-        self._is_another_boot = found.boot_id != self._board.boot_id.hex()
+        self.moved.floor = found.timers_floor
+        self._counted.take_over(found, self._board.boot_id.hex())
+        self.last_position = found.timers_position
         return True
 
     def begin(self, done: NDArray[np.int64], others: OtherSettled | None = None) -> None:
@@ -122,22 +131,20 @@ class Timers:
         return self._can_read() or self._can_open()
 
     def _can_read(self) -> bool:
-        if self.queue < 0 or len(self._loose) or self._held() > POOL_MAX:
+        if self.queue < 0 or len(self._loose) or len(self._at) + len(self._after) > POOL_MAX:
             return False
-        return self._bounds()[1] > self.next
+        return self._bounds()[1] > max(self.next, self._bounds()[0])
 
     def _can_open(self) -> bool:
         return (
             not self._is_catching_up
             and not self._is_torn
+            and not self.is_moving
             and self._buckets.next_ms() < self._horizon()
         )
 
     def _horizon(self) -> int:
         return max(self._time.wall_ms(), self._time.delay_ms()) + LEAD_MS
-
-    def _held(self) -> int:
-        return len(self._at) + len(self._after)
 
     def read(self) -> int:
         """Read some units, or open a bucket; how many units, or 1. Raises OSError."""
@@ -147,69 +154,46 @@ class Timers:
             return 0
         entries = self._buckets.open_next()
         if entries is not None:
-            entries = entries[self._count(entries) & ~self._are_done(entries["position"])]
-            if self._is_another_boot:
-                is_old = entries["position"] <= self._begun_position
-                entries = np.concatenate((self._verified(entries[is_old]), entries[~is_old]))
-            self._take_in(self._but_held(entries))
+            self._take_in(self._that_wait(entries))
             self._keep_small()
         return 1
 
-    def _count(self, entries: Entries) -> NDArray[np.bool_]:
-        """Which entries of a bucket the agent before has not counted as done."""
-        is_killer = entries["size"] & KILLERS != 0
-        # Time may begin anew with a boot: what the note has not met it does not count.
-        is_new = entries["position"] > self._begun_position
-        after = entries["size"] & AFTER_BIT != 0
-        counted = np.where(after, self._begun_ms[1], self._begun_ms[0])
-        wanted: NDArray[np.bool_] = (entries["ms"] > counted) | is_new | is_killer
-        return wanted
-
-    def _verified(self, entries: Entries) -> Entries:
-        """What a power cut may have torn: only what its record confirms, by the record's time."""
-        kept = []
-        for first in range(0, len(entries), UNITS_MAX):
-            part = entries[first : first + UNITS_MAX]
-            sizes = (part["size"] & SIZE_MASK).astype(np.int64)
-            rows = self._units.rows(part["position"].astype(np.int64), sizes)
-            true = rows[:, timer.KIND] == part["size"] >> KIND_SHIFT
-            true &= rows[:, timer.KEY_HASH] == part["hash"]
-            kept.append(self._units.entries(rows[true]))
-        return np.concatenate(kept) if kept else entries
-
-    def _but_held(self, entries: Entries) -> Entries:
-        """Without those that are being recalled, or were."""
-        for position, (at, after) in self._held_back.items():
-            hit = entries[entries["position"] == position]
-            is_after = hit["size"] & AFTER_BIT != 0
-            self._held_back[position] = (
-                np.concatenate((at, hit[~is_after])), np.concatenate((after, hit[is_after]))
-            )  # fmt: skip
-        out = [*self._held_back, *self._gone]
-        return entries[~np.isin(entries["position"], out)] if out else entries
+    def _that_wait(self, entries: Entries) -> Entries:
+        """What of a bucket's entries is not done with, as far as it can be told of each alone."""
+        entries = entries[~self.moved.among(entries)]
+        entries = entries[self._counted.leaves(entries) & ~self._are_done(entries["position"])]
+        if self._counted.is_another_boot:
+            is_old = self._counted.are_old(entries)
+            entries = np.concatenate((self._units.confirmed(entries[is_old]), entries[~is_old]))
+        return self._holds.sift(entries)
 
     def _read_units(self) -> int:
         low, high = self._bounds()
-        first = max(self.next, low)
-        units = self._views.units(TIMER_TOPIC, 0, first, min(high, first + UNITS_MAX))
+        first = at = max(self.next, low)
+        end = min(high, first + (CATCH_UP_UNITS if self._is_catching_up else UNITS_MAX))
+        last, found = self.last_position, []
+        while at < end:
+            entries, count, position = self._entries_from(at, min(end, at + UNITS_MAX))
+            found.append(entries)
+            at += count
+            last = max(last, position)
+        self._sort_out(np.concatenate(found))
+        self.next, self.last_position = at, last
+        return at - first
+
+    def _entries_from(self, first: int, end: int) -> tuple[Entries, int, int]:
+        """Entries of units, as far as they are in one file, how many units, their last position."""
+        units = self._views.units(TIMER_TOPIC, 0, first, end)
         positions = units["position"].astype(np.int64)
-        sizes = units["size"].astype(np.int64)
-        rows = self._units.rows(positions, sizes)
+        rows = self._units.rows(positions, units["size"].astype(np.int64))
         wanted = rows[:, timer.KIND] & timer.NOTHING == 0
         wanted &= ~self._are_done(positions)
         if self._others is not None:
             wanted &= ~self._others.among(TIMER_TOPIC, 0, first, len(units))
-        self._sort_out(self._units.entries(rows[wanted]))
-        self.next = first + len(units)
-        self.last_position = max(self.last_position, int(positions.max()))
-        return len(units)
+        return self._units.entries(rows[wanted]), len(units), int(positions.max())
 
     def _are_done(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
-        if not len(self._done):
-            return np.zeros(len(positions), np.bool_)
-        places = np.minimum(np.searchsorted(self._done, positions), len(self._done) - 1)
-        found: NDArray[np.bool_] = self._done[places] == positions
-        return found
+        return are_among(positions, self._done)
 
     def _sort_out(self, entries: Entries) -> None:
         """New entries to where they belong: a bucket, memory, or both."""
@@ -228,9 +212,8 @@ class Timers:
 
     def _are_due(self, entries: Entries) -> NDArray[np.bool_]:
         after = entries["size"] & AFTER_BIT != 0
-        now: NDArray[np.int64] = np.where(after, self._now_after(), self._time.wall_ms())
-        due: NDArray[np.bool_] = entries["ms"] <= now
-        return due
+        now = np.where(after, self._now_after(), self._time.wall_ms())
+        return np.asarray(entries["ms"] <= now)
 
     def _now_after(self) -> int:
         """A delay was stored within a millisecond, and ends within one."""
@@ -241,20 +224,18 @@ class Timers:
         if self._is_doubled:
             held = [run["position"] for pool in (self._at, self._after) for run in pool.runs()]
             entries = entries[~np.isin(entries["position"], np.concatenate([[], *held]))]
-        if (entries["size"] & KILLERS != 0).any():
-            pools = (self._at, self._after)
-            gone = struck(entries, [run for pool in pools for run in pool.runs()], self._views)
-            for pool in pools:
-                pool.remove(gone)
-            recalls = entries["size"] & DELETE_BIT != 0
-            entries = entries[~recalls & ~np.isin(entries["position"], gone)]
+        pools = (self._at, self._after)
+        held = [run for pool in pools for run in pool.runs()]
+        entries, gone = sift(entries, held, self._views)
+        for pool in pools:
+            pool.remove(gone)
         after = entries["size"] & AFTER_BIT != 0
         self._after.add(entries[after])
         self._at.add(entries[~after])
 
     def _keep_small(self) -> None:
         """Give back to files of seconds what is not due soon, when it becomes too much."""
-        if self._held() <= POOL_MAX:
+        if len(self._at) + len(self._after) <= POOL_MAX:
             return
         border = -(-self._horizon() // SECOND_MS) * SECOND_MS
         at, after = self._at.cut(border + 1), self._after.cut(border + 1)
@@ -316,7 +297,8 @@ class Timers:
     def find(self, due_ms: int, key_hash: int) -> list[tuple[int, int, bool]]:
         """Timers of a slot by their key's hash, recalls first: position, ms, is it a recall."""
         filed = self._buckets.entries_of(due_ms)
-        parts = [filed[self._count(filed)]]
+        is_there = ~self.moved.among(filed) | (filed["size"] & DELETE_BIT != 0)
+        parts = [filed[is_there & self._counted.leaves(filed)]]
         parts += [run for pool in (self._loose, self._at, self._after) for run in pool.runs()]
         found = []
         for number, part in enumerate(parts):
@@ -324,57 +306,75 @@ class Timers:
                 is_recall = bool(size & DELETE_BIT)
                 # What was opened waits in memory, or does not wait any more.
                 waits = number or is_recall or not self._buckets.is_open(due_ms)
-                if waits and position not in self._gone and not self._is_done(position):
+                if waits and self._may_wait(position):
                     found.append((position, ms, is_recall))
         return sorted(found, key=lambda item: not item[2])
 
     def seek(self, position: int) -> int | None:
         """When a timer is due that waits in another bucket, since the wall was set; or None."""
         entries = self._buckets.seek(position)
-        wanted = entries[self._count(entries)]
-        waits = len(wanted) and position not in self._gone and not self._is_done(position)
-        return int(wanted["ms"][0]) if waits else None
+        wanted = entries[self._counted.leaves(entries) & ~self.moved.among(entries)]
+        return int(wanted["ms"][0]) if len(wanted) and self._may_wait(position) else None
 
-    def _is_done(self, position: int) -> bool:
-        return bool(self._are_done(np.array([position]))[0])
+    def _may_wait(self, position: int) -> bool:
+        """Whether a timer was neither recalled nor has a copy."""
+        return position not in self._holds and not self._are_done(np.array([position]))[0]
+
+    @property
+    def is_recalling(self) -> bool:
+        """Whether a recall is on its way."""
+        return bool(self._holds)
 
     def hold(self, position: int) -> None:
         """Do not deliver a timer until it is known whether its recall is in the log."""
         loose, at, after = (p.pick(position) for p in (self._loose, self._at, self._after))
-        self._held_back[position] = (np.concatenate((loose, at)), after)
+        self._holds.hold(position, np.concatenate((loose, at)), after)
 
     def let_go(self, position: int) -> None:
         """It was not recalled."""
-        at, after = self._held_back.pop(position)
+        at, after = self._holds.let_go(position)
         self._at.add(at)
         self._after.add(after)
 
     def give_up(self, position: int) -> None:
         """It was recalled: it is never delivered."""
-        del self._held_back[position]
-        self._gone.add(position)
+        self._holds.give_up(position)
+
+    def bucket_to_move(self) -> tuple[str, Entries] | None:
+        """The next bucket whose timers are to be appended again, what waits there. Raises OSError.
+
+        None: there are no more.
+        """
+        for name in self._buckets.unopened():
+            if self.moved.has(name):
+                continue
+            entries = self._buckets.look_into(name)
+            if entries is None:
+                return self.bucket_to_move()
+            return name, sift(self._that_wait(entries), (), self._views)[0]
+        return None
+
+    def holds_below(self, position: int) -> bool:
+        """Whether a timer in memory lies below a log position."""
+        pools = (self._loose, self._at, self._after)
+        return any((run["position"] < position).any() for pool in pools for run in pool.runs())
 
     # ----------------------------------------------------------------------------------- progress
 
     @property
     def can_be_counted(self) -> bool:
         """Whether all that was read is in a bucket or was put."""
-        return not len(self._loose) and not self._is_catching_up
+        return not len(self._loose) and not self._is_catching_up and not self.moved.below
 
     def done_ms(self) -> tuple[int, int]:
         """Points in time, and delays, up to which all is put, of the units that were read."""
         unopened = self._buckets.next_ms()
-        held = [part["ms"].tolist() for part in self._held_parts()]
+        held = [part["ms"].tolist() for part in self._holds.parts()]
         at = min([self._at.next_ms(), *held[0]]) - 1
         after = min([self._after.next_ms(), *held[1]]) - 1
         return (
             min(at, unopened, self._time.wall_ms()), min(after, unopened, self._now_after())
         )  # fmt: skip
-
-    def _held_parts(self) -> tuple[Entries, Entries]:
-        """Points in time, and delays, that are being recalled."""
-        pairs = [(np.zeros(0, ENTRY), np.zeros(0, ENTRY)), *self._held_back.values()]
-        return np.concatenate([at for at, _ in pairs]), np.concatenate([a for _, a in pairs])
 
     def sync_some(self) -> bool:
         """Make buckets durable, some at a time; True when all are. Raises OSError."""

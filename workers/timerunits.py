@@ -12,7 +12,7 @@ import numpy as np
 from shm.codes import Stop
 from shm.kernels import timer
 from shm.kernels.timer import TIMER_WORDS, read_timers
-from workers.timerpool import ENTRY, KIND_SHIFT
+from workers.timerpool import ENTRY, KIND_SHIFT, SIZE_MASK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,3 +67,15 @@ class TimerUnits:
         entries["size"] = rows[:, timer.SIZE] | rows[:, timer.KIND] << KIND_SHIFT
         entries["hash"] = rows[:, timer.KEY_HASH]
         return entries
+
+    def confirmed(self, entries: Entries) -> Entries:
+        """What a power cut may have torn: only what its record confirms, by the record's time."""
+        kept = []
+        for first in range(0, len(entries), UNITS_MAX):
+            part = entries[first : first + UNITS_MAX]
+            sizes = (part["size"] & SIZE_MASK).astype(np.int64)
+            rows = self.rows(part["position"].astype(np.int64), sizes)
+            true = rows[:, timer.KIND] == part["size"] >> KIND_SHIFT
+            true &= rows[:, timer.KEY_HASH] == part["hash"]
+            kept.append(self.entries(rows[true]))
+        return np.concatenate(kept) if kept else entries

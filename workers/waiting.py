@@ -19,9 +19,9 @@ from workers.logviews import LogViews
 from workers.origins import OriginScan
 from workers.othersettled import OtherSettled
 from workers.progressnote import scheduler_note
-from workers.strikes import struck
+from workers.strikes import sift
 from workers.timeline import Timeline
-from workers.timerpool import KIND_SHIFT, SIZE_MASK
+from workers.timerpool import AFTER_BIT, KILLERS, SIZE_MASK
 from workers.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 WAITING: Final = np.dtype(
     [("due_ms", "<i8"), ("position", "<i8"), ("size", "<i4"), ("level", "<i4")]
 )
-_AFTER: Final = timer.AFTER << KIND_SHIFT
-_KILLERS: Final = (timer.DELETE | timer.ROLLED) << KIND_SHIFT
-_DELETE: Final = timer.DELETE << KIND_SHIFT
 
 
 class WaitingMessages:
@@ -105,11 +102,7 @@ class WaitingMessages:
                 found.append(entries[~_is_counted(entries, self._note)])
         if not found:
             return np.zeros(0, WAITING)
-        entries = np.concatenate(found)
-        if (entries["size"] & _KILLERS != 0).any():
-            gone = struck(entries, (), self.views)
-            recalls = entries["size"] & _DELETE != 0
-            entries = entries[~recalls & ~np.isin(entries["position"], gone)]
+        entries, _gone = sift(np.concatenate(found), (), self.views)
         waiting = np.zeros(len(entries), WAITING)
         waiting["due_ms"], waiting["position"] = entries["ms"], entries["position"]
         waiting["size"] = entries["size"] & SIZE_MASK
@@ -132,10 +125,11 @@ class WaitingMessages:
 
 def _is_counted(entries: Entries, note: Note) -> NDArray[np.bool_]:
     """What the note says is done; recalls and the like count for what they name."""
-    after = entries["size"] & _AFTER != 0
+    after = entries["size"] & AFTER_BIT != 0
     until = np.where(after, note.delays_ms, note.timers_ms)
-    done: NDArray[np.bool_] = (entries["ms"] <= until) & (entries["size"] & _KILLERS == 0)
-    return done & (entries["position"] <= note.timers_position)
+    done: NDArray[np.bool_] = (entries["ms"] <= until) & (entries["size"] & KILLERS == 0)
+    done &= entries["position"] <= note.timers_position
+    return done | (entries["position"] < note.timers_floor)
 
 
 def _queues(board: Board, name: str) -> range:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from shm.storage import Storage
 
 Queues = Mapping[tuple[str, int], tuple[int, int]]  # first and next offset of each
-DELAY_FILE: Final = "delayOffset.json"
 _CONFIG: Final = "config"
 #: RocketMQ makes them anew; ours would be wrong.
 _COUNTERS: Final = ("timermetrics", "transactionMetrics")
@@ -39,13 +38,6 @@ _TABLES: Final = {
     TOPICS_FILE: ("topicConfigTable", "topicName"),
     GROUPS_FILE: ("subscriptionGroupTable", "groupName"),
 }
-
-
-def write_delay_offsets(storage: Storage, levels: Mapping[int, int]) -> None:
-    """`delayOffset.json`: level -> offset of the first record that waits. Raises OSError."""
-    version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-    table = dict(sorted(levels.items()))
-    write_config(storage, DELAY_FILE, {"dataVersion": version, "offsetTable": table})
 
 
 def read_group_offsets(storage: Storage, queues: Queues) -> Offsets:

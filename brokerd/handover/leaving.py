@@ -31,6 +31,7 @@ from shm.properties import (
 )
 from shm.storage import PosixStorage
 from workers.offsetfile import TRANSACTIONS_GROUP
+from workers.schedulenote import write_level_offsets
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
@@ -201,7 +202,7 @@ def make(
     timerfiles.write_timer_checkpoint(storage, pending.queues.get(TIMERS, (0, 0))[1], form)
     _tell(storage, settings, pending, form, done)
     levels = {level: following for level, (_count, following) in done.levels.items()}
-    groupfiles.write_delay_offsets(storage, levels)
+    write_level_offsets(storage, levels, 0)
     offsets = _group_offsets(storage, pending)
     groupfiles.write_group_offsets(storage, offsets)
     groupfiles.complete_tables(storage)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shm import layout
-from shm.properties import java_hash
+from shm.properties import java_hash, timer_out_ms
 
 if TYPE_CHECKING:
     from shm.storage import Storage
@@ -87,7 +87,7 @@ def slot_of(timer: Timer, form: TimerForm) -> tuple[int, bool]:
     precision, window = form.precision_ms, form.window_ms
     slot = timer.out_ms // precision * precision
     if timer.due_ms > slot + precision:  # parked with a coarser precision: it must not come early
-        slot = (timer.due_ms - 1) // precision * precision
+        slot = timer_out_ms(timer.due_ms, precision)
     ahead = slot - form.read_ms
     if ahead < window:
         return max(slot, form.read_ms), False

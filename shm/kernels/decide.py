@@ -14,8 +14,8 @@ from shm import machine
 from shm.codes import EntryFlag, EntryKind, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import frames, ring, scan
+from shm.kernels.again import find_end, number_of
 from shm.kernels.dispatch import find_topic
-from shm.kernels.parked import find_end, number_of
 from shm.layout import (
     APPEND_BORN_HOST,
     APPEND_BYTES,

@@ -13,7 +13,8 @@ import numpy as np
 from shm import machine
 from shm.codes import EntryFlag, EntryKind, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels import frames, ring, scan
+from shm.kernels import again, frames, ring, scan
+from shm.kernels.again import find_end, number_of
 from shm.kernels.dispatch import find_topic
 from shm.layout import (
     APPEND_BORN_HOST,
@@ -68,8 +69,12 @@ FIND_COUNT = 4  # out: origins
 FIND_WORDS = 5 + scan.ROW_WORDS
 
 # A parked record that is due: DUE_WORDS each.
-DUE_POSITION, DUE_SIZE, DUE_STATE = range(3)
-DUE_WORDS = 3
+DUE_POSITION, DUE_SIZE, DUE_STATE, DUE_AGAIN = range(4)
+DUE_WORDS = 4
+
+# DUE_AGAIN: a copy for the real topic, or for the timer topic, where it takes the record's place.
+# A larger number says at which Unix ms a delay ends: TIMER_DELIVER_MS instead of TIMER_DELAY_MS.
+DELIVER, SAME_TIME = 0, again.SAME_TIME
 
 # What became of it.
 WAITS, PUT, NO_TOPIC, DAMAGED, DROPPED, TOO_LARGE = range(6)
@@ -86,7 +91,9 @@ PASSED = 7  # out: rows that were not put for another reason than want of room
 REAL_AT = 8  # scratch: where REAL_TOPIC's value is, its length, and REAL_QID's number
 REAL_BYTES = 9
 REAL_QUEUE = 10
-ROW_AT = 11  # scratch: a parsed record
+TIMER_SLOT = 11  # topic slot of timers
+TIME_AT = 12  # scratch of shm.kernels.again
+ROW_AT = TIME_AT + again.TIME_WORDS  # scratch: a parsed record
 FORM_WORDS = ROW_AT + scan.ROW_WORDS
 
 APPEND = int(EntryKind.APPEND)
@@ -133,28 +140,6 @@ def _find_origins(memory: Bytes, form: Words, out: Words, row: Words, room: int)
 
 
 @kernel()
-def find_end(memory: Bytes, at: int, end: int) -> int:
-    """Where a property that starts at `at` ends: its separator, or `end`."""
-    while at < end and memory[at] != 2:
-        at += 1
-    return at
-
-
-@kernel()
-def number_of(memory: Bytes, at: int, count: int) -> int:
-    """A decimal number of up to 18 digits, or -1."""
-    if count <= 0 or count > 18:
-        return -1
-    value = 0
-    for place in range(at, at + count):
-        digit = machine.load8(memory, place) - 48
-        if digit < 0 or digit > 9:
-            return -1
-        value = value * 10 + digit
-    return value
-
-
-@kernel()
 def _find_real(memory: Bytes, form: Words, row: Words) -> None:
     """REAL_TOPIC and REAL_QID; the last of a key counts (SF-28)."""
     at = row[scan.PROPERTIES_AT]
@@ -195,7 +180,7 @@ def fill_copy(
     born = HOST_BYTES_V6 if flags & SYS_BORN_V6 else HOST_BYTES_V4
     store = HOST_BYTES_V6 if flags & SYS_STORE_V6 else HOST_BYTES_V4
     body, extra = row[scan.BODY_SIZE], row[scan.PROPERTIES_SIZE]
-    size = entry_bytes(row)
+    size = entry_bytes(row, 0)
     machine.store32(arena, at, size)
     machine.store16(arena, at + ENTRY_KIND, APPEND)
     machine.store16(arena, at + ENTRY_FLAGS, RECEIPT)
@@ -221,9 +206,10 @@ def fill_copy(
 
 
 @kernel()
-def entry_bytes(row: Words) -> int:
-    """Length of the entry that `fill_copy` writes."""
-    size: int = ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE]
+def entry_bytes(row: Words, growth: int) -> int:
+    """Length of the entry that `fill_copy` writes, with so many bytes more of properties."""
+    properties = row[scan.PROPERTIES_SIZE] + growth
+    size: int = ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE] + properties
     return (size + 7) & ~7
 
 
@@ -249,6 +235,22 @@ def _aim(log: Bytes, form: Words, row: Words, targets: Targets) -> int:
 
 
 @kernel()
+def _find_target(log: Bytes, form: Words, row: Words, targets: Targets, due_ms: int) -> int:
+    """`_aim` for a copy of a parsed record, of either kind; readies its scratch."""
+    time = machine.shift(form, TIME_AT)
+    time[again.DELAY_BYTES] = 0
+    time[again.GROWTH] = 0
+    if due_ms == DELIVER:
+        topic: int = _aim(log, form, row, targets)
+    else:
+        topic = form[TIMER_SLOT]
+        form[REAL_QUEUE] = 0
+        again.find_growth(log, time, row, due_ms)
+    size = entry_bytes(row, time[again.GROWTH])
+    return -TOO_LARGE if topic >= 0 and 2 * size > targets[1][frames.UP_MASK] + 1 else topic
+
+
+@kernel()
 def _put_one(log: Bytes, limit: int, form: Words, rows: Words, targets: Targets, end: int) -> int:
     """Put the copy of one row behind `end`; the new end, or minus (1 + Stop)."""
     arena, lane = targets[0], targets[1]
@@ -260,27 +262,30 @@ def _put_one(log: Bytes, limit: int, form: Words, rows: Words, targets: Targets,
         return -1 - ROLL
     row = machine.shift(form, ROW_AT)
     checks = _CHECKS_OWN if form[OURS] else _CHECKS_FOREIGN
-    state = DAMAGED
-    topic = -1
+    topic = -DAMAGED
     if scan.parse_record(log, position - form[BASE], limit, position, checks, row) == DONE:
         if row[scan.SIZE] == rows[at + DUE_SIZE]:
-            topic = _aim(log, form, row, targets)
-            if topic >= 0 and 2 * entry_bytes(row) > lane[frames.UP_MASK] + 1:
-                topic = -TOO_LARGE
-            state = -topic
+            topic = _find_target(log, form, row, targets, rows[at + DUE_AGAIN])
     if topic < 0:
-        rows[at + DUE_STATE] = state
+        rows[at + DUE_STATE] = -topic
         form[PASSED] += 1
         return end
-    start = ring.reserve(arena, lane, end, entry_bytes(row))
+    time = machine.shift(form, TIME_AT)
+    size = entry_bytes(row, time[again.GROWTH])
+    start = ring.reserve(arena, lane, end, size)
     if start < 0:
         return -1 - BACKPRESSURE
     seq = lane[frames.SEQ] + form[PUTS] + 1
     place = lane[frames.UP] + (start & lane[frames.UP_MASK])
-    end = start + fill_copy(arena, place, log, row, seq, topic, form[REAL_QUEUE], position)
+    fill_copy(arena, place, log, row, seq, topic, form[REAL_QUEUE], position)
+    if time[again.DELAY_BYTES]:
+        machine.store32(arena, place, size)
+        machine.store32(arena, place + ENTRY_EXTRA, row[scan.PROPERTIES_SIZE] + time[again.GROWTH])
+        properties = place + ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE]
+        again.write_time(arena, properties, log, time, row, rows[at + DUE_AGAIN])
     rows[at + DUE_STATE] = PUT
     form[PUTS] += 1
-    return end
+    return start + size
 
 
 @kernel()

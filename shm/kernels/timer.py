@@ -2,7 +2,8 @@
 
 The exact time is what the sender has asked for (TIMER_DELIVER_MS; storeTimestamp and a delay), as
 long as it agrees with the rounded TIMER_OUT_MS (DT-33); a record that a RocketMQ has rolled has a
-later storeTimestamp, and only the rounded time tells.
+later storeTimestamp, and only the rounded time tells. A record that we have appended again says
+itself when a delay ends, which may be another time where the clock was set.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan
-from shm.kernels.parked import find_end, number_of
+from shm.kernels.again import find_end, number_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,7 +153,8 @@ def _choose(form: Words, row: Words, out: Words, at: int) -> None:
     if form[DELAY_SEC] >= 0:  # DT-30: the first that is there
         due = row[scan.STORE_MS] + 1000 * form[DELAY_SEC]
         kind |= AFTER
-    if rounded >= 0 and not rounded < due <= rounded + PRECISION_MAX_MS:
+    is_again = row[scan.PREPARED] < 0 and form[DELIVER_MS] >= 0 and not kind & AFTER
+    if rounded >= 0 and not is_again and not rounded < due <= rounded + PRECISION_MAX_MS:
         due = rounded + form[PRECISION_MS]
         kind &= ~AFTER
     if rounded < 0 and due >= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.support.parked import delay_of
+from tests.support.recalling import first_of, is_again
 from tests.support.storedlog import Stored, broken, require
 
 if TYPE_CHECKING:
@@ -25,10 +26,15 @@ def check_copies(model: Model, copies: list[Stored]) -> None:
         seen.add(copy.origin)
         if (copy.producer, copy.seq, copy.body) != (source.producer, source.seq, source.body):
             broken("P9", f"{copy} is not the copy of {source}")
-        if (copy.topic, copy.queue) != source.destination:
+        again = is_again(copy, source)
+        if (copy.destination if again else (copy.topic, copy.queue)) != source.destination:
             broken("P9", f"{copy} was to go to {source.destination}")
-        if source.origin < 0 and source.producer not in model.vandals:
-            _check_time(model, source, copy)
+        if again:
+            model.tally["appended again"] += 1
+            continue
+        first = first_of(source, parked)
+        if first.origin < 0 and first.producer not in model.vandals:
+            _check_time(model, first, copy)
         model.tally["delivered"] += 1
 
 
@@ -46,8 +52,9 @@ def check_all_delivered(model: Model, wall_ms: int, waited_ms: int) -> None:
     But for vandals' messages, of which nothing is known.
     """
     copied = {record.origin for record in model.log}
+    parked = {record.position: record for record in model.log if record.destination}
     for record in model.log:
-        waits = record.destination is not None and record.origin < 0
+        waits = record.destination is not None and first_of(record, parked).origin < 0
         if not waits or record.producer in model.vandals:
             continue
         due = model.senders[record.producer].intents[record.seq].due

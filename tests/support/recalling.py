@@ -24,8 +24,20 @@ class Recallable:
 
 
 def is_recall(record: Stored) -> bool:
-    """Whether a record takes a parked one out; a copy that waits again has been tried before."""
-    return record.origin >= 0 and record.topic == TIMER_TOPIC and not record.attempt
+    """Whether a record takes a parked one out."""
+    return record.strikes and record.origin >= 0
+
+
+def is_again(record: Stored, source: Stored) -> bool:
+    """Whether a record is a timer that was appended again, before its segment goes."""
+    return record.topic == source.topic == TIMER_TOPIC and not record.strikes
+
+
+def first_of(record: Stored, parked: dict[int, Stored]) -> Stored:
+    """The timer that a sender has parked, for one that was appended again."""
+    while record.origin in parked and is_again(record, parked[record.origin]):
+        record = parked[record.origin]
+    return record
 
 
 class Recalls:
@@ -74,7 +86,7 @@ class Recalls:
                 if (record.producer, record.seq) != name:
                     broken("P8", f"{record} is not the recall of {source}")
                 recalled.add(name)
-            elif source.origin < 0:
+            elif not is_again(record, source) and first_of(source, parked).origin < 0:
                 delivered.add(name)
         both = recalled & delivered
         require(not both, "P8", f"recalled and delivered: {both}")

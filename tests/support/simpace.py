@@ -6,6 +6,7 @@ from brokerd import retention
 from workers import indexer, progressnote
 
 retention.PACE.grace = 1_000_000
+retention.PACE.patience = 300_000_000
 
 
 def hurry() -> None:

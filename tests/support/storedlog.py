@@ -36,6 +36,7 @@ class Stored:
     origin: int = -1  # of a copy: the parked record's position
     store_ms: int = 0
     attempt: int = 0  # reconsumeTimes
+    strikes: bool = False  # takes a parked one out
 
 
 def broken(promise: str, what: str) -> NoReturn:
@@ -83,6 +84,7 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
                     origin,
                     item.store_timestamp,
                     item.reconsume_times,
+                    "TIMER_DEL_UNIQKEY" in properties,
                 )
             )
             if item.physical_offset != position:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from shm import layout
 from shm.codes import Role
-from tests.support.parking import Life, level_message, origins
+from tests.support.parking import Life, at_message, level_message, origins
 from tests.support.simclock import SimClock
 
 
@@ -79,3 +80,25 @@ def test_a_restart_goes_on(tmp_path: Path) -> None:
         life.stop()
     note = json.loads((tmp_path / "gantry" / "schedule.json").read_text())
     assert note["levels"] == {"1": 1, "2": 1}
+
+
+def test_a_queue_that_was_removed_unread_is_passed_over(life: Life) -> None:
+    """Retention may take all of a parking queue: the scheduler goes on behind, and rests."""
+    life.run_for(10)
+    scheduler = life.agents.pop(Role.SCHEDULER)
+    far_ms = life.clock.wall_ms() + 3_600_000
+    life.park(level_message(1), level_message(2), at_message(far_ms))
+    life.settle()
+    for topic in life.board.topics():
+        for queue in range(topic.queue_base, topic.queue_base + topic.queue_count):
+            at = life.board.queue_at(queue)
+            end = life.board.word(at + layout.QUEUE_MAX_OFFSET)
+            life.board.set_word(at + layout.QUEUE_MIN_OFFSET, end)
+    life.agents[Role.SCHEDULER] = scheduler
+    life.run_for(2_000)
+    assert life.sleep() > 0
+    assert not life.delivered()
+    positions = life.park(level_message(1), at_message(life.clock.wall_ms() + 500))
+    life.run_for(1_100)
+    assert sorted(origins(life.delivered())) == positions
+    life.stop()

@@ -197,8 +197,8 @@ def test_a_commit_copy_is_not_taken_for_its_half() -> None:
     scan.scan_log(view, form, rows)
     assert form[5] == 3
     table = rows[: 3 * scan.ROW_WORDS].reshape(-1, scan.ROW_WORDS)
-    found, _names, seqs = identified(view, table)
-    assert (found[:, scan.AT].tolist(), seqs.tolist()) == ([half], [1])
+    sent = identified(view, table)
+    assert (table[sent.rows, scan.AT].tolist(), sent.seqs.tolist()) == ([half], [1])
     producers = Producers()
     producers.learn(view, table, 0, 0)
     _known, stored = producers.unanswered.of(bytes(range(10)))

@@ -13,7 +13,7 @@ import pytest
 from brokerd import rebuild
 from brokerd.config import Settings, load
 from brokerd.epoch import settle_sizes
-from brokerd.handover import groupfiles, leaving
+from brokerd.handover import leaving
 from brokerd.handover.adoption import import_foreign
 from brokerd.handover.coming import Adopted, take_over
 from brokerd.handover.leaving import HandedOver, Target, make
@@ -34,6 +34,7 @@ from tests.support.handed import (
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from workers.ledger import open_ledger
+from workers.schedulenote import OFFSETS_FILE
 
 TARGET = Target(START_MS + 120_123, timer_log_bytes=200)
 SETTINGS = {
@@ -327,7 +328,7 @@ def test_json_of_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert said["timers"] == 4
         assert said["dry_run"]
     assert said["settings"]["mappedFileSizeCommitLog"] == str(SEGMENT_BYTES)
-    assert groupfiles.DELAY_FILE not in PosixStorage(str(tmp_path / "store")).list("config")
+    assert OFFSETS_FILE not in PosixStorage(str(tmp_path / "store")).list("config")
 
 
 def test_what_a_group_has_done_ahead_is_told(disk: Disk) -> None:

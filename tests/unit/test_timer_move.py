@@ -1,0 +1,171 @@
+"""Timers whose segments are to go are appended again: none is lost, none comes twice (LW-73)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from brokerd.handover.pending import read_pending
+from shm import layout
+from shm.codes import Role
+from shm.properties import TIMER_TOPIC
+from shm.ranges import read_ranges
+from shm.record import Record
+from tests.support.parking import Life, after_message, at_message, level_message, origins
+from tests.support.simclock import SimClock
+from workers.schedulenote import Note, read_note
+from workers.waiting import WaitingMessages
+
+SEGMENT = 1 << 16
+FILLER = "x" * 300
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Life:
+    """A broker that has just begun."""
+    return new_life(tmp_path, SimClock())
+
+
+def new_life(directory: Path, clock: SimClock) -> Life:
+    """A life with small segments."""
+    return Life(directory, clock, {"mapped_file_size_commit_log": SEGMENT})
+
+
+def wanted_below(life: Life) -> int:
+    """Ask for all segments but the last; where that begins."""
+    end = life.board.word(layout.BOARD_APPENDED) // SEGMENT * SEGMENT
+    life.board.set_word(layout.BOARD_TIMERS_WANTED, end)
+    return end
+
+
+def note_of(life: Life) -> Note:
+    """The scheduler's note."""
+    return read_note(life.storage) or Note()
+
+
+def remove_below(life: Life, low: int) -> None:
+    """What retention does to the log, once nobody needs it any more."""
+    life.board.set_word(layout.BOARD_LOW, low)
+    for topic in life.board.topics():
+        for queue_id in range(topic.queue_count):
+            kept = [
+                record.queue_offset
+                for record in life.records()
+                if (record.topic, record.queue_id) == (topic.name, queue_id)
+                and record.physical_offset >= low
+            ]
+            at = life.board.queue_at(topic.queue_base + queue_id)
+            end = life.board.word(at + layout.QUEUE_MAX_OFFSET)
+            life.board.set_word(at + layout.QUEUE_MIN_OFFSET, min(kept, default=end))
+    for base in range(0, low, SEGMENT):
+        life.storage.unlink(f"commitlog/{base:020d}")
+
+
+def appended_again(life: Life) -> list[Record]:
+    """Timers that stand for an older one."""
+    return [
+        record
+        for record in life.records()
+        if record.topic == TIMER_TOPIC and record.prepared_transaction_offset < 0
+    ]
+
+
+def pending_positions(life: Life) -> list[int]:
+    """What waits by the log alone, as a hand-over sees it."""
+    ranges = read_ranges(life.storage)
+    assert ranges is not None, "a start writes them"
+    found = read_pending(life.storage, SEGMENT, ranges, life.board.word(layout.BOARD_APPENDED))
+    return sorted(int(p) for _queue, rows in found.waiting(TIMER_TOPIC) for p in rows["position"])
+
+
+def test_what_waits_is_appended_again_and_comes_once_in_time(life: Life) -> None:
+    """Point in time and delay keep their millisecond; what is delivered is not touched."""
+    now = life.clock.wall_ms()
+    soon = life.park(*(at_message(now + 200 + n, filler=FILLER) for n in range(100)))
+    near = life.park(*(at_message(now + 20_000, filler=FILLER) for _ in range(50)))
+    [delay] = life.park(after_message(life, 400_123))
+    far = life.park(
+        *(at_message(now + 300_000 + 777 * n, filler=FILLER) for n in range(200)),
+        at_message(now + 9_000_000_000),
+    )
+    life.run_for(2_000)
+    assert sorted(origins(life.delivered())) == soon
+    low = wanted_below(life)
+    assert low > far[100]
+    life.run_for(90_000)
+    assert note_of(life).timers_floor == low
+    again = appended_again(life)
+    expected = [delay, *(position for position in far if position < low)]
+    assert sorted(origins(again)) == sorted(expected)
+    assert sorted(origins(life.delivered())) == soon + near
+    listed = WaitingMessages(life.storage, life.board, 1000).read()["position"].tolist()
+    moved = [record.physical_offset for record in again]
+    kept = [position for position in far if position >= low]
+    assert sorted(listed) == sorted(moved + kept) == pending_positions(life)
+    assert all("TIMER_DELAY_MS" not in record.property_map() for record in again)
+    remove_below(life, low)
+    life.run_for(500_000)
+    came = life.delivered()
+    lateness = {c.store_timestamp - int(c.property_map()["due"]) for c in came}
+    assert lateness <= {0, 1}
+    assert sorted(origins(came)[-(len(expected) + len(kept) - 1) :]) == sorted(moved + kept)[:-1]
+    life.stop()
+
+
+def last_standing(life: Life) -> Counter[int]:
+    """How many copies each message has that was parked first, whatever stood for it meanwhile."""
+    records = {record.physical_offset: record for record in life.records()}
+    counts: Counter[int] = Counter()
+    for copy in life.delivered():
+        at = origins([copy])[0]
+        while records[at].prepared_transaction_offset < 0:
+            at = origins([records[at]])[0]
+        counts[at] += 1
+    return counts
+
+
+@pytest.mark.parametrize("victim", [Role.SCHEDULER, Role.WRITER, None])
+def test_deaths_on_the_way_double_nothing(tmp_path: Path, victim: Role | None) -> None:
+    """P5: a death between any two steps; None: all die together, again and again."""
+    clock, dice = SimClock(), random.Random(3)
+    life = new_life(tmp_path, clock)
+    now = clock.wall_ms()
+    times = [now + dice.randrange(60_000, 400_000) for _ in range(300)]
+    positions = life.park(*(at_message(ms, filler=FILLER) for ms in times))
+    life.run_for(3_000)
+    low = wanted_below(life)
+    for _ in range(40):
+        for _ in range(dice.randrange(5)):
+            life.agents[Role.SCHEDULER].do_work(clock.monotonic_ns())
+        for _ in range(dice.randrange(2)):
+            life.turn()
+        life.kill(victim) if victim is not None else life.kill_all()
+        if dice.random() < 0.2:
+            life.run_for(dice.randrange(20_000))
+    life.run_for(100_000)
+    assert note_of(life).timers_floor == low
+    life.run_for(320_000)
+    assert last_standing(life) == Counter(positions)
+    life.stop()
+
+
+def test_a_lost_note_after_a_move_repeats_nothing(tmp_path: Path) -> None:
+    """The origins tell which record counts; buckets made anew have both."""
+    clock = SimClock()
+    life = new_life(tmp_path, clock)
+    now = clock.wall_ms()
+    messages = [at_message(now + 200_000 + n, filler=FILLER) for n in range(200)]
+    positions = life.park(*messages, level_message(2))
+    life.run_for(1_000)
+    low = wanted_below(life)
+    life.run_for(20_000)
+    assert note_of(life).timers_floor == low
+    life.stop()
+    (tmp_path / "gantry" / "schedule.json").unlink()
+    life = new_life(tmp_path, clock)
+    life.run_for(190_000)
+    assert last_standing(life) == Counter(positions)
+    life.stop()
