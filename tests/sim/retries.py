@@ -118,11 +118,13 @@ class Pushing:
         )
 
     def read(self) -> list[Stored]:
-        """The log as it is."""
+        """The log as it is, behind what retention has removed of it."""
         board = self.world.machine.board
         assert board is not None, "it runs"
+        low, appended = board.word(layout.BOARD_LOW), board.word(layout.BOARD_APPENDED)
+        removed = [record for record in self.world.model.expired if record.position < low]
         storage = self.world.machine.storage_for("oracle")
-        return read_log(storage, board.word(layout.BOARD_APPENDED), whole=False)
+        return [*removed, *read_log(storage, appended, low, whole=False)]
 
     def _find_uncopied(self) -> list[int]:
         """Positions of messages that have to be finished, since they did not become a copy."""
