@@ -186,13 +186,16 @@ def open_file(
 ) -> OpenFile:
     """A file to go on with, or a new one; what lies behind its entries becomes a hole.
 
+    It never gets shorter meanwhile: a power cut would leave it so, though a note calls it sure.
     The slots are still to be set (`relink`). Raises OSError.
     """
     path = f"{DIRECTORY}/{name}"
     file = storage.open(path, write=True) if storage.exists(path) else storage.create(path)
     try:
-        file.truncate(shape.entry_at(header.count) if header.count > 1 else 0)
         file.truncate(shape.file_bytes)
+        kept = shape.entry_at(header.count) if header.count > 1 else 0
+        for start, stop in file.extents(kept, shape.file_bytes):
+            file.punch(start, stop - start)
         file.write_at(header.encode(), 0)
     except OSError:
         file.close()
