@@ -61,7 +61,7 @@ class Taken:
     def publish(self, *, stored: bool) -> None:
         """Give the rings' room back. While nothing can be stored only to who is short of it.
 
-        It has to hear that it is refused; what it had put before may be lost then with this process.
+        It has to hear that it is refused; what it put before may be lost then with this process.
         """
         for peer in list(self._peers):
             lane = peer.lane
