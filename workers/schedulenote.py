@@ -45,6 +45,7 @@ class Note:
     timers_next: int = 0
     timers_position: int = -1  # of the last of these units' records
     clock_boot_id: str = ""  # of the machine, when `base_ns` held: known before anything is counted
+    frozen: list[int] = field(default_factory=list)  # storeTimestamps that have stood still
 
     @property
     def counted_ms(self) -> int:
@@ -86,6 +87,7 @@ def read_note(storage: Storage) -> Note | None:
             int(content["timers_next"]),
             int(content["timers_position"]),
             str(content.get("clock_boot_id", content["boot_id"])),
+            [int(stamp) for stamp in content.get("frozen", [])],
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
