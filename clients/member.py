@@ -72,6 +72,7 @@ class GroupMember:
         self._answers: dict[int, groupwire.AnyNotice] = {}
         self._released: dict[int, groupwire.Released] = {}
         self._release_order: deque[int] = deque()
+        self._unconfirmed = False  # whether a `Released` may not be in the ledger
         self._rung_ns = 0
         self._free = list(range(limits.PROGRESS_MAX - 1, -1, -1))  # slots of the progress table
         self._untabled = 0  # queues without one
@@ -102,7 +103,7 @@ class GroupMember:
         """Report, and wait until the offsets are in the ledger. Raises DiskFull, Timeout, ..."""
         self._publish()
         parts = self._to_report() or [[]]  # for the words alone a request says nothing but "now"
-        for items in parts if self.assigned else ():
+        for items in parts if self.assigned or self._unconfirmed else ():
             serial = self._next_serial()
             try:
                 self._ask(serial, _commit(serial, items))
@@ -110,6 +111,7 @@ class GroupMember:
                 for assigned in items:
                     assigned.committed = -1  # to be said again
                 raise
+        self._unconfirmed = False  # requests are taken in their order
 
     def leave(self) -> None:
         """Give everything back and wait for the answer. Raises Timeout, ..."""
@@ -337,6 +339,7 @@ class GroupMember:
     def _release(self, released: groupwire.Released) -> None:
         self._remember(released)
         self._drop(self.assigned[released.queue])
+        self._unconfirmed = True
         self._put(released)
         self.session.groups_bell.ring()
 

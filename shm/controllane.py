@@ -30,7 +30,10 @@ def _word(memory: NDArray[np.uint8], at: int) -> int:
 
 
 class ControlLane:
-    """Puts and takes messages; `wants_bell` says after each whether the peer is to be rung."""
+    """Puts and takes messages; `wants_bell` says after each whether the peer is to be rung.
+
+    What an agent has taken stays in the ring until `publish_taken`: its successor takes it again.
+    """
 
     def __init__(self, arena: NDArray[np.uint8], plan: LanePlan, end: End) -> None:
         self.arena = arena
@@ -57,7 +60,7 @@ class ControlLane:
         at = plan.control + layout.LANE_UP_HEAD
         self._up_head = arena[at : at + 8].view(np.int64).data
         self._cursor = frames.DOWN_CURSOR if end is End.CLIENT else frames.UP_CURSOR
-        self._seen = int(self.words[self._cursor])
+        self._seen = self._published = int(self.words[self._cursor])
 
     def put(self, body: bytes) -> bool:
         """Publish one message; False if there is no room now. Raises BrokenLane, Incompatible."""
@@ -84,6 +87,18 @@ class ControlLane:
         if got == ring.HOSTILE:
             raise BrokenLane("an entry of the ring breaks its rules")
         return None if got < 0 else self._taken[:got].tobytes()
+
+    @property
+    def unpublished_bytes(self) -> int:
+        """Agent: bytes that were taken and are in the ring still."""
+        return self._seen - self._published
+
+    def publish_taken(self) -> bool:
+        """Agent: give the room of what was taken back; True if the client is to be rung."""
+        if self._published == self._seen:
+            return False
+        self._published = self._seen
+        return bool(message.publish_taken(self.arena, self.words))
 
     def arm(self, flag: int) -> bool:
         """Raise this end's sleep flag and look again; True if it may sleep."""
@@ -112,5 +127,5 @@ class ControlLane:
         return self._seen
 
     def unread_bytes(self) -> int:
-        """Client: bytes that the agent has not taken yet (it may be taking them)."""
+        """Client: bytes that the agent has not given back yet (it may be about to)."""
         return int(self.words[frames.UP_CURSOR]) - self._up_head[0]

@@ -29,7 +29,7 @@ from workers.membership import Membership, Move
 from workers.missing import Ends, Missing
 from workers.offsetfile import Exports, import_offsets
 from workers.outlet import Outlet
-from workers.peer import Peer
+from workers.peer import Peer, Taken
 from workers.records import LiveReader
 from workers.reports import LOOK_NS, Reports
 from workers.resets import Resets
@@ -85,6 +85,7 @@ class Groups:
         self._sessions = sessions
         self._writer_bell = writer_bell
         self._peers: dict[int, Peer] = {}
+        self._taken = Taken()
         self._ends = Ends(sessions)
         self.missing = Missing(self.membership, sessions.cut_off)
         self._synced_ns = self._exported_ns = 0
@@ -124,6 +125,7 @@ class Groups:
         done += self.resets.work(now_ns)
         done += self._balance()
         stored = self._store(now_ns)
+        self._taken.publish(stored=stored)
         if stored:
             self._ends.say()
             done += self.sendbacks.put(now_ns)
@@ -200,8 +202,7 @@ class Groups:
                 body = peer.lane.take()
                 if body is None:
                     return
-                if peer.lane.wants_bell:
-                    peer.session.bell.ring()
+                self._taken.add(peer)
                 self._handle(peer, groupwire.decode_request(body))
             except (BrokenLane, msgspec.DecodeError) as error:
                 self._cut_off(peer, f"groups lane: {error}")

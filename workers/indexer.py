@@ -166,6 +166,7 @@ class Indexer:
 
     def _take(self, note: Note) -> None:
         """Go on from a note. Can be done again if it fails."""
+        self._board.set_word(layout.BOARD_INDEXED, note.position)  # before files go: others look
         kept = {name for name, _ in note.files}
         for name in self._storage.list(DIRECTORY):
             if name not in kept:
@@ -178,7 +179,6 @@ class Indexer:
             self._set_header(full[-1][1] if full else Header(count=self._shape.entries))
         self._full = full
         self._position = note.position
-        self._board.set_word(layout.BOARD_INDEXED, note.position)
         self._form[kernels.KEY] = note.key
         self._note = self._sure = note
 

@@ -186,6 +186,7 @@ def open_file(
 ) -> OpenFile:
     """A file to go on with, or a new one; what lies behind its entries becomes a hole.
 
+    It never gets shorter meanwhile: a power cut would leave it so, though a note calls it sure.
     The slots are still to be set (`relink`). Raises OSError.
     """
     path = f"{DIRECTORY}/{name}"

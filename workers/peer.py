@@ -45,6 +45,32 @@ class Begun:
         return self._marks[0][1] if self._marks else now_ns
 
 
+class Taken:
+    """Sessions whose requests were taken; they stay in the rings until all is in the ledger.
+
+    Otherwise a successor of this process would answer what stands behind those that died with it.
+    """
+
+    def __init__(self) -> None:
+        self._peers: dict[Peer, None] = {}
+
+    def add(self, peer: Peer) -> None:
+        """A request of this session was taken."""
+        self._peers[peer] = None
+
+    def publish(self, *, stored: bool) -> None:
+        """Give the rings' room back. While nothing can be stored only to who is short of it.
+
+        It has to hear that it is refused; what it put before may be lost then with this process.
+        """
+        for peer in list(self._peers):
+            lane = peer.lane
+            if stored or 4 * lane.unpublished_bytes > lane.plan.up_bytes:
+                if lane.publish_taken():
+                    peer.session.bell.ring()
+                del self._peers[peer]
+
+
 class Peer:
     """One attached session."""
 

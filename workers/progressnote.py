@@ -55,6 +55,7 @@ def _after_another_broker(note: Note, imported: Imported) -> Note:
         base_ns=note.base_ns,
         wall_ms=note.wall_ms,
         clock_boot_id=note.clock_boot_id,
+        frozen=note.frozen,
     )
 
 
@@ -101,15 +102,15 @@ class ProgressNote:
     def keep_clock(self) -> None:
         """Before anything is delivered in a boot of the machine: what its even wall is.
 
-        Otherwise who comes next takes a step of the wall clock for time that has passed.
-        Raises OSError.
+        And at once, which storeTimestamps stand still. Otherwise who comes next takes a step of
+        the wall clock for time that has passed. Raises OSError.
         """
-        boot_id = self._board.boot_id.hex()
-        if self._written.clock_boot_id == boot_id:
+        boot_id, frozen = self._board.boot_id.hex(), list(self._time.frozen)
+        if self._written.clock_boot_id == boot_id and self._written.frozen == frozen:
             return
         base_ns, wall_ms = self._time.base_ns, self._time.wall_ms()
         note = replace(
-            self._written, base_ns=base_ns, wall_ms=wall_ms, clock_boot_id=boot_id
+            self._written, base_ns=base_ns, wall_ms=wall_ms, clock_boot_id=boot_id, frozen=frozen
         )  # what it counts stays, and of which boot that is
         write_note(self._storage, note)
         self._written = note
@@ -168,6 +169,7 @@ class ProgressNote:
             timers_position=self._timers.last_position,
             timers_floor=self._timers.moved.floor,
             clock_boot_id=board.boot_id.hex(),
+            frozen=list(self._time.frozen),
         )
         self._picture = (note, delivery.put_seq, delivery.repeats)
 

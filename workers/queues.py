@@ -127,9 +127,12 @@ class QueueFiles:
 
     def _existing(self, name: str) -> File | None:
         try:
-            return self._storage.open(name, write=True)
+            file = self._storage.open(name, write=True)
         except FileNotFoundError:
             return None
+        if file.size() < self._bytes:  # its maker died over it; maps see no more than there is
+            file.truncate(self._bytes)
+        return file
 
     def _made(self, name: str) -> File:
         file = self._storage.create(name)

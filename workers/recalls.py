@@ -112,7 +112,7 @@ class RecallDesk:
         count = 0
         try:
             while count < REQUESTS_MAX and (body := peer.lane.take()) is not None:
-                if peer.lane.wants_bell:
+                if peer.lane.publish_taken():  # whoever asked repeats what was not answered
                     peer.session.bell.ring()
                 self._hear(peer, schedulerwire.decode_request(body))
                 count += 1

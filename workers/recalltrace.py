@@ -13,7 +13,7 @@ from shm.errors import Rejected
 from shm.properties import TIMER_TOPIC
 from shm.record import STRUCTURE, Record, parse_record
 from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE
-from workers.indexnote import DIRECTORY, parse_header, read_note
+from workers.indexnote import DIRECTORY
 from workers.indexreader import IndexReader
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class RecallTrace:
         index = IndexReader(self._storage, self._shape)
         try:
             found = self._what_is_sure(index, handle)
-            sure = isinstance(found, str) or self._index_end() >= appended
+            sure = isinstance(found, str) or self._board.word(layout.BOARD_INDEXED) >= appended
         except (Rejected, FileNotFoundError):
             return None  # files are being made anew, or removed
         if not sure:
@@ -112,20 +112,3 @@ class RecallTrace:
             return None
         found = parse_record(view.data, position - base, view.size, STRUCTURE, position)
         return found if isinstance(found, Record) else None
-
-    def _index_end(self) -> int:
-        """Behind the last record that the files have a key of, or what is noted as sure."""
-        noted = read_note(self._storage)
-        sure = noted[1].position if noted else 0
-        for name in reversed(self._storage.list(DIRECTORY)):
-            data = bytearray(layout.INDEX_HEADER_BYTES)
-            file = self._storage.open(f"{DIRECTORY}/{name}")
-            try:
-                file.read_into(data, 0)
-            finally:
-                file.close()
-            header = parse_header(bytes(data))
-            if header.count > 1:
-                record = self._record(header.end_position)
-                return max(sure, header.end_position + (record.total_size if record else 0))
-        return sure

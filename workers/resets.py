@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from shm import groupwire, layout
 from shm.board import Board
 from workers.admission import name_fault
 from workers.ledger import Ledger, QueueKey
 from workers.membership import Membership
+
+#: Of resets that are done; who repeats one does so at once.
+ANSWERS_KEPT: Final = 64
 
 Tell = Callable[[int, groupwire.AnyNotice], None]
 
@@ -24,6 +28,11 @@ class _Reset:
     request: groupwire.Reset
     keys: dict[int, QueueKey]
     deadline_ns: int
+
+    @property
+    def name(self) -> tuple[int, int]:
+        """Session and serial."""
+        return self.session, self.request.serial
 
 
 class Resets:
@@ -38,9 +47,18 @@ class Resets:
         self._tell = tell
         self._cut_off = cut_off
         self._open: list[_Reset] = []
+        self._answered: dict[tuple[int, int], groupwire.WasReset] = {}
 
     def ask(self, session: int, request: groupwire.Reset, now_ns: int) -> None:
-        """Begin a reset; it is answered `WasReset`, or refused at once."""
+        """Begin a reset; it is answered `WasReset`, or refused at once.
+
+        Said again since this process replaced another, it is the same reset.
+        """
+        name = session, request.serial
+        if name in self._answered:
+            self._tell(session, self._answered[name])
+        if name in self._answered or any(r.name == name for r in self._open):
+            return
         fault = self._fault_of(request)
         if fault:
             self._tell(session, groupwire.Refused(request.serial, "GroupIllegal", fault))
@@ -105,6 +123,9 @@ class Resets:
             self._membership.blocked.discard((name, queue))
         self._membership.mark(name)
         answer = groupwire.WasReset(reset.request.serial, before, dict(reset.request.offsets))
+        self._answered[reset.name] = answer
+        if len(self._answered) > ANSWERS_KEPT:
+            del self._answered[next(iter(self._answered))]
         self._tell(reset.session, answer)
 
     def deadline_ns(self) -> int | None:

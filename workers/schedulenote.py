@@ -46,6 +46,7 @@ class Note:
     timers_position: int = -1  # of the last of these units' records
     timers_floor: int = 0  # no timer below this log position counts: ADR 0018
     clock_boot_id: str = ""  # of the machine, when `base_ns` held: known before anything is counted
+    frozen: list[int] = field(default_factory=list)  # storeTimestamps that have stood still
 
     @property
     def counted_ms(self) -> int:
@@ -89,6 +90,7 @@ def read_note(storage: Storage) -> Note | None:
             int(content["timers_position"]),
             int(content.get("timers_floor", 0)),
             str(content.get("clock_boot_id", content["boot_id"])),
+            [int(stamp) for stamp in content.get("frozen", [])],
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -186,7 +186,7 @@ class Scheduler:
         )
         self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
         stamp = partial(self._board.word, layout.BOARD_STORE_MS)
-        self._time = Timeline(self._clock, *self._note.clock(), stamp)
+        self._time = Timeline(self._clock, *self._note.clock(), stamp, self._note.found.frozen)
         self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
         self._timers = Timers(
             self._storage, self._board, self._views, self._time, self._precision_ms

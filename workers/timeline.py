@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shm.clock import Clock
 
@@ -44,11 +44,12 @@ class Timeline:
         base_ns: int | None = None,
         seen_ms: int = 0,
         stamp: Callable[[], int] = int,
+        frozen: Sequence[int] = (),
     ) -> None:
         """`base_ns`: as in `base_ns` of the agent before, in the same boot of the machine.
 
         `stamp` gives the newest storeTimestamp, at which records are stamped until the wall clock
-        is there again.
+        is there again. `frozen`: as the agent before has left it.
         """
         self._clock = clock
         self._stamp = stamp
@@ -60,7 +61,7 @@ class Timeline:
         self._paces = [_Pace(0, 0, max(wall_ms, seen_ms))]
         if abs(ahead) > STEP_MS:
             self._paces.append(_Pace(ahead - 1, 0, wall_ms))
-        self._frozen: list[int] = []  # storeTimestamps that stood still
+        self.frozen = list(frozen)  # storeTimestamps that stood still
         self.look()
 
     def delay_ns(self) -> int:
@@ -88,9 +89,9 @@ class Timeline:
             now.ahead_ms = min(now.ahead_ms, ahead)  # a small step: the later time counts
         self._seen_ms = max(self._seen_ms, wall_ms)
         stamp = self._stamp()
-        if stamp > wall_ms and stamp not in self._frozen:
-            self._frozen.append(stamp)  # what is stored now says this (design: time)
-            del self._frozen[:-STEPS_MAX]
+        if stamp > wall_ms and stamp not in self.frozen:
+            self.frozen.append(stamp)  # what is stored now says this (design: time)
+            del self.frozen[:-STEPS_MAX]
 
     def due_after(self, stored_ms: NDArray[np.int64], delay_ms: int) -> NDArray[np.int64]:
         """When a delay has passed since records were stored, by `delay_ms()`; never too early.
@@ -107,7 +108,7 @@ class Timeline:
         ahead[unknown] = 0
         stored = np.minimum(stored_ms - ahead, latest)
         stored[unknown] = latest
-        if self._frozen:
-            stored[np.isin(stored_ms, self._frozen)] = latest
+        if self.frozen:
+            stored[np.isin(stored_ms, self.frozen)] = latest
         due: NDArray[np.int64] = stored + delay_ms + 1
         return due

@@ -50,7 +50,7 @@ class WaitingMessages:
         self._note = scheduler_note(storage, self._others, board.word(layout.BOARD_LOW))
         same_boot = self._note.boot_id == board.boot_id.hex()
         base_ns = self._note.base_ns if same_boot else None
-        time = Timeline(SystemClock(), base_ns, self._note.wall_ms)
+        time = Timeline(SystemClock(), base_ns, self._note.wall_ms, frozen=self._note.frozen)
         self._units = TimerUnits(self.views, time, precision_ms)
 
     def read(self) -> NDArray[np.void]:

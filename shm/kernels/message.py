@@ -95,7 +95,8 @@ def take_message(arena: Bytes, lane: Words, up: int, out: Bytes) -> int:
     """Take a control entry out of the up ring (`up` = 1, agent) or the down ring (0, client).
 
     Copies its body to `out`; returns the body's length, FULL if there is none, or HOSTILE if the
-    ring breaks its rules (lengths are checked on private copies of the words).
+    ring breaks its rules (lengths are checked on private copies of the words). A client has its
+    room back at once, an agent by `publish_taken`: until then a successor finds the entry again.
     """
     peer_tail, own_head, base, mask, cursor_at = _direction(lane, up)
     cursor = lane[cursor_at]
@@ -125,11 +126,21 @@ def take_message(arena: Bytes, lane: Words, up: int, out: Bytes) -> int:
         cursor += length
     if cursor != lane[cursor_at]:
         lane[cursor_at] = cursor
-        atomics.store_release(arena, own_head, cursor)
-        # SYNC POINT: sleep (other end: `arm`): the peer may wait for room.
-        atomics.fence()
-        flag_at = LANE_CLIENT_ARMED if up else LANE_AGENT_STATE
-        flag = atomics.load_acquire32(arena, lane[frames.CONTROL] + flag_at)
-        # A client that only waits for a message need not hear of each of its own.
-        lane[frames.RING] = 1 if flag and (not up or flag == FOR_ROOM) else 0
+        if not up:
+            atomics.store_release(arena, own_head, cursor)
+            # SYNC POINT: sleep (other end: `arm`): the peer may wait for room.
+            atomics.fence()
+            flag = atomics.load_acquire32(arena, lane[frames.CONTROL] + LANE_AGENT_STATE)
+            lane[frames.RING] = 1 if flag else 0
     return result
+
+
+@kernel(i8, BYTES, WORDS)
+def publish_taken(arena: Bytes, lane: Words) -> int:
+    """Agent: the room of all that was taken is the client's again; 1 if it is to be rung."""
+    control = lane[frames.CONTROL]
+    atomics.store_release(arena, control + LANE_UP_HEAD, lane[frames.UP_CURSOR])
+    # SYNC POINT: sleep (other end: `arm`): the peer may wait for room.
+    atomics.fence()
+    # A client that only waits for a message need not hear of each of its own.
+    return 1 if atomics.load_acquire32(arena, control + LANE_CLIENT_ARMED) == FOR_ROOM else 0

@@ -1,9 +1,9 @@
 """Units of rmq_sys_wheel_timer -> rows that say when each record is due, and what it is.
 
 The exact time is what the sender has asked for (TIMER_DELIVER_MS; storeTimestamp and a delay), as
-long as it agrees with the rounded TIMER_OUT_MS (DT-33); a record that a RocketMQ has rolled has a
-later storeTimestamp, and only the rounded time tells. A record that we have appended again says
-itself when a delay ends, which may be another time where the clock was set.
+long as it agrees with the rounded TIMER_OUT_MS (DT-33), or is a recall of ours; a record that a
+RocketMQ has rolled has a later storeTimestamp, and only the rounded time tells. A record that we
+have appended again says itself when a delay ends: another time, where the clock was set.
 """
 
 from __future__ import annotations
@@ -153,8 +153,10 @@ def _choose(form: Words, row: Words, out: Words, at: int) -> None:
     if form[DELAY_SEC] >= 0:  # DT-30: the first that is there
         due = row[scan.STORE_MS] + 1000 * form[DELAY_SEC]
         kind |= AFTER
-    is_again = row[scan.PREPARED] < 0 and form[DELIVER_MS] >= 0 and not kind & AFTER
-    if rounded >= 0 and not is_again and not rounded < due <= rounded + PRECISION_MAX_MS:
+    # A recall of ours says in whose bucket it has to be, though the target's time is another.
+    again = form[DELIVER_MS] >= 0 and not kind & AFTER
+    ours = row[scan.PREPARED] < 0 and (again or (form[DELETES] and due >= 0))
+    if not ours and rounded >= 0 and not rounded < due <= rounded + PRECISION_MAX_MS:
         due = rounded + form[PRECISION_MS]
         kind &= ~AFTER
     if rounded < 0 and due >= 0:

@@ -207,7 +207,7 @@ class Messages:
             worked = may_put and self._put(lane, put, other)
             put += worked
             body = lane.take()
-            if lane.wants_bell:
+            if lane.wants_bell or (end is End.AGENT and lane.publish_taken()):
                 other.ring()
             if body is not None:
                 taken.append(body)

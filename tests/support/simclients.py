@@ -95,6 +95,7 @@ class SimConsumer(SimClient):
         self._asked: dict[int, dict[int, int]] = {}  # serial of a commit -> offsets
         self._revoked: dict[int, int] = {}  # queue -> lease, to give back when no commit waits
         self._released: dict[tuple[int, int], groupwire.Released] = {}  # (queue, lease) -> as said
+        self._given: dict[int, int] = {}  # given back at an offset, not confirmed by a commit yet
         self._lane: ControlLane | None = None
         self._names: dict[int, QueueName] = {}  # a queue keeps its number for a broker's life
         self._storage = machine.storage_for(name)
@@ -109,6 +110,7 @@ class SimConsumer(SimClient):
         self._slots.clear()
         self.owned.clear()
         self._released.clear()
+        self._given.clear()
         self._outbox.clear()
         self._asked.clear()
         self._revoked.clear()
@@ -215,6 +217,7 @@ class SimConsumer(SimClient):
         self._close_slot(queue, session)
         self.model.gave_back(self.group, self._name(queue), session.session)
         released = self._released[queue, lease] = groupwire.Released(queue, lease, held[1])
+        self._given[queue] = held[1]
         self._outbox.append(released)
 
     def _repeat_release(self, queue: int, lease: int) -> bool:
@@ -273,7 +276,8 @@ class SimConsumer(SimClient):
             progress.note_progress(session.arena, self._at(queue), offset, offset)
         if wait:
             self._serial += 1
-            self._asked[self._serial] = offsets
+            self._asked[self._serial] = self._given | offsets  # requests are taken in order
+            self._given = {}
             self._outbox.append(groupwire.Commit(self._serial, {}))
 
     def _at(self, queue: int) -> int:

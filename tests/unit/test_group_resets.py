@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shm.groupwire import Refused, Reset, WasReset
+from shm.groupwire import Leave, Refused, Reset, WasReset
 from tests.support.groups_rig import only
 from tests.unit.test_push_groups import known, rig_with
 
@@ -28,6 +28,26 @@ def test_a_reset_takes_queues_back_first_and_deals_them_out_again() -> None:
     assert hand.granted[0].offset == 40
     assert hand.granted[0].attempts == []
     rig.replace_agent()
+    assert known(rig).committed == 40
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_reset_said_again_to_a_successor_is_one_reset(*, holds: bool) -> None:
+    """It may find the first in the ring as well: whoever asks repeats itself at a `Rejoin`."""
+    rig = rig_with()
+    hand, operator = rig.attach(), rig.attach()
+    hand.join()
+    if not holds:
+        hand.say(Leave(9))
+    operator.say(Reset(1, "g", {0: 40}))
+    operator.say(Reset(1, "g", {0: 40}))
+    if holds:
+        assert operator.listen() == [], "no refusal"
+        hand.listen()
+        hand.release_revoked()
+        operator.listen()
+    wanted = WasReset(1, {0: 0}, {0: 40})
+    assert operator.heard == [wanted] * (1 if holds else 2)
     assert known(rig).committed == 40
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from brokerd.config import Settings, load
 from shm import layout, limits
@@ -15,11 +17,14 @@ from shm.record import Record
 from shm.storage import PosixStorage
 from tests.support import cq_oracle, index_oracle
 from tests.support.checkindex import check_index
+from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
 from tests.support.indexing import Indexing, index_bytes
 from tests.support.keyed import SEGMENT_BYTES, write_keyed_log
 from tests.support.sealed import segment_of, write_segment
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
 from workers import indexer
-from workers.indexfiles import WRITE_BYTES, next_name
+from workers.indexfiles import WRITE_BYTES, choose, next_name
 from workers.indexnote import NOTE_FILE, Note, read_note, safe_time
 
 SLOTS, ENTRIES = 64, 150
@@ -98,15 +103,21 @@ def test_a_life_cut_at_any_step_is_gone_on_with(tmp_path: Path, seed: int) -> No
         assert [name for name, _ in before[1].files] == kept[: len(before[1].files)]
 
 
-def write_log_of_single_keys(store: Path, counts: tuple[int, ...]) -> int:
-    """Sealed segments of so many records with one key each; returns the log's end."""
+def single_keys(counts: tuple[int, ...]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Sealed segments of so many records with one key each: their positions, their bytes."""
     number = 0
     for segment, count in enumerate(counts):
         parts = [f"UNIQ_KEY\x01{number + at:032X}\x02".encode() for at in range(count)]
         records = [Record(topic="orders", body=b"", properties=part) for part in parts]
         base = segment * SEGMENT_BYTES
-        write_segment(store, base, segment_of(records, SEGMENT_BYTES, base, sealed=True)[0])
+        yield base, segment_of(records, SEGMENT_BYTES, base, sealed=True)[0]
         number += count
+
+
+def write_log_of_single_keys(store: Path, counts: tuple[int, ...]) -> int:
+    """Write such segments; returns the log's end."""
+    for base, view in single_keys(counts):
+        write_segment(store, base, view)
     return len(counts) * SEGMENT_BYTES
 
 
@@ -160,6 +171,54 @@ def test_what_does_not_hold_is_made_again(tmp_path: Path, seed: int, damage: str
         files[1].unlink()
     indexed(tmp_path, end)
     assert index_bytes(tmp_path) == expected(tmp_path, end)
+
+
+def half_noted_disk() -> Disk:
+    """Two segments, and an index file that has entries of both and is noted for the first."""
+    disk = Disk(file_bytes_max=SEGMENT_BYTES)
+    storage = SimStorage(disk, "indexer")
+    for base, view in single_keys((40, 15)):
+        file = storage.create(f"commitlog/{base:020d}")
+        file.write_at(view.data, 0)
+        file.sync()
+    storage.make_directory("gantry")
+    for folder in ("commitlog", ""):
+        storage.sync_directory(folder)
+    Indexing(storage, settings(max_index_num=61), SEGMENT_BYTES).stop()
+    life = Indexing(storage, settings(max_index_num=61), 2 * SEGMENT_BYTES)
+    life.board.set_word(layout.BOARD_DURABLE, 0)  # nothing more becomes sure
+    life.run()
+    life.indexer.close()
+    return disk
+
+
+def test_a_power_cut_amid_a_start_takes_nothing_that_was_sure(seed: int) -> None:
+    """P14, LW-7: a file that is gone on with is never shorter than its note says."""
+    disk, dice = half_noted_disk(), random.Random(seed)
+    known = read_note(SimStorage(disk, "oracle"))
+    assert known is not None
+    shape, note = known
+    assert [header.count for _name, header in note.files] == [41]
+    tried = 0
+    while True:
+        tried += 1
+        cut = disk.clone()
+        plan = FaultPlan((kill_at(tried, Moment.AFTER),))
+        life = Indexing(SimStorage(cut, "indexer", plan), settings(max_index_num=61), 0)
+        life.follow(2 * SEGMENT_BYTES)
+        try:
+            while life.indexer.do_work(life.clock.monotonic_ns()):
+                pass
+            break
+        except KilledError:
+            pass
+        for _ in range(4):
+            left = cut.clone()
+            left.power_cut(dice)
+            storage = SimStorage(left, "oracle")
+            assert choose(storage, shape, 0, 2 * SEGMENT_BYTES) == note, f"behind change {tried}"
+            check_index(storage, 2 * SEGMENT_BYTES, -1, Counter())
+    assert tried > 3
 
 
 def test_files_of_expired_records_go(tmp_path: Path, seed: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
+
 from clients.member import GroupMember
 from shm import groupwire
 from shm.groupwire import ConsumeFrom
@@ -44,7 +46,7 @@ def member_of(rig: Rig) -> tuple[InMemory, GroupMember]:
 
 
 def test_a_lease_given_back_is_not_taken_up_again_when_groups_repeats_it() -> None:
-    """`groups` dies with a `Released` in its hands; its successor still grants that lease."""
+    """`groups` dies with a `Released` in its hands that left the ring, as on a full disk."""
     rig = Rig(orders=2)
     session, member = member_of(rig)
     assert set(member.assigned) == {0, 1}
@@ -64,6 +66,7 @@ def test_a_lease_given_back_is_not_taken_up_again_when_groups_repeats_it() -> No
         pass
     else:
         raise AssertionError("the ledger was to be written")
+    rig.agent._peers[session.inside.session].lane.publish_taken()
     rig.replace_agent()
     rig.sessions.attach(session.inside)
     rig.settle()
@@ -87,3 +90,41 @@ def test_a_lease_given_back_is_not_taken_up_again_when_groups_repeats_it() -> No
     other.listen()
     assert queue in other.leases, "its Released was said again"
     assert other.leases[queue] != lease
+
+
+@pytest.mark.parametrize("keeps_one", [False, True])
+def test_a_commit_behind_a_release_means_its_offset_too(*, keeps_one: bool) -> None:
+    """P5: `groups` dies with both in its hands; its successor has to find both, in their order."""
+    rig = Rig(orders=2)
+    rig.fill(0, 10)
+    rig.fill(1, 10)
+    session, member = member_of(rig)
+    if not keeps_one:
+        rig.attach().join(queues=[1])
+        member.listen()
+        member.release_finished()
+        rig.settle()
+    other = rig.attach()
+    other.join(queues=[0])
+    member.listen()
+    released = member.assigned[0]
+    assert released.revoked
+    released.delivered = released.passed = released.begun = 7
+    member.release_finished()
+    assert set(member.assigned) == ({1} if keeps_one else set())
+    rig.agent.ledger.storage.faults = FaultPlan([Fault(1, Moment.BEFORE, kinds=("write",))])  # type: ignore[attr-defined]
+    wait = session.wait
+
+    def outlived(deadline_ns: int, ready: Callable[[], bool]) -> bool:
+        with pytest.raises(KilledError):
+            rig.settle()
+        session.wait = wait  # type: ignore[method-assign]
+        rig.replace_agent()
+        rig.sessions.attach(session.inside)
+        rig.agent.ledger.storage.faults = FaultPlan([Fault(3, Moment.BEFORE, kinds=("write",))])  # type: ignore[attr-defined]
+        return wait(deadline_ns, ready)
+
+    session.wait = outlived  # type: ignore[method-assign]
+    member.commit()
+    rig.restart_broker()  # all that was not in the ledger's file is lost
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 7

@@ -9,9 +9,11 @@ import pytest
 from shm import layout
 from shm.board import Board
 from shm.storage import read_file
+from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
 from tests.support.memory_sessions import memory_board
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from workers.logviews import LogViews
 from workers.queues import PROGRESS_FILE, QueueFiles, read_progress, save_progress
 
 UNITS_PER_FILE = 1000  # of a memory board
@@ -23,6 +25,20 @@ def write_units(files: QueueFiles, board: Board, first: int, count: int) -> None
     unit = layout.CQ_UNIT.pack(physical_offset=1, size=100, tags_code=7)
     files.write(0, first, memoryview(unit * count))
     board.set_word(board.queue_at(0) + layout.QUEUE_WRITTEN, first + count)
+
+
+def test_a_file_whose_maker_died_over_it_gets_its_length() -> None:
+    """SF-64: who maps a file once sees what is written later."""
+    board, disk = memory_board({"orders": 1}), Disk()
+    plan = FaultPlan((kill_at(1, Moment.AFTER, ("create",)),))
+    with pytest.raises(KilledError):
+        write_units(QueueFiles(SimStorage(disk, "dead", plan), board), board, 0, 1)
+    storage = SimStorage(disk)
+    successor, views = QueueFiles(storage, board), LogViews(storage, board)
+    write_units(successor, board, 0, 1)
+    assert len(views.units("orders", 0, 0, 1)) == 1
+    write_units(successor, board, 1, 2)
+    assert views.units("orders", 0, 1, 3)["size"].tolist() == [100, 100]
 
 
 @pytest.mark.parametrize("saved", [0, 300, 999])

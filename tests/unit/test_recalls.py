@@ -6,15 +6,19 @@ from base64 import urlsafe_b64encode
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shm import schedulerwire
 from shm.arena import plan_arena
 from shm.codes import Role
 from shm.controllane import ControlLane, End
+from shm.schedulerwire import CANCELLED
 from tests.support.memory_sessions import memory_session
-from tests.support.parking import Life, Parked, at_message, origins
+from tests.support.parking import Life, Parked, after_message, at_message, origins
 from tests.support.simclock import SimClock
+from workers.timerbuckets import DIRECTORY
+from workers.timerpool import ENTRY
 
 KEY = "0123456789ABCDEF0123456789ABCDEF"
 
@@ -132,3 +136,22 @@ def test_a_race_with_the_time_has_one_winner(life: Life, victim: Role) -> None:
         outcomes.append(outcome)
     assert {schedulerwire.CANCELLED, schedulerwire.ALREADY_DELIVERED} == set(outcomes)
     life.stop()
+
+
+def test_a_recall_stands_in_the_bucket_of_what_it_names(life: Life) -> None:
+    """A wall that was set moves no delay: its bucket is another than its handle's time says.
+
+    A successor opens the bucket and has to find both; nothing else tells it of a counted recall.
+    """
+    life.settle()
+    life.clock.step_wall(7_200_000)
+    message = after_message(life, 1_500)
+    life.park(message)
+    life.settle()
+    assert Asker(life).recall(handle_of(message)) == CANCELLED
+    life.settle()
+    buckets = [
+        np.fromfile(f"{life.storage.root}/{DIRECTORY}/{name}", ENTRY)
+        for name in life.storage.list(DIRECTORY)
+    ]
+    assert [len(entries) for entries in buckets if len(entries)] == [2]

@@ -64,6 +64,21 @@ def test_a_delay_waits_by_the_clock_that_nobody_sets(life: Life) -> None:
     life.stop()
 
 
+def test_a_successor_knows_which_times_stood_still(life: Life) -> None:
+    """P8: a wall set back and forward again; in between, records say when it was set."""
+    life.park(at_message(life.clock.wall_ms() + 40_000_000))
+    life.clock.step_wall(-7_200_000)
+    life.run_for(400)
+    life.park(level_message(1))
+    begun_ns = life.clock.monotonic_ns()
+    life.settle()
+    life.clock.step_wall(10_800_000)
+    life.kill(Role.SCHEDULER)
+    while not life.delivered():
+        life.run_for(1)
+    assert life.clock.monotonic_ns() - begun_ns >= 1_000_000_000
+
+
 @pytest.mark.parametrize("lost", ["nothing", "note", "buckets", "both"])
 def test_a_restart_goes_on(tmp_path: Path, lost: str) -> None:
     """What is derived may be lost; after a stop all that is overdue comes in order of time."""
