@@ -15,9 +15,9 @@ from workers import strikes
 from workers.origins import OriginScan
 from workers.progressnote import ProgressNote
 from workers.recalls import RecallDesk
+from workers.schedulenote import read_note
 from workers.timeline import NS, Timeline
 from workers.timerbuckets import MINUTE_MS, TimerBuckets
-from workers.timers import Timers
 
 
 def counted_before_durable() -> None:
@@ -84,22 +84,12 @@ def lost_at_the_minute() -> None:
 
 def freed_when_asked() -> None:
     """Retention takes what it has asked to be moved for moved."""
-    read = parkedholder.read_note
 
     def hasty(storage: Any) -> Any:  # noqa: ANN401
-        note = read(storage)
+        note = read_note(storage)
         return note and replace(note, timers_floor=1 << 62)
 
     put_over(parkedholder, "read_note", hasty)
-
-
-def noted_while_moving() -> None:
-    """A note passes over copies of a move that has not ended: a start moves them again."""
-
-    def careless(held: Timers) -> bool:
-        return not len(held._loose) and not held._is_catching_up
-
-    put_over(Timers, "can_be_counted", property(careless))
 
 
 PLANTS: dict[str, Callable[[], None]] = {
@@ -113,6 +103,5 @@ PLANTS: dict[str, Callable[[], None]] = {
         recalls_forgotten,
         lost_at_the_minute,
         freed_when_asked,
-        noted_while_moving,
     )
 }
