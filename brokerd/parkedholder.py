@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from brokerd.holders import Held, Loss
 from brokerd.queuefiles import QueueKey, unit_of
+from brokerd.timerplaces import TimerPlaces
 from shm import layout
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from workers.schedulenote import Note, read_note
-from workers.timerbuckets import bucket_entries
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -27,6 +25,7 @@ class ParkedHolder:
     def __init__(self, storage: Storage, board: Board) -> None:
         self._storage = storage
         self._board = board
+        self._places = TimerPlaces(storage, board.segment_bytes)
 
     def lowest_position(self, used: int) -> Held | None:
         """The lowest record that may have to be delivered yet. Raises OSError."""
@@ -56,8 +55,7 @@ class ParkedHolder:
         return [*units, *(position for position, _size in note.absent)]
 
     def _timers(self, note: Note) -> list[int]:
-        waiting = self._waiting(note)
-        places = [int(waiting.min())] if len(waiting) else []
+        places = [lowest for lowest, _count in self._places.waiting(note).values()]
         units = [self._place(*unit) for unit in self._unread(note) if unit[0][0] == TIMER_TOPIC]
         return places + units
 
@@ -68,7 +66,8 @@ class ParkedHolder:
     def losses(self, low: int, firsts: Mapping[QueueKey, int]) -> Iterator[Loss]:
         """How many parked messages are lost, at most."""
         note = read_note(self._storage) or Note()
-        lost = {TIMER_TOPIC: int((self._waiting(note) < low).sum())}
+        waiting = self._places.waiting(note).values()
+        lost = {TIMER_TOPIC: sum(count for lowest, count in waiting if lowest < low)}
         if absent := sum(position < low for position, _size in note.absent):
             yield Loss(WHO, "messages whose topic is missing", absent)
         for key, offset in self._unread(note):
@@ -90,11 +89,3 @@ class ParkedHolder:
                 offset = max(known, low)
                 if offset < self._board.word(at + layout.QUEUE_WRITTEN):
                     yield (topic.name, queue_id), offset
-
-    def _waiting(self, note: Note) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Positions in bucket files, of what the note does not count."""
-        found = [np.zeros(0, np.int64)]
-        for entries in bucket_entries(self._storage):
-            waits = (entries["ms"] > note.counted_ms) & (entries["position"] >= note.timers_floor)
-            found.append(entries["position"][waits].astype(np.int64))
-        return np.concatenate(found)

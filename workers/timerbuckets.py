@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm.storage import read_file
 from workers.timerpool import ENTRY, NEVER, in_order
 
 if TYPE_CHECKING:
@@ -57,11 +56,11 @@ class TimerBuckets:
         """
         self._last_position = position
         found = self._storage.list(DIRECTORY)
-        if not made or _owner(made) not in found:
+        if not made or owner_name(made) not in found:
             for name in found:
                 self._storage.unlink(f"{DIRECTORY}/{name}")
             return False
-        names = [name for name in found if not name.startswith(_owner(""))]
+        names = [name for name in found if not name.startswith(owner_name(""))]
         self._old = {name: self._storage.size_of(f"{DIRECTORY}/{name}") for name in names}
         self._split = {int(name.partition(".")[0]) for name in names if "." in name}
         for name in names:
@@ -73,7 +72,7 @@ class TimerBuckets:
 
     def belong_to(self, made: str) -> None:
         """From now on the files are those that this note speaks of. Raises OSError."""
-        path = f"{DIRECTORY}/{_owner(made)}"
+        path = f"{DIRECTORY}/{owner_name(made)}"
         if not self._storage.exists(path):
             self._storage.create(path).close()
         self._storage.sync_directory(DIRECTORY)
@@ -160,8 +159,7 @@ class TimerBuckets:
             self._split_minute(name)
             return None
         self._known.discard(name)
-        end = _start_of(name) + (MINUTE_MS if is_minute else SECOND_MS)
-        self._passed[name] = end
+        self._passed[name] = span_of(name)[1]
         return in_order(self._read(name, 0, size))
 
     def unopened(self) -> list[str]:
@@ -260,19 +258,30 @@ class TimerBuckets:
         self._open.clear()
 
 
-def bucket_entries(storage: Storage) -> Iterator[Entries]:
-    """Entries of each bucket file, for those who only look. Raises OSError."""
-    for name in storage.list(DIRECTORY):
-        if not name[0].isdigit():
-            continue
-        try:
-            data = read_file(storage, f"{DIRECTORY}/{name}")
-        except FileNotFoundError:
-            continue  # all of it was delivered meanwhile
-        yield np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
+def bucket_names(found: list[str]) -> list[str]:
+    """Which files of DIRECTORY are buckets."""
+    return [name for name in found if name[0].isdigit()]
 
 
-def _owner(made: str) -> str:
+def entries_at(storage: Storage, name: str, at: int) -> Iterator[Entries]:
+    """Entries of a bucket from a byte on, some at a time, for those who only look.
+
+    Raises FileNotFoundError, OSError.
+    """
+    file = storage.open(f"{DIRECTORY}/{name}")
+    try:
+        while True:
+            entries = np.zeros(CHUNK, ENTRY)
+            count = file.read_into(entries.view(np.uint8).data, at) // ENTRY.itemsize
+            if not count:
+                return
+            yield entries[:count]
+            at += count * ENTRY.itemsize
+    finally:
+        file.close()
+
+
+def owner_name(made: str) -> str:
     """Name of the empty file that says which note the files belong to."""
     return f"of-{made}"
 
@@ -288,7 +297,13 @@ def _names_of(ms: int) -> tuple[str, str]:
     return str(minute), f"{minute}.{(ms - 1) % MINUTE_MS // SECOND_MS:02d}"
 
 
+def span_of(name: str) -> tuple[int, int]:
+    """A bucket's entries are later than the first ms, and not later than the second."""
+    minute, _, second = name.partition(".")
+    start = int(minute) * MINUTE_MS + int(second or "0") * SECOND_MS
+    return start, start + (SECOND_MS if second else MINUTE_MS)
+
+
 def _start_of(name: str) -> int:
     """Its entries are later than this ms."""
-    minute, _, second = name.partition(".")
-    return int(minute) * MINUTE_MS + int(second or "0") * SECOND_MS
+    return span_of(name)[0]

@@ -172,7 +172,7 @@ def run(seed: int, kinds: frozenset[str]) -> Pushing:
     for _ in range(world.dice.randint(1, 8) if chosen else 0):
         world.more_traffic()
         pause = simulation.steps + world.dice.randint(20, 800)
-        simulation.run_until(partial(scenario._has_reached, simulation, pause), STEPS_MAX)
+        simulation.run_until(partial(simulation.has_reached, pause), STEPS_MAX)
         world.dice.choice(chosen)(world)
     world.consumers.extend(pushing.pushers)  # so that nobody adds one of another group
     scenario.calm(world)

@@ -14,7 +14,7 @@ from functools import partial
 
 from brokerd import epoch
 from shm import layout, marks
-from shm.codes import Role
+from shm.codes import ParkMode, Role
 from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
@@ -273,7 +273,7 @@ def overfill_the_disk(world: World) -> None:
 def let_time_pass(world: World) -> None:
     """Segments that everybody has read are old enough to go."""
     world.simulation.note("the wall clock is set by two hours")
-    world.machine.simulation.clock.step_wall(2 * 3_600_000)
+    world.simulation.clock.step_wall(2 * 3_600_000)
 
 
 def unleash_a_vandal(world: World) -> None:
@@ -304,8 +304,24 @@ def leave_unanswered(world: World) -> None:
     world.simulation.kill_at_mark("writer.after_appended", world.dice.randint(1, 3))
 
 
+def hold_by_timers(world: World) -> None:
+    """Old segments are held by timers alone that wait for years: these are appended again."""
+    for producer in world.producers:
+        producer.waits = [due for due in producer.waits if due[0] == ParkMode.AT]
+        producer.send_more(40)
+    let_time_pass(world)
+
+
+def ask_for_timers(world: World) -> None:
+    """As retention does, whatever else holds these segments."""
+    if (board := world.machine.board) is not None:
+        base = board.word(layout.BOARD_APPENDED) // board.segment_bytes * board.segment_bytes
+        wanted = max(base, board.word(layout.BOARD_TIMERS_WANTED))
+        board.set_word(layout.BOARD_TIMERS_WANTED, wanted)
+
+
 #: Faults to be asked for by name: each makes likely what those above meet now and then only.
-RARE: tuple[Callable[[World], None], ...] = (leave_unanswered,)
+RARE: tuple[Callable[[World], None], ...] = (leave_unanswered, hold_by_timers, ask_for_timers)
 
 
 # ------------------------------------------------------------------------------------------- a run
@@ -318,7 +334,7 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
     for _ in range(world.dice.randint(0, 6) if faults else 0):
         world.more_traffic()
         pause = simulation.steps + world.dice.randint(20, 800)
-        simulation.run_until(partial(_has_reached, simulation, pause), STEPS_MAX)
+        simulation.run_until(partial(simulation.has_reached, pause), STEPS_MAX)
         if world.dice.random() < 0.5:
             make_room(world)
         world.dice.choice(faults)(world)
@@ -342,10 +358,6 @@ def wait(world: World) -> None:
     tarry()
     simulation.run_until(lambda: simulation.clock.monotonic_ns() >= waited_ns, STEPS_MAX)
     simulation.run_until(world.settled, STEPS_MAX)
-
-
-def _has_reached(simulation: Simulation, step: int) -> bool:
-    return simulation.steps >= step
 
 
 def _has_come_to_rest(actor: AgentActor) -> bool:

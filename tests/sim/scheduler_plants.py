@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from brokerd import parkedholder
 from shm.schedulerwire import CANCELLED
 from tests.sim.plants import put_over
-from workers import timers
+from workers import strikes
 from workers.origins import OriginScan
 from workers.progressnote import ProgressNote
 from workers.recalls import RecallDesk
+from workers.schedulenote import read_note
 from workers.timeline import NS, Timeline
 from workers.timerbuckets import MINUTE_MS, TimerBuckets
 
@@ -65,7 +68,7 @@ def cancelled_before_stored() -> None:
 
 def recalls_forgotten() -> None:
     """A recall in a bucket does not take out what it names."""
-    put_over(timers, "struck", lambda *_: np.zeros(0, np.int64))
+    put_over(strikes, "struck", lambda *_: np.zeros(0, np.int64))
 
 
 def lost_at_the_minute() -> None:
@@ -79,6 +82,16 @@ def lost_at_the_minute() -> None:
     put_over(TimerBuckets, "_read", short)
 
 
+def freed_when_asked() -> None:
+    """Retention takes what it has asked to be moved for moved."""
+
+    def hasty(storage: Any) -> Any:  # noqa: ANN401
+        note = read_note(storage)
+        return note and replace(note, timers_floor=1 << 62)
+
+    put_over(parkedholder, "read_note", hasty)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -89,5 +102,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         cancelled_before_stored,
         recalls_forgotten,
         lost_at_the_minute,
+        freed_when_asked,
     )
 }

@@ -83,6 +83,14 @@ def test_what_a_full_disk_takes_unread_is_told(seed: int, simulate: Program) -> 
     assert re.search(r"\d+ gaps", done.stdout), done.stdout
 
 
+def test_what_timers_alone_hold_is_freed_and_no_timer_is_lost(seed: int, simulate: Program) -> None:
+    """LW-73, P8 to P10: timers are appended again while others die, or ask for them back."""
+    kinds = "hold_by_timers,ask_for_timers,kill_an_agent,kill_at_a_mark,cut_power"
+    done = simulate("--seeds", f"{seed}:{seed + 12}", "--faults", kinds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ appended again", done.stdout), done.stdout
+
+
 #: Planted bug -> the first seed that is tried, how many may be, and the faults of these runs.
 WITHIN = {
     "ack_before_append": (10, 60, "kill_at_a_mark"),
@@ -108,6 +116,7 @@ WITHIN = {
     "by_the_wall_clock": (0, 20, "step_the_clock"),
     "cancelled_before_stored": (4, 100, "kill_everything,die_together_at_a_mark"),
     "recalls_forgotten": (38, 100, "kill_an_agent"),
+    "freed_when_asked": (22, 60, "hold_by_timers"),
     "lost_at_the_minute": (0, 20, "none"),
 }
 

@@ -16,7 +16,6 @@ from tests.sim import scenario
 from tests.sim.scenario import STEPS_MAX, World
 from tests.support.faults import Fault, Moment
 from tests.support.simmachine import ROLES
-from tests.support.simulation import Simulation
 
 #: process, kind, beginning of the file's name
 Site = tuple[str, str, str]
@@ -74,7 +73,7 @@ def run(site: Site, number: int, *, persistent: bool) -> World:
     simulation = world.simulation
     simulation.run_until(partial(_is_met, world, process), STEPS_MAX)
     simulation.run_until(
-        partial(_has_reached, simulation, simulation.steps + STEPS_WITH_IT), STEPS_MAX
+        partial(simulation.has_reached, simulation.steps + STEPS_WITH_IT), STEPS_MAX
     )
     scenario.calm(world)
     simulation.run_until(world.settled, STEPS_MAX)
@@ -87,10 +86,6 @@ def run(site: Site, number: int, *, persistent: bool) -> World:
 def _is_met(world: World, process: str) -> bool:
     store = world.machine.stores.get(process)
     return bool(store and store.faults.met) or world.machine.lives > 1
-
-
-def _has_reached(simulation: Simulation, step: int) -> bool:
-    return simulation.steps >= step
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["once", "for-good"])

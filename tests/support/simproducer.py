@@ -59,6 +59,7 @@ class SimProducer(SimClient):
         self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
         self.left = count
         self.delays = True  # some of its messages are due later
+        self.waits = _DELAYS  # of which modes and values
         self.durable_end = 0  # somebody waits for this position
         self._unanswered: deque[_Sent] = deque()
         self._unput: deque[list[_Sent]] = deque()  # each list: one message, or a batch
@@ -162,7 +163,7 @@ class SimProducer(SimClient):
         """Now, mostly; or later, by a level, at a time or after one, some of them no delay."""
         if not self.delays or self.dice.random() < 0.8:
             return (0, 0)
-        return self.dice.choice(_DELAYS)
+        return self.dice.choice(self.waits)
 
     def _put(self, session: Session) -> bool:
         members = self._unput[0]

@@ -136,6 +136,10 @@ class Simulation:
         """Whoever passes the mark for the n-th time from now on dies there."""
         self._mark = (name, passing)
 
+    def has_reached(self, step: int) -> bool:
+        """Whether so many steps were taken."""
+        return self.steps >= step
+
     def run_until(self, goal: Callable[[], bool], most_steps: int) -> None:
         """Take steps until the goal is reached. Raises StalledError."""
         marks.set_hook(self._pass_mark)

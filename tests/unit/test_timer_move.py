@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.handover.pending import read_pending
+from brokerd.retention import PACE, Decision, Retention, open_retention
 from shm import layout
 from shm.codes import Role
 from shm.properties import TIMER_TOPIC
@@ -16,6 +17,8 @@ from shm.ranges import read_ranges
 from shm.record import Record
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
+from tests.unit.test_recalls import Asker, handle_of
+from workers.ledger import open_ledger
 from workers.schedulenote import Note, read_note
 from workers.waiting import WaitingMessages
 
@@ -49,17 +52,17 @@ def note_of(life: Life) -> Note:
 def remove_below(life: Life, low: int) -> None:
     """What retention does to the log, once nobody needs it any more."""
     life.board.set_word(layout.BOARD_LOW, low)
+    first: dict[tuple[str, int], int] = {}
+    for record in life.records():
+        if record.physical_offset >= low:
+            first.setdefault((record.topic, record.queue_id), record.queue_offset)
     for topic in life.board.topics():
         for queue_id in range(topic.queue_count):
-            kept = [
-                record.queue_offset
-                for record in life.records()
-                if (record.topic, record.queue_id) == (topic.name, queue_id)
-                and record.physical_offset >= low
-            ]
             at = life.board.queue_at(topic.queue_base + queue_id)
             end = life.board.word(at + layout.QUEUE_MAX_OFFSET)
-            life.board.set_word(at + layout.QUEUE_MIN_OFFSET, min(kept, default=end))
+            life.board.set_word(
+                at + layout.QUEUE_MIN_OFFSET, first.get((topic.name, queue_id), end)
+            )
     for base in range(0, low, SEGMENT):
         life.storage.unlink(f"commitlog/{base:020d}")
 
@@ -133,11 +136,11 @@ def test_deaths_on_the_way_double_nothing(tmp_path: Path, victim: Role | None) -
     clock, dice = SimClock(), random.Random(3)
     life = new_life(tmp_path, clock)
     now = clock.wall_ms()
-    times = [now + dice.randrange(60_000, 400_000) for _ in range(300)]
+    times = [now + dice.randrange(60_000, 400_000) for _ in range(200)]
     positions = life.park(*(at_message(ms, filler=FILLER) for ms in times))
     life.run_for(3_000)
     low = wanted_below(life)
-    for _ in range(40):
+    for _ in range(25):
         for _ in range(dice.randrange(5)):
             life.agents[Role.SCHEDULER].do_work(clock.monotonic_ns())
         for _ in range(dice.randrange(2)):
@@ -168,4 +171,87 @@ def test_a_lost_note_after_a_move_repeats_nothing(tmp_path: Path) -> None:
     life = new_life(tmp_path, clock)
     life.run_for(190_000)
     assert last_standing(life) == Counter(positions)
+    life.stop()
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_recall_amid_a_move_wins(life: Life, steps: int) -> None:
+    """DT-70: whichever record stands for the message, it is cancelled and never comes."""
+    now = life.clock.wall_ms()
+    messages = [
+        at_message(now + 150_000 + n // 60 * 60_000, key=f"{n:032X}", filler=FILLER)
+        for n in range(120)
+    ]
+    positions = life.park(*messages)
+    life.run_for(1_000)
+    asker = Asker(life)
+    low = wanted_below(life)
+    for _ in range(steps):
+        life.agents[Role.SCHEDULER].do_work(life.clock.monotonic_ns())
+    asker.ask(handle_of(messages[7]))
+    assert asker.answer() == "cancelled"
+    life.run_for(15_000)
+    assert note_of(life).timers_floor == low
+    asker.ask(handle_of(messages[70]))
+    assert asker.answer() == "cancelled"
+    life.run_for(300_000)
+    assert last_standing(life) == Counter(set(positions) - {positions[7], positions[70]})
+    life.stop()
+
+
+def with_retention(life: Life) -> Retention:
+    """Retention over what this life has, with the ledger of nobody."""
+    env = (life.storage, life.clock, life.board, life.tables[Role.SCHEDULER], life.settings)
+    return open_retention(*env, open_ledger(life.storage, life.board.epoch))
+
+
+def test_retention_asks_and_takes_what_is_free_then(tmp_path: Path) -> None:
+    """LW-73: timers alone hold old segments; nothing goes before the note has the floor."""
+    hours = ";".join(map(str, range(24)))
+    sizes = {"mapped_file_size_commit_log": SEGMENT, "delete_when": hours, "file_reserved_time": 1}
+    life = Life(tmp_path, SimClock(), sizes)
+    now = life.clock.wall_ms()
+    far = life.park(*(at_message(now + 10**10 + n, filler=FILLER) for n in range(250)))
+    life.run_for(2_000)
+    end = life.board.word(layout.BOARD_APPENDED) // SEGMENT * SEGMENT
+    retention = with_retention(life)
+    life.clock.step_wall(3 * 3_600_000)
+
+    def look() -> int:
+        life.clock.advance(61_000_000_000)
+        for _ in range(20):
+            retention.do_work(life.clock.monotonic_ns())
+        return life.board.word(layout.BOARD_TIMERS_WANTED)
+
+    assert look() == end
+    assert life.board.word(layout.BOARD_LOW) == 0
+    life.run_for(30_000)
+    assert note_of(life).timers_floor == end
+    look()
+    assert life.board.word(layout.BOARD_LOW) == end
+    moved = origins(appended_again(life))
+    assert moved == [position for position in far if position < end]
+    retention.close()
+    life.stop()
+
+
+def test_a_full_disk_is_patient_with_timers(life: Life) -> None:
+    """LW-73, SF-100: for a while, as long as there is room to append them again; then it takes."""
+    now = life.clock.wall_ms()
+    life.park(*(at_message(now + 10**10 + n, filler=FILLER) for n in range(250)))
+    life.run_for(2_000)
+    retention = with_retention(life)
+    retention._over_bytes, retention._used = 1, 87
+    asked = retention._decide()
+    assert asked is None
+    wanted = life.board.word(layout.BOARD_TIMERS_WANTED)
+    assert wanted == SEGMENT
+    life.clock.advance(PACE.patience - 1)
+    assert retention._decide() is None
+    life.clock.advance(1)
+    assert retention._decide() == Decision(SEGMENT, forced=True)
+    assert retention._decide() is None, "the next segment has its own patience"
+    retention._used = 91  # above the warning level nothing can be appended
+    assert retention._decide() == Decision(SEGMENT, forced=True)
+    retention.close()
     life.stop()
