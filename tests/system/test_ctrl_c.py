@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,7 @@ def broken_off(call: Callable[[], object]) -> Iterator[int]:
     for number in itertools.count(1):
         left = number
 
-        def trace(frame: FrameType, event: str, _argument: object) -> object:
+        def trace(frame: FrameType, event: str, _argument: object) -> Any:  # noqa: ANN401
             nonlocal left
             frame.f_trace_opcodes = True
             left -= event == "opcode"
