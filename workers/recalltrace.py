@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shm import layout
 from shm.errors import Rejected
 from shm.properties import TIMER_TOPIC
-from shm.record import STRUCTURE, Record, parse_record
+from shm.record import STRUCTURE, Filler, Invalid, Record, parse_record
 from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE
 from workers.indexnote import DIRECTORY, parse_header, read_note
 from workers.indexreader import IndexReader
@@ -104,14 +104,19 @@ class RecallTrace:
                 yield record
 
     def _record(self, position: int) -> Record | None:
+        found = self._at(position)
+        return found if isinstance(found, Record) else None
+
+    def _at(self, position: int) -> Record | Filler | Invalid | None:
         if position < self._board.word(layout.BOARD_LOW):
             return None
         try:
             base, view = self._views.segment(position)
         except FileNotFoundError:
             return None
-        found = parse_record(view.data, position - base, view.size, STRUCTURE, position)
-        return found if isinstance(found, Record) else None
+        if position >= base + view.size:
+            return None
+        return parse_record(view.data, position - base, view.size, STRUCTURE, position)
 
     def _index_end(self) -> int:
         """Behind the last record that the files have a key of, or what is noted as sure."""
@@ -126,6 +131,12 @@ class RecallTrace:
                 file.close()
             header = parse_header(bytes(data))
             if header.count > 1:
-                record = self._record(header.end_position)
-                return max(sure, header.end_position + (record.total_size if record else 0))
+                return max(sure, self._end_behind(header.end_position))
         return sure
+
+    def _end_behind(self, position: int) -> int:
+        """Where a record ends, or the filler behind it, which has no key to wait for."""
+        record = self._record(position)
+        end = position + (record.total_size if record else 0)
+        behind = self._at(end) if record else None
+        return end + behind.size if isinstance(behind, Filler) else end
