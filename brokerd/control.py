@@ -162,12 +162,14 @@ class Connection:
         self.session = 0
         self.greeted = False
         self.silent_until_ns = 0  # 0: not looked at yet
+        self._serial = 0  # of the request that is being answered
         server.reactor.watch(self.descriptor, self._hear)
 
     def reply(self, frame: wire.Frame, descriptors: tuple[int, ...] = ()) -> None:
         """Send an answer; a client that cannot take it loses its connection."""
         try:
-            wire.send(self._channel, frame, descriptors)
+            answer = msgspec.structs.replace(frame, serial=self._serial)
+            wire.send(self._channel, answer, descriptors)
         except OSError:
             self.end()
 
@@ -206,7 +208,9 @@ class Connection:
         if frame is None:
             self.end()
             return False
+        self._serial = frame.serial
         self._answer(frame)
+        self._serial = 0
         return True
 
     def _answer(self, frame: wire.AnyFrame) -> None:

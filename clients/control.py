@@ -13,7 +13,7 @@ import msgspec
 
 from clients.home import connect
 from shm import layout, wire
-from shm.errors import BrokerGone, Evicted, GantryError, Timeout
+from shm.errors import BrokerGone, GantryError, Timeout
 
 ANSWER_S: Final = 30.0
 
@@ -26,7 +26,7 @@ class ControlChannel:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.channel = connect(home, ANSWER_S)
-        self._late = 0  # answers that nobody waits for any more
+        self._serial = 0  # of the last request
 
     def ask(self, frame: wire.Frame) -> tuple[wire.AnyFrame, list[int]]:
         """Send a request; the caller owns the descriptors of the answer.
@@ -34,13 +34,12 @@ class ControlChannel:
         Raises what the broker refuses with, Timeout, or BrokerGone.
         """
         try:
-            wire.send(self.channel, frame)
-            self._late += 1
-            while self._late:
+            self._serial += 1
+            wire.send(self.channel, msgspec.structs.replace(frame, serial=self._serial))
+            received = wire.receive(self.channel)
+            while received and received[0].serial not in (0, self._serial):
+                close_all(received[1])  # nobody waits for it any more
                 received = wire.receive(self.channel)
-                self._late -= 1
-                if self._late and received:
-                    close_all(received[1])
         except TimeoutError as error:
             raise Timeout(
                 f"the broker at {self.home} did not answer in {ANSWER_S:.0f} s"
@@ -67,11 +66,7 @@ class ControlChannel:
             raise gone(self.home)
         frame, descriptors = received
         close_all(descriptors)
-        told = isinstance(frame, wire.Refused) and isinstance(frame.as_error(), Evicted)
-        if self._late and not told:
-            self._late -= 1  # a signal ended the wait for it
-            return None
-        return frame
+        return None if frame.serial else frame  # a signal ended the wait for that answer
 
     def request(self, frame: wire.Frame, kind: type[F]) -> F:
         """The answer to a request that brings no descriptors."""

@@ -64,7 +64,7 @@ class Session:
         self._topics: dict[str, wire.TopicOpened] = {}
         self._requests = threading.Lock()
         self._turn = threading.Condition()
-        self._someone_polls = False
+        self._poller = 0  # the thread that sleeps on the descriptors, or was broken off there
         self._control = ControlChannel(self.home)
         try:
             hello = wire.Hello(
@@ -159,10 +159,10 @@ class Session:
     def _sleep(self, timeout_ns: int) -> None:
         """One thread sleeps on the descriptors and wakes the others, which sleep on it."""
         with self._turn:
-            if self._someone_polls:
+            if self._another_polls:
                 self._turn.wait(timeout_ns / 1e9)
                 return
-            self._someone_polls = True
+            self._poller = threading.get_ident()
         try:
             for descriptor in self._readable(timeout_ns):
                 if descriptor == self.bell.fileno():
@@ -170,9 +170,14 @@ class Session:
                 else:
                     self._hear()
         finally:
+            self._poller = 0
             with self._turn:
-                self._someone_polls = False
                 self._turn.notify_all()
+
+    @property
+    def _another_polls(self) -> bool:
+        # A signal may have broken off this thread's own turn where nothing could note its end.
+        return self._poller not in (0, threading.get_ident())
 
     def _readable(self, timeout_ns: int) -> list[int]:
         """Which of bell and control socket can be read; only one thread at a time asks."""
@@ -187,13 +192,13 @@ class Session:
 
         Only for a session that one thread waits on. Raises Closed.
         """
-        self._someone_polls = True  # before the look: `close` sets its word first, too
+        self._poller = threading.get_ident()  # before the look: `close` sets its word first, too
         try:
             if not self.is_open:
                 raise Closed(_CLOSED)
             return sleep(state, min(left_ns, _LOOK_NS))
         finally:
-            self._someone_polls = False
+            self._poller = 0
             if not self.is_open:
                 with self._turn:
                     self._turn.notify_all()
@@ -274,7 +279,7 @@ class Session:
         self.bell.ring()  # whoever sleeps looks, and finds it closed
         self._control.shut_down()
         with self._turn:
-            self._turn.wait_for(lambda: not self._someone_polls, timeout=1.0)
+            self._turn.wait_for(lambda: not self._another_polls, timeout=1.0)
         self._give_back()
 
     def __enter__(self) -> Self:

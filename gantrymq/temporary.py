@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import IO, Final, Self
 
 from clients.home import read_board_file
 from shm.board import attach_board, unlink_board
@@ -127,11 +128,16 @@ _LOG_NAME: Final = "broker.log"
 
 def _start(home: Path, settings: dict[str, object]) -> subprocess.Popen[bytes]:
     (home / _SETTINGS_NAME).write_text(json.dumps(settings), encoding="utf-8")
-    command = [sys.executable, "-P", "-m", "brokerd", "--home", str(home), "--lifeline"]
+    arguments = ["--home", str(home), "--lifeline"]
     for name, value in settings.items():
-        command += ["--set", f"{name}={value}"]
+        arguments += ["--set", f"{name}={value}"]
     with (home / _LOG_NAME).open("ab") as log:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        return _spawn(arguments, log)
+
+
+def _spawn(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "brokerd", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
 
 def _failure(home: Path, code: int) -> GantryError:

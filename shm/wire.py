@@ -21,8 +21,14 @@ DESCRIPTORS_MAX: Final = 8
 _ANCILLARY_BYTES: Final = socket.CMSG_LEN(DESCRIPTORS_MAX * 4)
 
 
-class Frame(msgspec.Struct, frozen=True, tag=True):
-    """Base of all frames; the class name is the tag."""
+class Frame(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Base of all frames; the class name is the tag.
+
+    An answer has the `serial` of its request, so that one whose wait was broken off is known when
+    it comes; 0 is what nobody asked for.
+    """
+
+    serial: int = 0
 
 
 # client -> supervisor -------------------------------------------------------------------------

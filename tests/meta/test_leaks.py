@@ -55,6 +55,25 @@ def test_an_orphan_is_found() -> None:
     poll_until(lambda: not leaks.left_since(before, orphans=True).processes, "the orphan has ended")
 
 
+def test_an_orphan_of_a_forked_program_is_found() -> None:
+    """Its variables in /proc are those that pytest was started with."""
+    before = leaks.take(orphans=True)
+    held_open, until_closed = os.pipe()
+    try:
+        if not (parent := os.fork()):
+            leaks.mark_this_process()
+            if not os.fork():
+                os.close(until_closed)
+                os.read(held_open, 1)
+            os._exit(0)
+        os.waitpid(parent, 0)
+        assert len(leaks.left_since(before, orphans=True).processes) == 1
+    finally:
+        os.close(until_closed)
+        os.close(held_open)
+    poll_until(lambda: not leaks.left_since(before, orphans=True).processes, "the orphan has ended")
+
+
 def test_what_an_older_process_starts_is_not_blamed_on_a_test() -> None:
     program = "import subprocess, sys; input(); subprocess.run([sys.executable, '-c', 'input()'])"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as fixture:

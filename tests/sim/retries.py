@@ -56,6 +56,7 @@ class Pushing:
         self.deliveries = Deliveries()
         self.pushers: list[SimPusher] = []
         self._as_of = (0, -1)  # life and end of the log that was read
+        self._low = 0  # where the log that was read begins
         self._uncopied: list[int] = []
         self._waits = False
         for _ in range(3):
@@ -121,17 +122,20 @@ class Pushing:
         """The log as it is, behind what retention has removed of it."""
         board = self.world.machine.board
         assert board is not None, "it runs"
-        low, appended = board.word(layout.BOARD_LOW), board.word(layout.BOARD_APPENDED)
-        removed = [record for record in self.world.model.expired if record.position < low]
         storage = self.world.machine.storage_for("oracle")
-        return [*removed, *read_log(storage, appended, low, whole=False)]
+        there = read_log(storage, board.word(layout.BOARD_APPENDED), whole=False)
+        self._low = there[0].position if there else 0
+        return [r for r in self.world.model.expired if r.position < self._low] + there
 
     def _find_uncopied(self) -> list[int]:
-        """Positions of messages that have to be finished, since they did not become a copy."""
+        """Positions of messages that have to be finished, since they did not become a copy.
+
+        What retention removes that a group has not read is judged when it goes.
+        """
         log = self.world.model.log
         copied = {record.origin for record in log}
         messages = [record.position for record in log if record.topic in (PUSHED, RETRY)]
-        return [position for position in messages if position not in copied]
+        return [at for at in messages if at >= self._low and at not in copied]
 
     def check(self) -> None:
         """P9 and P10 by what the log says."""

@@ -17,6 +17,12 @@ def test_attempts_end_in_one_dead_letter_whoever_dies(seed: int, program: Progra
     assert {"dead letters", "copies", "cancelled", "delivered"} <= reached
 
 
+def test_what_retention_removes_after_a_step_of_the_clock_is_remembered(program: Program) -> None:
+    """A copy outlives the segment of what it was made of."""
+    done = program("tests.sim.retries", "--seeds", "66404870:66404871")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 #: Planted bug -> the first seed that is tried, and how many may be.
 WITHIN = {"not_looked_for": (0, 10), "answered_before_put": (0, 10)}
 

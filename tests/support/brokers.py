@@ -17,7 +17,7 @@ from shm.board import Board, attach_board, unlink_board
 from shm.codes import BrokerState, Role
 from shm.errors import BrokerGone
 from shm.layout import BOARD_STATE
-from tests.support.forked import run_forked
+from tests.support.forked import run_forked, start_forked
 from tests.support.watchdog import poll_until
 
 #: Small files and tables, but processes as in production.
@@ -34,18 +34,27 @@ START_S = 180.0
 class ServingBroker:
     """`gantrymq serve` as a user runs it."""
 
+    #: Whether its process is a fork of this one, for tests of something else than its start.
+    forked = False
+
     def __init__(self, home: Path, **settings: object) -> None:
         self.home = home
         self.settings = SMALL | settings
         self.process: subprocess.Popen[str] = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", "-m", "gantrymq", "serve", "--home", str(self.home)]
+        arguments = ["serve", "--home", str(self.home)]
         for name, value in self.settings.items():
-            command += ["--set", f"{name}={value}"]
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+            arguments += ["--set", f"{name}={value}"]
+        streams: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
+        if self.forked:
+            return start_forked("gantrymq", arguments, **streams)
+        command = [sys.executable, "-P", "-m", "gantrymq", *arguments]
+        return subprocess.Popen(command, **streams)
 
     @property
     def board(self) -> Board:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
 import os
 import pkgutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,8 +26,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
+from tests.support import leaks
 from tests.support.watchdog import poll_until
 
 #: The program that stands for `gantrymq` in a shell: hands its descriptors to a CommandServer.
@@ -93,7 +96,8 @@ def _load_everything() -> None:
 
 #: Modules that commands load inside of functions, and that take their time.
 _LOADED_LATE = (
-    "brokerd.doctor", "brokerd.dump", "brokerd.verify", "clients.consumer", "clients.producer",
+    "brokerd.__main__", "brokerd.doctor", "brokerd.dump", "brokerd.serve", "brokerd.verify",
+    "clients.consumer", "clients.producer",
     "pydantic.main", "pydantic.type_adapter", "typer._adapters", "typer.rich_utils",
     "rich.console", "rich.live", "rich.progress", "rich.table",
 )  # fmt: skip
@@ -103,33 +107,56 @@ def _fork(
     arguments: Sequence[str], files: Sequence[IO[str]] | Sequence[int], place: _Place | None
 ) -> int:
     _load_everything()
+    descriptors = [file if isinstance(file, int) else file.fileno() for file in files]
     pid = os.fork()
     if pid == 0:
-        _live(arguments, [f if isinstance(f, int) else f.fileno() for f in files], place)
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+        if place is not None:
+            os.chdir(place[0])
+            os.environ.clear()
+            os.environ.update(place[1])
+        _live("gantrymq", arguments)
     return pid
+
+
+def start_forked(
+    name: str,
+    arguments: Sequence[str],
+    **streams: Any,  # noqa: ANN401 - as Popen has them
+) -> subprocess.Popen[Any]:
+    """Start `gantrymq` or `brokerd` as subprocess.Popen does, without the interpreter's start.
+
+    It has its own descriptors only, as after an exec.
+    """
+    _load_everything()
+
+    def live() -> NoReturn:
+        faulthandler.disable()  # its descriptor is gone
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # Popen's too, by which it sees the start
+        leaks.mark_this_process()
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as an interpreter has it
+            signal.signal(number, signal.SIG_IGN)
+        _live(name, arguments)
+
+    return subprocess.Popen([name, *arguments], preexec_fn=live, **streams)  # noqa: PLW1509
 
 
 _Place = tuple[str, Mapping[str, str]]
 
 
-def _live(arguments: Sequence[str], descriptors: list[int], place: _Place | None) -> NoReturn:
+def _live(name: str, arguments: Sequence[str]) -> NoReturn:
     """The child: become the program, and never come back."""
     gc.freeze()  # the parent's objects stay as they are
     atexit._clear()  # what the parent wants to do at its end
     warnings.resetwarnings()
-    for number, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, number)
-    if place is not None:
-        os.chdir(place[0])
-        os.environ.clear()
-        os.environ.update(place[1])
     sys.stdin, sys.stdout, sys.stderr = (
         open(0, closefd=False),  # noqa: SIM115 - until the end
         open(1, "w", closefd=False),  # noqa: SIM115
         open(2, "w", closefd=False, buffering=1),  # noqa: SIM115
     )
-    sys.argv = ["gantrymq", *arguments]
-    code = _call()
+    sys.argv = [name, *arguments]
+    code = _call(name)
     try:
         threading._shutdown()  # type: ignore[attr-defined] # as an interpreter ends
         atexit._run_exitfuncs()
@@ -138,10 +165,13 @@ def _live(arguments: Sequence[str], descriptors: list[int], place: _Place | None
         os._exit(code)
 
 
-def _call() -> int:
+def _call(name: str) -> int:
+    from brokerd.__main__ import main as serve
     from gantrymq.cli import main
 
     try:
+        if name == "brokerd":
+            return serve()
         main()
     except SystemExit as end:
         if isinstance(end.code, str):

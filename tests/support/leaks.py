@@ -28,6 +28,15 @@ def mark_this_run() -> None:
     os.environ[MARK] = f"{os.getpid()}-{uuid.uuid4().hex}"
 
 
+def mark_this_process() -> None:
+    """The same for a fork of the run and its children: the variables in /proc stay as they were."""
+    (PROC / "self" / "comm").write_text(_comm())
+
+
+def _comm() -> str:
+    return "gmq" + os.environ.get(MARK, "").partition("-")[2][:12]
+
+
 @dataclass(frozen=True)
 class Traces:
     """What exists at one moment."""
@@ -104,11 +113,13 @@ def _read(path: Path, listing: bool = False) -> str:
 def _orphans(known: set[int]) -> set[int]:
     mark = f"{MARK}={os.environ.get(MARK)}"
     others = {int(name) for name in os.listdir(PROC) if name.isdigit()} - known - {os.getpid()}
-    return {
-        pid
-        for pid in others
-        if mark in _read(PROC / str(pid) / "environ").split("\0") and command_line(pid)
-    }
+    return {pid for pid in others if _is_marked(pid, mark) and command_line(pid)}
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    if _read(PROC / str(pid) / "comm").strip() == _comm():
+        return True
+    return mark in _read(PROC / str(pid) / "environ").split("\0")
 
 
 def _is_excused(pid: int, before: Traces) -> bool:

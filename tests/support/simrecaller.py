@@ -78,8 +78,11 @@ class SimRecaller(SimClient):
             assert notice.refusal == "DISK_FULL", f"{self.name} was refused: {notice}"
             self.model.tally["recalls refused"] += 1
             return
-        gone = self.model.may_be_gone(message) if message else self.model.may_force
-        self.model.recalls.answered(message, notice.outcome, gone=gone)
+        model = self.model
+        # Without the key index, what is overdue and not to be found counts as delivered.
+        blind = model.may_force or bool(model.tally["no_space_for_index"])
+        gone = model.may_be_gone(message) if message else blind
+        model.recalls.answered(message, notice.outcome, gone=gone)
         self._next_ns = now_ns + self.dice.randint(0, PAUSE_NS)
 
     def _choose(self) -> None:

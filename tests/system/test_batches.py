@@ -24,12 +24,6 @@ from shm.messageid import parse_offset_message_id
 from tests.system.test_send import FIRST, PATIENCE_S, stored
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.temporary() as running:
-        yield running
-
-
 @pytest.fixture
 def producer(broker: Broker) -> Iterator[Producer]:
     with Producer(home=broker.home, timeout=PATIENCE_S) as open_producer:

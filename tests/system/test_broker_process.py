@@ -234,7 +234,10 @@ def test_children_follow_a_killed_supervisor_and_the_next_life_starts(tmp_path: 
         assert broker.stop()[0] == ExitCode.OK
 
 
-def test_a_signal_before_it_is_ready_ends_the_start(tmp_path: Path) -> None:
+def test_a_signal_before_it_is_ready_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServingBroker, "forked", False)
     home = tmp_path / "home"
     with ServingBroker(home) as broker:
         poll_until((home / "store" / "gantry" / "store.json").exists, "it has begun")

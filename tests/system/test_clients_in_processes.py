@@ -3,61 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
+from clients.consumer import PullConsumer
 from clients.message import NO_PROPERTIES, Message, SendReceipt
 from clients.producer import Producer
 from gantrymq.temporary import Broker
-from shm.codes import Role
 from shm.errors import Closed
-from shm.layout import ARENA_WAIT_ARMED
 from tests.support.adversary import Victim
-from tests.support.brokers import ServingBroker
-from tests.support.watchdog import poll_until
-
-FIRST = ConsumeFrom.FIRST_OFFSET
-PATIENCE_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.temporary() as running:
-        yield running
-
-
-def bodies_of(home: Path, topic: str, count: int) -> list[bytes]:
-    """All bodies of a topic, once there are so many."""
-    found: list[bytes] = []
-    with PullConsumer("all-" + topic, [topic], home=home, consume_from=FIRST) as consumer:
-        while len(found) < count:
-            batch = consumer.poll(timeout=PATIENCE_S)
-            assert len(batch), f"{len(found)} of {count} came"
-            found += [bytes(body) for body in batch.bodies]
-        found += [bytes(body) for body in consumer.poll(timeout=0).bodies]
-    return found
-
-
-def run(program: str, *arguments: object) -> str:
-    """Run a program as an application would; its output, nothing on stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
+from tests.support.applications import FIRST, PATIENCE_S, bodies_of, run
 
 # ------------------------------------------------------------------------------------------ threads
 
@@ -227,113 +190,6 @@ for message in consumer:
     found = Counter(bodies_of(broker.home, unique_name, 1000))
     assert len(found) == 1000
     assert set(found.values()) == {1}
-
-
-# ------------------------------------------------------------------------------------------ signals
-
-
-def interrupt_when(condition: object, what: str) -> threading.Thread:
-    """SIGINT to this process as soon as the condition holds."""
-
-    def work() -> None:
-        poll_until(condition, what)  # type: ignore[arg-type]
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-def test_ctrl_c_ends_a_poll_that_waits(broker: Broker, unique_name: str) -> None:
-    """The consumer is as good as before."""
-    with (
-        Producer(broker.home) as producer,
-        PullConsumer("g-" + unique_name, [unique_name], home=broker.home) as consumer,
-    ):
-        assert consumer._attachment is not None
-        arena = consumer._attachment.session.arena
-        for number in range(3):
-            thread = interrupt_when(lambda: arena[ARENA_WAIT_ARMED], "the poll sleeps")
-            with pytest.raises(KeyboardInterrupt):
-                consumer.poll()
-            thread.join()
-            producer.send(unique_name, b"%d" % number)
-            (message,) = consumer.poll(timeout=PATIENCE_S)
-            assert message.body == b"%d" % number
-
-
-def test_ctrl_c_ends_a_send_that_waits(tmp_path: Path, unique_name: str) -> None:
-    """The message was on its way already: it is stored, once; the producer goes on."""
-    with ServingBroker(tmp_path).wait_until_ready() as broker, Producer(broker.home) as producer:
-        producer.send(unique_name, b"before")
-        writer = broker.pid_of(Role.WRITER)
-        for _ in range(3):
-            os.kill(writer, signal.SIGSTOP)
-            try:
-                thread = interrupt_when(lambda: producer._link._sleepers, "the send sleeps")
-                with pytest.raises(KeyboardInterrupt):
-                    producer.send(unique_name, b"interrupted")
-                thread.join()
-            finally:
-                os.kill(writer, signal.SIGCONT)
-            producer.send(unique_name, b"after")
-        expected = Counter({b"before": 1, b"interrupted": 3, b"after": 3})
-        assert Counter(bodies_of(broker.home, unique_name, 7)) == expected
-        assert broker.stop()[0] == 0
-
-
-STORM = """
-import os, signal, sys, threading
-from gantrymq import ConsumeFrom, Producer, PullConsumer
-home, topic = sys.argv[1:]
-armed, interrupts, number, returned, over = False, 0, 0, [], threading.Event()
-
-def interrupt(_number, _frame):
-    global armed
-    if armed:  # only amid the calls, not amid what counts them
-        armed = False
-        raise KeyboardInterrupt
-
-def storm():
-    while not over.wait(0.002):
-        os.kill(os.getpid(), signal.SIGINT)
-
-signal.signal(signal.SIGINT, interrupt)
-with Producer(home) as producer, PullConsumer(
-    "g-" + topic, [topic], home=home, consume_from=ConsumeFrom.FIRST_OFFSET, auto_commit=False
-) as consumer:
-    thread = threading.Thread(target=storm)
-    thread.start()
-    while interrupts < 100:
-        number += 1
-        try:
-            armed = True
-            if number % 3:
-                producer.send(topic, b"%d" % number)
-            else:
-                producer.send_oneway(topic, b"%d" % number)
-            armed = False
-            returned.append(number)
-            armed = True
-            consumer.poll(5, timeout=0.001)
-            armed = False
-        except KeyboardInterrupt:
-            interrupts += 1
-    over.set()
-    thread.join()
-    producer.send(topic, b"last")
-    producer.flush()
-print(*returned)
-"""
-
-
-def test_ctrl_c_at_any_moment_breaks_nothing(broker: Broker, unique_name: str) -> None:
-    """A hundred interrupts amid sends and polls: what returned is there, nothing is there twice."""
-    returned = run(STORM, broker.home, unique_name).split()
-    found = Counter(bodies_of(broker.home, unique_name, len(returned) + 1))
-    assert set(found.values()) == {1}
-    assert {body.encode() for body in returned} <= found.keys()
-    assert found[b"last"] == 1
 
 
 # ------------------------------------------------------------------------------------------ asyncio

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,12 +27,6 @@ from tests.support.watchdog import poll_until
 
 FIRST = ConsumeFrom.FIRST_OFFSET
 PATIENCE_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.temporary() as running:
-        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,12 +16,6 @@ from shm.errors import GroupIllegal
 
 FIRST = ConsumeFrom.FIRST_OFFSET
 PATIENCE_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.temporary() as running:
-        yield running
 
 
 @pytest.fixture

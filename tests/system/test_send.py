@@ -27,12 +27,6 @@ PATIENCE_S = 30.0
 BIG = bytes(range(256)) * 4096 * 3  # 3 MiB: larger than the ring that a producer starts with
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.temporary() as running:
-        yield running
-
-
 @pytest.fixture
 def producer(broker: Broker) -> Iterator[Producer]:
     with Producer(home=broker.home, timeout=PATIENCE_S) as open_producer:

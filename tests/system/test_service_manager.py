@@ -31,6 +31,12 @@ PERIOD_US = 3_000_000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_MDWE, _PR_MDWE_REFUSE_EXEC_GAIN = 38, 65, 1
 
 
+@pytest.fixture(scope="module")
+def cold_starts() -> bool:
+    """What is said while a broker starts is part of what is shown here."""
+    return True
+
+
 class Manager:
     """The receiving end of NOTIFY_SOCKET."""
 

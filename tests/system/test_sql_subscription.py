@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from clients.consumer import ConsumeFrom, PullConsumer
@@ -17,12 +15,6 @@ from tests.support.push import FIRST, PATIENCE_S, Seen
 
 COUNT = 2000
 NAMES = ("Köln", "Kiel", "Bonn")
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.temporary() as running:
-        yield running
 
 
 @pytest.fixture
