@@ -14,7 +14,7 @@ import numpy as np
 from shm import transactionwire as wire
 from shm.properties import GANTRY_TX
 from workers import transactionnotes
-from workers.decisions import Decision
+from workers.staging import Decision
 
 if TYPE_CHECKING:
     from workers.decisions import Decisions

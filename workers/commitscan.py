@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.codes import Stop
 from shm.errors import Corrupt
-from shm.kernels import decide
-from shm.kernels.decide import find_commits
+from shm.kernels import halfform
+from shm.kernels.halfrows import find_commits
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -32,7 +32,7 @@ class CommitScan:
         self._views = views
         self._at, self._end = start, end
         self._found: list[NDArray[np.int64]] = []
-        self._form = np.zeros(decide.FORM_WORDS, np.int64)
+        self._form = np.zeros(halfform.FORM_WORDS, np.int64)
         self._out = np.zeros(RECORDS_MAX, np.int64)
 
     @property
@@ -55,12 +55,12 @@ class CommitScan:
             return
         base, view = self._views.segment(at)
         form = self._form
-        form[decide.NEXT], form[decide.BASE] = at - base, base
-        form[decide.STRETCH_END] = min(self._end - base, len(view))
-        form[decide.COMMIT] = RECORDS_MAX
+        form[halfform.NEXT], form[halfform.BASE] = at - base, base
+        form[halfform.STRETCH_END] = min(self._end - base, len(view))
+        form[halfform.COMMIT] = RECORDS_MAX
         stop = find_commits(view, form, self._out)
-        self._found.append(self._out[: form[decide.COUNT]].copy())
-        at = base + int(form[decide.NEXT])
+        self._found.append(self._out[: form[halfform.COUNT]].copy())
+        at = base + int(form[halfform.NEXT])
         if stop == Stop.FILLER or (stop == Stop.DONE and at < self._end):
             at = base + len(view)
         elif stop not in (Stop.DONE, Stop.LIMIT) and at >= self._board.word(layout.BOARD_LOW):

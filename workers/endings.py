@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from shm import transactionwire as wire
 from shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
-from workers.decisions import LATER, Decision
+from workers.staging import LATER, Decision
 
 if TYPE_CHECKING:
-    from workers.decisions import Asked, Decisions, Half
+    from workers.decisions import Decisions
     from workers.halves import Halves
     from workers.pastdecisions import PastDecisions
+    from workers.staging import Asked, Half
     from workers.transactiondesk import Desk
 
 TEXTS: Final = {

@@ -13,15 +13,16 @@ from shm import transactionwire as wire
 from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, java_int
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, Settle, Settled
 from workers import transactionnotes
-from workers.decisions import Decision
 from workers.delayedcommit import commit_copy, copy_of
+from workers.staging import Decision
 
 if TYPE_CHECKING:
     from shm.record import Record
-    from workers.decisions import Asked, Decisions
+    from workers.decisions import Decisions
     from workers.endings import Endings
     from workers.halves import Halves
     from workers.outlet import Copy
+    from workers.staging import Asked
     from workers.transactiondesk import Desk
 
 _ACTIONS = (wire.COMMIT, wire.ROLLBACK, wire.RECHECK)

@@ -13,18 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout
-from shm.kernels import decide
-from shm.kernels.decide import read_halves, read_ops
+from shm.kernels import halfform, halfrows
+from shm.kernels.halfrows import read_halves, read_ops
 from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMITTED, ROLLED_BACK
 from workers.transactiontable import ROW, OpenHalves
 
 if TYPE_CHECKING:
     from shm.board import Board
-    from workers.decisions import Decision
     from workers.logviews import LogViews
     from workers.logwindow import LogWindow
     from workers.othersettled import OtherSettled
+    from workers.staging import Decision
 
 MS: Final = 1_000_000
 #: Units that are read at one time.
@@ -56,7 +56,7 @@ class Halves:
         self._recent: dict[int, str] = {}
         self._older: dict[int, str] = {}
         self._marks: deque[tuple[int, int]] = deque()
-        self._form = np.zeros(decide.FORM_WORDS, np.int64)
+        self._form = np.zeros(halfform.FORM_WORDS, np.int64)
         self._queues: dict[str, int] = {}
 
     # --------------------------------------------------------------------------------- decisions
@@ -171,31 +171,31 @@ class Halves:
     def rows_of(self, units: Words, now_ns: int, now_ms: int) -> NDArray[np.void]:
         """Table rows of halves' units (position and size each); unreadable ones drop out."""
         count = len(units)
-        found = np.zeros((count, decide.READ_WORDS), np.int64)
+        found = np.zeros((count, halfrows.READ_WORDS), np.int64)
         numbers = np.zeros(count, np.int32)
         flat, form = np.ascontiguousarray(units).reshape(-1), self._form
-        form[decide.NEXT], form[decide.COUNT] = 0, count
-        while (at := int(form[decide.NEXT])) < count:
+        form[halfform.NEXT], form[halfform.COUNT] = 0, count
+        while (at := int(form[halfform.NEXT])) < count:
             if not self._window.enter(int(units[at, 0])):
-                found[at, decide.READ_STATE] = decide.NO_HALF
-                form[decide.NEXT] = at + 1
+                found[at, halfrows.READ_STATE] = halfform.NO_HALF
+                form[halfform.NEXT] = at + 1
                 continue
-            form[decide.BASE] = self._window.base
+            form[halfform.BASE] = self._window.base
             read_halves(self._window.view, form, flat, found.reshape(-1))
-            end = int(form[decide.NEXT])
+            end = int(form[halfform.NEXT])
             self._number_groups(found[at:end], numbers[at:end])
-        good = found[:, decide.READ_STATE] == decide.GOOD
+        good = found[:, halfrows.READ_STATE] == halfform.GOOD
         found = found[good]
         rows = np.zeros(len(found), ROW)
         rows["position"], rows["size"] = units[good, 0], units[good, 1]
         rows["group"] = numbers[good]
         for name, column in (
-            ("offset", decide.READ_OFFSET), ("stored_ms", decide.STORE_MS),
-            ("tx", decide.TX_HASH), ("key", decide.KEY_HASH),
+            ("offset", halfrows.READ_OFFSET), ("stored_ms", halfrows.STORE_MS),
+            ("tx", halfrows.TX_HASH), ("key", halfrows.KEY_HASH),
         ):  # fmt: skip
             rows[name] = found[:, column]
         rows["live"] = 1
-        immune_ms = np.maximum(1000 * found[:, decide.IMMUNE_S], self._timeout_ms)
+        immune_ms = np.maximum(1000 * found[:, halfrows.IMMUNE_S], self._timeout_ms)
         wait_ms = np.clip(rows["stored_ms"] + immune_ms - now_ms, 0, immune_ms)
         rows["next_ns"] = now_ns + wait_ms * MS
         self._find_aliases(found, rows)
@@ -204,20 +204,20 @@ class Halves:
     def _number_groups(self, found: Words, numbers: NDArray[np.int32]) -> None:
         """Producer groups as numbers; a name is read once for all rows that have it."""
         hashes, firsts, inverse = np.unique(
-            found[:, decide.GROUP_HASH], return_index=True, return_inverse=True
+            found[:, halfrows.GROUP_HASH], return_index=True, return_inverse=True
         )
         known = np.zeros(len(hashes), np.int32)
         for number, first in enumerate(firsts.tolist()):
-            at, size = found[first, [decide.GROUP_AT, decide.GROUP_SIZE]].tolist()
+            at, size = found[first, [halfrows.GROUP_AT, halfrows.GROUP_SIZE]].tolist()
             name = self._window.view[at : at + size].tobytes().decode(errors="replace")
             known[number] = self.table.group_number(name)
         numbers[:] = known[inverse]
 
     def _find_aliases(self, found: Words, rows: NDArray[np.void]) -> None:
         """Records that were appended again know where they come from (HO-41)."""
-        again = np.flatnonzero(found[:, decide.PREPARED] < 0)
+        again = np.flatnonzero(found[:, halfrows.PREPARED] < 0)
         for number in again.tolist():
-            origin = -1 - int(found[number, decide.PREPARED])
+            origin = -1 - int(found[number, halfrows.PREPARED])
             self.aliases[origin] = int(rows["position"][number])
 
     def newest(self, position: int) -> int:
@@ -231,23 +231,23 @@ class Halves:
     def read_ops(self, first: int, end: int) -> tuple[int, Words]:
         """What op records of units [first, end) name: half offset, op offset, committed or not.
 
-        Returns where to go on, and rows of three (`decide.read_ops`).
+        Returns where to go on, and rows of three (`halfrows.read_ops`).
         """
         first, units = self.units(OP_TOPIC, first, end)
         count = len(units) // 2
         form = self._form
-        form[decide.NEXT], form[decide.COUNT], form[decide.COMMIT] = 0, count, 0
+        form[halfform.NEXT], form[halfform.COUNT], form[halfform.COMMIT] = 0, count, 0
         out = np.zeros(3 * 65_536, np.int64)
-        while (at := int(form[decide.NEXT])) < count:
+        while (at := int(form[halfform.NEXT])) < count:
             if not self._window.enter(int(units[2 * at])):
-                form[decide.NEXT] = at + 1
+                form[halfform.NEXT] = at + 1
                 continue
-            form[decide.BASE] = self._window.base
-            if read_ops(self._window.view, form, units, out) == decide.LIMIT:
+            form[halfform.BASE] = self._window.base
+            if read_ops(self._window.view, form, units, out) == halfrows.LIMIT:
                 break
-        rows = out[: 3 * int(form[decide.COMMIT])].reshape(-1, 3)
+        rows = out[: 3 * int(form[halfform.COMMIT])].reshape(-1, 3)
         rows[:, 1] += first
-        return first + int(form[decide.NEXT]), rows
+        return first + int(form[halfform.NEXT]), rows
 
 
 def outcome_of(committed: int) -> str:

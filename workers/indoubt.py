@@ -156,23 +156,23 @@ class _Files:
         from shm import jit
 
         jit.warm()
-        from shm.kernels import decide
+        from shm.kernels import halfform, halfrows
 
         at, end = max(start, self.low), self._end()
         found = [np.zeros(0, np.int64)]
         out = np.zeros(_COMMITS_MAX, np.int64)
-        form = np.zeros(decide.FORM_WORDS, np.int64)
+        form = np.zeros(halfform.FORM_WORDS, np.int64)
         while at < end:
             try:
                 base, view = self.segment(at)
             except FileNotFoundError:
                 break
-            form[decide.NEXT], form[decide.BASE] = at - base, base
-            form[decide.STRETCH_END] = min(end - base, len(view))
-            form[decide.COMMIT] = _COMMITS_MAX
-            stop = decide.find_commits(view, form, out)
-            found.append(out[: form[decide.COUNT]].copy())
-            at = base + int(form[decide.NEXT])
+            form[halfform.NEXT], form[halfform.BASE] = at - base, base
+            form[halfform.STRETCH_END] = min(end - base, len(view))
+            form[halfform.COMMIT] = _COMMITS_MAX
+            stop = halfrows.find_commits(view, form, out)
+            found.append(out[: form[halfform.COUNT]].copy())
+            at = base + int(form[halfform.NEXT])
             if stop == Stop.FILLER or (stop == Stop.DONE and at < end):
                 at = base + len(view)
             elif stop not in (Stop.DONE, Stop.LIMIT):

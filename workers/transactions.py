@@ -7,7 +7,7 @@ are in the log. After a start, and after a writer's death, all that it knows is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from shm import layout
 from shm import transactionwire as wire
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from shm.clock import Clock
     from shm.storage import Storage
     from workers.agent import Bells
-    from workers.decisions import Decision
+    from workers.checkersettings import CheckerSettings
     from workers.session import Session, SessionTable
+    from workers.staging import Decision
 
 #: While something is awaited that rings no bell.
 LOOK_NS: Final = 1_000_000
@@ -49,50 +50,6 @@ SPACE_RETRY_NS: Final = 1_000_000_000
 #: So many decisions of one step are waited for awake.
 FEW: Final = 2
 HOUR_MS: Final = 3_600_000
-
-
-class CheckerSettings(Protocol):
-    """What the txn-checker needs of the broker's settings."""
-
-    @property
-    def transaction_timeout(self) -> int:
-        """Seconds until a half is checked for the first time."""
-        ...
-
-    @property
-    def transaction_check_interval(self) -> int:
-        """Seconds between checks."""
-        ...
-
-    @property
-    def transaction_check_max(self) -> int:
-        """Checks without a decision until a half is given up."""
-        ...
-
-    @property
-    def file_reserved_time(self) -> int:
-        """Hours after which a half is given up unasked."""
-        ...
-
-    @property
-    def message_delay_level(self) -> str:
-        """RocketMQ's delay levels."""
-        ...
-
-    @property
-    def timer_precision_ms(self) -> int:
-        """RocketMQ's slots of time."""
-        ...
-
-    @property
-    def spin_rounds(self) -> int:
-        """How long to look out for what comes soon."""
-        ...
-
-    @property
-    def profile(self) -> str:
-        """standard: this agent has a process of its own."""
-        ...
 
 
 class TxnChecker:

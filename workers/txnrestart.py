@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout
-from shm.kernels import decide
-from shm.kernels.decide import read_halves
+from shm.kernels import halfform, halfrows
+from shm.kernels.halfrows import read_halves
 from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMITTED
 from workers import transactionnotes
 from workers.commitscan import CommitScan
-from workers.decisions import Decision
 from workers.offsetfile import TRANSACTIONS_GROUP, read_offsets
 from workers.othersettled import OtherSettled
+from workers.staging import Decision
 from workers.transactionnote import Note
 
 if TYPE_CHECKING:
@@ -193,18 +193,18 @@ class Restart:
         """Hashes of the transactions that commit copies belong to."""
         if not len(copied) or not len(halves.table):
             return np.zeros(0, np.int64)
-        form = np.zeros(decide.FORM_WORDS, np.int64)
-        found = np.zeros((len(copied), decide.READ_WORDS), np.int64)
+        form = np.zeros(halfform.FORM_WORDS, np.int64)
+        found = np.zeros((len(copied), halfrows.READ_WORDS), np.int64)
         units = np.zeros((len(copied), 2), np.int64)
         units[:, 0] = copied
-        form[decide.COUNT] = len(copied)
-        while (at := int(form[decide.NEXT])) < len(copied):
+        form[halfform.COUNT] = len(copied)
+        while (at := int(form[halfform.NEXT])) < len(copied):
             if not decisions.window.enter(int(copied[at])):
-                form[decide.NEXT] = at + 1
+                form[halfform.NEXT] = at + 1
                 continue
-            form[decide.BASE] = decisions.window.base
+            form[halfform.BASE] = decisions.window.base
             read_halves(decisions.window.view, form, units.reshape(-1), found.reshape(-1))
-        hashes = found[:, decide.TX_HASH]
+        hashes = found[:, halfrows.TX_HASH]
         return np.unique(hashes[hashes != 0])
 
     def _owed(self, halves: Halves, copied: Words, decisions: Decisions) -> list[Decision]:

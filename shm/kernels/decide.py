@@ -1,4 +1,4 @@
-"""Half records -> commit copies and op records in the txn-checker's up ring; halves as rows.
+"""Half records -> commit copies and op records in the txn-checker's up ring.
 
 What is put here is seen by the writer only once `publish_decisions` has put the op record behind
 it: commit copies and the op record that names their halves go up by one store.
@@ -16,6 +16,43 @@ from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import frames, ring, scan
 from shm.kernels.again import find_end, number_of
 from shm.kernels.dispatch import find_topic
+from shm.kernels.halfform import (
+    BASE,
+    COMMIT,
+    COUNT,
+    DELAY,
+    DELAYED,
+    DROPPED,
+    FOREIGN,
+    GOOD,
+    GROUP_BYTES,
+    HALF_WORDS,
+    NEW,
+    NEXT,
+    NO_HALF,
+    NO_TOPIC,
+    OFFSET,
+    OURS,
+    PGROUP,
+    POSITION,
+    PUT,
+    REAL_QID,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    ROW_AT,
+    SIZE,
+    STATE,
+    STRETCH_END,
+    STRETCH_FROM,
+    TOO_LARGE,
+    TOPIC,
+    TX,
+    TX_BYTES,
+    VALUES,
+    name_of,
+    read_properties,
+    same,
+)
 from shm.layout import (
     APPEND_BORN_HOST,
     APPEND_BYTES,
@@ -23,7 +60,6 @@ from shm.layout import (
     APPEND_RECONSUME,
     APPEND_STORE_HOST,
     APPEND_SYS_FLAG,
-    CQ_FILLER_SIZE,
     ENTRY_APP_FLAG,
     ENTRY_BATCH,
     ENTRY_BODY,
@@ -48,7 +84,7 @@ from shm.layout import (
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
-from shm.properties import CHECK_IMMUNITY, GANTRY_TX, GANTRY_TX_DELAY, HALF_TOPIC
+from shm.properties import HALF_TOPIC
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,57 +95,16 @@ if TYPE_CHECKING:
     Targets = tuple[Bytes, Words, Bytes, Words, int]
 
 DONE = int(Stop.DONE)
-LIMIT = int(Stop.LIMIT)
 ROLL = int(Stop.ROLL)
 BACKPRESSURE = int(Stop.BACKPRESSURE)
 APPEND = int(EntryKind.APPEND)
 RECEIPT = int(EntryFlag.RECEIPT)
 URGENT = int(EntryFlag.URGENT)
 
-# A half that is to be decided: HALF_WORDS each. The first two are what somebody says of it.
-POSITION, OFFSET, STATE, SIZE, TOPIC = range(5)
-HALF_WORDS = 5
-
-# What was found of it.
-NEW, GOOD, PUT, DELAYED, NO_HALF, FOREIGN, NO_TOPIC, TOO_LARGE = range(8)
-
-# Words of `put_commits`.
-NEXT = 0  # row to go on with; moved on
-COUNT = 1  # rows
-BASE = 2  # log position of the view's first byte
-STRETCH_FROM = 3  # one side wrote the log positions [from, end): shm.ranges
-STRETCH_END = 4
-OURS = 5  # 1: we did
-COMMIT = 6  # 1: put copies; 0: look only
-GROUP_BYTES = 7  # of `expected`; -1: any group
-TX_BYTES = 8  # behind them; 0: any transaction
-REAL_QUEUE = 9  # scratch
-VALUES = 10  # scratch: where a property's value is and its length, for each of _NAMES
-_PROPERTIES = (
-    "REAL_TOPIC", "REAL_QID", "PGROUP", GANTRY_TX, GANTRY_TX_DELAY, CHECK_IMMUNITY,
-    "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "UNIQ_KEY",
-)  # fmt: skip
-REAL_TOPIC, REAL_QID, PGROUP, TX, DELAY, IMMUNITY, CHECKS, PREPARED_OFFSET, UNIQ = range(9)
-ROW_AT = VALUES + 2 * len(_PROPERTIES)
-FORM_WORDS = ROW_AT + scan.ROW_WORDS
-
 # Words of `publish_decisions`.
 OP_TOPIC, OP_BORN_MS, OP_FLAG, OP_FLAGS = range(4)
 OP_WORDS = 4
 
-# A row of `read_halves`: READ_WORDS each.
-READ_STATE, READ_OFFSET, STORE_MS, BORN_MS, PREPARED, TX_HASH, KEY_HASH, GROUP_AT, GROUP_SIZE = (
-    range(9)
-)
-IMMUNE_S, GROUP_HASH = 9, 10
-_HASH_SEED, _HASH_PRIME = 0x1F83D9ABFB41BD6B, 0x7FEB352D
-READ_WORDS = 11
-
-_NAMES = np.frombuffer("".join(_PROPERTIES).encode(), np.uint8)
-_LENGTHS = np.array([len(name) for name in _PROPERTIES], np.int64)
-_STARTS = np.cumsum(_LENGTHS) - _LENGTHS
-#: A commit copy has these no more (TX-46 and what only a half needs).
-_DROPPED = np.array([1, 1, 0, 1, 1, 1, 1, 1, 0], np.int64)
 _HALF = np.frombuffer(HALF_TOPIC.encode(), np.uint8)
 _OP_EXTRAS = np.frombuffer(b"TAGS\x01d\x02WAIT\x01true\x02", np.uint8)  # TX-21
 _CHECKS_OWN = scan.CHECK_PLACE | scan.CHECK_TRAILER
@@ -117,49 +112,10 @@ _CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
 
 
 @kernel()
-def _same(memory: Bytes, at: int, other: Bytes, start: int, count: int) -> int:
-    for place in range(count):
-        if memory[at + place] != other[start + place]:
-            return 0
-    return 1
-
-
-@kernel()
-def _name_of(memory: Bytes, at: int, stop: int) -> int:
-    """Which of _NAMES the property at `at` is called, or -1."""
-    mid = at
-    while mid < stop and memory[mid] != 1:
-        mid += 1
-    for number in range(len(_LENGTHS)):
-        size = _LENGTHS[number]
-        if size == mid - at and mid < stop and memory[at] == _NAMES[_STARTS[number]]:
-            if _same(memory, at, _NAMES, _STARTS[number], size):
-                return number
-    return -1
-
-
-@kernel()
-def _read_properties(memory: Bytes, form: Words, row: Words) -> None:
-    """Values of a half's properties; the last of a key counts (SF-28)."""
-    at = row[scan.PROPERTIES_AT]
-    end = at + row[scan.PROPERTIES_SIZE]
-    for field in range(2 * len(_LENGTHS)):
-        form[VALUES + field] = 0
-    while at < end:
-        stop = find_end(memory, at, end)
-        number = _name_of(memory, at, stop)
-        if number >= 0 and stop - at > _LENGTHS[number] + 1:
-            start = at + _LENGTHS[number] + 1
-            form[VALUES + 2 * number] = start
-            form[VALUES + 2 * number + 1] = stop - start
-        at = stop + 1
-
-
-@kernel()
 def _is_half(memory: Bytes, row: Words) -> int:
     if row[scan.TOPIC_SIZE] != len(_HALF):
         return 0
-    return _same(memory, row[scan.TOPIC_AT], _HALF, 0, len(_HALF))
+    return same(memory, row[scan.TOPIC_AT], _HALF, 0, len(_HALF))
 
 
 @kernel()
@@ -168,14 +124,14 @@ def _is_expected(memory: Bytes, form: Words, expected: Bytes) -> int:
     group = form[GROUP_BYTES]
     if group >= 0:
         at = form[VALUES + 2 * PGROUP]
-        if form[VALUES + 2 * PGROUP + 1] != group or not _same(memory, at, expected, 0, group):
+        if form[VALUES + 2 * PGROUP + 1] != group or not same(memory, at, expected, 0, group):
             return FOREIGN
     size = form[TX_BYTES]
     if size:
         at = form[VALUES + 2 * TX]
         if form[VALUES + 2 * TX + 1] <= size or memory[at + size] != 44:  # a comma
             return NO_HALF
-        if not _same(memory, at, expected, max(group, 0), size):
+        if not same(memory, at, expected, max(group, 0), size):
             return NO_HALF
     return GOOD
 
@@ -191,7 +147,7 @@ def _judge(log: Bytes, limit: int, form: Words, rows: Words, at: int, expected: 
     rows[at + SIZE] = row[scan.SIZE]
     if not _is_half(log, row) or row[scan.QUEUE_OFFSET] != rows[at + OFFSET]:
         return NO_HALF
-    _read_properties(log, form, row)
+    read_properties(log, form, row)
     if not form[VALUES + 2 * REAL_TOPIC + 1]:
         return NO_HALF
     return _is_expected(log, form, expected)
@@ -224,8 +180,8 @@ def _copy_properties(arena: Bytes, at: int, log: Bytes, row: Words) -> int:
     start = at
     while place < end:
         stop = find_end(log, place, end)
-        number = _name_of(log, place, stop)
-        if number < 0 or not _DROPPED[number]:
+        number = name_of(log, place, stop)
+        if number < 0 or not DROPPED[number]:
             size = min(stop + 1, end) - place
             machine.copy(arena, at, log, place, size)
             at += size
@@ -399,139 +355,3 @@ def stage_entry(arena: Bytes, lane: Words, entry: Bytes) -> int:
     lane[frames.SEQ] = seq
     lane[frames.UP_CURSOR] = start + entry.size
     return seq
-
-
-# ------------------------------------------------------------------------------- reading queues
-
-
-@kernel()
-def _hash(memory: Bytes, at: int, count: int) -> int:
-    """63 bits that tell values apart; 0 for none."""
-    value = _HASH_SEED if count else 0
-    for place in range(count):
-        # 32 bits times a number of 31: the same with the JIT off, where nothing wraps.
-        low = (value & 0xFFFFFFFF) ^ machine.load8(memory, at + place)
-        value = (low * _HASH_PRIME + (value >> 32)) & 0x7FFFFFFFFFFFFFFF
-    return value
-
-
-@kernel()
-def _read_half(log: Bytes, form: Words, out: Words, at: int) -> None:
-    row = machine.shift(form, ROW_AT)
-    _read_properties(log, form, row)
-    out[at + READ_OFFSET] = row[scan.QUEUE_OFFSET]
-    out[at + STORE_MS] = row[scan.STORE_MS]
-    out[at + BORN_MS] = machine.load_be64(log, row[scan.AT] + RECORD_BORN_MS)
-    out[at + PREPARED] = row[scan.PREPARED]
-    size = form[VALUES + 2 * TX + 1]
-    out[at + TX_HASH] = _hash(log, form[VALUES + 2 * TX], min(size, 32))
-    out[at + KEY_HASH] = _hash(log, form[VALUES + 2 * UNIQ], form[VALUES + 2 * UNIQ + 1])
-    out[at + GROUP_AT] = form[VALUES + 2 * PGROUP]
-    out[at + GROUP_SIZE] = form[VALUES + 2 * PGROUP + 1]
-    immune = VALUES + 2 * IMMUNITY
-    out[at + IMMUNE_S] = number_of(log, form[immune], form[immune + 1])
-    group = VALUES + 2 * PGROUP
-    out[at + GROUP_HASH] = _hash(log, form[group], form[group + 1])
-
-
-@kernel(i8, BYTES_RO, WORDS, WORDS_RO, WORDS)
-def read_halves(log: Bytes, form: Words, units: Words, out: Words) -> int:
-    """Halves of units (position and size each, from form[NEXT] to form[COUNT]) as rows of `out`.
-
-    A row's READ_STATE is GOOD or NO_HALF (nothing readable is there). Returns DONE or ROLL.
-    """
-    memory, words = machine.raw(log), machine.raw(form)
-    while form[NEXT] < form[COUNT]:
-        position = units[2 * form[NEXT]]
-        size = units[2 * form[NEXT] + 1]
-        if position < form[BASE] or position >= form[BASE] + log.size:
-            return ROLL
-        at = form[NEXT] * READ_WORDS
-        row = machine.shift(words, ROW_AT)
-        place = position - form[BASE]
-        out[at + READ_STATE] = NO_HALF
-        if size != CQ_FILLER_SIZE:
-            if scan.parse_record(memory, place, log.size, position, scan.CHECK_PLACE, row) == DONE:
-                _read_half(memory, words, machine.raw(out), at)
-                out[at + READ_STATE] = GOOD
-        form[NEXT] += 1
-    return DONE
-
-
-@kernel()
-def _read_op(log: Bytes, form: Words, number: int, out: Words, room: int) -> int:
-    """Offsets of an op record's body (TX-21, TX-22) into `out`; 0 if there is no room."""
-    row = machine.shift(form, ROW_AT)
-    at = row[scan.BODY_AT]
-    end = at + row[scan.BODY_SIZE]
-    flag = machine.load_be32(log, row[scan.AT] + RECORD_FLAG)
-    count = form[COMMIT]
-    first = count
-    while at < end:
-        stop = at
-        while stop < end and log[stop] != 44:
-            stop += 1
-        offset = number_of(log, at, stop - at)
-        if offset >= 0:
-            if 3 * count + 3 > room:
-                return 0
-            out[3 * count] = offset
-            out[3 * count + 1] = number
-            out[3 * count + 2] = (1 if count - first < flag - 1 else 0) if flag > 0 else -1
-            count += 1
-        at = stop + 1
-    form[COMMIT] = count
-    return 1
-
-
-@kernel(i8, BYTES_RO, WORDS, WORDS_RO, WORDS)
-def read_ops(log: Bytes, form: Words, units: Words, out: Words) -> int:
-    """What op records of units name: half offset, number of the unit, 1 = committed in `out`.
-
-    The third is 0 where it was not, -1 where another broker's record does not tell. form[COMMIT]
-    counts rows, the caller sets it to 0. Returns DONE, ROLL or LIMIT (`out` is full).
-    """
-    memory, words = machine.raw(log), machine.raw(form)
-    while form[NEXT] < form[COUNT]:
-        position = units[2 * form[NEXT]]
-        if position < form[BASE] or position >= form[BASE] + log.size:
-            return ROLL
-        row = machine.shift(words, ROW_AT)
-        place = position - form[BASE]
-        if scan.parse_record(memory, place, log.size, position, scan.CHECK_PLACE, row) == DONE:
-            if not _read_op(memory, words, form[NEXT], machine.raw(out), out.size):
-                return LIMIT
-        form[NEXT] += 1
-    return DONE
-
-
-@kernel()
-def _find_commits(memory: Bytes, form: Words, out: Words, row: Words, room: int) -> int:
-    form[COUNT] = 0
-    for _ in range(form[COMMIT]):
-        at = form[NEXT]
-        if at >= form[STRETCH_END]:
-            return DONE
-        if form[COUNT] == room:
-            return LIMIT
-        position = form[BASE] + at
-        stop = scan.parse_record(memory, at, form[STRETCH_END], position, scan.CHECK_PLACE, row)
-        if stop != DONE:
-            return stop
-        if row[scan.SYS_FLAG] & SYS_TRANSACTION == SYS_COMMIT:
-            out[form[COUNT]] = row[scan.PREPARED]
-            form[COUNT] += 1
-        form[NEXT] = at + row[scan.SIZE]
-    return LIMIT
-
-
-@kernel(i8, BYTES_RO, WORDS, WORDS)
-def find_commits(memory: Bytes, form: Words, out: Words) -> int:
-    """Positions of halves that commit copies of a segment's view come from, into `out`.
-
-    `form`: NEXT offset in the view (moved on), STRETCH_END where to stop, COMMIT records of one
-    call, COUNT out. Returns DONE, LIMIT (call again), or why `parse_record` stopped.
-    """
-    words = machine.raw(form)
-    row = machine.shift(words, ROW_AT)
-    return _find_commits(machine.raw(memory), words, machine.raw(out), row, out.size)

@@ -1,0 +1,187 @@
+"""Halves and op records of queues as rows; halves that commit copies come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shm import machine
+from shm.codes import Stop
+from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from shm.kernels import scan
+from shm.kernels.again import number_of
+from shm.kernels.halfform import (
+    BASE,
+    COMMIT,
+    COUNT,
+    GOOD,
+    IMMUNITY,
+    NEXT,
+    NO_HALF,
+    PGROUP,
+    ROW_AT,
+    STRETCH_END,
+    TX,
+    UNIQ,
+    VALUES,
+    read_properties,
+)
+from shm.layout import (
+    CQ_FILLER_SIZE,
+    RECORD_BORN_MS,
+    RECORD_FLAG,
+    SYS_COMMIT,
+    SYS_TRANSACTION,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Words = NDArray[np.int64]
+
+DONE = int(Stop.DONE)
+LIMIT = int(Stop.LIMIT)
+ROLL = int(Stop.ROLL)
+
+# A row of `read_halves`: READ_WORDS each.
+READ_STATE, READ_OFFSET, STORE_MS, BORN_MS, PREPARED, TX_HASH, KEY_HASH, GROUP_AT, GROUP_SIZE = (
+    range(9)
+)
+IMMUNE_S, GROUP_HASH = 9, 10
+_HASH_SEED, _HASH_PRIME = 0x1F83D9ABFB41BD6B, 0x7FEB352D
+READ_WORDS = 11
+
+
+@kernel()
+def _hash(memory: Bytes, at: int, count: int) -> int:
+    """63 bits that tell values apart; 0 for none."""
+    value = _HASH_SEED if count else 0
+    for place in range(count):
+        # 32 bits times a number of 31: the same with the JIT off, where nothing wraps.
+        low = (value & 0xFFFFFFFF) ^ machine.load8(memory, at + place)
+        value = (low * _HASH_PRIME + (value >> 32)) & 0x7FFFFFFFFFFFFFFF
+    return value
+
+
+@kernel()
+def _read_half(log: Bytes, form: Words, out: Words, at: int) -> None:
+    row = machine.shift(form, ROW_AT)
+    read_properties(log, form, row)
+    out[at + READ_OFFSET] = row[scan.QUEUE_OFFSET]
+    out[at + STORE_MS] = row[scan.STORE_MS]
+    out[at + BORN_MS] = machine.load_be64(log, row[scan.AT] + RECORD_BORN_MS)
+    out[at + PREPARED] = row[scan.PREPARED]
+    size = form[VALUES + 2 * TX + 1]
+    out[at + TX_HASH] = _hash(log, form[VALUES + 2 * TX], min(size, 32))
+    out[at + KEY_HASH] = _hash(log, form[VALUES + 2 * UNIQ], form[VALUES + 2 * UNIQ + 1])
+    out[at + GROUP_AT] = form[VALUES + 2 * PGROUP]
+    out[at + GROUP_SIZE] = form[VALUES + 2 * PGROUP + 1]
+    immune = VALUES + 2 * IMMUNITY
+    out[at + IMMUNE_S] = number_of(log, form[immune], form[immune + 1])
+    group = VALUES + 2 * PGROUP
+    out[at + GROUP_HASH] = _hash(log, form[group], form[group + 1])
+
+
+@kernel(i8, BYTES_RO, WORDS, WORDS_RO, WORDS)
+def read_halves(log: Bytes, form: Words, units: Words, out: Words) -> int:
+    """Halves of units (position and size each, from form[NEXT] to form[COUNT]) as rows of `out`.
+
+    A row's READ_STATE is GOOD or NO_HALF (nothing readable is there). Returns DONE or ROLL.
+    """
+    memory, words = machine.raw(log), machine.raw(form)
+    while form[NEXT] < form[COUNT]:
+        position = units[2 * form[NEXT]]
+        size = units[2 * form[NEXT] + 1]
+        if position < form[BASE] or position >= form[BASE] + log.size:
+            return ROLL
+        at = form[NEXT] * READ_WORDS
+        row = machine.shift(words, ROW_AT)
+        place = position - form[BASE]
+        out[at + READ_STATE] = NO_HALF
+        if size != CQ_FILLER_SIZE:
+            if scan.parse_record(memory, place, log.size, position, scan.CHECK_PLACE, row) == DONE:
+                _read_half(memory, words, machine.raw(out), at)
+                out[at + READ_STATE] = GOOD
+        form[NEXT] += 1
+    return DONE
+
+
+@kernel()
+def _read_op(log: Bytes, form: Words, number: int, out: Words, room: int) -> int:
+    """Offsets of an op record's body (TX-21, TX-22) into `out`; 0 if there is no room."""
+    row = machine.shift(form, ROW_AT)
+    at = row[scan.BODY_AT]
+    end = at + row[scan.BODY_SIZE]
+    flag = machine.load_be32(log, row[scan.AT] + RECORD_FLAG)
+    count = form[COMMIT]
+    first = count
+    while at < end:
+        stop = at
+        while stop < end and log[stop] != 44:
+            stop += 1
+        offset = number_of(log, at, stop - at)
+        if offset >= 0:
+            if 3 * count + 3 > room:
+                return 0
+            out[3 * count] = offset
+            out[3 * count + 1] = number
+            out[3 * count + 2] = (1 if count - first < flag - 1 else 0) if flag > 0 else -1
+            count += 1
+        at = stop + 1
+    form[COMMIT] = count
+    return 1
+
+
+@kernel(i8, BYTES_RO, WORDS, WORDS_RO, WORDS)
+def read_ops(log: Bytes, form: Words, units: Words, out: Words) -> int:
+    """What op records of units name: half offset, number of the unit, 1 = committed in `out`.
+
+    The third is 0 where it was not, -1 where another broker's record does not tell. form[COMMIT]
+    counts rows, the caller sets it to 0. Returns DONE, ROLL or LIMIT (`out` is full).
+    """
+    memory, words = machine.raw(log), machine.raw(form)
+    while form[NEXT] < form[COUNT]:
+        position = units[2 * form[NEXT]]
+        if position < form[BASE] or position >= form[BASE] + log.size:
+            return ROLL
+        row = machine.shift(words, ROW_AT)
+        place = position - form[BASE]
+        if scan.parse_record(memory, place, log.size, position, scan.CHECK_PLACE, row) == DONE:
+            if not _read_op(memory, words, form[NEXT], machine.raw(out), out.size):
+                return LIMIT
+        form[NEXT] += 1
+    return DONE
+
+
+@kernel()
+def _find_commits(memory: Bytes, form: Words, out: Words, row: Words, room: int) -> int:
+    form[COUNT] = 0
+    for _ in range(form[COMMIT]):
+        at = form[NEXT]
+        if at >= form[STRETCH_END]:
+            return DONE
+        if form[COUNT] == room:
+            return LIMIT
+        position = form[BASE] + at
+        stop = scan.parse_record(memory, at, form[STRETCH_END], position, scan.CHECK_PLACE, row)
+        if stop != DONE:
+            return stop
+        if row[scan.SYS_FLAG] & SYS_TRANSACTION == SYS_COMMIT:
+            out[form[COUNT]] = row[scan.PREPARED]
+            form[COUNT] += 1
+        form[NEXT] = at + row[scan.SIZE]
+    return LIMIT
+
+
+@kernel(i8, BYTES_RO, WORDS, WORDS)
+def find_commits(memory: Bytes, form: Words, out: Words) -> int:
+    """Positions of halves that commit copies of a segment's view come from, into `out`.
+
+    `form`: NEXT offset in the view (moved on), STRETCH_END where to stop, COMMIT records of one
+    call, COUNT out. Returns DONE, LIMIT (call again), or why `parse_record` stopped.
+    """
+    words = machine.raw(form)
+    row = machine.shift(words, ROW_AT)
+    return _find_commits(machine.raw(memory), words, machine.raw(out), row, out.size)
