@@ -16,7 +16,8 @@ from bench import (
     e2e_transactions,
     floors,
     store_speed,
-)
+)  # fmt: skip
+from bench.beside_rows import floor_lines, peers, round_trip
 from bench.harness import (
     Bound,
     Contestant,
@@ -110,8 +111,8 @@ def lines(sizes: Sizes) -> list[Line]:
         *timers(sizes),
         *push(sizes),
         *transactions(sizes),
-        *_peers(),
-        *_floors(),
+        *peers(),
+        *floor_lines(),
     ]
 
 
@@ -175,7 +176,7 @@ def _latency() -> list[Line]:
             "sync",
             "sync send at `written`, p50",
             sync_p50,
-            _round_trip(),
+            round_trip(),
             ratio_at_most(1.5),
             ratio_at_most(0.5),
         ),
@@ -366,40 +367,3 @@ def _beginnings() -> list[Line]:
             *at_most(1000, 100),
         ),
     ]
-
-
-def _peers() -> list[Line]:
-    """Peers by themselves: what `oneway`, `sync` and `paced` are compared with."""
-    return [
-        *(
-            Line("peers", "100 B, end to end", None, value(name, "/s", contestant, "rate"))
-            for name, contestant in (("pyzmq", "zmq"), ("multiprocessing.Queue", "process-queue"))
-        ),
-        Line(
-            "peers",
-            "100 B, end to end, acknowledged",
-            None,
-            value("Redis Streams, pipelines of 1000", "/s", "redis-pipelined", "rate"),
-        ),
-        *[
-            Line("peers", what, None, value(f"Redis, {metric[:3]}", "us", contestant, metric))
-            for what, contestant in (
-                ("XADD one by one", "redis-xadd"),
-                ("paced 1 k/s end to end", "redis-paced"),
-            )
-            for metric in ("p50_us", "p99_us")
-        ],
-    ]
-
-
-def _floors() -> list[Line]:
-    sync = f"pwrite + fdatasync of {floors.SYNC_BYTES} B, p50"
-    return [
-        Line("floors", "eventfd, two CPUs", None, _round_trip()),
-        Line("floors", sync, None, value("zeroed file", "us", "fdatasync-zeroed", "p50_us")),
-        Line("floors", sync, None, value("allocated file", "us", "fdatasync-allocated", "p50_us")),
-    ]
-
-
-def _round_trip() -> Value:
-    return value("eventfd round trip between two CPUs", "us", "eventfd", "p50_us")

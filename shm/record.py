@@ -10,7 +10,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from shm import layout
 from shm.messageid import offset_message_id
@@ -136,13 +136,13 @@ def _head_codec(born_bytes: int, store_bytes: int) -> struct.Struct:
     return struct.Struct(">" + "".join(hosts.get(f.name, f.code) for f in layout.RECORD.fields))
 
 
-_V6: Final = layout.SYS_BORN_V6 | layout.SYS_STORE_V6
-_HEADS: Final = {
+V6_BITS: Final = layout.SYS_BORN_V6 | layout.SYS_STORE_V6
+HEAD_CODECS: Final = {
     bits: _head_codec(
         layout.HOST_BYTES_V6 if bits & layout.SYS_BORN_V6 else layout.HOST_BYTES_V4,
         layout.HOST_BYTES_V6 if bits & layout.SYS_STORE_V6 else layout.HOST_BYTES_V4,
     )
-    for bits in (0, layout.SYS_BORN_V6, layout.SYS_STORE_V6, _V6)
+    for bits in (0, layout.SYS_BORN_V6, layout.SYS_STORE_V6, V6_BITS)
 }
 
 
@@ -191,7 +191,7 @@ def _require_structure(view: memoryview, at: int, end: int) -> Record:
     if end - at < layout.RECORD_HEAD_BYTES:
         raise _Fails(Fault.LENGTH, f"size {end - at} is less than a head")
     flags = _I4.unpack_from(view, at + layout.RECORD_SYS_FLAG)[0]
-    codec = _HEADS[flags & _V6]
+    codec = HEAD_CODECS[flags & V6_BITS]
     if end - at < codec.size:
         raise _Fails(Fault.LENGTH, f"size {end - at} is less than a head with IPv6 hosts")
     head = codec.unpack_from(view, at)
@@ -260,59 +260,6 @@ def _require_numbers(record: Record, check: Check, position: int | None) -> None
             raise _Fails(Fault.DELAY, f"DELAY {delay!r}")
 
 
-class Sound(NamedTuple):
-    """Fields of a record as a copy takes them over; named as `Record` names them."""
-
-    topic: bytes
-    body: bytes
-    properties: bytes
-    queue_id: int
-    flag: int
-    queue_offset: int
-    physical_offset: int
-    sys_flag: int
-    born_timestamp: int
-    born_host: bytes
-    store_host: bytes
-    reconsume_times: int
-
-
-def sound_record(data: bytes, position: int) -> Sound | None:
-    """The record of ours in these bytes, quickly; None where `parse_record` has to look."""
-    size = len(data)
-    if size < layout.RECORD_HEAD_BYTES:
-        return None
-    codec = _HEADS[data[layout.RECORD_SYS_FLAG + 3] & _V6]
-    if size < codec.size + 4:
-        return None
-    (
-        total, magic, _crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
-        born_host, _stored, store_host, reconsume_times, _prepared, body_bytes,
-    ) = codec.unpack_from(data)  # fmt: skip
-    body_at = codec.size
-    topic_at = body_at + body_bytes + 1
-    if magic != layout.RECORD_MAGIC_V1 or total != size or not body_at < topic_at < size:
-        return None
-    properties_at = topic_at + data[topic_at - 1] + 2
-    count = int.from_bytes(data[properties_at - 2 : properties_at], "big")
-    if physical_offset != position or properties_at + count != size:
-        return None
-    covered = size - layout.TRAILER.size
-    if data[covered:] != encode_trailer(crc(memoryview(data)[:covered])):
-        return None
-    return Sound(
-        data[topic_at : properties_at - 2], data[body_at : topic_at - 1], data[properties_at:],
-        queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp, born_host,
-        store_host, reconsume_times,
-    )  # fmt: skip
-
-
-def sound_fields(record: Record) -> Sound:
-    """The same of a record that `parse_record` has found."""
-    values = {name: getattr(record, name) for name in Sound._fields}
-    return Sound(**{**values, "topic": record.topic.encode()})
-
-
 # ---------------------------------------------------------------------------------------- writing
 
 
@@ -324,15 +271,15 @@ def encode_record(record: Record, *, trailer: bool = False) -> bytes:
     topic = record.topic.encode()
     wide = len(record.topic.encode("utf-16-be")) // 2 > 127  # SF-17
     properties = _with_room_for_trailer(record.properties) if trailer else record.properties
-    flags = (record.sys_flag & ~_V6) | _host_bit(record.born_host, layout.SYS_BORN_V6)
+    flags = (record.sys_flag & ~V6_BITS) | _host_bit(record.born_host, layout.SYS_BORN_V6)
     flags |= _host_bit(record.store_host, layout.SYS_STORE_V6)
     parts = [
         record.body,
         _counted(topic, 2 if wide else 1),
         _counted(properties, 2),
     ]
-    total = _HEADS[flags & _V6].size + sum(map(len, parts))
-    head = _HEADS[flags & _V6].pack(
+    total = HEAD_CODECS[flags & V6_BITS].size + sum(map(len, parts))
+    head = HEAD_CODECS[flags & V6_BITS].pack(
         total,
         layout.RECORD_MAGIC_V2 if wide else layout.RECORD_MAGIC_V1,
         crc(record.body),

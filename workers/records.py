@@ -11,7 +11,8 @@ from shm import layout
 from shm.errors import Corrupt, Rejected
 from shm.limits import PROGRESS_WINDOW
 from shm.lognames import segment_name
-from shm.record import STRUCTURE, Record, Sound, parse_record, sound_fields, sound_record
+from shm.record import STRUCTURE, Record, parse_record
+from shm.soundrecord import Sound, sound_fields, sound_record
 from shm.storereader import StoreReader
 from workers.logviews import LogViews
 from workers.queues import queue_directory

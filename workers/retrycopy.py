@@ -21,7 +21,7 @@ from shm.properties import (
     parse_delay_levels,
     timer_out_ms,
 )
-from shm.record import Sound
+from shm.soundrecord import Sound
 from workers.outlet import Copy
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from shm.codes import Status
 from shm.errors import Corrupt, MessageIllegal
 from shm.groupwire import DEAD_LETTER, Done
 from shm.kernels.words import store_word
-from shm.record import Record, Sound
+from shm.record import Record
+from shm.soundrecord import Sound
 from workers.ledger import Ledger, QueueKey
 from workers.membership import Membership
 from workers.outlet import Outcome, Outlet
