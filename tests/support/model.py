@@ -235,6 +235,8 @@ class Model:
             self._check_receipts(producer, sender, found, after)
             self._check_batches(producer, sender, found, after)
         self._check_consumed(after)
+        if after is End.POWER:
+            self.recalls.power_cut(self.safe_topics)
         self.recalls.check(self.log)
 
     def may_be_gone(self, message: Recallable) -> bool:
