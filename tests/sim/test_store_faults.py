@@ -147,6 +147,8 @@ def test_a_scheduler_without_room_does_not_spin(under: str) -> None:
     fault = Fault(1, Moment.BEFORE, errno.ENOSPC, (), persistent=True, under=under)
     world = busy_world(fault, role=Role.SCHEDULER)
     simulation, machine = world.simulation, world.machine
+    for recaller in world.recallers:
+        recaller.left = 0  # what is not in its bucket cannot be looked up
     storage = machine.stores["scheduler"]
     simulation.run_until(lambda: bool(storage.faults.met), STEPS_MAX)
     simulation.run_until(world.settled, STEPS_MAX)
