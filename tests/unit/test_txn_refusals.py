@@ -57,7 +57,7 @@ def spoiled(life: TxnLife, peer: Peer, half: wire.Check, number: int) -> int:
     words, arena = outlet.words, outlet.session.arena
     serial, before = peer.end([half], commit=True), int(words[frames.UP_CURSOR])
     life.agents[CHECKER].do_work(life.clock.monotonic_ns())
-    sizes = []
+    sizes: list[int] = []
     for _ in range(2):
         at = int(words[frames.UP]) + ((before + sum(sizes)) & int(words[frames.UP_MASK]))
         if number == len(sizes):
