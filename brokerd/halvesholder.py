@@ -29,13 +29,37 @@ class HalvesHolder:
         """The lowest half that may have to be committed yet. Raises OSError."""
         del used  # the disk rule is asked for by retention
         note = read_note(self._storage) or Note()
-        places = [row[1] for row in (*note.open, *note.given_up)]
-        for topic, known in ((HALF_TOPIC, note.halves_next), (GIVEN_UP_TOPIC, note.given_next)):
-            unread = self._unread(topic, known)
-            if unread is not None:
-                row = unit_of(self._storage, self._board.cq_bytes, (topic, 0), unread)
-                places.append(row["physical_offset"] if row else 0)
+        places = [*self._open(note), *self._given_up(note)]
         return Held(min(places), WHO) if places else None
+
+    def move_below(self, position: int) -> bool:
+        """Ask the txn-checker to append open halves below a log position again (ADR 0019).
+
+        False if that would not free all below: one that was given up lies there too, or no half
+        does. Raises OSError.
+        """
+        note = read_note(self._storage) or Note()
+        if min(self._given_up(note), default=position) < position:
+            return False
+        if min(self._open(note), default=position) >= position:
+            return False
+        if self._board.word(layout.BOARD_TIMERS_WANTED) < position:
+            self._board.set_word(layout.BOARD_TIMERS_WANTED, position)
+        return True
+
+    def _open(self, note: Note) -> list[int]:
+        return [row[1] for row in note.open] + self._place(HALF_TOPIC, note.halves_next)
+
+    def _given_up(self, note: Note) -> list[int]:
+        return [row[1] for row in note.given_up] + self._place(GIVEN_UP_TOPIC, note.given_next)
+
+    def _place(self, topic: str, known: int) -> list[int]:
+        """Where the first record is that the note does not count."""
+        unread = self._unread(topic, known)
+        if unread is None:
+            return []
+        row = unit_of(self._storage, self._board.cq_bytes, (topic, 0), unread)
+        return [row["physical_offset"] if row else 0]
 
     def losses(self, low: int, firsts: Mapping[QueueKey, int]) -> Iterator[Loss]:
         """How many transactions are lost, at most."""

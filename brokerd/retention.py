@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 SEGMENTS_A_PASS: Final = 10  # SF-99
 _HOUR_MS: Final = 3_600_000
+#: What they need can be appended again.
+_MOVABLE: Final = (ParkedHolder, HalvesHolder)
 
 
 @dataclass(slots=True)
@@ -225,26 +227,26 @@ class Retention:
         free = [end for end in ends if held is None or end <= held.position]
         if held is not None and len(free) < len(ends):
             self._tell_held(held.who, held.position)
-            self._free_of_timers(ends)
+            self._free_by_moving(ends)
         return Decision(free[-1], forced=False) if free else None
 
-    def _free_of_timers(self, ends: list[int]) -> None:
-        """Have timers appended again that alone hold segments."""
-        others = tuple(one for one in self._holders if not isinstance(one, ParkedHolder))
+    def _free_by_moving(self, ends: list[int]) -> None:
+        """Have timers and open halves appended again that alone hold segments."""
+        others = tuple(one for one in self._holders if not isinstance(one, _MOVABLE))
         held = lowest_of(others, self._used)
         for end in ends[::-1]:
-            if (held is None or end <= held.position) and self._move_timers(end):
+            if (held is None or end <= held.position) and self._move_below(end):
                 return
 
-    def _move_timers(self, end: int) -> bool:
-        parked = [one for one in self._holders if isinstance(one, ParkedHolder)]
-        return any(one.move_below(end) for one in parked)
+    def _move_below(self, end: int) -> bool:
+        movable = [one for one in self._holders if isinstance(one, _MOVABLE)]
+        return any(one.move_below(end) for one in movable)
 
     def _forced(self, low: int) -> Decision | None:
-        """The disk is too full: timers are waited for, as long as there is room for them."""
+        """The disk is too full: what moves is waited for, as long as there is room for them."""
         now_ns = self._clock.monotonic_ns()
         full = self._used > self._settings.disk_space_warning_level_ratio
-        if full or not self._move_timers(low):
+        if full or not self._move_below(low):
             self._patient_until = 0
             return Decision(low, forced=True)
         if not self._patient_until:

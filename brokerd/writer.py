@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from brokerd.config import Settings
+    from brokerd.lanes import Lane
     from shm.board import Board
     from shm.clock import Clock
     from shm.storage import Storage
@@ -53,6 +54,7 @@ class Writer:
         self._spin_rounds = settings.spin_rounds
         self._store_host = LOOPBACK + int(settings.broker_port).to_bytes(4, "big")
         self._naps = 0
+        self._lone: Lane | None = None  # the last client that was alone
         self._worked = False
         self._work_ns = 0
         self.stopped = False
@@ -109,13 +111,18 @@ class Writer:
         """
         if not self._batch[frames.FLAGS_SEEN] & URGENT:
             return False
-        busy = [lane for lane in self._lanes if lane.hot]
-        if len(busy) != 1:
+        busy = [lane for lane in self._lanes if lane.hot and not lane.session.owner]
+        if len(busy) > 1:
             return False
+        # What an agent has put for a lone client is followed by that client's next entry.
+        lone = busy[0] if busy else self._lone
+        if lone is None or lone not in self._lanes:
+            return False
+        self._lone = lone
         self._batch[frames.FLAGS_SEEN] = 0
         own = [lane for lane in self._lanes if lane.session.owner]
         for _ in range(0, self._spin_rounds, LOOK_ROUNDS):
-            if busy[0].look_out(LOOK_ROUNDS):
+            if lone.look_out(LOOK_ROUNDS):
                 return True
             # What that client asks another agent for comes back here by the agent's own session.
             if any(lane.published() != lane.view[frames.UP_CURSOR] for lane in own):

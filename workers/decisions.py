@@ -2,7 +2,8 @@
 
 All decisions of one step share an op record, whose `flag` is 1 + the number of committed halves:
 its body names these first. So the log tells what was decided by the op record alone; a copy that
-the writer refused while it took the op record (the disk got room in between) is put again.
+the writer refused while it took the op record (the disk got room in between) is put again. Halves
+that were given up, or appended again, have op records with `flag` 0: other records tell of these.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shm.transactionwire import (
     UNSTORABLE,
 )
 from workers.delayedcommit import Delays
-from workers.staging import LATER, Decision, Staging
+from workers.staging import LATER, MOVED, Decision, Staging
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -50,6 +51,11 @@ class _Flight:
     op_seq: int  # 0 without an op record
     appended: int  # where the log ended before
     decisions: list[Decision]
+
+
+def _is_move(one: Decision) -> bool:
+    """Whether a half is appended again by this."""
+    return one.outcome == MOVED and bool(one.puts) and one.place is None
 
 
 class Decisions(Staging):
@@ -125,7 +131,8 @@ class Decisions(Staging):
         op = self._op_view
         op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
         op[decide.OP_BORN_MS] = now_ms
-        op[decide.OP_FLAG] = 1 + len(commits)
+        told = all(one.is_told for one in batch if one.named)
+        op[decide.OP_FLAG] = 1 + len(commits) if told else 0
         op[decide.OP_FLAGS] = _RECEIPT | (_DURABLE if any(one.durable for one in batch) else 0)
         appended = self._board.word(layout.BOARD_APPENDED)
         mark("txn_checker.before_put")
@@ -173,6 +180,7 @@ class Decisions(Staging):
             if self._refused:
                 self._mend(flight, answers, settled)
             else:
+                self._note_places(flight, answers)
                 if flight.op_seq:
                     self._note_op(flight.decisions, int(row[frames.OUT_OFFSET]))
                 for one in flight.decisions:
@@ -183,6 +191,23 @@ class Decisions(Staging):
         at = int(np.searchsorted(answers[:, frames.OUT_SEQ], seq))
         found: NDArray[np.int64] = answers[at]
         return found
+
+    def _note_places(self, flight: _Flight, answers: NDArray[np.int64]) -> None:
+        """Where halves are now that were appended again."""
+        seq = self._first_copy(flight) - 1
+        for one in flight.decisions:
+            seq += one.puts
+            if _is_move(one):
+                one.place = self._place(answers, seq)
+
+    def _place(self, answers: NDArray[np.int64], seq: int) -> tuple[int, int]:
+        row = self._row(answers, seq)
+        return int(row[frames.OUT_POSITION]), int(row[frames.OUT_OFFSET])
+
+    def _first_copy(self, flight: _Flight) -> int:
+        """Seq of the first copy that belongs to the decisions; owed ones may go before."""
+        behind = flight.op_seq or flight.last_seq + 1
+        return behind - sum(one.puts for one in flight.decisions)
 
     def _note_op(self, decisions: list[Decision], offset: int) -> None:
         highest = -1
@@ -218,12 +243,12 @@ class Decisions(Staging):
             self._note_op(flight.decisions, int(row[frames.OUT_OFFSET]))
         ends = answers[answers[:, frames.OUT_STATUS] <= Status.DUPLICATE, frames.OUT_END]
         end = int(ends.max(initial=0))
-        seq = flight.op_seq - sum(one.puts for one in flight.decisions)
-        if not flight.op_seq:
-            seq = flight.last_seq + 1 - sum(one.puts for one in flight.decisions)
+        seq = self._first_copy(flight)
         for one in flight.decisions:
             seqs = range(seq, seq + one.puts)
             seq += one.puts
+            if _is_move(one) and seq - 1 not in refused:
+                one.place = self._place(answers, seq - 1)
             missing = [number for number, it in enumerate(seqs) if it in refused]
             whys = {refused[it] for it in seqs if it in refused}
             self._mend_one(one, missing, whys, end, settled, flight)
@@ -236,7 +261,8 @@ class Decisions(Staging):
         if done and not missing:
             self._finish(one, end, settled)
             return
-        if not one.op_named and len(missing) == one.puts:  # nothing of it is in the log
+        begun = one.outcome == MOVED and one.named  # its record is in the log
+        if not one.op_named and len(missing) == one.puts and not begun:  # nothing is in the log
             one.error = UNSTORABLE if whys - {int(Status.DISK_FULL)} else DISK_FULL
             one.staged = 0
             settled.append(one)
@@ -261,7 +287,7 @@ class Decisions(Staging):
                 one.copies = []
             one.named = one.named and not one.op_named
             one.staged = 0
-            if self.stage_copies(one) == LATER:
+            if self.differs(one) or self.stage_copies(one) == LATER:
                 self._again.append(one)
                 break
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from shm import transactionwire as wire
 from shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
-from workers.staging import LATER, Decision
+from workers.staging import LATER, MOVED, Decision
 
 if TYPE_CHECKING:
     from workers.decisions import Decisions
@@ -39,6 +39,7 @@ class Endings:
         #: What did not fit into the ring: it comes first once there is room.
         self.held: deque[tuple[Decision, str, str]] = deque()
         self.refused = 0
+        self._again: list[tuple[int, wire.End]] = []  # these name a half that was appended again
 
     def end(self, session: int, request: wire.End, now_ms: int) -> None:
         """Take an END; it is answered when its decision is in the log, or refused."""
@@ -48,7 +49,7 @@ class Endings:
         todo: list[Half] = []
         seen = ""
         for half in request.halves:
-            position, offset = self._newest(half) if self._halves.aliases else half
+            position, offset = self._halves.newest_half(half)
             outcome = self._halves.outcome_at(position)
             if outcome is not None:
                 seen = outcome
@@ -76,14 +77,6 @@ class Endings:
         self._past.ask(session, request, position, offset)
         return True
 
-    def _newest(self, half: Half) -> Half:
-        position = self._halves.newest(half[0])
-        if position == half[0]:
-            return half
-        index = self._halves.table.at_position(position)
-        offset = int(self._halves.table.rows["offset"][index]) if index >= 0 else half[1]
-        return position, offset
-
     def _stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> None:
         error = LATER if self.held else self._decisions.stage(decision, group, tx, now_ms)
         if not error or error is LATER:
@@ -100,6 +93,9 @@ class Endings:
 
     def go_on(self, now_ms: int) -> bool:
         """Put what did not fit; whether nothing is held any more."""
+        again, self._again = self._again, []
+        for session, request in again:
+            self.end(session, request, now_ms)
         waiting, self.held = self.held, deque()
         while waiting and not self.held:
             self._stage(*waiting.popleft(), now_ms)
@@ -120,22 +116,43 @@ class Endings:
         for position, _offset in decision.halves:
             self._flying.pop(position, None)
 
+    def _hand_on(self, decision: Decision) -> None:
+        """A half was appended again: who asked meanwhile is answered by what stands for it now."""
+        if not decision.error:
+            self._halves.decided(decision)
+        self._again += [
+            (session, request)
+            for session, _serial, request in decision.asked
+            if isinstance(request, wire.End)
+        ]
+
+    def keep(self, position: int, decision: Decision) -> None:
+        """Whoever asks for a half is to wait for this decision."""
+        self._flying[position] = decision
+
     def settled(self, decision: Decision) -> None:
         """A decision is in the log, or nothing of it is: tell all who asked."""
+        if decision.place is not None:
+            self._flying.pop(decision.place[0], None)
         flying = self._flying
         for position, _offset in decision.halves:
             flying.pop(position, None)
+        if decision.outcome == MOVED:
+            self._hand_on(decision)
+            return
         if not decision.error:
             self._halves.decided(decision)
         for session, serial, request in decision.asked:
-            if not isinstance(request, wire.End):
-                continue
-            if decision.error:
-                self._refuse(session, request, "", decision.error)
-            elif (decision.outcome == COMMITTED) is not request.commit:
-                self._refuse(session, request, decision.outcome, DECIDED)
-            else:
-                self._desk.tell(session, Ended(serial, decision.outcome))
+            if isinstance(request, wire.End):
+                self._answer(session, serial, request, decision)
+
+    def _answer(self, session: int, serial: int, request: wire.End, decision: Decision) -> None:
+        if decision.error:
+            self._refuse(session, request, "", decision.error)
+        elif (decision.outcome == COMMITTED) is not request.commit:
+            self._refuse(session, request, decision.outcome, DECIDED)
+        else:
+            self._desk.tell(session, Ended(serial, decision.outcome))
 
     def refuse_unknown(self, session: int, request: wire.End) -> None:
         """Nothing was found of a half."""

@@ -16,7 +16,7 @@ from shm import layout
 from shm.kernels import halfform, halfrows
 from shm.kernels.halfrows import read_halves, read_ops
 from shm.properties import HALF_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMITTED, ROLLED_BACK
+from workers.staging import MOVED
 from workers.transactiontable import ROW, OpenHalves
 
 if TYPE_CHECKING:
@@ -46,9 +46,10 @@ class Halves:
         self.done: set[int] = set()  # queue offsets from there on that are decided
         self.ops_next = 0  # first unit of the op queue that is not known
         self.others: OtherSettled | None = None  # what another broker has decided or put back
-        self.aliases: dict[
-            int, int
-        ] = {}  # position of a record -> of that which was appended again
+        #: Position of a record -> position and queue offset of the one that stands for it.
+        self.aliases: dict[int, tuple[int, int]] = {}
+        #: Queue offset of such a one that is not read yet -> checks, and when the next one is.
+        self._carried: dict[int, tuple[int, int]] = {}
         self._board = board
         self._views = views
         self._window = window
@@ -75,7 +76,8 @@ class Halves:
         """A decision is in the log."""
         outcome, recent = decision.outcome, self._recent
         for position, offset in decision.halves:
-            recent[position] = outcome
+            if outcome != MOVED:
+                recent[position] = outcome
             if offset >= self.next:
                 self.done.add(offset)
             elif (index := self.table.find(offset)) >= 0:
@@ -218,13 +220,38 @@ class Halves:
         again = np.flatnonzero(found[:, halfrows.PREPARED] < 0)
         for number in again.tolist():
             origin = -1 - int(found[number, halfrows.PREPARED])
-            self.aliases[origin] = int(rows["position"][number])
+            row = rows[number]
+            self.aliases[origin] = (int(row["position"]), int(row["offset"]))
+            row["checks"], row["next_ns"] = self._carried.pop(
+                int(row["offset"]), (int(row["checks"]), int(row["next_ns"]))
+            )
 
     def newest(self, position: int) -> int:
         """Where the half that was at a position is now: it may have been appended again."""
         while position in self.aliases:
-            position = self.aliases[position]
+            position = self.aliases[position][0]
         return position
+
+    def newest_half(self, half: tuple[int, int]) -> tuple[int, int]:
+        """Position and queue offset of the record that stands for a half now."""
+        while half[0] in self.aliases:
+            half = self.aliases[half[0]]
+        return half
+
+    def moved(self, half: tuple[int, int], place: tuple[int, int]) -> int:
+        """A half was appended again; its checks so far."""
+        self.aliases[half[0]] = place
+        index = self.table.find(half[1])
+        if index < 0:
+            return 0
+        rows = self.table.rows
+        checks, next_ns = int(rows["checks"][index]), int(rows["next_ns"][index])
+        newer = self.table.find(place[1])
+        if newer >= 0:
+            rows["checks"][newer], rows["next_ns"][newer] = checks, next_ns
+        else:
+            self._carried[place[1]] = checks, next_ns
+        return checks
 
     # ---------------------------------------------------------------------------------- op queue
 
@@ -248,8 +275,3 @@ class Halves:
         rows = out[: 3 * int(form[halfform.COMMIT])].reshape(-1, 3)
         rows[:, 1] += first
         return first + int(form[halfform.NEXT]), rows
-
-
-def outcome_of(committed: int) -> str:
-    """What the third column of `read_ops` says, where it says anything."""
-    return COMMITTED if committed == 1 else ROLLED_BACK

@@ -19,6 +19,7 @@ from shm.transactionwire import (
     FOREIGN_GROUP,
     HALVES_MAX,
     NOT_A_HALF,
+    ROLLED_BACK,
     UNKNOWN,
     UNSTORABLE,
 )
@@ -37,6 +38,8 @@ Half = tuple[int, int]  # position, half queue offset
 Asked = tuple[int, int, object]
 #: `stage` could not put all: call it again when the ring has room.
 LATER: Final = "later"
+#: The outcome of a half that was appended again: the new record stands for it.
+MOVED: Final = "moved"
 DECISIONS_MAX: Final = 1024  # of one op record
 _ERRORS: Final = {
     halfform.NO_HALF: NOT_A_HALF,
@@ -54,6 +57,7 @@ class Decision:
     halves: list[Half]
     asked: list[Asked]
     copies: list[Copy] | None = None  # to be put instead of commit copies
+    place: Half | None = None  # of its last copy, once that is in the log
     named: bool = True  # whether an op record is to name the halves
     durable: bool = False
     staged: int = 0  # halves or copies that were put
@@ -66,6 +70,11 @@ class Decision:
     def is_commit(self) -> bool:
         """Whether commit copies are put."""
         return self.outcome == COMMITTED
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the op record says the outcome; otherwise another record of the log does."""
+        return self.outcome in (COMMITTED, ROLLED_BACK)
 
     @property
     def puts(self) -> int:
@@ -127,6 +136,8 @@ class Staging:
         `group` empty: any; `tx` empty: any transaction. Returns "", LATER, or the name of the error
         for which nothing was put.
         """
+        if self.differs(decision):
+            return LATER
         if decision.copies is not None:
             return self.stage_copies(decision)
         rows, halves = self._rows_view, decision.halves
@@ -144,6 +155,11 @@ class Staging:
             if error or not decision.is_commit:
                 return error or self._staged(decision)
         return self._put(decision, now_ms)
+
+    def differs(self, decision: Decision) -> bool:
+        """Whether it needs an op record of another kind than the batch in hand has."""
+        kinds = {one.is_told for one in self.batch if one.named}
+        return decision.named and bool(kinds) and decision.is_told not in kinds
 
     def _expect(self, group: str, tx: str) -> None:
         if (group, tx) == self._expected[:2]:

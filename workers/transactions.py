@@ -22,6 +22,7 @@ from workers.delayedcommit import Delays
 from workers.endings import Endings
 from workers.failure import declare_failed, has_failed
 from workers.givenup import GivenUp, Settling
+from workers.halfmove import HalfMove
 from workers.halves import Halves
 from workers.logviews import LogViews
 from workers.outlet import Outlet
@@ -137,6 +138,7 @@ class TxnChecker:
             done += self._read(now_ns, now_ms)
         if now_ns >= self._checks.next_ns:
             done += self._checks.step(now_ns, now_ms, self._times)
+        done += self._move.step(now_ns, now_ms)
         done += self._go_up(now_ns, now_ms)
         if now_ns >= self._space_ns:
             done += self._note.keep(now_ns, self._parts)
@@ -183,10 +185,11 @@ class TxnChecker:
         decisions, desk = self._decisions, self._desk
         halves = Halves(self._board, self._views, decisions.window, self._timeout_s)
         given_up = GivenUp(halves, decisions)
-        past = PastDecisions(self._storage, self._board, self._views, halves, given_up)
+        past = PastDecisions(self._storage, self._board, self._views, decisions, (halves, given_up))
         self._halves, self._given_up, self._past = halves, given_up, past
         self._endings = Endings(halves, decisions, past, desk)
         self._settling = Settling(halves, decisions, given_up, self._endings, desk)
+        self._move = HalfMove(self._board, halves, decisions, self._endings)
         self._checks = Checks(halves, decisions, self._endings, given_up, desk)
         self._parts = (halves, decisions, given_up)
 
@@ -287,7 +290,8 @@ class TxnChecker:
     def _take(self, now_ns: int) -> int:
         settled = self._decisions.take(now_ns)
         for decision in settled:
-            self._settled(decision)
+            if self._move.settled(decision, now_ns, self._clock.wall_ms()):
+                self._settled(decision)
             self._answered = True
         if self._decisions.ops:
             self._halves.note_ops(self._decisions.ops)

@@ -20,7 +20,7 @@ from workers import transactionnotes
 from workers.commitscan import CommitScan
 from workers.offsetfile import TRANSACTIONS_GROUP, read_offsets
 from workers.othersettled import OtherSettled
-from workers.staging import Decision
+from workers.staging import MOVED, Decision
 from workers.transactionnote import Note
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Restart:
         self._others = OtherSettled(storage)
         self._notes_next = note.notes_next
         self._notes_end = -1
+        self._joined: list[tuple[int, int]] = []  # newer records stand for these
 
     @property
     def waits(self) -> bool:
@@ -161,6 +162,8 @@ class Restart:
         rows = halves.table.rows
         have = np.isin(rows["position"], copied) & (rows["live"] != 0)
         found: list[Decision] = []
+        if self._joined:
+            found.append(Decision(MOVED, self._joined, [], copies=[]))
         if have.any():
             named = [(int(row["position"]), int(row["offset"])) for row in rows[have]]
             found.append(Decision(COMMITTED, named, [], copies=[]))
@@ -183,9 +186,11 @@ class Restart:
         for at in same.tolist():
             older, newer = int(order[at]), int(order[at + 1])
             position = int(rows["position"][older])
-            halves.aliases[position] = int(rows["position"][newer])
+            newest = int(rows["position"][newer]), int(rows["offset"][newer])
+            halves.aliases[position] = newest
+            self._joined.append((position, int(rows["offset"][older])))
             if position in copied or position in more:
-                more.append(int(rows["position"][newer]))
+                more.append(newest[0])
             halves.table.remove(older)
         return np.union1d(copied, np.array(more, np.int64))
 

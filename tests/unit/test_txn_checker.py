@@ -337,4 +337,30 @@ def test_of_records_with_one_key_the_newest_counts(life: TxnLife) -> None:
     assert peer.ended([older], commit=True) == (COMMITTED, "")
     assert peer.ended([newest], commit=True) == (COMMITTED, "")
     assert life.committed() == {newest.position: 1}
-    assert life.ops() == ["1,"]
+    assert life.ops() == ["0,", "1,"]
+    life.run_for(2 * S)
+    life.kill(CHECKER)
+    assert peer.ended([older], commit=False) == (COMMITTED, wire.DECIDED)
+    life.storage.unlink(FILE)
+    life.kill(CHECKER)
+    life.run_for(2 * S)
+    assert life.committed() == {newest.position: 1}
+
+
+@pytest.mark.parametrize("action", [wire.COMMIT, wire.ROLLBACK])
+def test_what_was_settled_after_giving_up_is_known_after_a_start(
+    tmp_path: Path, action: str
+) -> None:
+    """An END for it is told what the operator decided, not what the op record names."""
+    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval": 1}
+    life = TxnLife(tmp_path / "store", SimClock(), few)
+    peer = Peer(life, GROUP)
+    half = life.half(TX)
+    life.run_for(12 * S)
+    assert not peer.settle(half.position, action).error
+    life.run_for(1 * S)
+    life.kill(CHECKER)
+    wanted = action == wire.COMMIT
+    assert peer.ended([half], commit=wanted) == (COMMITTED if wanted else ROLLED_BACK, "")
+    assert peer.ended([half], commit=not wanted)[1] == wire.DECIDED
+    assert life.committed() == ({half.position: 1} if wanted else {})

@@ -1,0 +1,166 @@
+"""The txn-checker when the writer refuses, what its holder keeps, what RocketMQ is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd.halvesholder import HalvesHolder
+from shm import layout
+from shm import transactionwire as wire
+from shm.codes import Role
+from shm.kernels import frames
+from shm.kernels.words import store_half
+from shm.properties import HALF_TOPIC, OP_TOPIC
+from shm.transactionwire import COMMITTED, ROLLED_BACK
+from tests.support.simclock import SimClock
+from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
+from workers import transactionprogress
+from workers.ledger import open_ledger
+from workers.offsetfile import TRANSACTIONS_GROUP, Exports, read_offsets
+
+TX = "0123456789abcdef" * 2
+OTHER = "e" * 32
+S = 1000  # milliseconds
+NO_TOPIC = 0x7FFF
+
+
+@pytest.fixture
+def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
+    monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
+    made = TxnLife(tmp_path / "store", SimClock())
+    yield made
+    for agent in made.agents.values():
+        agent.close()
+
+
+def test_a_full_disk_leaves_the_half_open(life: TxnLife) -> None:
+    """Commit and rollback are refused by name; once there is room both are decided."""
+    peer = Peer(life)
+    kept, dropped = life.half(TX), life.half(OTHER)
+    life.board.set_half(layout.BOARD_DISK_FULL, 1)
+    assert peer.ended([kept], commit=True) == ("", wire.DISK_FULL)
+    assert peer.ended([dropped], commit=False) == ("", wire.DISK_FULL)
+    assert (life.committed(), life.ops()) == ({}, [])
+    life.board.set_half(layout.BOARD_DISK_FULL, 0)
+    assert peer.ended([kept], commit=True) == (COMMITTED, "")
+    assert peer.ended([dropped], commit=True) == (COMMITTED, "")
+    assert life.committed() == {kept.position: 1, dropped.position: 1}
+
+
+def spoiled(life: TxnLife, peer: Peer, half: wire.Check, number: int) -> int:
+    """Put an END whose commit copy (0) or op record (1) the writer refuses; its serial."""
+    life.settle()
+    outlet = life.agents[CHECKER]._outlet  # type: ignore[attr-defined]
+    words, arena = outlet.words, outlet.session.arena
+    serial, before = peer.end([half], commit=True), int(words[frames.UP_CURSOR])
+    life.agents[CHECKER].do_work(life.clock.monotonic_ns())
+    sizes: list[int] = []
+    for _ in range(2):
+        at = int(words[frames.UP]) + ((before + sum(sizes)) & int(words[frames.UP_MASK]))
+        if number == len(sizes):
+            store_half(arena, at + layout.ENTRY_ROUTE, NO_TOPIC)
+        sizes.append(int(arena[at : at + 4].view("<u4")[0]))
+    assert before + sum(sizes) == words[frames.UP_CURSOR]
+    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+    return serial
+
+
+@pytest.mark.parametrize("victim", [None, CHECKER, Role.WRITER])
+def test_a_refused_copy_is_owed_until_it_is_in_the_log(life: TxnLife, victim: Role | None) -> None:
+    """The writer took the op record but not the copy: its `flag` tells whoever comes."""
+    peer = Peer(life)
+    half = life.half(TX)
+    serial = spoiled(life, peer, half, 0)
+    assert life.ops() == ["0,"]
+    assert life.committed() == {}
+    if victim is not None:
+        life.kill(victim)
+        serial = peer.end([half], commit=True)
+    answer = peer.answer(serial)
+    assert isinstance(answer, wire.Ended)
+    assert (answer.outcome, answer.error) == (COMMITTED, "")
+    life.run_for(2 * S)
+    life.kill(CHECKER)
+    life.run_for(2 * S)
+    assert life.committed() == {half.position: 1}
+    assert [op.flag for op in life.in_topic(OP_TOPIC)] == [2]
+
+
+@pytest.mark.parametrize("victim", [None, CHECKER, Role.WRITER])
+def test_a_refused_op_record_leaves_the_copy_to_decide(life: TxnLife, victim: Role | None) -> None:
+    """The copy is in the log: the half is committed, and named once the writer takes that."""
+    peer = Peer(life)
+    half = life.half(TX)
+    serial = spoiled(life, peer, half, 1)
+    assert life.ops() == []
+    assert life.committed() == {half.position: 1}
+    if victim is not None:
+        life.kill(victim)
+        serial = peer.end([half], commit=True)
+    answer = peer.answer(serial)
+    assert isinstance(answer, wire.Ended)
+    assert (answer.outcome, answer.error) == (COMMITTED, "")
+    assert peer.ended([half], commit=False) == (COMMITTED, wire.DECIDED)
+    assert life.committed() == {half.position: 1}
+    assert life.ops() == ["0,"]
+
+
+def test_the_holder_holds_what_is_open_or_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also without a note, and more than it lists; what was given up is not moved."""
+    monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
+    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval": 1}
+    life = TxnLife(tmp_path / "store", SimClock(), few)
+    holder = HalvesHolder(life.storage, life.board)
+    assert holder.lowest_position(0) is None
+    peer = Peer(life)
+    first, second = life.half(TX), life.half(OTHER)
+    life.settle()
+    held = holder.lowest_position(0)
+    assert held is not None
+    assert held.position == first.position
+    assert peer.ended([first], commit=True) == (COMMITTED, "")
+    life.run_for(3 * S)
+    held = holder.lowest_position(0)
+    assert held is not None
+    assert held.position == second.position
+    end = second.position + 1
+    assert [(loss.what, loss.count) for loss in holder.losses(end, {})] == [
+        (f"messages of {HALF_TOPIC}", 1)
+    ]
+    peer.enlist(GROUP)
+    life.run_for(20 * S)
+    (parked,) = life.parked()
+    held = holder.lowest_position(0)
+    assert held is not None
+    assert held.position == parked.physical_offset
+    assert not holder.move_below(parked.physical_offset + 1)
+    assert life.board.word(layout.BOARD_TIMERS_WANTED) == 0
+    peer.settle(second.position, wire.ROLLBACK)
+    life.run_for(3 * S)
+    assert holder.lowest_position(0) is None
+    assert list(holder.losses(1 << 40, {})) == []
+
+
+def test_the_progress_of_another_broker_is_written_from_the_board(life: TxnLife) -> None:
+    """HO-40: consumerOffset.json names first open half and first op record, never ahead."""
+    peer = Peer(life)
+    halves = [life.half(f"{number:032x}") for number in range(4)]
+    for number in (0, 1, 3):
+        assert peer.ended([halves[number]], commit=False) == (ROLLED_BACK, "")
+    life.run_for(3 * S)
+    exports = Exports(open_ledger(life.storage, life.board.epoch), life.board)
+    assert exports.write()
+    offsets = read_offsets(life.storage)
+    assert offsets[HALF_TOPIC, TRANSACTIONS_GROUP] == {0: 2}
+    assert offsets[OP_TOPIC, TRANSACTIONS_GROUP] == {0: 2}
+    assert peer.ended([halves[2]], commit=False) == (ROLLED_BACK, "")
+    life.run_for(3 * S)
+    assert exports.write()
+    offsets = read_offsets(life.storage)
+    assert offsets[HALF_TOPIC, TRANSACTIONS_GROUP] == {0: 4}
+    assert offsets[OP_TOPIC, TRANSACTIONS_GROUP] == {0: 4}
