@@ -31,7 +31,7 @@ def written_machine(seed: int = 7) -> SimMachine:
     world = scenario.new_world(seed)
     for producer in world.producers:
         producer.delays = False  # what waits would hold segments, and be delivered at a start
-        producer.send_more(60)
+        producer.send_more(80)
     world.simulation.run_until(world.settled, scenario.STEPS_MAX)
     scenario.stop_cleanly(world)
     return world.machine
