@@ -93,7 +93,7 @@ class Desk:
                     body = lane.take()
                     if body is None:
                         break
-                    if lane.wants_bell:
+                    if lane.publish_taken():  # whoever asked repeats what was not answered
                         peer.session.bell.ring()
                     active[number] = peer
                     self._active = active

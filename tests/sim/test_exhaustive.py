@@ -17,7 +17,7 @@ from tests.sim.conftest import Program
 from tests.support.tree import ROOT
 
 #: Of the states of a script, this run tries one share of so many, by its seed; soak tries all.
-SHARES = 5
+SHARES = 10
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ def test_promises_hold_without_faults(seed: int, simulate: Program) -> None:
 
 def test_promises_hold_under_all_faults(seed: int, simulate: Program) -> None:
     """P1 to P6, P10 to P14 as far as this part goes; `make soak` gives fresh seeds."""
-    done = simulate("--seeds", f"{seed}:{seed + 40}")
+    done = simulate("--seeds", f"{seed}:{seed + 16}")
     assert done.returncode == 0, done.stdout + done.stderr
     reached = set(re.findall(r"\d+ ([A-Za-z_ ]+)", done.stdout))
     assert {"OK", "batches", "parked", "delivered"} <= reached
@@ -42,7 +42,7 @@ def test_answers_that_are_rare_among_all_faults(
     seed: int, fault: str, answers: set[str], simulate: Program
 ) -> None:
     """P5, P6: by a fault that makes them likely, whatever the dice of all faults come to."""
-    done = simulate("--seeds", f"{seed}:{seed + 10}", "--faults", fault)
+    done = simulate("--seeds", f"{seed}:{seed + 6}", "--faults", fault)
     assert done.returncode == 0, done.stdout + done.stderr
     assert answers <= set(re.findall(r"\d\d+ ([A-Za-z_ ]+)", done.stdout)), done.stdout
 
@@ -62,14 +62,14 @@ def test_the_name_of_the_index_outlives_a_power_cut(failed: int, simulate: Progr
 def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int, simulate: Program) -> None:
     """P3: with kills in between; commits are refused by name, and go in once there is room."""
     kinds = "fill_the_disk_of_groups,kill_an_agent,kill_everything,change_members"
-    done = simulate("--seeds", f"{seed}:{seed + 15}", "--faults", kinds)
+    done = simulate("--seeds", f"{seed}:{seed + 8}", "--faults", kinds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ groups full", done.stdout), done.stdout
 
 
 def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int, simulate: Program) -> None:
     """Its messages may be there, no other client is refused anything, no agent falls over."""
-    done = simulate("--seeds", f"{seed}:{seed + 15}", "--faults", "unleash_a_vandal")
+    done = simulate("--seeds", f"{seed}:{seed + 8}", "--faults", "unleash_a_vandal")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ cut off", done.stdout), done.stdout
 
@@ -86,7 +86,7 @@ def test_what_a_full_disk_takes_unread_is_told(simulate: Program) -> None:
 def test_what_timers_alone_hold_is_freed_and_no_timer_is_lost(seed: int, simulate: Program) -> None:
     """LW-73, P8 to P10: timers are appended again while others die, or ask for them back."""
     kinds = "hold_by_timers,ask_for_timers,kill_an_agent,kill_at_a_mark,cut_power"
-    done = simulate("--seeds", f"{seed}:{seed + 12}", "--faults", kinds)
+    done = simulate("--seeds", f"{seed}:{seed + 6}", "--faults", kinds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d+ appended again", done.stdout), done.stdout
 

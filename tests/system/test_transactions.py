@@ -308,3 +308,13 @@ def test_forged_ends_change_nothing(broker: Broker, producer: Producer, unique_n
     assert delivered(broker, unique_name) == [b"plain"]
     tx.commit()
     assert delivered(broker, unique_name) == [b"open", b"plain"]
+
+
+def test_a_session_ends_more_than_its_ring_holds(broker: Broker, unique_name: str) -> None:
+    """The room of each request is given back."""
+    count = 2 * limits.TRANSACTION_RING_BYTES // 100
+    with Producer(broker.home, producer_group="pay-" + unique_name) as producer:
+        for _ in range(count):
+            tx = producer.begin_transaction()
+            producer.send_async(unique_name, b"never", transaction=tx)
+            tx.rollback()
