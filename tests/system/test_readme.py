@@ -38,7 +38,7 @@ def test_the_commands_that_it_names_are_there() -> None:
     """Each `gantrymq` command of the page is one of the command line."""
     (line,) = re.findall(r"^From the shell: (.*);", README, re.MULTILINE)
     named = [text.removeprefix("gantrymq ") for text in re.findall(r"`([^`]+)`", line)]
-    assert len(named) == 22
+    assert len(named) == 25
     for name in named:
         done = command(*name.split(), "--help")
         assert done.returncode == 0, f"{name}: {done.stderr}"

@@ -10,6 +10,7 @@ import pytest
 from shm import groupwire, layout
 from shm.configfile import read_config
 from shm.groupwire import ConsumeFrom
+from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.storage import read_file
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Rig
@@ -166,8 +167,11 @@ def test_consumer_offsets_are_written_every_five_seconds_as_rocketmq_reads_them(
     rig.clock.advance(EXPORT_NS)
     rig.settle()
     saved = read_config(SimStorage(rig.disk), "consumerOffset.json")
-    assert saved["offsetTable"] == {"orders@g": {"0": 5, "1": 0}}
-    assert saved["groupTopicMap"] == {"g": ["orders"]}
+    transactions = {
+        f"{topic}@CID_RMQ_SYS_TRANS": {"0": 0} for topic in (HALF_TOPIC, OP_TOPIC)
+    }  # HO-40
+    assert saved["offsetTable"] == {"orders@g": {"0": 5, "1": 0}, **transactions}
+    assert saved["groupTopicMap"]["g"] == ["orders"]
 
 
 def test_a_clean_stop_writes_everything_and_syncs_it() -> None:

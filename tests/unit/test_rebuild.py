@@ -42,16 +42,20 @@ def store(kept: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(kept, tmp_path / "store"))
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    """All files but two: the table of producers has no order, the checkpoint counts writes.
+LEFT_OUT = ("producers", "checkpoint", "schedule.json", "transactions.json")
 
-    Index files by number, for their names are times of their making.
+
+def contents(root: Path) -> dict[str, bytes]:
+    """All files but four: the table of producers has no order, the checkpoint counts writes.
+
+    Notes of scheduler and txn-checker are made by their next start. Index files by number, for
+    their names are times of their making.
     """
     return _numbered(
         {
             str(path.relative_to(root)): path.read_bytes()
             for path in root.rglob("*")
-            if path.is_file() and path.name not in ("producers", "checkpoint")
+            if path.is_file() and path.name not in LEFT_OUT
         }
     )
 
