@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workers.offsetfile import TRANSACTIONS_GROUP
+
 if TYPE_CHECKING:
     from shm.board import Board
 
@@ -34,7 +36,7 @@ def lags(board: Board, offsets: Offsets) -> Iterator[QueueLag]:
     topics = {topic.name: topic for topic in board.topics() if topic.perm}
     for topic_name, group in sorted(offsets, key=lambda key: (key[1], key[0])):
         topic = topics.get(topic_name)
-        if topic is None:
+        if topic is None or group == TRANSACTIONS_GROUP:  # the txn-checker's progress, no consumer
             continue
         for queue_id, offset in sorted(offsets[topic_name, group].items()):
             if queue_id < topic.queue_count:

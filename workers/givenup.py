@@ -91,6 +91,7 @@ class Settling:
 
     def settle(self, session: int, request: Settle, now_ms: int) -> None:
         """Take a request; it is answered when what it wants is in the log."""
+        self._given_up.read()  # what was given up just now is to be settled, too
         position = self._halves.newest(request.position)
         if request.action not in _ACTIONS:
             self._refuse(session, request, wire.NOT_A_HALF, f"no action {request.action!r}")

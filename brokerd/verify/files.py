@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT: Final = "checkpoint"
 QUEUES: Final = "gantry/queues.json"
+SCHEDULE: Final = "gantry/schedule.json"
+TRANSACTIONS: Final = "gantry/transactions.json"
 _KNOWN: Final = frozenset(
     {
         *("commitlog", "consumequeue", "config", "gantry", "checkpoint", "abort", "lock"),
@@ -81,6 +83,7 @@ class FileCheck:
             self._check_progress()
             self._check_producers()
             self._check_index_note()
+            self._check_notes()
             self._check_imported()
             self._check_dead_letters()
             version = _version(self._storage)
@@ -236,6 +239,13 @@ class FileCheck:
         """`gantry/index.json`: there if there are index files, with its checksum."""
         if self._storage.list(INDEX) and not self._lacks(NOTE_FILE):
             read_object(self._storage, NOTE_FILE, self._report)
+
+    def _check_notes(self) -> None:
+        """How far scheduler and txn-checker have come, where that was noted."""
+        for path in (SCHEDULE, TRANSACTIONS):
+            content = read_object(self._storage, path, self._report)
+            if content is not None and "scanned" not in content:
+                self._report.add(path, 0, "scanned is missing", found=str(sorted(content)))
 
     def _check_producers(self) -> None:
         path = producers.FILE

@@ -55,7 +55,7 @@ def rows(*arguments: object) -> list[dict[str, Any]]:
 STATUS = {
     "home": str, "state": str, "epoch": str, "uptime_s": float, "failed_errno": int,
     "sessions": int, "topics": int, "queues": int, "store": dict, "log": dict,
-    "processes": list, "groups": list,
+    "transactions": dict, "processes": list, "groups": list,
 }  # fmt: skip
 PARTS = {
     "store": {"segment_bytes", "segments", "log_bytes", "disk_free_bytes",
@@ -64,6 +64,7 @@ PARTS = {
         "appended", "settled", "durable", "dispatched", "indexed", "low", "durable_lag_bytes",
         "dispatch_lag_bytes", "index_lag_bytes",
     },
+    "transactions": {"open", "oldest_s", "given_up"},
     "processes": {
         "agent", "pid", "restarts", "started_ms", "heartbeats", "busy_cycles", "work", "bytes",
         "refused", "cut_off",

@@ -167,7 +167,8 @@ def test_a_recheck_asks_again(broker: Broker) -> None:
     before = delivered(broker, 0)
     (row,) = give_up(broker, "later")
     done = command("tx", "recheck", row["message_id"], "--as", "me", "--home", broker.home)
-    assert (done.returncode, done.stdout.split(None, 1)[1]) == (0, "checked again\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(None, 1)[1] == "checked again\n"
     now = row_of(broker, "later")
     assert (now["state"], now["checks"]) == ("open", 0)
 
