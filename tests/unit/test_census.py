@@ -45,8 +45,12 @@ def test_producers_and_their_seqs_are_those_of_the_unique_keys() -> None:
     """Only records whose first property is a UNIQ_KEY of ours, and which are not derived."""
     for count, seed in ((0, 1), (1, 2), (2000, 3)):
         view, rows, told = stretch(count, seed)
-        kinds = rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION
-        good = [one for one in told if one["form"] == "good" and not kinds[one["row"]]]
+        sent_plain = (rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION == 0).tolist()
+        good = [
+            one
+            for one, plain in zip(told, sent_plain, strict=True)
+            if plain and one["form"] == "good"
+        ]
         sent = identified(view, rows)
         assert sent.rows.tolist() == [one["row"] for one in good]
         names = [sent.names[number].hex().upper() for number in sent.producers.tolist()]
