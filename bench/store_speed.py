@@ -98,7 +98,7 @@ def _dispatch(home: Path, deadline: float) -> tuple[int, float]:
     from shm.clock import SystemClock
     from shm.storage import PosixStorage
     from workers.agent import Bells
-    from workers.reader import open_reader
+    from workers.reader.agent import open_reader
 
     store = store_of(home)
     storage = PosixStorage(str(store))

@@ -20,17 +20,17 @@ from workers.session import SessionTable
 
 #: Where each agent's constructor is. The order is that of a clean stop.
 CONSTRUCTORS: Final = {
-    Role.SCHEDULER: ("workers.scheduler", "open_scheduler"),
-    Role.TXN_CHECKER: ("workers.transactions", "open_txn_checker"),
+    Role.SCHEDULER: ("workers.scheduler.agent", "open_scheduler"),
+    Role.TXN_CHECKER: ("workers.transactions.agent", "open_txn_checker"),
     Role.WRITER: ("brokerd.writer", "open_writer"),
     Role.FLUSHER: ("brokerd.flusher", "open_flusher"),
-    Role.READER: ("workers.reader", "open_reader"),
-    Role.GROUPS: ("workers.groups", "open_groups"),
+    Role.READER: ("workers.reader.agent", "open_reader"),
+    Role.GROUPS: ("workers.groups.agent", "open_groups"),
 }
 #: Agents that send: each has a session of its own with the writer, for all of the broker's life.
 SENDERS: Final = (Role.SCHEDULER, Role.GROUPS, Role.TXN_CHECKER)
 #: What works in their spare time. All of these import kernels: not before they are compiled.
-SECONDS: Final = ("workers.indexer", "brokerd.retention", "workers.sparetime")
+SECONDS: Final = ("workers.reader.indexer", "brokerd.retention", "workers.sparetime")
 
 
 class _Constructor(Protocol):
@@ -78,8 +78,8 @@ def build(role: Role, env: AgentEnv) -> Agent:
 def _with_second(role: Role, agent: Agent, env: AgentEnv, sessions: SessionTable) -> Agent:
     """The agent, together with the one that has its spare time."""
     from brokerd.retention import open_retention
-    from workers.groups import Groups
-    from workers.indexer import Indexer
+    from workers.groups.agent import Groups
+    from workers.reader.indexer import Indexer
     from workers.sparetime import InSpareTime
 
     if isinstance(agent, Groups) and env.settings.profile != "temporary":

@@ -33,8 +33,8 @@ from shm.errors import GantryError, Incompatible, Rejected, StoreFailed, Timeout
 from shm.lognames import DIRECTORY, segment_name
 from shm.ranges import EVERYTHING, read_ranges, write_ranges
 from shm.storage import PosixStorage, read_file
-from workers.deadletternote import FILE as DEAD_LETTERS
-from workers.ledgerentries import NAME as LEDGER
+from workers.groups.deadletternote import FILE as DEAD_LETTERS
+from workers.groups.ledgerentries import NAME as LEDGER
 
 if TYPE_CHECKING:
     from shm.board import Board

@@ -28,7 +28,7 @@ from shm.codes import BrokerState
 from shm.identity import require_siblings
 from shm.storage import PosixStorage
 from workers.agent import Bells
-from workers.ledgerentries import is_closed
+from workers.groups.ledgerentries import is_closed
 
 #: Called with (done, total, what) while something takes long.
 Progress = Callable[[int, int, str], None]

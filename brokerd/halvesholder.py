@@ -9,7 +9,7 @@ from brokerd.holders import Held, Loss
 from brokerd.queuefiles import QueueKey, unit_of
 from shm import layout
 from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC
-from workers.transactionnote import Note, read_note
+from workers.transactions.note import Note, read_note
 
 if TYPE_CHECKING:
     from shm.board import Board

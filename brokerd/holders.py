@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from brokerd.queuefiles import QueueKey, unit_of
 from shm.storage import read_file
-from workers.progress import UNSET
+from workers.groups.progress import UNSET
 
 if TYPE_CHECKING:
     from shm.board import Board, TopicSlot
     from shm.storage import Storage
-    from workers.ledger import Ledger
+    from workers.groups.ledger import Ledger
 
 PINS: Final = "gantry/pins"
 

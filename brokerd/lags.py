@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workers.offsetfile import TRANSACTIONS_GROUP
+from workers.groups.offsetfile import TRANSACTIONS_GROUP
 
 if TYPE_CHECKING:
     from shm.board import Board

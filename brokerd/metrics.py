@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from brokerd.lags import lags
 from shm import layout
 from shm.codes import BrokerState, Role
-from workers.offsetfile import read_offsets
+from workers.groups.offsetfile import read_offsets
 
 if TYPE_CHECKING:
     from shm.board import Board

@@ -10,7 +10,7 @@ from brokerd.queuefiles import QueueKey, unit_of
 from brokerd.timerplaces import TimerPlaces
 from shm import layout
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from workers.schedulenote import Note, read_note
+from workers.scheduler.note import Note, read_note
 
 if TYPE_CHECKING:
     from shm.board import Board

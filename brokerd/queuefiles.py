@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shm import layout
-from workers.queues import queue_directory
+from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
     from shm.storage import Storage

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from brokerd.queuefiles import QueueKey, unit_of
-from workers.queues import read_table, save_table
+from workers.reader.queues import read_table, save_table
 
 if TYPE_CHECKING:
     from shm.storage import Storage

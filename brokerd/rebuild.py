@@ -28,13 +28,13 @@ from shm.errors import Incompatible, StoreFailed
 from shm.sidecar import DIRECTORY as SIDECARS
 from shm.storage import PosixStorage
 from workers.agent import Bells
-from workers.indexnote import DIRECTORY as INDEX
-from workers.indexnote import NOTE_FILE as INDEX_FILE
-from workers.queues import DIRECTORY as QUEUES
-from workers.queues import PROGRESS_FILE
-from workers.schedulenote import FILE as SCHEDULE_FILE
-from workers.timerbuckets import DIRECTORY as TIMERS
-from workers.transactionnote import FILE as TRANSACTIONS_FILE
+from workers.reader.indexnote import DIRECTORY as INDEX
+from workers.reader.indexnote import NOTE_FILE as INDEX_FILE
+from workers.reader.queues import DIRECTORY as QUEUES
+from workers.reader.queues import PROGRESS_FILE
+from workers.scheduler.note import FILE as SCHEDULE_FILE
+from workers.scheduler.timerbuckets import DIRECTORY as TIMERS
+from workers.transactions.note import FILE as TRANSACTIONS_FILE
 
 if TYPE_CHECKING:
     from brokerd.config import Settings

@@ -38,7 +38,7 @@ from shm.lognames import DIRECTORY, segment_name
 from shm.marks import mark
 from shm.ranges import Ranges, Stretch, read_ranges
 from shm.storage import Storage, clear_behind
-from workers.queues import PROGRESS_FILE, read_progress
+from workers.reader.queues import PROGRESS_FILE, read_progress
 
 if TYPE_CHECKING:
     from brokerd.config import Settings

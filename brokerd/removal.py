@@ -15,7 +15,7 @@ from brokerd.holders import firsts_of
 from brokerd.queuestarts import first_unit, read_starts, save_starts
 from shm import layout, sidecar, wire
 from shm.lognames import DIRECTORY, segment_name
-from workers.queues import queue_directory
+from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
     from shm.board import Board

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from shm.board import Board
     from shm.clock import Clock
     from shm.storage import Storage
-    from workers.ledger import Ledger
+    from workers.groups.ledger import Ledger
     from workers.session import SessionTable
 
 SEGMENTS_A_PASS: Final = 10  # SF-99

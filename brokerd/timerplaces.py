@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.timerbuckets import DIRECTORY, bucket_names, entries_at, owner_name, span_of
-from workers.timerpool import ENTRY
+from workers.scheduler.timerbuckets import DIRECTORY, bucket_names, entries_at, owner_name, span_of
+from workers.scheduler.timerpool import ENTRY
 
 if TYPE_CHECKING:
     from shm.storage import Storage
-    from workers.schedulenote import Note
-    from workers.timerpool import Entries
+    from workers.scheduler.note import Note
+    from workers.scheduler.timerpool import Entries
 
 #: Base of a segment -> the lowest position of a timer there, and how many there are.
 Places = dict[int, tuple[int, int]]

@@ -15,7 +15,7 @@ from clients.message import Message, SendReceipt
 from clients.receipts import PAGE_BITS, Page, Pages, Pending, ReceiptFuture
 from clients.routes import Routes
 from clients.session import Session
-from clients.transactions import Transaction
+from clients.transactions.transaction import Transaction
 from shm import layout, limits
 from shm.codes import Status
 from shm.errors import MessageIllegal

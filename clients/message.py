@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
-from clients.consumeresult import ConsumeResult, wish_delay
+from clients.push.consumeresult import ConsumeResult, wish_delay
 from shm import limits
 from shm.codes import Level
 from shm.errors import MessageIllegal, Rejected

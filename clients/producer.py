@@ -20,13 +20,13 @@ from clients.batches import BatchFuture
 from clients.batchsends import BatchSends
 from clients.delays import DELAY_PARTS, NOW, Due, due_of
 from clients.fastcall import FastPut, is_available
-from clients.halves import HalfSends
 from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, message_of
 from clients.recalls import Recaller, RecallOutcome
 from clients.receipts import ReceiptFuture
 from clients.subscription import check_group
-from clients.transactiondesk import Transactions, require_group
-from clients.transactions import Transaction, TransactionResolution
+from clients.transactions.desk import Transactions, require_group
+from clients.transactions.halves import HalfSends
+from clients.transactions.transaction import Transaction, TransactionResolution
 from clients.writerlink import WriterLink
 from shm import jit, limits
 from shm.codes import EntryFlag, Level

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
-    from clients.consumeresult import ConsumeResult
     from clients.message import Message, MessageQueue, SendReceipt
     from clients.producer import Producer
-    from clients.push_consumer import PushConsumer
-    from clients.push_options import MessageModel
+    from clients.push.consumer import PushConsumer
+    from clients.push.consumeresult import ConsumeResult
+    from clients.push.options import MessageModel
     from clients.recalls import RecallOutcome
     from clients.subscription import FilterExpression, FilterType
-    from clients.transactions import Transaction, TransactionResolution
+    from clients.transactions.transaction import Transaction, TransactionResolution
     from gantrymq.temporary import Broker
     from shm.errors import (
         BrokerGone,
@@ -89,20 +89,20 @@ __all__ = [
 _HOMES = {
     "Broker": "gantrymq.temporary",
     "ConsumeFrom": "clients.consumer",
-    "ConsumeResult": "clients.consumeresult",
+    "ConsumeResult": "clients.push.consumeresult",
     "FilterExpression": "clients.subscription",
     "FilterType": "clients.subscription",
     "Message": "clients.message",
     "MessageBatch": "clients.consumer",
-    "MessageModel": "clients.push_options",
+    "MessageModel": "clients.push.options",
     "MessageQueue": "clients.message",
     "Producer": "clients.producer",
     "RecallOutcome": "clients.recalls",
     "PullConsumer": "clients.consumer",
-    "PushConsumer": "clients.push_consumer",
+    "PushConsumer": "clients.push.consumer",
     "SendReceipt": "clients.message",
-    "Transaction": "clients.transactions",
-    "TransactionResolution": "clients.transactions",
+    "Transaction": "clients.transactions.transaction",
+    "TransactionResolution": "clients.transactions.transaction",
 }
 
 

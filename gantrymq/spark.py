@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from clients.spark_source import GantryDataSource
+from clients.spark.source import GantryDataSource
 from shm import errors
 from shm.errors import GantryError, SettingIllegal
 

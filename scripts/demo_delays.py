@@ -15,7 +15,7 @@ from typing import NamedTuple
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.message import Message, SendReceipt
 from clients.producer import Producer
-from clients.push_consumer import PushConsumer
+from clients.push.consumer import PushConsumer
 from clients.recalls import RecallOutcome
 from shm.properties import DLQ_PREFIX
 

@@ -638,7 +638,7 @@ LEDGER: Final = Struct(
     "ledger_entry",
     48,
     (
-        Field("kind", "u2", "codes in workers/ledger.py"),
+        Field("kind", "u2", "codes in workers/groups/ledger.py"),
         Field("attempt", "u2", "deliveries begun"),
         Field("group", "u4", "number given by a GROUP entry"),
         Field("topic", "u4", "number given by a TOPIC entry"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shm import layout
 from shm.errors import Rejected
 from shm.properties import index_hash
-from workers.indexnote import DIRECTORY, Shape, parse_header
+from workers.reader.indexnote import DIRECTORY, Shape, parse_header
 
 if TYPE_CHECKING:
     from shm.storage import File, Storage

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shm import layout
 from shm.lognames import segment_name
-from workers.queues import queue_directory
+from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
     from shm.storage import Storage

@@ -15,7 +15,7 @@ from shm.errors import SettingIllegal
 from shm.properties import parse_delay_levels
 from shm.record import Check
 from shm.storage import read_file
-from workers.indexnote import read_note
+from workers.reader.indexnote import read_note
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -107,7 +107,7 @@ def take_over(
 def _tell(storage: Storage, settings: Settings, pending: Pending, done: Adopted) -> None:
     from brokerd.handover.groupfiles import topic_queues
     from brokerd.handover.pending import messages
-    from workers.offsetfile import read_offsets
+    from workers.groups.offsetfile import read_offsets
 
     segment_bytes = settings.mapped_file_size_commit_log
     done.end, done.records, done.foreign = pending.end, pending.records, pending.foreign

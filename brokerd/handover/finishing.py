@@ -18,7 +18,7 @@ from shm import layout, limits
 from shm.properties import GANTRY_TX_DELAY, OP_TOPIC, encode_properties
 from shm.record import Record, encode_filler, encode_record
 from shm.storereader import StoreReader
-from workers.delayedcommit import DROPPED
+from workers.transactions.delayedcommit import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,10 +14,10 @@ from brokerd.subscriptions import GROUPS_FILE
 from shm.configfile import BACKUP_SUFFIX, parse_config, read_config, write_config
 from shm.properties import RETRY_PREFIX
 from shm.storage import read_file
-from workers.ledger import Ledger
-from workers.ledgerentries import NAME as LEDGER
-from workers.ledgerentries import Names
-from workers.offsetfile import (
+from workers.groups.ledger import Ledger
+from workers.groups.ledgerentries import NAME as LEDGER
+from workers.groups.ledgerentries import Names
+from workers.groups.offsetfile import (
     TRANSACTIONS_GROUP,
     Offsets,
     checksum_of,

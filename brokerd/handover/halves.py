@@ -18,7 +18,7 @@ from brokerd.handover.parked import PARKED, Parked, rows_of
 from shm import layout
 from shm.kernels import scan
 from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from workers.transactionnotes import read_record
+from workers.transactions.records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -30,8 +30,8 @@ from shm.properties import (
     TIMER_TOPIC,
 )
 from shm.storage import PosixStorage
-from workers.offsetfile import TRANSACTIONS_GROUP
-from workers.schedulenote import write_level_offsets
+from workers.groups.offsetfile import TRANSACTIONS_GROUP
+from workers.scheduler.note import write_level_offsets
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from brokerd.recovery import Recovered
     from shm.board import Board
     from shm.storage import Storage
-    from workers.offsetfile import Offsets
+    from workers.groups.offsetfile import Offsets
 
 _WHEEL: Final = "timerwheel"
 

@@ -10,7 +10,7 @@ from shm.configfile import read_config
 from shm.errors import Incompatible
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 from shm.storage import read_file
-from workers.offsetfile import read_offsets
+from workers.groups.offsetfile import read_offsets
 
 if TYPE_CHECKING:
     from brokerd.config import Settings

@@ -18,7 +18,7 @@ from shm.errors import Incompatible
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 from shm.storage import PosixStorage
 from workers.logviews import LogViews
-from workers.waiting import WAITING
+from workers.scheduler.waiting import WAITING
 
 if TYPE_CHECKING:
     from pathlib import Path

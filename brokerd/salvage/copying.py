@@ -17,10 +17,10 @@ from shm.jsonsum import with_sum
 from shm.lognames import segment_name
 from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from shm.storage import read_file, replace_file
-from workers import deadletternote
-from workers.ledger import Ledger
-from workers.ledgerentries import NAME as LEDGER
-from workers.offsetfile import Exports, import_offsets
+from workers.groups import deadletternote
+from workers.groups.ledger import Ledger
+from workers.groups.ledgerentries import NAME as LEDGER
+from workers.groups.offsetfile import Exports, import_offsets
 
 if TYPE_CHECKING:
     from brokerd.salvage import Salvaged

@@ -15,7 +15,7 @@ import numpy as np
 
 from shm import layout
 from shm.kernels import scan
-from workers.queues import DIRECTORY, queue_directory
+from workers.reader.queues import DIRECTORY, queue_directory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

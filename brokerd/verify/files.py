@@ -16,9 +16,9 @@ from shm.configfile import parse_config
 from shm.errors import Corrupt
 from shm.imported import read_imported
 from shm.storage import read_file
-from workers import deadletternote
-from workers.indexnote import DIRECTORY as INDEX
-from workers.indexnote import NOTE_FILE, read_note, safe_time
+from workers.groups import deadletternote
+from workers.reader.indexnote import DIRECTORY as INDEX
+from workers.reader.indexnote import NOTE_FILE, read_note, safe_time
 
 if TYPE_CHECKING:
     from brokerd.verify.queues import Queue

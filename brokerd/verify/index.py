@@ -19,7 +19,15 @@ from shm.kernels import index as kernels
 from shm.kernels import scan
 from shm.lognames import segment_name
 from shm.segment import columns
-from workers.indexnote import DIRECTORY, NOTE_FILE, Header, Note, Shape, parse_header, read_note
+from workers.reader.indexnote import (
+    DIRECTORY,
+    NOTE_FILE,
+    Header,
+    Note,
+    Shape,
+    parse_header,
+    read_note,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

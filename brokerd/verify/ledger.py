@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Final
 from brokerd.checkpoint import read_checkpoint
 from shm import layout
 from shm.storage import read_file
-from workers.ledger import Ledger
-from workers.ledgerentries import NAME, Kind, Names
-from workers.offsetfile import FILE, TRANSACTIONS_GROUP, checksum_of, offsets_of, read_offsets
+from workers.groups.ledger import Ledger
+from workers.groups.ledgerentries import NAME, Kind, Names
+from workers.groups.offsetfile import (
+    FILE,
+    TRANSACTIONS_GROUP,
+    checksum_of,
+    offsets_of,
+    read_offsets,
+)
 
 if TYPE_CHECKING:
     from brokerd.verify.report import Report

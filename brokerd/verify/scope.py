@@ -17,7 +17,7 @@ from shm.errors import BrokerGone, Corrupt, Incompatible, StoreBusy
 from shm.jsonsum import sum_holds
 from shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
 from shm.storage import Storage, read_file
-from workers.offsetfile import FILE as OFFSETS_FILE
+from workers.groups.offsetfile import FILE as OFFSETS_FILE
 
 if TYPE_CHECKING:
     from brokerd.verify.report import Report

@@ -105,7 +105,7 @@ def _groups(board: Board, home: Path) -> list[dict[str, object]]:
     """Lags by group and topic, from the file that is exported every few seconds."""
     from brokerd.lags import lags
     from shm.storage import PosixStorage
-    from workers.offsetfile import read_offsets
+    from workers.groups.offsetfile import read_offsets
 
     found: dict[tuple[str, str], int] = {}
     for row in lags(board, read_offsets(PosixStorage(str(store_of(home))))):

@@ -29,7 +29,7 @@ def group_names(context: typer.Context, incomplete: str) -> list[str]:
     """Groups that begin so."""
     from clients.home import store_of
     from shm.storage import PosixStorage
-    from workers.ledgerreader import LedgerReader
+    from workers.groups.ledgerreader import LedgerReader
 
     try:
         groups = LedgerReader(PosixStorage(str(store_of(_home(context))))).refresh()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from brokerd.handover.stopped import StoppedMessages
-    from workers.waiting import WaitingMessages
+    from workers.scheduler.waiting import WaitingMessages
 
     Look = WaitingMessages | StoppedMessages
 
@@ -98,7 +98,7 @@ def _require_running(home: Path) -> None:
 
 def _running(home: Path) -> tuple[WaitingMessages, str]:
     from shm.storage import PosixStorage
-    from workers.waiting import WaitingMessages
+    from workers.scheduler.waiting import WaitingMessages
 
     board = running_board(home)
     broker, precision_ms = _settings(home)

@@ -16,7 +16,7 @@ from gantrymq.cli.leave import complain
 from gantrymq.cli.output import home_of, print_json
 from shm.codes import ExitCode
 from shm.errors import GantryError, Rejected
-from workers.deadletternote import add, count_from, give_to_owner, locked, write_note
+from workers.groups.deadletternote import add, count_from, give_to_owner, locked, write_note
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

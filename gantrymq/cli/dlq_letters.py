@@ -15,7 +15,7 @@ from shm.errors import Rejected
 from shm.properties import DLQ_PREFIX, LOST_TAG
 from shm.storage import PosixStorage
 from shm.storereader import StoreReader
-from workers.deadletternote import DeadLetterNote, Marks, holds, read_note
+from workers.groups.deadletternote import DeadLetterNote, Marks, holds, read_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

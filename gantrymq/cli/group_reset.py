@@ -16,7 +16,7 @@ from shm.errors import Rejected
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from workers.ledger import GroupProgress
+    from workers.groups.ledger import GroupProgress
 
 
 @dataclass(frozen=True, slots=True)

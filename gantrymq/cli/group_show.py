@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shm.board import Board
-    from workers.ledger import GroupProgress
-    from workers.progress import Progress
+    from workers.groups.ledger import GroupProgress
+    from workers.groups.progress import Progress
 
 
 def show_groups(*, home: Path | None, as_json: bool) -> None:
@@ -63,7 +63,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 def _groups(home: Path) -> dict[str, GroupProgress]:
     from shm.storage import PosixStorage
-    from workers.ledgerreader import LedgerReader
+    from workers.groups.ledgerreader import LedgerReader
 
     return LedgerReader(PosixStorage(str(store_of(home)))).refresh()
 

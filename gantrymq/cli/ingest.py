@@ -73,8 +73,8 @@ def ingest_store(
     Raises SettingIllegal if there is no store or `out` exists, Corrupt for a damaged record,
     StoreFailed if a segment goes meanwhile.
     """
-    from clients.spark_options import ReadOptions
-    from clients.spark_scan import plan
+    from clients.spark.options import ReadOptions
+    from clients.spark.scan import plan
     from gantrymq.spark import own_error
     from shm.errors import SettingIllegal
 

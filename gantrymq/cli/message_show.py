@@ -36,8 +36,8 @@ def show_message(
 
 def _index(storage: PosixStorage, home: Path) -> IndexReader:
     """The index has the sizes that are noted; before the first note, those of the settings."""
-    from workers.indexnote import Shape, read_note
     from workers.indexreader import IndexReader
+    from workers.reader.indexnote import Shape, read_note
 
     known = read_note(storage)
     return IndexReader(storage, known[0] if known else Shape(*_sizes(home)))

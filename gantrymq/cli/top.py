@@ -66,8 +66,8 @@ def _looks(home: Path, interval: float) -> Iterator[dict[str, Any]]:
     from brokerd.lock import is_held
     from brokerd.sample import rates, take
     from shm.storage import PosixStorage
-    from workers.ledgerreader import LedgerReader
-    from workers.offsetfile import offsets_of
+    from workers.groups.ledgerreader import LedgerReader
+    from workers.groups.offsetfile import offsets_of
 
     board = running_board(home)
     ledger = LedgerReader(PosixStorage(str(store_of(home))))

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from workers.indoubt import Doubt, InDoubt
+    from workers.transactions.indoubt import Doubt, InDoubt
 
 
 def settle_all(
     action: str, which: Sequence[str], who: str | None, *, home: Path | None, as_json: bool
 ) -> int:
     """Settle each; the exit code. Raises Rejected before anything is settled if one is unknown."""
-    from clients.settle import Settler
+    from clients.transactions.settle import Settler
 
     where = home_of(home)
     running_board(where)

@@ -15,7 +15,7 @@ from gantrymq.cli.records import local_time, message_of, print_bytes, print_fiel
 from shm.errors import BrokerGone, Rejected
 from shm.properties import GANTRY_TX, GANTRY_TX_DELAY
 from shm.storage import PosixStorage
-from workers.indoubt import Doubt, InDoubt
+from workers.transactions.indoubt import Doubt, InDoubt
 
 if TYPE_CHECKING:
     from pathlib import Path

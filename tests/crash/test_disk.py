@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from clients.consumer import PullConsumer
-from clients.consumeresult import ConsumeResult
 from clients.home import store_of
 from clients.message import Message, SendReceipt
 from clients.producer import Producer
-from clients.push_consumer import PushConsumer
+from clients.push.consumer import PushConsumer
+from clients.push.consumeresult import ConsumeResult
 from gantrymq import ConsumeFrom
 from shm import layout
 from shm.codes import BrokerState, ExitCode, Role
@@ -222,12 +222,11 @@ def test_what_fails_while_the_disk_is_full_comes_again_when_there_is_room(
     """F7: a push consumer goes on by itself; every failure is one retry, nothing is lost."""
     broker = start(message_delay_level=LEVELS)
     send(broker, "orders", range(60))
-    full = threading.Event()
+    first = threading.Lock()  # of the listener's threads one fills the disk
 
     def answer(message: Message) -> ConsumeResult | None:
-        if not full.is_set():
+        if first.acquire(blocking=False):
             broker.fail(fault("write", errno.ENOSPC, "gantry/ledger"))
-            full.set()
         failed = message.delivery_attempt == 1 and int(bytes(message.body)) % 2 == 0
         return ConsumeResult.FAILURE if failed else None
 

@@ -35,7 +35,7 @@ from tests.support.memory_sessions import MemorySessions
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from workers.agent import Agent, Bells
-from workers.reader import open_reader
+from workers.reader.agent import open_reader
 from workers.session import Session
 
 Golden = Callable[[str], GoldenStore]

@@ -15,7 +15,7 @@ from tests.sim import scenario
 from tests.sim.scenario import STEPS_MAX, World
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.indexnote import NOTE_FILE
+from workers.reader.indexnote import NOTE_FILE
 
 EXAMPLES = 40
 #: RocketMQ's checkpoint is derived as well, and made by the same stop.

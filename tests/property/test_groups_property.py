@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shm import groupwire
 from tests.support.groups_rig import Hand, Rig
 from tests.support.memory_sessions import QUEUES_PER_TOPIC, grow_topic
-from workers.missing import MISSING_NS
+from workers.groups.missing import MISSING_NS
 
 FILLED = 1000
 

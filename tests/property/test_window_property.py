@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from clients.assigned import Assigned
-from clients.chunks import Chunk, Run
 from clients.message import MessageQueue
-from clients.window import Window
+from clients.push.chunks import Chunk, Run
+from clients.push.window import Window
 from shm.kernels import poll
 from shm.limits import PROGRESS_WINDOW
 

@@ -21,9 +21,9 @@ from shm import layout, limits
 from shm.kernels import frames
 from shm.kernels import index as kernels
 from shm.kernels.words import store_word
-from workers.groups import Groups
-from workers.indexnote import Note
-from workers.membership import Membership
+from workers.groups.agent import Groups
+from workers.groups.membership import Membership
+from workers.reader.indexnote import Note
 
 
 def put_over(owner: object, name: str, value: object) -> None:
@@ -91,7 +91,7 @@ def forgotten_with_its_session() -> None:
 
 def visible_before_durable() -> None:
     """The reader shows units of durable topics at once."""
-    from workers.visibility import Visibility
+    from workers.reader.visibility import Visibility
 
     set_levels = Visibility.set_levels
 
@@ -153,14 +153,14 @@ def batch_in_pieces() -> None:
 
 def noted_before_synced() -> None:
     """The indexer notes as sure what is not on the disk yet."""
-    from workers.indexfiles import OpenFile
+    from workers.reader.indexfiles import OpenFile
 
     put_over(OpenFile, "sync", lambda *_: None)
 
 
 def noted_before_written() -> None:
     """The indexer notes as sure what it has gathered, before it is in the file."""
-    from workers.indexer import Indexer
+    from workers.reader.indexer import Indexer
 
     def gathered(indexer: Indexer) -> int:
         indexer._note_wanted = True
@@ -183,7 +183,7 @@ def noted_before_written() -> None:
 
 def keys_lost_at_a_full_file() -> None:
     """Keys of a record whose file is full are forgotten instead of going to the next file."""
-    from workers.indexer import Indexer
+    from workers.reader.indexer import Indexer
 
     close_full = Indexer._close_full
 

@@ -34,8 +34,8 @@ from tests.support.simpusher import (
 )  # fmt: skip
 from tests.support.simulation import Simulation
 from tests.support.storedlog import Stored, broken, read_log, require
-from workers.pending import Asked
-from workers.sendbacks import SendBacks
+from workers.groups.pending import Asked
+from workers.groups.sendbacks import SendBacks
 
 TOPICS = {PUSHED: (2, "written"), RETRY: (2, "written"), DEAD: (1, "written")}
 STEPS_MAX = 60_000

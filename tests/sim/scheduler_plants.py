@@ -11,13 +11,13 @@ import numpy as np
 from brokerd import parkedholder
 from shm.schedulerwire import CANCELLED
 from tests.sim.plants import put_over
-from workers import strikes
 from workers.origins import OriginScan
-from workers.progressnote import ProgressNote
-from workers.recalls import RecallDesk
-from workers.schedulenote import read_note
-from workers.timeline import NS, Timeline
-from workers.timerbuckets import MINUTE_MS, TimerBuckets
+from workers.scheduler import strikes
+from workers.scheduler.note import read_note
+from workers.scheduler.progress import ProgressNote
+from workers.scheduler.recalls import RecallDesk
+from workers.scheduler.timeline import NS, Timeline
+from workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
 
 
 def counted_before_durable() -> None:

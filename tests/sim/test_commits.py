@@ -12,8 +12,8 @@ from tests.support.simclients import SimConsumer
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor
 from tests.support.storedlog import QueueName
-from workers.ledger import Ledger
-from workers.ledgerentries import NAME, Names
+from workers.groups.ledger import Ledger
+from workers.groups.ledgerentries import NAME, Names
 
 QUEUES = sum(queues for queues, _level in scenario.TOPICS.values())
 

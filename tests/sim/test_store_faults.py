@@ -14,7 +14,7 @@ from tests.sim.scenario import STEPS_MAX, World
 from tests.support.faults import Fault, Moment
 from tests.support.simdisk import ROOM_FOR_ALL
 from tests.support.simulation import AgentActor
-from workers.groups import Groups
+from workers.groups.agent import Groups
 from workers.sparetime import InSpareTime
 
 #: More calls of a kind than any agent makes in these runs.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clients import spark_columns
+from clients.spark import columns as spark_columns
 from shm.errors import Corrupt, StoreFailed
 from shm.properties import encode_properties
 from shm.record import Record

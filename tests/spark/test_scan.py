@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clients import spark_scan
-from clients.spark_columns import COLUMNS
-from clients.spark_options import COLUMN_TYPES, ReadOptions
-from clients.spark_scan import plan, read
+from clients.spark import scan as spark_scan
+from clients.spark.columns import COLUMNS
+from clients.spark.options import COLUMN_TYPES, ReadOptions
+from clients.spark.scan import plan, read
 from shm.errors import Corrupt, SettingIllegal, StoreFailed
 from shm.ranges import OPEN, Ranges, write_ranges
 from shm.record import Record
@@ -331,8 +331,8 @@ def test_every_column_has_a_type_and_a_maker() -> None:
 
 
 def test_reading_loads_no_numba() -> None:
-    program = "import sys; import clients.spark_source, gantrymq.spark; print(*sys.modules)"
+    program = "import sys; import clients.spark.source, gantrymq.spark; print(*sys.modules)"
     command = [sys.executable, "-W", "ignore", "-c", program]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "clients.spark_scan" in shown.stdout.split()
+    assert "clients.spark.scan" in shown.stdout.split()
     assert not {"numba", "llvmlite"} & set(shown.stdout.split())

@@ -22,7 +22,8 @@ from clients.producer import Producer
 from gantrymq import TransactionResolution
 from shm.board import attach_board
 from shm.codes import Role
-from shm.errors import GantryError
+from shm.errors import BrokerGone, GantryError
+from tests.support.watchdog import poll_until
 
 TOPIC: Final = "transfers"
 GROUP: Final = "bank"
@@ -152,7 +153,7 @@ def office(home: Path, bank: Bank, plan: Plan, transfers: int) -> int:
 def _work(home: Path, bank: Bank, plan: Plan, transfers: int) -> None:
     code = 1
     try:
-        with Producer(home, producer_group=GROUP, transaction_checker=bank.check) as producer:
+        with _producer(home, bank) as producer:
             while (number := bank.take_number()) < transfers:
                 _transfer(producer, bank, number, _fault_of(home, plan.get(number)))
         code = 0
@@ -160,6 +161,21 @@ def _work(home: Path, bank: Bank, plan: Plan, transfers: int) -> None:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _producer(home: Path, bank: Bank) -> Producer:
+    """A producer; begun while the broker is being started again, it tries until one answers."""
+    found: list[Producer] = []
+
+    def opens() -> bool:
+        try:
+            found.append(Producer(home, producer_group=GROUP, transaction_checker=bank.check))
+        except BrokerGone:
+            return False
+        return True
+
+    poll_until(opens, "a broker answers", 60.0)
+    return found[0]
 
 
 def _transfer(producer: Producer, bank: Bank, number: int, fault: Callable[[str], None]) -> None:

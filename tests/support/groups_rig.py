@@ -16,7 +16,7 @@ from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from workers.agent import Bells
-from workers.groups import Groups, open_groups
+from workers.groups.agent import Groups, open_groups
 from workers.session import Session
 
 N = TypeVar("N", bound=groupwire.Notice)

@@ -10,7 +10,7 @@ from shm.board import Board
 from shm.storage import PosixStorage, Storage
 from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.simclock import SimClock
-from workers.indexer import Indexer
+from workers.reader.indexer import Indexer
 
 
 class Indexing:

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 from clients.consumer import ConsumeFrom, PullConsumer
-from clients.consumeresult import ConsumeResult
 from clients.message import Message
 from clients.producer import Producer
+from clients.push.consumeresult import ConsumeResult
 from gantrymq.temporary import Broker
 from shm.properties import parse_properties
 from tests.support.brokers import ServingBroker

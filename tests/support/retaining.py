@@ -18,7 +18,7 @@ from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simmachine import SETTINGS, SimMachine
 from tests.support.simstorage import SimStorage
-from workers.ledger import open_ledger
+from workers.groups.ledger import open_ledger
 
 #: Long enough for a pass and all its steps, at the simulator's pace.
 A_WHILE_NS = 400_000_000

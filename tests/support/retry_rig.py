@@ -29,8 +29,8 @@ from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from workers.agent import Agent, Bells
-from workers.groups import open_groups
-from workers.reader import open_reader
+from workers.groups.agent import open_groups
+from workers.reader.agent import open_reader
 
 #: As brokerd.agents calls them; settings here are a namespace with what they ask for.
 OPENERS: dict[Role, Callable[..., Agent]] = {

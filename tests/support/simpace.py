@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from brokerd import retention
-from workers import indexer, progressnote
+from workers.reader import indexer
+from workers.scheduler import progress as progressnote
 
 retention.PACE.grace = 1_000_000
 retention.PACE.patience = 300_000_000

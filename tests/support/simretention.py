@@ -9,8 +9,8 @@ from shm import layout
 from shm.codes import Role
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor
-from workers.groups import Groups
-from workers.progress import UNSET
+from workers.groups.agent import Groups
+from workers.groups.progress import UNSET
 from workers.sparetime import InSpareTime
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def expire(machine: SimMachine, low: int) -> None:
     machine.model.expire(SimStorage(machine.disk, "oracle"), span, held, told)
 
 
-def _ledger(machine: SimMachine) -> Any:  # noqa: ANN401 - workers.ledger.Ledger, None if it died
+def _ledger(machine: SimMachine) -> Any:  # noqa: ANN401 - workers.groups.ledger.Ledger, None if it died
     actor = machine.simulation.actors.get(Role.GROUPS.name.lower())
     agent = actor.agent if isinstance(actor, AgentActor) else None
     groups = agent._first if isinstance(agent, InSpareTime) else None

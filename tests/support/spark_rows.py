@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from clients.spark_options import COLUMN_TYPES, ReadOptions
-from clients.spark_scan import plan, read
+from clients.spark.options import COLUMN_TYPES, ReadOptions
+from clients.spark.scan import plan, read
 from tests.support.golden import is_inner_batch, members_sent
 
 TEXTS = pa.list_(pa.field("element", pa.string()))

@@ -17,7 +17,7 @@ from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import LogView, columns, open_files, open_log
 from shm.storage import PosixStorage
 from tests.support.checkindex import check_index
-from workers.indexnote import read_note
+from workers.reader.indexnote import read_note
 
 QueueKey = tuple[str, int]
 _LEVELS = parse_delay_levels(DEFAULTS["message_delay_level"])

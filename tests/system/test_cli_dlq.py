@@ -13,17 +13,17 @@ import pytest
 
 from brokerd.verify import verify
 from clients.consumer import ConsumeFrom, PullConsumer
-from clients.consumeresult import ConsumeResult
 from clients.message import Message
 from clients.producer import Producer
-from clients.push_consumer import PushConsumer
+from clients.push.consumer import PushConsumer
+from clients.push.consumeresult import ConsumeResult
 from clients.recalls import RecallOutcome
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support.brokers import command
 from tests.support.push import FIRST, LEVELS, PATIENCE_S
 from tests.support.watchdog import poll_until
-from workers.deadletternote import FILE
+from workers.groups.deadletternote import FILE
 
 LETTERS = 6
 HOUR_S = 3600

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from clients.consumer import PullConsumer
-from clients.consumeresult import ConsumeResult
 from clients.message import Message
-from clients.push_consumer import PushConsumer
+from clients.push.consumer import PushConsumer
+from clients.push.consumeresult import ConsumeResult
 from gantrymq.temporary import Broker
 from shm import limits
 from shm.errors import GroupIllegal

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from clients.consumer import PullConsumer
-from clients.consumeresult import ConsumeResult
 from clients.message import Message
-from clients.push_consumer import PushConsumer
-from clients.push_options import MessageModel
+from clients.push.consumer import PushConsumer
+from clients.push.consumeresult import ConsumeResult
+from clients.push.options import MessageModel
 from clients.subscription import FilterExpression, FilterType
 from gantrymq.temporary import Broker
 from shm.errors import BrokerGone, Closed, FilterSyntaxError, GroupIllegal, Rejected

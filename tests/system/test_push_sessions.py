@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from clients.consumer import PullConsumer
-from clients.consumeresult import ConsumeResult
 from clients.groupreset import reset_offsets
 from clients.message import Message, MessageQueue
-from clients.push_consumer import PushConsumer
+from clients.push.consumer import PushConsumer
+from clients.push.consumeresult import ConsumeResult
 from shm import layout
 from shm.codes import Role
 from tests.support.brokers import ServingBroker

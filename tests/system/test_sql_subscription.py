@@ -7,7 +7,7 @@ import pytest
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.message import Message
 from clients.producer import Producer
-from clients.push_consumer import PushConsumer
+from clients.push.consumer import PushConsumer
 from clients.subscription import FilterExpression, FilterType
 from gantrymq.temporary import Broker
 from shm.errors import FilterSyntaxError, GroupIllegal

@@ -15,7 +15,7 @@ import pytest
 from clients.home import store_of
 from clients.message import Message
 from clients.producer import Producer
-from clients.transactions import Transaction, TransactionResolution
+from clients.transactions.transaction import Transaction, TransactionResolution
 from shm.codes import Role
 from tests.support.brokers import ServingBroker
 from tests.support.stores import read_log

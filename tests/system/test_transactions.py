@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from clients.checkerlink import CheckerLink, now_ns
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.home import store_of
 from clients.message import Message
 from clients.producer import Producer
-from clients.transactions import Transaction, TransactionResolution
+from clients.transactions.checkerlink import CheckerLink, now_ns
+from clients.transactions.transaction import Transaction, TransactionResolution
 from gantrymq.temporary import Broker
 from shm import limits
 from shm.errors import (

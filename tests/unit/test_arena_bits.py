@@ -24,7 +24,7 @@ from tests.support.memory_sessions import MemorySessions, memory_board, memory_s
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from workers.agent import Agent, Bells
-from workers.reports import LOOK_NS
+from workers.groups.reports import LOOK_NS
 from workers.session import Session
 
 PLAN = plan_arena(4096, 4096, 4096, 4096)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.assignment import assign
+from workers.groups.assignment import assign
 
 
 def test_a_newcomer_takes_only_what_is_due_to_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from shm import groupwire, layout
 from tests.support.groups_rig import Rig, only
-from workers.missing import MISSING_NS
+from workers.groups.missing import MISSING_NS
 
 ALL = {0, 1, 2, 3}
 

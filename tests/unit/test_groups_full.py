@@ -12,9 +12,9 @@ from shm.storage import read_file
 from tests.support.faults import Fault, FaultPlan, Moment
 from tests.support.groups_rig import Rig, only
 from tests.support.simstorage import SimStorage
-from workers import ledger as ledger_module
-from workers import ledgerentries
-from workers.groups import DISK_RETRY_NS, EXPORT_NS, SYNC_NS
+from workers.groups import ledger as ledger_module
+from workers.groups import ledgerentries
+from workers.groups.agent import DISK_RETRY_NS, EXPORT_NS, SYNC_NS
 
 FULL = Fault(1, error=errno.ENOSPC, kinds=("write",), persistent=True, under="gantry/ledger")
 

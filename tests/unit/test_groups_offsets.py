@@ -16,8 +16,8 @@ from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Rig
 from tests.support.memory_sessions import add_topic, grow_topic
 from tests.support.simstorage import SimStorage
-from workers import ledger as ledger_module
-from workers.groups import EXPORT_NS, SYNC_NS
+from workers.groups import ledger as ledger_module
+from workers.groups.agent import EXPORT_NS, SYNC_NS
 
 ALL = {0, 1, 2, 3}
 

@@ -18,7 +18,7 @@ from shm.record import Record
 from shm.transactionwire import COMMITTED, ROLLED_BACK
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
-from workers import transactionprogress
+from workers.transactions import progress as transactionprogress
 
 SEGMENT = 1 << 16
 FILLER = b"x" * 1500

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from clients.assigned import Assigned
-from clients.chunks import CHUNK_NS, CHUNK_ROWS, Chunk, Failure, Pace, Run
-from clients.handoff import Handoff
 from clients.message import MessageQueue
-from clients.watch import RELIEF_NS, Limits, Watch
-from clients.window import Window
+from clients.push.chunks import CHUNK_NS, CHUNK_ROWS, Chunk, Failure, Pace, Run
+from clients.push.handoff import Handoff
+from clients.push.watch import RELIEF_NS, Limits, Watch
+from clients.push.window import Window
 
 NO_BATCH = cast("Any", SimpleNamespace())
 

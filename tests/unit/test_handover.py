@@ -33,8 +33,8 @@ from tests.support.handed import (
 )
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.ledger import open_ledger
-from workers.schedulenote import OFFSETS_FILE
+from workers.groups.ledger import open_ledger
+from workers.scheduler.note import OFFSETS_FILE
 
 TARGET = Target(START_MS + 120_123, timer_log_bytes=200)
 SETTINGS = {

@@ -23,9 +23,9 @@ from tests.support.keyed import SEGMENT_BYTES, write_keyed_log
 from tests.support.sealed import segment_of, write_segment
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers import indexer
-from workers.indexfiles import WRITE_BYTES, choose, next_name
-from workers.indexnote import NOTE_FILE, Note, read_note, safe_time
+from workers.reader import indexer
+from workers.reader.indexfiles import WRITE_BYTES, choose, next_name
+from workers.reader.indexnote import NOTE_FILE, Note, read_note, safe_time
 
 SLOTS, ENTRIES = 64, 150
 

@@ -12,10 +12,10 @@ from shm.groupwire import ATTEMPTS_MAX
 from shm.storage import PosixStorage, read_file
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.ledger import GroupProgress, Ledger, open_ledger
-from workers.ledgerentries import NAME
-from workers.ledgerreader import LedgerReader
-from workers.progress import Progress
+from workers.groups.ledger import GroupProgress, Ledger, open_ledger
+from workers.groups.ledgerentries import NAME
+from workers.groups.ledgerreader import LedgerReader
+from workers.groups.progress import Progress
 
 
 def filled(storage: SimStorage) -> Ledger:

@@ -29,7 +29,7 @@ from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from tests.support.stores import read_log
 from workers.agent import Agent, Bells
-from workers.reader import open_reader
+from workers.reader.agent import open_reader
 from workers.session import Session
 
 LEVELS = 16  # what a topic of a memory board has room for

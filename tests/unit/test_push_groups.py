@@ -15,10 +15,10 @@ from tests.support.faults import Fault, KilledError, Moment, kill_at
 from tests.support.groups_rig import Hand, Rig, only
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.groups import DISK_RETRY_NS
-from workers.ledger import Ledger, open_ledger
-from workers.progress import Progress, ranges_of, without
-from workers.reports import LOOK_NS
+from workers.groups.agent import DISK_RETRY_NS
+from workers.groups.ledger import Ledger, open_ledger
+from workers.groups.progress import Progress, ranges_of, without
+from workers.groups.reports import LOOK_NS
 
 MINUTE_NS = 60_000_000_000
 

@@ -14,7 +14,7 @@ from tests.support.memory_sessions import memory_board
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from workers.logviews import LogViews
-from workers.queues import PROGRESS_FILE, QueueFiles, read_progress, save_progress
+from workers.reader.queues import PROGRESS_FILE, QueueFiles, read_progress, save_progress
 
 UNITS_PER_FILE = 1000  # of a memory board
 ROUNDS = 20

@@ -26,7 +26,7 @@ from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.simmachine import SETTINGS
 from tests.support.simstorage import SimStorage
 from tests.support.small_stores import varied_store, write_settings
-from workers.indexnote import NOTE_FILE
+from workers.reader.indexnote import NOTE_FILE
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from shm.schedulerwire import CANCELLED
 from tests.support.memory_sessions import memory_session
 from tests.support.parking import Life, Parked, after_message, at_message, origins
 from tests.support.simclock import SimClock
-from workers.timerbuckets import DIRECTORY
-from workers.timerpool import ENTRY
+from workers.scheduler.timerbuckets import DIRECTORY
+from workers.scheduler.timerpool import ENTRY
 
 KEY = "0123456789ABCDEF0123456789ABCDEF"
 

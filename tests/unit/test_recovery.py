@@ -27,8 +27,8 @@ from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
 from workers.agent import Bells
-from workers.queues import PROGRESS_FILE, save_progress
-from workers.reader import open_reader
+from workers.reader.agent import open_reader
+from workers.reader.queues import PROGRESS_FILE, save_progress
 
 QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
 

@@ -14,8 +14,8 @@ from shm.kernels import progress
 from tests.support.groups_rig import Rig, only
 from tests.unit.test_member import InMemory, member_of
 from workers.agent import IDLE_NS
-from workers.progress import Progress
-from workers.reports import LOOK_NS
+from workers.groups.progress import Progress
+from workers.groups.reports import LOOK_NS
 
 MINUTE_NS = 60_000_000_000
 

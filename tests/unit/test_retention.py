@@ -18,7 +18,7 @@ from tests.support.faults import FaultPlan, KilledError, Moment, fail_at, kill_a
 from tests.support.retaining import HOUR_MS, QUEUES, Rig, units_of, written_machine
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
-from workers.queues import PROGRESS_FILE
+from workers.reader.queues import PROGRESS_FILE
 
 SEGMENT = 16 * 1024
 

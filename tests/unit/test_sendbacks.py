@@ -15,11 +15,11 @@ from shm.properties import encode_properties
 from tests.support.faults import Fault, FaultPlan, Moment, kill_at
 from tests.support.groups_rig import Hand, only
 from tests.support.retry_rig import RetryRig
-from workers import sendbacks
-from workers.ledger import Ledger
-from workers.pending import Pending
-from workers.progress import Progress
-from workers.sendbacks import AGAIN_NS, SendBacks
+from workers.groups import sendbacks
+from workers.groups.ledger import Ledger
+from workers.groups.pending import Pending
+from workers.groups.progress import Progress
+from workers.groups.sendbacks import AGAIN_NS, SendBacks
 
 
 def member(rig: RetryRig, started: int = 1, committed: int = 0) -> Hand:

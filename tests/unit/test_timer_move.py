@@ -18,9 +18,9 @@ from shm.record import Record
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
 from tests.unit.test_recalls import Asker, handle_of
-from workers.ledger import open_ledger
-from workers.schedulenote import Note, read_note
-from workers.waiting import WaitingMessages
+from workers.groups.ledger import open_ledger
+from workers.scheduler.note import Note, read_note
+from workers.scheduler.waiting import WaitingMessages
 
 SEGMENT = 1 << 16
 FILLER = "x" * 300

@@ -13,7 +13,7 @@ from shm.codes import Role
 from shm.record import Record
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
-from workers import timerbuckets, timers
+from workers.scheduler import timerbuckets, timers
 
 
 @pytest.fixture

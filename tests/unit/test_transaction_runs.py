@@ -16,8 +16,8 @@ from shm.codes import Role
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
-from workers import transactionprogress
-from workers.halves import Halves
+from workers.transactions import progress as transactionprogress
+from workers.transactions.halves import Halves
 
 VICTIMS = (CHECKER, CHECKER, Role.WRITER, Role.READER, Role.FLUSHER)
 QUICK: dict[str, object] = {

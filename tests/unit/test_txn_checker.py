@@ -15,8 +15,8 @@ from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
-from workers import transactionprogress
-from workers.transactionnote import FILE, read_note
+from workers.transactions import progress as transactionprogress
+from workers.transactions.note import FILE, read_note
 
 TX = "0123456789abcdef" * 2
 OTHER = "f" * 32

@@ -17,9 +17,9 @@ from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMITTED, ROLLED_BACK
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
-from workers import transactionprogress
-from workers.ledger import open_ledger
-from workers.offsetfile import TRANSACTIONS_GROUP, Exports, read_offsets
+from workers.groups.ledger import open_ledger
+from workers.groups.offsetfile import TRANSACTIONS_GROUP, Exports, read_offsets
+from workers.transactions import progress as transactionprogress
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32

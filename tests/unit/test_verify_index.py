@@ -17,7 +17,7 @@ from shm.jsonsum import with_sum, without_sum
 from shm.storage import PosixStorage
 from tests.support.small_stores import INDEX_ENTRIES, INDEX_SLOTS, flip, small_broker
 from tests.support.small_stores import send as send_small
-from workers.indexnote import NOTE_FILE, Shape, read_note
+from workers.reader.indexnote import NOTE_FILE, Shape, read_note
 
 SHAPE = Shape(INDEX_SLOTS, INDEX_ENTRIES)
 PLANTED = 20

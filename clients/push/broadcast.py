@@ -1,0 +1,158 @@
+"""Broadcasting: every member reads all queues, and keeps its offsets itself (CQ-35)."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from clients.assigned import Assigned
+from clients.home import find_home, state_folder
+from clients.member import Terms, now_ns
+from clients.message import MessageQueue, is_name
+from clients.push.handoff import Handoff
+from clients.push.member import PushMember, Resumed
+from clients.session import Session
+from shm import groupwire
+from shm.errors import Corrupt, GroupIllegal
+from shm.groupwire import ConsumeFrom
+
+SAVE_NS: Final = 5_000_000_000
+
+
+class OffsetFile:
+    """Offsets of one broadcasting consumer: `<state>/gantrymq/broadcast/<group>/...json`.
+
+    The folder is the user's state folder by the XDG rules, whatever the broker's home is; the name
+    has the instance and a hash of that home. Only one consumer may have it open.
+    """
+
+    def __init__(self, home: str | os.PathLike[str] | None, group: str, instance: str) -> None:
+        """Lock and read it. Raises GroupIllegal if another consumer has it, Corrupt."""
+        if not is_name(instance):
+            raise GroupIllegal(f"instance {instance!r}: letters, digits and _-%| only")
+        mark = hashlib.blake2b(os.fsencode(find_home(home)), digest_size=6).hexdigest()
+        folder = state_folder() / "gantrymq" / "broadcast" / group
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path: Path = folder / f"{instance}-{mark}.json"
+        self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.offsets = self._read()
+        except BlockingIOError as error:
+            self.close()
+            raise GroupIllegal(
+                f"another broadcasting consumer of group {group} uses {self.path}: give each one"
+                " an instance= of its own",
+                group=group,
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+        self._saved = dict(self.offsets)
+
+    def _read(self) -> dict[MessageQueue, int]:
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            return {
+                MessageQueue(topic, int(queue)): int(offset)
+                for topic, queues in content["offsets"].items()
+                for queue, offset in queues.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(
+                f"{self.path} is no offset file: mend it, or remove it to begin anew",
+                path=str(self.path),
+            ) from error
+
+    def save(self) -> None:
+        """Replace the file if anything has changed."""
+        if self.offsets == self._saved:
+            return
+        table: dict[str, dict[str, int]] = {}
+        for queue, offset in sorted(self.offsets.items()):
+            table.setdefault(queue.topic, {})[str(queue.queue_id)] = offset
+        fresh = self.path.with_suffix(".tmp")
+        with fresh.open("w", encoding="utf-8") as file:
+            json.dump({"offsets": table}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+        self._saved = dict(self.offsets)
+
+    def close(self) -> None:
+        """Let others have it. Safe to call twice."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+class BroadcastMember(PushMember):
+    """Has all queues, as if under leases that nobody else wants; `groups` is not asked."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        names: dict[int, str],
+        handoff: Handoff,
+        offsets: OffsetFile,
+    ) -> None:
+        super().__init__(session, group, names, {}, Terms(), handoff)
+        self._file = offsets
+        self._save_ns = now_ns() + SAVE_NS
+
+    def join(
+        self, consume_from: ConsumeFrom, starts: dict[int, int], chosen: list[int] | None = None
+    ) -> None:
+        """Take all queues of the topics, from where the file has them."""
+        board = self.session.board
+        for slot in sorted(self.names):
+            topic = board.topic(slot)
+            assert topic is not None, "the supervisor has named it"
+            for number in range(topic.queue_base, topic.queue_base + topic.queue_count):
+                words = board.queue(number)
+                queue = MessageQueue(topic.name, words["queue_id"])
+                low, high = words["min_offset"], words["max_offset"]
+                begin = {ConsumeFrom.FIRST_OFFSET: low, ConsumeFrom.LAST_OFFSET: high}
+                offset = self._file.offsets.get(queue)
+                if offset is None:
+                    offset = begin.get(consume_from, starts.get(number, high))
+                    self._file.offsets[queue] = offset
+                end = max(words["next_offset"], high)
+                assigned = Assigned(number, queue, 0, min(max(offset, low), end))
+                self.assigned[number] = assigned
+                self._open_window(assigned)
+        self.changed = True
+
+    def _note(self) -> None:
+        with self._handoff.lock:
+            for window in self.windows.values():
+                self._file.offsets[window.queue] = window.committed
+
+    def report_untabled(self) -> None:
+        """Save now and then."""
+        if now_ns() >= self._save_ns:
+            self.commit()
+            self._save_ns = now_ns() + SAVE_NS
+
+    def commit(self) -> None:
+        """Save."""
+        self._note()
+        self._file.save()
+
+    def leave(self) -> None:
+        """Nobody has to know."""
+
+    def resumable(self) -> dict[MessageQueue, Resumed]:
+        """All is in the file's table."""
+        self._note()
+        return {}
+
+    def _hear(self, notice: groupwire.AnyNotice) -> None:
+        """`groups` does not know this member."""

@@ -1,0 +1,245 @@
+"""`PushConsumer`: messages are given to a listener, in threads of the consumer's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from queue import SimpleQueue
+from types import FrameType, TracebackType
+from typing import Any, Self, Unpack
+
+from clients.attachment import Attachment
+from clients.member import Terms
+from clients.message import MessageQueue
+from clients.push.broadcast import BroadcastMember, OffsetFile
+from clients.push.consumeresult import ConsumeResult
+from clients.push.dispatcher import Dispatcher
+from clients.push.handoff import Handoff
+from clients.push.listener import Listener, ListenerThread, Rules
+from clients.push.member import PushMember, Resumed
+from clients.push.options import MessageModel, Options, PushOptions
+from clients.push.watch import Limits
+from clients.session import Session
+from clients.subscription import Subscription, check_group, describe, digest, parse_subscription
+from shm.errors import Closed, GroupIllegal, Timeout
+from shm.filter import EVERYTHING, parse_tags
+from shm.properties import RETRY_PREFIX
+
+__all__ = ["ConsumeResult", "Listener", "MessageModel", "PushConsumer"]
+
+
+class PushConsumer:
+    """A member of a group whose messages are given to `listener`.
+
+    It returns None or SUCCESS; FAILURE, or raising, has the message delivered again later, on
+    RocketMQ's ladder or after `message.retry_after(seconds)`, until it was delivered `max_attempts`
+    times in all: then, and with DEAD_LETTER, it goes to `%DLQ%group`. A message whose consumers die
+    counts as failed each time. Delivery is at least once.
+
+    With `orderly`, messages of a queue come one at a time in their order; one that fails blocks its
+    queue only, comes again after a pause of 1 s (or `retry_after`), and in the end goes to the
+    dead-letter queue. BROADCASTING: every member gets all messages, nothing is tried again, and
+    offsets are in a file of the user's (see `instance`).
+
+    `run`, `start`, `stop` and `close` may be called from any thread; the listener is called by
+    `concurrency` threads at a time.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        subscription: Subscription,
+        listener: Listener,
+        *,
+        home: str | os.PathLike[str] | None = None,
+        **options: Unpack[PushOptions],
+    ) -> None:
+        """Nothing is attached before `start`, `run` or `with`; `options` as `Options` has them.
+
+        `subscription` lists topics, or maps them to tags ("a || b", "*"). Raises GroupIllegal,
+        MessageIllegal, FilterSyntaxError; TypeError for an option that does not exist.
+        """
+        check_group(group)
+        if not callable(listener):
+            raise GroupIllegal(f"the listener is {listener!r}: give a function of one message")
+        self.group = group
+        self.options = Options(**options)
+        self._filters = parse_subscription(subscription)
+        self._listener = listener
+        self._home = home
+        self._pid = 0
+        self._handoff = Handoff(self.options.concurrency, orderly=self.options.orderly)
+        self._dispatcher: Dispatcher | None = None
+        self._threads: list[ListenerThread] = []
+        self._offsets: OffsetFile | None = None
+        self._events: SimpleQueue[None] = SimpleQueue()  # safe in signal handlers
+        self._starting = threading.Lock()
+
+    # ----------------------------------------------------------------------------------- lifetime
+
+    def start(self) -> None:
+        """Attach, join, and begin to call the listener. Returns at once.
+
+        Raises BrokerGone, TopicNotFound, NotPermitted, GroupIllegal (another member of the group
+        subscribes differently), Closed if it was started before.
+        """
+        with self._starting:
+            if self._pid:
+                self._require_own()
+                raise Closed("this consumer was started before: make another one")
+            self._pid = os.getpid()
+            try:
+                dispatcher = self._begin()
+            except BaseException:
+                self._pid = 0
+                self._close_offsets()
+                raise
+            self._dispatcher = dispatcher
+        options = self.options
+        rules = Rules(options.max_attempts, options.orderly, options.is_broadcast)
+        for number in range(options.concurrency):
+            name = f"gantrymq-listener-{self.group}-{number}"
+            thread = ListenerThread(name, self._listener, self._handoff, rules)
+            self._threads.append(thread)
+            thread.start()
+        dispatcher.start()
+
+    def _begin(self) -> Dispatcher:
+        options = self.options
+        if options.is_broadcast:
+            self._offsets = OffsetFile(self._home, self.group, options.instance)
+        limits = Limits(
+            options.max_attempts,
+            int(options.consume_timeout * 1e9),
+            not options.orderly and not options.is_broadcast,
+        )
+        name = f"gantrymq-push-{self.group}"
+        return Dispatcher(name, self._attach, self._handoff, limits, lambda: self._events.put(None))
+
+    def run(self) -> None:
+        """Consume until SIGTERM, SIGINT or `stop`; starts if that has not been done.
+
+        Signals are heard in the main thread only; handlers there were are put back at the end.
+        Raises what ended it otherwise: StoreFailed, GroupIllegal, Incompatible, ...
+        """
+        if not self._pid:
+            self.start()
+        self._require_own()
+        before = self._hear_signals()
+        try:
+            self._events.get()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        self.stop()
+
+    def _hear_signals(self) -> dict[int, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+
+        def hear(_number: int, _frame: FrameType | None) -> None:
+            self._events.put(None)
+
+        return {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Begin no more messages, finish those begun, acknowledge them, leave the group.
+
+        Waits for running listener calls, `timeout` seconds at most: raises Timeout then, and they
+        go on. From within the listener it returns at once. Raises what has ended the consumer
+        before. Safe to call twice.
+        """
+        if not self._pid:
+            return
+        self._require_own()
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            return
+        dispatcher.stop()
+        self._events.put(None)
+        if threading.current_thread() in (dispatcher, *self._threads):
+            return
+        dispatcher.join(timeout)
+        if dispatcher.is_alive():
+            raise Timeout(f"listeners are still at work after {timeout} s; they go on")
+        for thread in self._threads:
+            thread.join(timeout)
+        self._close_offsets()
+        error, dispatcher.error = dispatcher.error, None
+        if error is not None:
+            raise error
+
+    close = stop
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # -------------------------------------------------------------------------------------- state
+
+    def assignment(self) -> list[MessageQueue]:
+        """Queues that this member owns at present, those of its retry topic included."""
+        dispatcher = self._running()
+        return sorted(assigned.queue for assigned in list(dispatcher.member.assigned.values()))
+
+    @property
+    def lost_acks(self) -> int:
+        """Messages finished after their queue's lease was over: they are delivered again."""
+        return self._handoff.refused
+
+    @property
+    def is_running(self) -> bool:
+        """False before `start`, and once it has ended, by itself too."""
+        return self._dispatcher is not None and self._dispatcher.is_alive()
+
+    def _running(self) -> Dispatcher:
+        self._require_own()
+        if self._dispatcher is None:
+            raise Closed("this consumer is not started")
+        return self._dispatcher
+
+    def _require_own(self) -> None:
+        if self._pid and self._pid != os.getpid():
+            raise Closed(
+                "this consumer was started by the parent of this forked process: make a new one"
+            )
+
+    # -------------------------------------------------------------------------------- the session
+
+    def _attach(self, places: dict[MessageQueue, Resumed]) -> tuple[Attachment, PushMember]:
+        filters = dict(self._filters)
+        if not self.options.is_broadcast:
+            filters[RETRY_PREFIX + self.group] = parse_tags(EVERYTHING)  # RD-1
+        attachment = Attachment(self._home, self.group, filters, self._make_member)
+        attachment.join(self.options.consume_from, self.options.consume_ms, places)
+        member = attachment.member
+        assert isinstance(member, PushMember)
+        return attachment, member
+
+    def _make_member(
+        self,
+        session: Session,
+        group: str,
+        names: dict[int, str],
+        places: dict[MessageQueue, Resumed],
+    ) -> PushMember:
+        handoff, options, filters = self._handoff, self.options, self._filters
+        if self._offsets is not None:
+            return BroadcastMember(session, group, names, handoff, self._offsets)
+        orderly, most = options.orderly, options.max_attempts
+        shown = describe(filters, orderly=orderly, max_attempts=most)
+        terms = Terms(most, digest(filters, orderly, most), orderly, shown)
+        return PushMember(session, group, names, places, terms, handoff)
+
+    def _close_offsets(self) -> None:
+        if self._offsets is not None:
+            self._offsets.close()

@@ -1,0 +1,225 @@
+"""What the fetching thread and the listener threads of a push consumer share.
+
+One lock, taken once or twice per chunk. Nothing here fetches, calls a listener or knows `groups`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from queue import SimpleQueue
+from typing import Final
+
+from clients.push.chunks import Chunk, Failure, Pace
+from clients.session import Session
+
+#: More is fetched while fewer rows than this wait for a thread.
+LOW_ROWS: Final = 512
+#: Failures wake the fetching thread no more often than this.
+GATHER_NS: Final = 4_000_000
+
+
+class Handoff:
+    """Chunks on their way to listener threads, and what comes back from them."""
+
+    def __init__(self, concurrency: int, *, orderly: bool = False) -> None:
+        self.lock = threading.Lock()
+        self.concurrency = concurrency
+        self.orderly = orderly
+        self.pace = Pace()
+        self.failures: deque[Failure] = deque()
+        self.running: set[Chunk] = set()
+        self.crashed: BaseException | None = None  # a listener thread, by a fault of ours
+        self.refused = 0  # acknowledgements that came after the lease was over
+        self._ready: SimpleQueue[Chunk | None] = SimpleQueue()
+        self._waiting = 0  # rows in `_ready`
+        self._backlog: deque[Chunk] = deque()  # behind, or with, one that runs alone
+        self._backlog_rows = 0
+        self._lonely = False  # such a one is on its way
+        self._session: Session | None = None
+        self._resting = False
+        self._woken_ns = 0  # when it was woken for a failure last
+
+    # ------------------------------------------------------------------------- fetching thread
+
+    def put(self, chunk: Chunk) -> None:
+        """Hand a chunk over. With the lock."""
+        if self._lonely or self._backlog or chunk.alone:
+            self._backlog.append(chunk)
+            self._backlog_rows += len(chunk.rows)
+            self._release()
+        else:
+            self._give(chunk)
+
+    def put_in_order(self, chunk: Chunk) -> None:
+        """Hand a chunk over behind those of its queue. With the lock."""
+        chunk.run.window.pending.append(chunk)
+        self.go_on(chunk)
+
+    def go_on(self, chunk: Chunk) -> None:
+        """Ordered: let the next chunk of this one's queue be worked on. With the lock."""
+        window = chunk.run.window
+        if window.pending and not window.busy and not window.suspended:
+            window.busy = True
+            self.put(window.pending.popleft())
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether there is too little for the listener threads."""
+        return self._waiting + self._backlog_rows < LOW_ROWS
+
+    def relieve(self) -> None:
+        """Take from chunks that take long what is not begun, if a thread has nothing to do.
+
+        What they have done is acknowledged without waiting for their end.
+        """
+        with self.lock:
+            idle = self.concurrency - len(self.running)
+            for chunk in list(self.running):
+                self.refused += chunk.settle(chunk.current)
+                if idle > 0 and not self._waiting and not self.orderly:
+                    self._take_over(chunk, idle)
+
+    def _take_over(self, chunk: Chunk, idle: int) -> None:
+        rows: deque[int] = deque()
+        while True:
+            try:
+                rows.appendleft(chunk.rows.pop())
+            except IndexError:
+                break
+        size = max(1, len(rows) // idle)
+        while rows:
+            part = [rows.popleft() for _ in range(min(size, len(rows)))]
+            self.put(Chunk(chunk.run, part))
+
+    def open(self, session: Session) -> None:
+        """From now on this session's bell wakes the fetching thread."""
+        with self.lock:
+            self._session = session
+
+    def close(self) -> None:
+        """The session is about to end: nobody rings its bell any more."""
+        with self.lock:
+            self._session = None
+
+    def start_resting(self) -> None:
+        """The fetching thread looks once more, and then sleeps until it is rung for."""
+        self._resting = True
+
+    def stop_resting(self) -> None:
+        """It is awake."""
+        self._resting = False
+
+    @property
+    def was_woken_lately(self) -> bool:
+        """Whether a failure has woken the fetching thread, so that others do not for now."""
+        return time.monotonic_ns() - self._woken_ns < GATHER_NS
+
+    def wake(self) -> None:
+        """Ring for the fetching thread if it sleeps."""
+        if self._resting:
+            with self.lock:
+                if self._session is not None:
+                    self._session.bell.ring()
+
+    def forget(self) -> None:
+        """Drop what no thread has begun; the windows are halted. Any thread."""
+        with self.lock:
+            self._backlog.clear()
+            self._backlog_rows = 0
+            self.failures.clear()
+
+    def dismiss(self) -> None:
+        """Let all listener threads end."""
+        for _ in range(self.concurrency):
+            self._ready.put(None)
+
+    # ------------------------------------------------------------------------- listener threads
+
+    def take(self) -> Chunk | None:
+        """The next chunk, begun; None at the end. Waits."""
+        while True:
+            chunk = self._ready.get()
+            if chunk is None:
+                return None
+            with self.lock:
+                self._waiting -= len(chunk.rows)
+                begun = chunk.begin()
+                if begun:
+                    self.running.add(chunk)
+                    chunk.run.window.running += 1
+                else:
+                    self._drop(chunk)
+            if self._resting and self.wants_more:
+                self.wake()
+            if begun:
+                chunk.begun_ns = time.monotonic_ns()
+                return chunk
+
+    def _drop(self, chunk: Chunk) -> None:
+        chunk.run.window.busy = False
+        self._after(chunk)
+
+    def finish(self, chunk: Chunk, end: int, failure: Failure | None = None) -> None:
+        """Rows of a chunk below `end` are done with or failed; the others were not begun.
+
+        Ordered: the first of these has failed if there is a `failure`.
+        """
+        elapsed_ns = time.monotonic_ns() - chunk.begun_ns
+        window = chunk.run.window
+        with self.lock:
+            self.pace.note(end - chunk.settled, elapsed_ns)
+            self.refused += chunk.settle(end)
+            self.running.discard(chunk)
+            window.running -= 1
+            if failure is not None:
+                window.suspended = True
+                self.note(failure)
+            if self.orderly:
+                window.busy = False
+                if chunk.rows:
+                    window.pending.appendleft(chunk)
+                self.go_on(chunk)
+            self._after(chunk)
+            urgent = failure is not None or window.halted or window.has_room
+        if urgent:
+            self.wake()
+
+    def fail(self, failure: Failure, chunk: Chunk, row: int) -> None:
+        """A row has failed; the chunk goes on."""
+        with self.lock:
+            if row in chunk.failed:
+                return  # it took so long that it was sent back before
+            chunk.failed.append(row)
+            self.note(failure)
+        if self._resting and not self.was_woken_lately:
+            self._woken_ns = time.monotonic_ns()
+            self.wake()
+
+    # --------------------------------------------------------------------------------- insides
+
+    def note(self, failure: Failure) -> None:
+        failure.window.owed += 1
+        self.failures.append(failure)
+
+    def _give(self, chunk: Chunk) -> None:
+        self._waiting += len(chunk.rows)
+        self._ready.put(chunk)
+
+    def _after(self, chunk: Chunk) -> None:
+        if chunk.alone:
+            self._lonely = False
+        if self._backlog:
+            self._release()
+
+    def _release(self) -> None:
+        """Hand out what waits, up to a chunk that has to run alone, and that when all has ended."""
+        while self._backlog and not self._lonely:
+            alone = self._backlog[0].alone
+            if alone and (self.running or self._waiting):
+                return
+            chunk = self._backlog.popleft()
+            self._backlog_rows -= len(chunk.rows)
+            self._lonely = alone
+            self._give(chunk)

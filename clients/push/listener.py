@@ -1,0 +1,140 @@
+"""Calling a listener, and what it may answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from clients.message import Message
+from clients.push.chunks import Chunk, Failure
+from clients.push.consumeresult import ConsumeResult, begin_listening, take_delay
+from clients.push.handoff import Handoff
+from shm.groupwire import DEAD_LETTER, WHY_CHARACTERS
+
+log = logging.getLogger("gantrymq")
+
+
+Listener = Callable[[Message], ConsumeResult | None]
+
+
+class Rules(NamedTuple):
+    """What follows from a failure."""
+
+    max_attempts: int
+    orderly: bool = False
+    drop_failed: bool = False  # broadcasting (RD-44)
+
+
+SUCCESS: Final = ConsumeResult.SUCCESS
+
+
+class ListenerThread(threading.Thread):
+    """Takes chunks and calls the listener, until it is dismissed."""
+
+    def __init__(self, name: str, listener: Listener, handoff: Handoff, rules: Rules) -> None:
+        super().__init__(name=name, daemon=True)
+        self._listener = listener
+        self._handoff = handoff
+        self._rules = rules
+
+    def run(self) -> None:
+        """Work through chunks."""
+        begin_listening()
+        handoff = self._handoff
+        while (chunk := handoff.take()) is not None:
+            end, failure = chunk.settled, None
+            try:
+                end, failure = self._work(chunk)
+            except BaseException as error:  # our own fault: the consumer ends, and says so
+                handoff.crashed = error
+                raise
+            finally:
+                handoff.finish(chunk, end, failure)
+
+    def _work(self, chunk: Chunk) -> tuple[int, Failure | None]:
+        """Call the listener for each row; the row behind the last one that is done with.
+
+        And, ordered, why it went no further.
+        """
+        run, pop, listener = chunk.run, chunk.rows.popleft, self._listener
+        window, message_at = run.window, run.batch.message_at
+        evicted, ordered = window.evicted, self._rules.orderly
+        special = chunk.exhausted or window.failures
+        end = chunk.settled
+        while not window.halted and not evicted[0]:
+            try:
+                row = pop()
+            except IndexError:
+                break
+            chunk.current = row  # all rows below are finished: `relieve` counts on it
+            message = None
+            try:
+                message = message_at(row)
+                if special:
+                    message = _looked_at(chunk, message)
+                result = listener(message)
+                if result is None or result is SUCCESS:
+                    end = row + 1
+                    continue
+                why = _why_not(result)
+            except BaseException as error:
+                result, why = _caught(error)
+            failure = self._judge(chunk, row, message, result is ConsumeResult.DEAD_LETTER, why)
+            if failure is not None and ordered:
+                chunk.rows.appendleft(row)
+                return row, failure
+            if failure is not None:
+                self._handoff.fail(failure, chunk, row)
+            end = row + 1
+        return end, None
+
+    def _judge(
+        self, chunk: Chunk, row: int, message: Message | None, dead: bool, why: str
+    ) -> Failure | None:
+        """What becomes of a failed message; None: nothing, it is done with."""
+        run, rules = chunk.run, self._rules
+        delay, offset = take_delay(message), run.offsets[row]
+        log.info("message %d of %s failed: %s", offset, run.window.queue, why)
+        if rules.drop_failed:
+            log.error("message %d of %s is dropped: %s", offset, run.window.queue, why)
+            return None
+        if message is not None:
+            attempt = message.delivery_attempt or 1
+        else:
+            attempt = int(run.batch.delivery_attempts[row]) + run.window.failures.get(offset, 0)
+        if dead or (rules.orderly and attempt >= rules.max_attempts):
+            delay = DEAD_LETTER
+        keep = rules.orderly and delay != DEAD_LETTER
+        return Failure(run.window, run.low(row), offset, delay, why[:WHY_CHARACTERS], chunk, keep)
+
+
+class _ExhaustedError(Exception):
+    """A message that is not to be delivered any more."""
+
+
+def _looked_at(chunk: Chunk, message: Message) -> Message:
+    """The message with the deliveries that have failed under this lease."""
+    if chunk.exhausted:
+        raise _ExhaustedError("its attempts are used up: its consumers died")
+    more = chunk.run.window.failures.get(message.queue_offset or 0, 0)
+    if not more:
+        return message
+    return msgspec.structs.replace(message, delivery_attempt=(message.delivery_attempt or 1) + more)
+
+
+def _caught(error: BaseException) -> tuple[ConsumeResult, str]:
+    """Result and reason of a listener that raised."""
+    if isinstance(error, _ExhaustedError):
+        return ConsumeResult.DEAD_LETTER, str(error)
+    log.debug("traceback of a failed listener", exc_info=error)
+    return ConsumeResult.FAILURE, f"{type(error).__name__}: {error}"
+
+
+def _why_not(result: object) -> str:
+    if isinstance(result, ConsumeResult):
+        return f"the listener answered {result.name}"
+    return f"the listener answered {result!r}, which is no ConsumeResult"

@@ -1,0 +1,67 @@
+"""Chunks that take long: others take over what is not begun, and messages that take too long."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+from clients.push.chunks import Chunk, Failure
+from clients.push.handoff import Handoff
+from shm.groupwire import LADDER
+
+log = logging.getLogger("gantrymq")
+
+#: How often chunks that take long are looked at.
+RELIEF_NS: Final = 10_000_000
+
+
+class Limits(NamedTuple):
+    """What ends a message's deliveries."""
+
+    max_attempts: int
+    consume_timeout_ns: int
+    send_back: bool  # what takes too long goes to another member meanwhile
+
+
+class Watch:
+    """Looks at running chunks; the fetching thread calls it."""
+
+    def __init__(self, handoff: Handoff, limits: Limits) -> None:
+        self._handoff = handoff
+        self._limits = limits
+        #: The row that a chunk is at, and since when it has been seen there.
+        self._since: dict[Chunk, tuple[int, int]] = {}
+
+    def look(self, now: int) -> None:
+        """See to chunks that take long, and to messages that take too long."""
+        running = list(self._handoff.running)
+        known, self._since = self._since, {}
+        slow = False
+        for chunk in running:
+            row, since = known.get(chunk, (-1, now))
+            if row != chunk.current:
+                row, since = chunk.current, now
+            self._since[chunk] = (row, since)
+            slow = slow or now - since >= RELIEF_NS
+            if now - since >= self._limits.consume_timeout_ns:
+                self._report_stuck(chunk, row, (now - since) / 1e9)
+        if slow:
+            self._handoff.relieve()
+
+    def _report_stuck(self, chunk: Chunk, row: int, seconds: float) -> None:
+        """A message takes longer than consume_timeout: another member is to try it (RD-43)."""
+        run, handoff = chunk.run, self._handoff
+        if chunk.stuck == row:
+            return
+        chunk.stuck = row
+        why = f"the listener has not ended for {seconds:.1f} s (consume_timeout)"
+        log.error("message %d of %s: %s", run.offsets[row], run.window.queue, why)
+        if not self._limits.send_back:
+            return
+        with handoff.lock:
+            if chunk not in handoff.running or row in chunk.failed or row < chunk.settled:
+                return
+            chunk.failed.append(row)
+            handoff.note(
+                Failure(run.window, run.low(row), run.offsets[row], LADDER, why, chunk, False)
+            )

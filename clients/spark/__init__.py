@@ -1,0 +1,1 @@
+"""The Spark data source over the segments of a store."""

@@ -1,0 +1,95 @@
+"""What stands behind a stored body, for Spark: members of inner batches, and unpacked bodies.
+
+Both are rare: rows without them pay one look at all flags. Nothing here imports numba or Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from clients.spark.columns import Rows
+from clients.stored_body import SYS_COMPRESSED, SYS_INNER_BATCH, Member, members, plain_body
+from shm.record_columns import RecordColumns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Called with the log position of a record and what is wrong; raises if that ends the read.
+Refuse = Callable[[int, str], None]
+
+_MEMBER_BITS: Final = SYS_INNER_BATCH | SYS_COMPRESSED
+
+
+def split_batches(rows: Rows, refuse: Refuse) -> Rows:
+    """Each inner batch as its messages, which have its place in the log, times and hosts (RD-73).
+
+    One that is damaged inside stays one row, with `crc_ok` false.
+    """
+    records = rows.records
+    inner = records.intact & (records.sys_flag & _MEMBER_BITS == SYS_INNER_BATCH)
+    if not inner.any():
+        return rows
+    found = {row: _members(rows, row, refuse) for row in np.flatnonzero(inner).tolist()}
+    counts = np.ones(len(records), np.int64)
+    for row, parts in found.items():
+        counts[row] = 1 if parts is None else len(parts)
+    source = np.repeat(np.arange(len(records)), counts)
+    columns = {field.name: getattr(records, field.name)[source] for field in fields(records)}
+    starts = np.cumsum(counts) - counts
+    for row, parts in found.items():
+        if parts:
+            _fill(columns, int(starts[row]), parts)
+    crc_ok = rows.crc_ok.copy()
+    crc_ok[[row for row, parts in found.items() if parts is None]] = False
+    return replace(
+        rows,
+        records=RecordColumns(**columns),
+        topic_numbers=rows.topic_numbers[source],
+        crc_ok=crc_ok[source],
+    )
+
+
+def _members(rows: Rows, row: int, refuse: Refuse) -> list[Member] | None:
+    body = _stored(rows, row)
+    try:
+        return list(members(body))
+    except ValueError as error:
+        refuse(rows.base + int(rows.records.at[row]), f"the inner batch is damaged: {error}")
+        return None
+
+
+def _fill(columns: dict[str, NDArray[Any]], first: int, parts: list[Member]) -> None:
+    base = int(columns["body_at"][first])
+    place = slice(first, first + len(parts))
+    columns["queue_offset"][place] += np.arange(len(parts))
+    columns["body_at"][place] = [base + part.body_at for part in parts]
+    columns["body_bytes"][place] = [part.body_bytes for part in parts]
+    columns["properties_at"][place] = [base + part.properties_at for part in parts]
+    columns["properties_bytes"][place] = [part.properties_bytes for part in parts]
+
+
+def unpack_bodies(rows: Rows, refuse: Refuse) -> Rows:
+    """With the plain form of compressed bodies; null, and `crc_ok` false, where there is none."""
+    packed = rows.records.intact & (rows.records.sys_flag & SYS_COMPRESSED != 0)
+    if not packed.any():
+        return rows
+    plain: dict[int, bytes | None] = {}
+    crc_ok = rows.crc_ok.copy()
+    for row in np.flatnonzero(packed).tolist():
+        try:
+            plain[row] = plain_body(_stored(rows, row), int(rows.records.sys_flag[row]))
+        except ValueError as error:
+            at = rows.base + int(rows.records.at[row])
+            refuse(at, f"the body cannot be unpacked: {error}")
+            plain[row] = None
+            crc_ok[row] = False
+    return replace(rows, plain=plain, crc_ok=crc_ok)
+
+
+def _stored(rows: Rows, row: int) -> memoryview:
+    at = int(rows.records.body_at[row])
+    return rows.view.data[at : at + int(rows.records.body_bytes[row])]

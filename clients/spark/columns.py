@@ -1,0 +1,339 @@
+"""Records of a segment as the Arrow columns that Spark reads, without a loop over records.
+
+Strings and bodies are cut from the mapped segment by Arrow's own `take`: an array over the whole
+span, whose every second item is wanted. Nothing here imports numba or Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shm import layout
+from shm.errors import StoreFailed
+from shm.messageid import format_host, offset_message_id
+from shm.record_columns import RecordColumns, gather
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_TRANSACTIONS: Final = ("none", "prepared", "commit", "rollback")
+#: Years 1 to 9999, which is what Spark's timestamps are good for; beyond them null.
+_MS_MIN: Final = -62_135_596_800_000
+_MS_MAX: Final = 253_402_300_799_999
+_PROPERTY_END: Final = 0x02
+_KEY_END: Final = 0x01
+_KEY_SEPARATOR: Final = 0x20
+_HIDDEN_KEY: Final = layout.TRAILER_KEY.decode()
+
+#: Unpacked bodies of one batch: Spark's binary columns have offsets of 31 bits.
+_PLAIN_BYTES_MAX: Final = 1 << 30
+
+Bytes = Any  # pa.BinaryArray; pyarrow ships no types
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some records of one segment, with what is known of them; each array has one item per record.
+
+    `topics[topic_numbers[i]]` is the topic of record i, "" where damage hides it. `plain` has, by
+    row, bodies that are not as they are stored.
+    """
+
+    view: NDArray[np.uint8]
+    base: int
+    records: RecordColumns
+    topic_numbers: NDArray[np.uint16]
+    topics: list[str]
+    crc_ok: NDArray[np.bool_]
+    plain: Mapping[int, bytes | None] = field(default_factory=dict)
+
+    @cached_property
+    def properties(self) -> Properties:
+        """Parsed when a column first asks for it."""
+        records = self.records
+        raw = cut(self.view, records.properties_at, records.properties_bytes)
+        return Properties.parse(raw)
+
+    def batch(self, schema: Any) -> Any:  # noqa: ANN401 - pa.Schema, pa.RecordBatch
+        """A record batch with the columns that the schema names."""
+        return pa.RecordBatch.from_arrays(
+            [COLUMNS[field.name](self) for field in schema], schema=schema
+        )
+
+
+# ------------------------------------------------------------------------------------ cutting bytes
+
+
+def cut(
+    data: NDArray[np.uint8],
+    at: NDArray[np.int64],
+    count: NDArray[np.int64],
+    missing: NDArray[np.bool_] | None = None,
+) -> Bytes:
+    """Copy `count` bytes from each of the rising places `at`, which may touch but not overlap.
+
+    Items are null where `missing`. The places must lie within 2 GiB of each other.
+    """
+    if not len(at):
+        return pa.array([], pa.binary())
+    low = int(at[0])
+    edges = np.zeros(2 * len(at) + 1, np.int32)
+    edges[1::2] = at - low
+    edges[2::2] = at + count - low
+    span = data[low : low + int(edges[-1])]
+    spread = pa.Array.from_buffers(
+        pa.binary(), 2 * len(at), [None, pa.py_buffer(edges), pa.py_buffer(span)]
+    )
+    return spread.take(pa.array(np.arange(1, 2 * len(at), 2, dtype=np.int32), mask=missing))
+
+
+def content(items: Bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of an array's items one behind the other, and n + 1 offsets into them."""
+    if not len(items):
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    _, offsets, data = items.buffers()
+    edges = np.frombuffer(offsets, np.int32, len(items) + 1, 4 * items.offset).astype(np.int64)
+    if data is None or not data.size:
+        return np.empty(0, np.uint8), edges
+    return np.frombuffer(data, np.uint8)[edges[0] : edges[-1]], edges - edges[0]
+
+
+def text(items: Bytes) -> Any:  # noqa: ANN401 - pa.StringArray
+    """Bytes as strings; what is no UTF-8 is replaced as Java does it, by U+FFFD."""
+    try:
+        return items.cast(pa.string())
+    except pa.ArrowInvalid:
+        raw: list[bytes] = items.to_pylist()  # `cut` without `missing`: no nulls
+        return pa.array([item.decode(errors="replace") for item in raw], pa.string())
+
+
+def pick(names: list[str] | tuple[str, ...], numbers: NDArray[Any]) -> Any:  # noqa: ANN401
+    """Strings by number; "" becomes null."""
+    dictionary = pa.array([name or None for name in names], pa.string())
+    return dictionary.take(pa.array(numbers.astype(np.int32)))
+
+
+def split(
+    data: NDArray[np.uint8], edges: NDArray[np.int64], separator: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Cut each item at a byte: item number, first byte and end of every part, also empty ones.
+
+    A part behind the last separator of an item counts only if it has bytes.
+    """
+    marks = np.flatnonzero(data == separator)
+    per_item = np.diff(np.searchsorted(marks, edges))
+    last = edges[:-1].copy()
+    filled = per_item > 0
+    last[filled] = marks[np.cumsum(per_item)[filled] - 1] + 1
+    open_end = last < edges[1:]
+    item = np.repeat(np.arange(len(per_item)), per_item)
+    if open_end.any():
+        item = np.append(item, np.flatnonzero(open_end))
+        ends = np.append(marks, edges[1:][open_end])
+        # By item: an open end may be where the next item's first separator is.
+        order = np.argsort(item, kind="stable")
+        item, ends = item[order], ends[order]
+    else:
+        ends = marks
+    starts = np.empty(len(ends), np.int64)
+    starts[1:] = ends[:-1] + 1
+    is_first = np.ones(len(item), bool)
+    is_first[1:] = item[1:] != item[:-1]
+    starts[is_first] = edges[item[is_first]]
+    return item, starts, ends
+
+
+# --------------------------------------------------------------------------------------- properties
+
+
+@dataclass(frozen=True)
+class Properties:
+    """Properties of n records as RocketMQ reads them (SF-28), flat: `record` rises.
+
+    `names` and `values` are string arrays of one length; `record` says whose they are, and
+    `known[codes[i]]` is names[i]. The checksum trailer is left out.
+    """
+
+    count: int
+    record: NDArray[np.int64]
+    names: Any
+    values: Any
+    codes: NDArray[np.int32]
+    known: list[str]
+
+    @classmethod
+    def parse(cls, raw: Bytes) -> Properties:
+        """Take the stored form apart; half entries drop out, the last of a key wins."""
+        data, edges = content(raw)
+        record, start, end = split(data, edges, _PROPERTY_END)
+        mark = _first_marks(data, start, end)
+        good = (mark > start) & (mark + 1 < end)
+        if not good.all():
+            record, start, mark, end = record[good], start[good], mark[good], end[good]
+        names = text(cut(data, start, mark - start))
+        values = text(cut(data, mark + 1, end - mark - 1))
+        found = names.dictionary_encode()
+        codes, known = found.indices.to_numpy(), found.dictionary.to_pylist()
+        keep = _last_of_each(record, codes, len(known)) & (codes != _code(known, _HIDDEN_KEY))
+        if not keep.all():
+            kept = pa.array(keep)
+            record, codes = record[keep], codes[keep]
+            names, values = names.filter(kept), values.filter(kept)
+        return cls(len(raw), record, names, values, codes, known)
+
+    def values_of(self, name: str) -> Any:  # noqa: ANN401 - pa.StringArray
+        """One property's value per record, null where it is not there."""
+        wanted = np.flatnonzero(self.codes == _code(self.known, name))
+        place = np.full(self.count, -1, np.int64)
+        place[self.record[wanted]] = wanted
+        return self.values.take(pa.array(place, mask=place < 0))
+
+    def maps(self) -> Any:  # noqa: ANN401 - pa.MapArray
+        """One map per record."""
+        return pa.MapArray.from_arrays(
+            _list_offsets(self.record, self.count), self.names, self.values
+        )
+
+
+def _first_marks(
+    data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Where the key of each entry ends; the entry's start where it has no key."""
+    marks = np.flatnonzero(data == _KEY_END)
+    if len(marks) == len(start) and bool(((start <= marks) & (marks < end)).all()):
+        return marks
+    number = np.searchsorted(marks, start)
+    found = np.append(marks, len(data))[number]
+    return np.where(found < end, found, start)
+
+
+def _last_of_each(
+    record: NDArray[np.int64], codes: NDArray[np.int32], known: int
+) -> NDArray[np.bool_]:
+    """False for entries that a later one of the same record and key replaces."""
+    code = record * max(known, 1) + codes
+    keep = np.ones(len(code), bool)
+    ordered = np.sort(code)
+    if (ordered[1:] == ordered[:-1]).any():
+        order = np.argsort(code, kind="stable")
+        keep[order[:-1]] = code[order[1:]] != code[order[:-1]]
+    return keep
+
+
+def _code(known: list[str], name: str) -> int:
+    return known.index(name) if name in known else -1
+
+
+def _list_offsets(item: NDArray[np.int64], count: int) -> Any:  # noqa: ANN401 - pa.Int32Array
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(item, minlength=count), out=offsets[1:])
+    return pa.array(offsets)
+
+
+# ------------------------------------------------------------------------------------------ columns
+
+
+def _integers(name: str, kind: Any) -> Callable[[Rows], Any]:  # noqa: ANN401 - pa.DataType
+    dtype = kind.to_pandas_dtype()
+    return lambda rows: pa.array(getattr(rows.records, name).astype(dtype))
+
+
+def _times(name: str) -> Callable[[Rows], Any]:
+    def column(rows: Rows) -> Any:  # noqa: ANN401
+        ms = getattr(rows.records, name)
+        outside = (ms < _MS_MIN) | (ms > _MS_MAX)
+        return pa.array(np.where(outside, 0, ms) * 1000, mask=outside).cast(
+            pa.timestamp("us", "UTC")
+        )
+
+    return column
+
+
+def _attempts(rows: Rows) -> Any:  # noqa: ANN401
+    attempts = np.minimum(rows.records.reconsume_times + 1, np.iinfo(np.int32).max)
+    return pa.array(attempts.astype(np.int32))
+
+
+def _body(rows: Rows) -> Bytes:
+    stored = cut(rows.view, rows.records.body_at, rows.records.body_bytes, ~rows.records.intact)
+    if not rows.plain:
+        return stored
+    replaced = np.zeros(len(stored), np.bool_)
+    replaced[list(rows.plain)] = True
+    return pc.replace_with_mask(stored, replaced, _in_order(rows.plain))
+
+
+def _in_order(plain: Mapping[int, bytes | None]) -> Bytes:
+    total = sum(len(body) for body in plain.values() if body)
+    if total > _PLAIN_BYTES_MAX:
+        raise StoreFailed(
+            f"{len(plain)} compressed bodies of one batch unpack to {total} bytes, which no Arrow"
+            " column holds; read without column body, or fewer messages by topic or time"
+        )
+    return pa.array([plain[row] for row in sorted(plain)], pa.binary())
+
+
+def _keys(rows: Rows) -> Any:  # noqa: ANN401
+    joined = rows.properties.values_of("KEYS").fill_null("")
+    data, edges = content(joined)
+    item, start, end = split(data, edges, _KEY_SEPARATOR)
+    good = end > start
+    words = cut(data, start[good], (end - start)[good]).cast(pa.string())
+    return pa.ListArray.from_arrays(_list_offsets(item[good], len(joined)), words)
+
+
+def _message_ids(rows: Rows) -> Any:  # noqa: ANN401
+    """UNIQ_KEY; records without one go by their offset message id, as in RocketMQ's clients."""
+    unique = rows.properties.values_of("UNIQ_KEY")
+    if unique.null_count == 0:
+        return unique
+    missing = unique.is_null().to_numpy(zero_copy_only=False) & rows.records.intact
+    ids: list[str | None] = [None] * len(rows.records)
+    for number in np.flatnonzero(missing).tolist():
+        at = int(rows.records.store_host_at[number])
+        wide = int(rows.records.sys_flag[number]) & layout.SYS_STORE_V6
+        host = rows.view[at : at + (layout.HOST_BYTES_V6 if wide else layout.HOST_BYTES_V4)]
+        position = int(rows.records.physical_offset[number])
+        ids[number] = offset_message_id(host.tobytes(), position)
+    return pc.coalesce(unique, pa.array(ids, pa.string()))
+
+
+def _born_hosts(rows: Rows) -> Any:  # noqa: ANN401
+    at = rows.records.at + layout.RECORD_BORN_HOST
+    wide = (rows.records.sys_flag & layout.SYS_BORN_V6 != 0) & rows.records.intact
+    hosts, numbers = np.unique(gather(rows.view, at, "<u8"), return_inverse=True)
+    names = [format_host(host.tobytes()) for host in hosts]
+    for number in np.flatnonzero(wide).tolist():
+        start = int(at[number])
+        numbers[number] = len(names)
+        names.append(format_host(rows.view[start : start + layout.HOST_BYTES_V6].tobytes()))
+    return pick(names, numbers)
+
+
+#: Arrow types follow from Spark's types of these columns (clients/spark/source.py).
+COLUMNS: Final[dict[str, Callable[[Rows], Any]]] = {
+    "topic": lambda rows: pick(rows.topics, rows.topic_numbers),
+    "queue_id": _integers("queue_id", pa.int32()),
+    "queue_offset": _integers("queue_offset", pa.int64()),
+    # The place in the log, also where damage hides what the record says of it.
+    "physical_offset": lambda rows: pa.array(rows.base + rows.records.at),
+    "message_id": _message_ids,
+    "tag": lambda rows: rows.properties.values_of("TAGS"),
+    "keys": _keys,
+    "properties": lambda rows: rows.properties.maps(),
+    "body": _body,
+    "born_timestamp": _times("born_timestamp"),
+    "store_timestamp": _times("store_timestamp"),
+    "born_host": _born_hosts,
+    "delivery_attempt": _attempts,
+    "sys_flag": _integers("sys_flag", pa.int32()),
+    "transaction": lambda rows: pick(_TRANSACTIONS, (rows.records.sys_flag >> 2) & 3),
+    "crc_ok": lambda rows: pa.array(rows.crc_ok),
+}

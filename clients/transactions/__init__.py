@@ -1,0 +1,1 @@
+"""Transactions of a producer, and an operator who settles them."""

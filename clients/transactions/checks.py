@@ -1,0 +1,159 @@
+"""Checks: a producer of the group is asked what became of a transaction, in a thread of its own.
+
+The half is read from the log; what the application's function says is an END, or UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
+from clients.stored_body import plain_body
+from clients.transactions.checkerlink import CheckerLink, now_ns
+from clients.transactions.transaction import TransactionResolution
+from shm import transactionwire
+from shm.errors import Closed, GantryError, Unavailable
+from shm.messageid import format_host
+from shm.properties import java_int
+from shm.storage import PosixStorage
+from shm.storereader import StoreReader
+from shm.transactionwire import Check, End, Enlist, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clients.message import Message
+    from clients.transactions.desk import Transactions
+    from shm.record import Record
+
+#: A checker that was replaced has forgotten who answers checks.
+_ENLIST_NS: Final = 1_000_000_000
+_REATTACH_S: Final = 0.05
+_JOIN_S: Final = 1.0
+log = logging.getLogger("gantrymq")
+
+
+class CheckAnswers:
+    """The thread that calls a producer's `transaction_checker`, one check at a time."""
+
+    def __init__(
+        self,
+        home: str | os.PathLike[str] | None,
+        group: str,
+        checker: Callable[[Message], TransactionResolution],
+        known: Transactions,
+    ) -> None:
+        """`known`: the producer's own; those that run are not asked about."""
+        self._group = group
+        self._checker = checker
+        self._known = known
+        self._link = CheckerLink(home)
+        self._stop = threading.Event()
+        self._pid = os.getpid()
+        self._reader: tuple[str, StoreReader] | None = None
+        self._thread = threading.Thread(
+            target=self._run, name="gantrymq-transaction-checker", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._serve()
+            except (Unavailable, Closed):
+                self._link.lose()
+                self._stop.wait(_REATTACH_S)
+            except (GantryError, OSError, ValueError):
+                if self._stop.is_set():  # a session that was closed meanwhile
+                    return
+                log.warning("checks of transactions are not answered", exc_info=True)
+                self._link.lose()
+                self._stop.wait(1.0)
+
+    def _serve(self) -> None:
+        link = self._link
+        while not self._stop.is_set():
+            link.put(transactionwire.encode(Enlist(link.next_serial(), self._group)))
+            until = now_ns() + _ENLIST_NS
+            while link.sleep(until, lambda: bool(link.checks) or self._stop.is_set()):
+                if self._stop.is_set():
+                    return
+                self._answer(link.checks.pop(0))
+
+    def _answer(self, check: Check) -> None:
+        link = self._link
+        resolution = self._resolve(check)
+        if resolution is None:
+            return
+        serial = link.next_serial()
+        request: Unknown | End = Unknown(serial, self._group, check.position)
+        if resolution is not TransactionResolution.UNKNOWN:
+            commit = resolution is TransactionResolution.COMMIT
+            half = (check.position, check.queue_offset)
+            self._known.open.pop(check.tx, None)
+            request = End(serial, self._group, check.tx, commit, [half], from_check=True)
+        link.put(transactionwire.encode(request))  # without room it is asked again
+
+    def _resolve(self, check: Check) -> TransactionResolution | None:
+        """What the application says; None if the half can't be read."""
+        if check.tx in self._known.running:
+            return TransactionResolution.UNKNOWN
+        try:
+            message = half_message(self._read(check.position))
+        except (GantryError, OSError, ValueError):
+            log.warning("the half message at %d cannot be read", check.position, exc_info=True)
+            return None
+        try:
+            said: object = self._checker(message)
+        except Exception:
+            log.warning(
+                "transaction_checker failed for message %s: asked again later",
+                message.message_id, exc_info=True,
+            )  # fmt: skip
+            return TransactionResolution.UNKNOWN
+        if isinstance(said, TransactionResolution):
+            return said
+        log.warning(
+            "transaction_checker returned %r for message %s, which is no TransactionResolution:"
+            " asked again later",
+            said, message.message_id,
+        )  # fmt: skip
+        return TransactionResolution.UNKNOWN
+
+    def _read(self, position: int) -> Record:
+        store = self._link.living()[0].store
+        if self._reader is None or self._reader[0] != store:
+            self._reader = (store, StoreReader(PosixStorage(store)))
+        return self._reader[1].record(position)
+
+    def close(self) -> None:
+        """No more checks; one that is being answered goes on for a second at most."""
+        self._stop.set()
+        self._link.close()
+        if self._pid == os.getpid() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_S)
+
+
+def half_message(half: Record) -> ReceivedMessage:
+    """The message of a half, as it was sent. Raises ValueError for a body that can't be read."""
+    stored = half.property_map()
+    topic, queue = stored.get("REAL_TOPIC", ""), java_int(stored.get("REAL_QID", ""))
+    tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
+    unique, group = stored.pop("UNIQ_KEY", None), stored.pop(GROUP_PROPERTY, None)
+    return ReceivedMessage(
+        topic,
+        plain_body(half.body, half.sys_flag),
+        tag=tag,
+        keys=tuple(keys.split()),
+        properties=as_sent(topic, stored)[1],
+        queue_id=queue,
+        message_group=group,
+        message_id=unique,
+        queue_offset=half.queue_offset,
+        born_timestamp=half.born_timestamp,
+        store_timestamp=half.store_timestamp,
+        born_host=format_host(half.born_host),
+    )

@@ -1,0 +1,211 @@
+"""Commits without waiting: many transactions of a producer on their way at a time.
+
+A commit is asked for once its halves are in the log, whatever their level: a decision that is
+durable has durable halves before it. Whoever waits for one moves them all on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from clients.receipts import Pending, ReceiptFuture
+from clients.transactions.checkerlink import now_ns
+from shm import transactionwire
+from shm.codes import Level
+from shm.errors import Closed, GantryError, Timeout, Unavailable
+from shm.transactionwire import End
+
+if TYPE_CHECKING:
+    from clients.transactions.checkerlink import CheckerLink
+    from clients.transactions.desk import Transactions
+    from clients.transactions.transaction import Transaction
+
+_REPEAT_NS: Final = 500_000_000
+_PAUSE_S: Final = 0.02
+#: So many are asked for at a time: each alone would wake the txn-checker.
+_TOGETHER: Final = 8
+
+
+class _Place:
+    """Stands where receipts have their page."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: Commits) -> None:
+        self.owner = owner
+
+
+class CommitFuture(Pending[None]):
+    """`concurrent.futures.Future[None]` of a commit."""
+
+    _transaction: Transaction
+    _serial = 0  # of its END, once it was put
+
+    def settle(self) -> bool:
+        """Become done if the answer is there."""
+        if self._state == "PENDING":
+            self._page.owner.look()
+        return self._state != "PENDING"
+
+    def result(self, timeout: float | None = None) -> None:
+        """None once it is committed. Raises what `Transaction.commit` raises, Timeout."""
+        if not self.settle():
+            self._page.owner.drive(self, timeout)
+        if self._exception is not None:
+            super().result(0)
+
+    def end(self, error: BaseException | None) -> None:
+        """Committed, or why not."""
+        if error is not None:
+            self.set_exception(error)
+        else:
+            self._finish(None)
+
+
+class Commits:
+    """Commits that have no answer yet. What they wait for is looked at by those who want them."""
+
+    def __init__(self, owner: Transactions, link: CheckerLink) -> None:
+        self._owner = owner
+        self._link = link
+        self._lock = threading.RLock()
+        self._place: Any = _Place(self)
+        self._waiting: deque[CommitFuture] = deque()  # for their halves
+        self._asked: dict[int, CommitFuture] = {}
+        self._bodies: dict[int, bytes] = {}
+        self._watched: list[Pending[Any]] = []
+        self._watcher: threading.Thread | None = None
+
+    def begin(self, transaction: Transaction) -> CommitFuture:
+        """Commit once the halves are there."""
+        future = CommitFuture()
+        future._page, future._transaction = self._place, transaction
+        with self._lock:
+            self._waiting.append(future)
+            if len(self._waiting) >= _TOGETHER:
+                self.look()
+        return future
+
+    def pending(self) -> list[CommitFuture]:
+        """Those without an answer."""
+        with self._lock:
+            return [*self._asked.values(), *self._waiting]
+
+    def look(self) -> None:
+        """Ask for what can be asked for, take the answers that are there."""
+        with self._lock:
+            waiting = self._waiting
+            if waiting and not waiting[0]._transaction.is_ready():
+                self._owner.look()
+            while waiting and (ready := waiting[0]._transaction.is_ready()):
+                self._ask(waiting.popleft(), commit=ready > 0)
+            if self._asked:
+                self._link.take()
+                self._take_answers()
+
+    def _ask(self, future: CommitFuture, *, commit: bool) -> None:
+        transaction, link = future._transaction, self._link
+        places = transaction.places()
+        if not places or len(places) > transactionwire.HALVES_MAX:
+            future.end(transaction.end_now(commit))
+            return
+        serial = future._serial = link.next_serial()
+        body = transactionwire.encode(
+            End(serial, self._owner.group, transaction.transaction_id, commit, places)
+        )
+        self._asked[serial], self._bodies[serial] = future, body
+        link.expected.add(serial)
+        self._put(body)
+
+    def _put(self, body: bytes) -> None:
+        """Put a request, or leave it to the repetition."""
+        try:
+            self._link.put(body)
+        except (Unavailable, Closed):
+            self._link.lose()
+
+    def _take_answers(self) -> None:
+        answered = self._link.answered
+        while answered:
+            answer = answered.popleft()
+            future = self._asked.get(answer.serial)
+            if future is None:
+                continue
+            if answer.error == transactionwire.DISK_FULL:  # again with the next repetition
+                self._link.expected.add(answer.serial)
+                continue
+            del self._asked[answer.serial], self._bodies[answer.serial]
+            future.end(future._transaction.end_by(answer))
+
+    # -------------------------------------------------------------- what futures need of an owner
+
+    def drive(self, future: CommitFuture, timeout: float | None) -> None:
+        """Move all commits on until this one is answered. Raises Timeout, Closed."""
+        deadline_ns = self._owner.deadline(timeout)
+        while not future.settle():
+            if now_ns() >= deadline_ns:
+                raise Timeout("the transaction has no answer yet; ask the future again")
+            try:
+                if future._serial:
+                    self._wait_answer(future, deadline_ns)
+                else:
+                    self._wait_halves(deadline_ns)
+            except Timeout:
+                continue
+            except (Unavailable, Closed):
+                self._owner.require_open()
+                self._link.lose()
+                threading.Event().wait(_PAUSE_S)
+                self._repeat()
+
+    def _wait_answer(self, future: CommitFuture, deadline_ns: int) -> None:
+        self._link.look_out()
+        if future.settle():
+            return
+        until = min(deadline_ns, now_ns() + _REPEAT_NS)
+        if not self._link.sleep(until, lambda: bool(self._link.answered) or future.settle()):
+            self._repeat()
+
+    def _wait_halves(self, deadline_ns: int) -> None:
+        """Until the first that waits has its halves in the log."""
+        with self._lock:
+            halves = self._waiting[0]._transaction.halves if self._waiting else []
+        for half in halves:
+            row = ReceiptFuture.of(half._page, half._seq, half._topic, Level.WRITTEN)
+            if not row.settle():
+                row._page.owner.drive(row, max(0.0, (deadline_ns - now_ns()) / 1e9))
+
+    def _repeat(self) -> None:
+        """Put what has no answer once more: who was asked may have forgotten it."""
+        with self._lock:
+            for body in self._bodies.values():
+                self._put(body)
+
+    def watch(self, future: Pending[Any]) -> None:
+        """Decide a future that nobody waits for in a thread of our own."""
+        with self._lock:
+            self._watched.append(future)
+            if self._watcher is None:
+                self._watcher = threading.Thread(
+                    target=self._watch, name="gantrymq-commits", daemon=True
+                )
+                self._watcher.start()
+
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                if not self._watched:
+                    self._watcher = None
+                    return
+                future = self._watched[0]
+            try:
+                self.drive(future, None)  # type: ignore[arg-type]
+            except Timeout:
+                continue
+            except GantryError as error:
+                if not future.done():
+                    future.set_exception(error)
+            with self._lock:
+                self._watched.remove(future)

@@ -1,0 +1,137 @@
+"""Sending a message of a transaction: its half is put, natively in the common form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from clients.delays import HALF, due_of
+from clients.message import Message, message_of
+from clients.transactions.transaction import HalfReceipt, Transaction
+from shm.codes import EntryFlag, Level, ParkMode
+from shm.errors import MessageIllegal
+from shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clients.delays import Due
+    from clients.message import MessageParts, SendReceipt
+    from clients.producer import Producer
+
+DURABLE: Final = int(EntryFlag.DURABLE)
+_TAG: Final = {"tag"}
+_DELAY_NAMES: Final = {ParkMode.LEVEL: "level", ParkMode.AT: "at", ParkMode.AFTER: "after"}
+
+
+class HalfSends:
+    """The halves of one producer. `put` is the native put once there is one."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._link = producer._link
+        self.put: Callable[..., int] = self.submit
+
+    def submit(
+        self,
+        topic: str,
+        body: Any,  # noqa: ANN401 - any buffer
+        block: bytes,
+        flags: int,
+        *,
+        tag: str | None = None,
+    ) -> int:
+        """What the native put leaves to Python; `block` is what the extras begin with."""
+        wished = Message(topic, body, tag=tag)
+        seq = self._producer._submit_message(wished, flags, None, HALF, block)
+        self._producer._teach(topic, tag)
+        return seq
+
+    def send(
+        self,
+        transaction: Transaction | None,
+        message: Message | str,
+        body: Any,  # noqa: ANN401
+        wishes: tuple[str | None, float | None, int],
+        parts: MessageParts,
+    ) -> HalfReceipt:
+        """Put a half; the transaction fails if that does. `wishes`: durability, timeout, flags."""
+        if transaction is None:
+            transaction, body = body, None
+        if type(transaction) is not Transaction:
+            raise MessageIllegal(f"{transaction!r} is no transaction: producer.transaction()")
+        with transaction.lock:
+            block = transaction.block(self._producer._transactions)
+            try:
+                half = self._put(block, message, body, wishes, parts)
+            except BaseException as error:
+                transaction.fail(error)
+                raise
+            transaction.add(half)
+        return half
+
+    def send_and_wait(
+        self,
+        transaction: Transaction | None,
+        message: Message | str,
+        body: Any,  # noqa: ANN401
+        wishes: tuple[str | None, float | None, int],
+        parts: MessageParts,
+    ) -> SendReceipt:
+        """As `send`, until the half is stored at its topic's level."""
+        half = self.send(transaction, message, body, wishes, parts)
+        try:
+            return half.result(wishes[1])
+        except BaseException as error:
+            (transaction or body).fail(error)
+            raise
+
+    def _put(
+        self,
+        block: bytes,
+        message: Message | str,
+        body: Any,  # noqa: ANN401
+        wishes: tuple[str | None, float | None, int],
+        parts: MessageParts,
+    ) -> HalfReceipt:
+        durability, timeout, flags = wishes
+        link = self._link
+        if timeout is None and type(message) is str and (not parts or parts.keys() == _TAG):
+            level = self._producer._known_level(message, durability)
+            if level is not None:
+                flags |= DURABLE if level else 0
+                if parts:
+                    seq = self.put(message, body, block, flags, tag=parts["tag"])
+                else:
+                    seq = self.put(message, body, block, flags)
+                return HalfReceipt.of(link.pages.page_of(seq), seq, message, level)
+        wished = message_of(message, body, parts)
+        extras, properties = half_extras(due_of(wished), wished.properties)
+        if properties is not wished.properties:
+            wished = _with_properties(wished, properties)
+        level = self._producer._level_of(wished.topic, durability)
+        flags |= DURABLE if level == Level.DURABLE else 0
+        seq = self._producer._submit_message(wished, flags, timeout, HALF, block + extras)
+        return HalfReceipt.of(link.pages.page_of(seq), seq, wished.topic, level)
+
+
+def _with_properties(message: Message, properties: Mapping[str, str]) -> Message:
+    return msgspec.structs.replace(message, properties=properties)
+
+
+def half_extras(due: Due, properties: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+    """What goes behind a transaction's own properties, and the user's without it.
+
+    A delay counts from the commit (LW-47). Raises MessageIllegal for an immunity that is no number.
+    """
+    ours: dict[str, str] = {}
+    if due.mode:
+        ours[GANTRY_TX_DELAY] = f"{_DELAY_NAMES[due.mode]}:{due.value}"
+    if CHECK_IMMUNITY in properties:
+        properties = dict(properties)
+        seconds = properties.pop(CHECK_IMMUNITY)
+        if not (isinstance(seconds, str) and seconds.isdecimal() and len(seconds) < 10):
+            raise MessageIllegal(f"{CHECK_IMMUNITY} is seconds in digits, not {seconds!r}")
+        ours[CHECK_IMMUNITY] = seconds
+    return encode_properties(ours), properties

@@ -1,0 +1,313 @@
+"""Transactions: messages that are delivered once the sender's own work is done, or never.
+
+Each message is stored at once as a half, which nobody sees. `commit` or `rollback` is one round
+trip to the txn-checker, the only one that decides; the first decision stands. If none comes, as
+when the producer has died, a `transaction_checker` of its group is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from enum import StrEnum
+from itertools import count
+from typing import TYPE_CHECKING, Final, Self
+
+from clients.receipts import PAGE_ROWS, ReceiptFuture
+from clients.transactions.checkerlink import now_ns
+from shm import transactionwire
+from shm.errors import (
+    Closed,
+    GantryError,
+    MessageIllegal,
+    TransactionDecided,
+    TransactionFailed,
+    TransactionInDoubt,
+)
+from shm.kernels import frames
+from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, Ended
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from clients.transactions.commits import CommitFuture
+    from clients.transactions.desk import Transactions
+
+
+_ROW_MASK: Final = PAGE_ROWS - 1
+
+
+class TransactionResolution(StrEnum):
+    """What a `transaction_checker` says of a transaction that nobody has ended."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"  # not decided yet: ask again later
+
+
+class HalfReceipt(ReceiptFuture):
+    """Receipt of a message of a transaction; its queue offset is that of the half (TX-4)."""
+
+    def place(self) -> tuple[int, int] | None:
+        """Log position and queue offset of the half, as far as they are known."""
+        words, at = self._page.words, (self._seq & _ROW_MASK) * frames.COMPLETION_WORDS
+        if words[at] != self._seq or words[at + frames.OUT_POSITION] < 0:
+            return None
+        return words[at + frames.OUT_POSITION], words[at + frames.OUT_OFFSET]
+
+
+class Transaction:
+    """Messages of one producer that are delivered together or not at all.
+
+    `with producer.transaction() as tx:` commits at the end, and rolls back on an exception. It may
+    be used by several threads. `transaction_id` is 32 hex digits; `state` is "open", "committed",
+    "rolled_back", "given_up" (parked for an operator), "in_doubt" or "failed".
+    """
+
+    __slots__ = (
+        "_failure", "_future", "_halves", "_numbers", "_owner", "_prefix", "lock", "state",
+        "transaction_id",
+    )  # fmt: skip
+
+    def __init__(self, owner: Transactions) -> None:
+        self._owner = owner
+        self.transaction_id = os.urandom(16).hex()
+        self.state = "open"
+        self.lock = threading.RLock()
+        self._prefix = owner.prefix + self.transaction_id.encode() + b","
+        self._numbers = count(1)
+        self._halves: list[HalfReceipt] = []
+        self._failure: BaseException | None = None
+        self._future: CommitFuture | None = None
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.transaction_id}, {self.state}, {len(self._halves)} messages>"
+
+    # -------------------------------------------------------------- what the producer's sends call
+
+    def block(self, owner: Transactions | None) -> bytes:
+        """Properties of the next half. Raises Closed or MessageIllegal; the lock is held."""
+        if self._owner is not owner:
+            raise MessageIllegal("the transaction is another producer's: send with that one")
+        if self.state != "open" or self._failure is not None:
+            why = "has failed" if self._failure is not None else f"is {self.state}"
+            raise Closed(f"transaction {self.transaction_id} {why}: begin another one")
+        return b"%s%d\x02" % (self._prefix, next(self._numbers))
+
+    def add(self, half: HalfReceipt) -> None:
+        """A half is on its way."""
+        if not self._halves:
+            self._owner.open[self.transaction_id] = self
+        self._halves.append(half)
+
+    def fail(self, error: BaseException) -> None:
+        """A message was not stored, or is not known to be: nothing of it will be committed."""
+        if self._failure is None:
+            self._failure = error
+
+    @property
+    def halves(self) -> list[HalfReceipt]:
+        """Receipts of what was sent."""
+        return self._halves
+
+    # ------------------------------------------------------------ commits that nobody waits for yet
+
+    def is_ready(self) -> int:
+        """0 while a half is on its way; 1 if all are in the log, -1 if one can't be committed."""
+        for half in self._halves:
+            if half.place() is None:
+                if not half.settle():
+                    return 0
+                self.fail(half.exception(0) or TransactionFailed("its place is not known"))
+        return 1 if self._failure is None else -1
+
+    def end_now(self, commit: bool) -> GantryError | None:
+        """Decide what takes no single END; the error, if there is one."""
+        try:
+            self._decide(commit, self._owner.deadline(None))
+        except GantryError as error:
+            return error
+        return None if commit else self._failed_text("what was stored is rolled back")
+
+    def end_by(self, answer: Ended) -> GantryError | None:
+        """The END of a commit is answered; the error, if there is one."""
+        wanted = COMMITTED if self._failure is None else ROLLED_BACK
+        if answer.error or answer.outcome != wanted:
+            return self._refused(answer, wanted)
+        self._is(wanted)
+        if self._failure is None:
+            return None
+        return self._failed_text("what was stored is rolled back")
+
+    # ------------------------------------------------------------------------------------- the end
+
+    def commit(self, timeout: float | None = None) -> None:
+        """Deliver the messages: they are in the log, at their topics' level, when this returns.
+
+        Raises TransactionFailed (a message could not be stored: rolled back), TransactionDecided
+        (otherwise, before: `outcome`), TransactionInDoubt (call it again, or leave it to checks).
+        """
+        self._end(True, timeout)
+
+    def commit_async(self) -> CommitFuture:
+        """`commit` without waiting, also for what `send_async` has on its way: many at a time.
+
+        The future's result is None; it raises what `commit` raises. Commits are asked for some at
+        a time: at the latest when a future is waited for, has a callback, or at `close`.
+        """
+        self._owner.require_open()
+        with self.lock:
+            if self._future is None:
+                if self.state != "open":
+                    self._is_ended(True)
+                self._future = self._owner.commits.begin(self)
+            return self._future
+
+    def rollback(self, timeout: float | None = None) -> None:
+        """Deliver nothing. Raises TransactionDecided, TransactionInDoubt."""
+        self._end(False, timeout)
+
+    def _end(self, commit: bool, timeout: float | None) -> None:
+        owner = self._owner
+        owner.require_open()
+        deadline_ns = owner.deadline(timeout)
+        with self.lock:
+            if self._future is not None and (commit or not self._future.done()):
+                self._future.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
+            if self._is_ended(commit):
+                return
+            if commit:
+                self._await_halves(deadline_ns)
+            if commit and self._failure is not None:
+                raise self._roll_back_failed(deadline_ns) from self._failure
+            self._decide(commit, deadline_ns)
+
+    def _is_ended(self, commit: bool) -> bool:
+        """Whether it is what is asked for already. Raises TransactionDecided, TransactionFailed."""
+        if self.state in ("open", "in_doubt"):
+            return False
+        if self.state == (COMMITTED if commit else ROLLED_BACK):
+            return True
+        if self.state == "failed" or (commit and self._failure is not None):
+            raise TransactionFailed(f"transaction {self.transaction_id} has failed")
+        raise self._decided("")
+
+    def _await_halves(self, deadline_ns: int) -> None:
+        """Until each half has its place; one that has none is a failure."""
+        for half in self._halves:
+            try:
+                half.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
+                if half.place() is None:
+                    raise TransactionFailed(
+                        "a message is in the log, but the broker was restarted and no longer knows"
+                        " where"
+                    )
+            except GantryError as error:
+                self.fail(error)
+                return
+
+    def _roll_back_failed(self, deadline_ns: int) -> TransactionFailed:
+        stored = sum(half.place() is not None for half in self._halves)
+        try:
+            self._decide(False, deadline_ns)
+            what = f"{stored} that were stored are rolled back" if stored else "nothing was stored"
+        except GantryError as error:
+            what = f"{stored} that were stored are not known to be rolled back ({error})"
+        return self._failed_text(what)
+
+    def _failed_text(self, what: str) -> TransactionFailed:
+        return TransactionFailed(
+            f"transaction {self.transaction_id} is not committed: a message could not be sent"
+            f" ({self._failure}); {what}. Do it again as a whole",
+            transaction_id=self.transaction_id,
+        )
+
+    def places(self) -> list[tuple[int, int]]:
+        """Log position and queue offset of each half that is known to be stored."""
+        return [place for half in self._halves if (place := half.place()) is not None]
+
+    def _decide(self, commit: bool, deadline_ns: int) -> None:
+        """Let the txn-checker decide; the lock is held."""
+        for half in self._halves:
+            half.settle()
+        places = self.places()
+        most = transactionwire.HALVES_MAX
+        wanted = COMMITTED if commit else ROLLED_BACK
+        for first in range(0, len(places), most):
+            try:
+                part = places[first : first + most]
+                answer = self._owner.end(self.transaction_id, commit, part, deadline_ns)
+            except GantryError as error:
+                raise self._in_doubt(wanted, str(error)) from error
+            if answer.error or answer.outcome != wanted:
+                raise self._refused(answer, wanted)
+        self._is(wanted)
+
+    def _is(self, state: str) -> None:
+        self.state = state
+        self._owner.open.pop(self.transaction_id, None)
+
+    def _refused(self, answer: Ended, wanted: str) -> GantryError:
+        """The error of an answer that is not what was asked for."""
+        if answer.outcome in (COMMITTED, ROLLED_BACK, GIVEN_UP):
+            self._is(answer.outcome)
+            return self._decided(answer.text)
+        if answer.error in (transactionwire.DISK_FULL, transactionwire.UNSTORABLE):
+            return self._in_doubt(wanted, f"{answer.text or answer.error}; it is still open")
+        self._is("failed")
+        return TransactionFailed(
+            f"transaction {self.transaction_id} could not be ended, nothing was stored for it:"
+            f" {answer.text or answer.error}",
+            transaction_id=self.transaction_id,
+        )
+
+    def _decided(self, text: str) -> TransactionDecided:
+        how = {
+            COMMITTED: "was committed",
+            ROLLED_BACK: "was rolled back",
+            GIVEN_UP: "was given up after its last check: an operator settles it (gantrymq tx)",
+        }[self.state]
+        return TransactionDecided(
+            f"transaction {self.transaction_id} {how} before{': ' + text if text else ''}",
+            transaction_id=self.transaction_id,
+            outcome=self.state,
+        )
+
+    def _in_doubt(self, wanted: str, why: str) -> TransactionInDoubt:
+        self._is("in_doubt")
+        what = "committed" if wanted == COMMITTED else "rolled back"
+        return TransactionInDoubt(
+            f"transaction {self.transaction_id} is not known to be {what}: {why}. Ask again by"
+            " calling the same method, or leave it to the group's transaction_checker",
+            transaction_id=self.transaction_id,
+        )
+
+    def __enter__(self) -> Self:
+        self._owner.running[self.transaction_id] = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self.state != "open":
+                return
+            if error is None:
+                self.commit()
+            else:
+                self._undo(error)
+        finally:
+            self._owner.running.pop(self.transaction_id, None)
+
+    def _undo(self, error: BaseException) -> None:
+        """Roll back because of an exception, which keeps its way; what became of it is a note."""
+        try:
+            self.rollback()
+        except GantryError as failure:
+            error.add_note(str(failure))
+        else:
+            sent = len(self._halves)
+            error.add_note(f"transaction {self.transaction_id}: {sent} messages rolled back")

@@ -1,0 +1,51 @@
+"""Who may join a group: the rules, and what a refusal says."""
+
+from __future__ import annotations
+
+from shm import limits
+from shm.groupwire import SUBSCRIPTION_CHARACTERS, Join
+from workers.groups.membership import Membership
+
+
+def fault_of(membership: Membership, session: int, request: Join) -> str:
+    """Why a session may not join as it asks; empty if it may."""
+    fault = name_fault(request.group)
+    if fault:
+        return fault
+    unknown = [t for t in request.topics if t not in membership.topics.by_slot]
+    if unknown or not request.topics:
+        return f"topic slots {unknown} do not exist" if unknown else "no topic subscribed"
+    other = membership.group_of.get(session, request.group)
+    if other != request.group:
+        return f"this session is in group {other!r} already"
+    return _difference(membership, session, request)
+
+
+def name_fault(name: str) -> str:
+    """What is wrong with a group's name (CQ-100); empty if nothing is."""
+    legal = all(c.isascii() and (c.isalnum() or c in "_-%|") for c in name)
+    if not name or not legal or len(name.encode()) > limits.GROUP_BYTES_MAX:
+        return f"{name!r} is no group name: letters, digits and _-%| only (CQ-100)"
+    return ""
+
+
+def _difference(membership: Membership, session: int, request: Join) -> str:
+    """All members of a group see the same messages: a newcomer with other wishes is refused.
+
+    Who was there first stays; once it is gone the newcomer may join with what it wants.
+    """
+    group = membership.groups.get(request.group)
+    if group is None or not request.digest:
+        return ""
+    for number, member in sorted(group.members.items()):
+        if number != session and member.digest not in (0, request.digest):
+            return (
+                f"group {request.group!r} has a member (session {number}) that subscribes"
+                f" {_cut(member.subscription)}; this one wants {_cut(request.subscription)}."
+                " Give all members the same subscription, or use another group"
+            )
+    return ""
+
+
+def _cut(text: str) -> str:
+    return text[:SUBSCRIPTION_CHARACTERS]

@@ -1,0 +1,399 @@
+"""The agent that decides who owns a queue, and the only writer of offsets.
+
+A duty cycle: hear of sessions, take their words and requests, balance, put all changes into the
+ledger by one write, and only then tell anybody. Whatever was not told yet when this process dies
+is asked again: a replaced `groups` sends `Rejoin`, and sessions repeat what has not been answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import msgspec
+
+from shm import groupwire, layout, limits, wire
+from shm.bell import Bell, give_way
+from shm.board import Board
+from shm.clock import Clock
+from shm.codes import AgentState, Role
+from shm.controllane import BrokenLane
+from shm.errors import Incompatible
+from shm.storage import Storage
+from workers.agent import IDLE_NS, Bells
+from workers.failure import declare_failed
+from workers.groups.admission import fault_of
+from workers.groups.ledger import Ledger, open_ledger
+from workers.groups.membership import Membership, Move
+from workers.groups.missing import Ends, Missing
+from workers.groups.offsetfile import Exports, import_offsets
+from workers.groups.peer import Peer, Taken
+from workers.groups.records import LiveReader
+from workers.groups.reports import LOOK_NS, Reports
+from workers.groups.resets import Resets
+from workers.groups.sendbacks import SendBacks
+from workers.outlet import Outlet
+from workers.scheduler.settings import DelaySettings
+from workers.session import Attached, Session, SessionTable
+
+MINUTE_NS: Final = 60_000_000_000
+REQUESTS_PER_CYCLE: Final = 256
+#: Requests between two looks for others that wait for the processor.
+POLITE: Final = 8
+#: How much of a fault a session is told.
+FAULT_CHARACTERS: Final = 300
+SYNC_NS: Final = 1_000_000_000
+EXPORT_NS: Final = 5_000_000_000  # CQ-30
+DISK_RETRY_NS: Final = 100_000_000
+#: Changes that wait for room on the disk; beyond them, requests wait in their rings.
+WAITING_BYTES_MAX: Final = 1 << 20
+
+
+class GroupsSettings(DelaySettings, Protocol):
+    """What `groups` needs of the broker's settings."""
+
+    @property
+    def consume_timeout(self) -> int:
+        """Minutes after which a started message ends its consumer's lease."""
+        ...
+
+
+class Groups:
+    """Agent; see the module. Made by `open_groups`."""
+
+    name = "groups"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        settings: GroupsSettings,
+        writer_bell: Bell,
+    ) -> None:
+        self.ledger = ledger
+        self.board = board
+        self.membership = Membership(ledger, board)
+        self.reports = Reports(self.membership, board, settings.consume_timeout * MINUTE_NS)
+        reader = LiveReader(ledger.storage, board)
+        self.sendbacks = SendBacks(self.membership, reader, clock, settings, self._answer, sessions)
+        self.resets = Resets(self.membership, self._answer, self._end_session)
+        self.finished = False
+        self.failed = False
+        self._clock = clock
+        self._sessions = sessions
+        self._writer_bell = writer_bell
+        self._peers: dict[int, Peer] = {}
+        self._taken = Taken()
+        self._ends = Ends(sessions)
+        self.missing = Missing(self.membership, sessions.cut_off)
+        self._synced_ns = self._exported_ns = 0
+        self._exports = Exports(ledger, board)
+        self._retry_ns = 0  # while the disk is full: when to try again
+
+    # -------------------------------------------------------------------------------- duty cycle
+
+    def do_work(self, now_ns: int) -> int:
+        """One duty cycle; returns requests handled and notices sent."""
+        if self.failed or self.finished:
+            return 0
+        try:
+            done = self._cycle(now_ns)
+        except OSError as error:
+            self.failed = True  # final: nothing is answered after a failed write (P3)
+            clients = [peer.session for peer in self._peers.values()]
+            what = f"ledger of groups: {error}"
+            declare_failed(self.board, self._sessions, clients, error.errno or 0, what)
+            return 0
+        slot = self.board.process_at(Role.GROUPS)
+        self._count(slot, "heartbeat", 1)
+        self._count(slot, "busy", int(done > 0))
+        self._count(slot, "work", done)
+        return done
+
+    def _cycle(self, now_ns: int) -> int:
+        done = self._hear_sessions()
+        done += self.sendbacks.collect(now_ns)
+        self.missing.end(self._peers.keys(), now_ns)
+        stopping = self._sessions.stopping()
+        if self.ledger.waiting_bytes < WAITING_BYTES_MAX and not self.sendbacks.is_full:
+            for peer in list(self._peers.values()):
+                done += self._serve(peer, now_ns)
+        done += self.sendbacks.take()
+        self.membership.grown()
+        done += self.resets.work(now_ns)
+        done += self._balance()
+        stored = self._store(now_ns)
+        self._taken.publish(stored=stored)
+        if stored:
+            self._ends.say()
+            done += self.sendbacks.put(now_ns)
+        done += sum(self._tell(peer, stored) for peer in list(self._peers.values()))
+        last = stopping and not done
+        if stored:
+            self._keep_durable(now_ns, last)
+        self.finished = last  # a full disk does not hold it up: what waits was promised to nobody
+        return done
+
+    def _store(self, now_ns: int) -> bool:
+        """Put all changes into the ledger; False while the disk is full: nobody hears of them."""
+        if now_ns >= self._retry_ns and self.ledger.flush_if_room():
+            self._retry_ns = 0
+            return True
+        if not self._retry_ns:
+            self._sessions.note("error", "no_space_for_groups", bytes=self.ledger.waiting_bytes)
+        if now_ns >= self._retry_ns:
+            self._retry_ns = now_ns + DISK_RETRY_NS
+        for peer in self._peers.values():
+            peer.hold_back()
+        return False
+
+    def _count(self, slot: int, field: str, more: int) -> None:
+        at = slot + layout.PROCESS.offset(field)
+        self.board.set_word(at, self.board.word(at) + more)
+
+    def _hear_sessions(self) -> int:
+        events = self._sessions.poll()
+        for event in events:
+            if not isinstance(event, Attached):
+                self._detach(event.session)
+            elif event.session.owner == Role.GROUPS:
+                self.sendbacks.outlet = Outlet(event.session, self._writer_bell)
+            elif event.session.groups:
+                self._attach(event.session)
+        return len(events)
+
+    def _attach(self, session: Session) -> None:
+        self._ends.attached.add(session.session)
+        peer = self._peers[session.session] = Peer(session)
+        if peer.adopt():
+            peer.outbox.append(groupwire.Rejoin())
+            self.membership.unsettle(session.session)
+
+    def _detach(self, session: int) -> None:
+        self._ends.note(session)
+        peer = self._peers.pop(session, None)
+        if peer is None:
+            return
+        for _ in self._requests(peer, limits.GROUPS_UP_BYTES):
+            pass  # what it had published counts, commits above all
+        while self.sendbacks.take():
+            pass
+        self._end(peer, failed=True)
+
+    # ---------------------------------------------------------------------------------- requests
+
+    def _serve(self, peer: Peer, now_ns: int) -> int:
+        if peer.outbox:
+            return 0  # no room for answers: its requests wait
+        self.reports.look(peer, now_ns)
+        stuck = self.reports.stuck(peer, now_ns)
+        if stuck is not None and self._report_stuck(peer, stuck):
+            return 1
+        return sum(1 for _ in self._requests(peer, REQUESTS_PER_CYCLE))
+
+    def _requests(self, peer: Peer, most: int) -> Iterator[None]:
+        """Handle up to `most` requests; a broken ring or body ends the session."""
+        for number in range(most):
+            if number % POLITE == POLITE - 1:
+                give_way()  # reports may wait, and who shares our processor may not
+            try:
+                body = peer.lane.take()
+                if body is None:
+                    return
+                self._taken.add(peer)
+                self._handle(peer, groupwire.decode_request(body))
+            except (BrokenLane, msgspec.DecodeError) as error:
+                self._cut_off(peer, f"groups lane: {error}")
+                return
+            yield
+
+    def _cut_off(self, peer: Peer, why: str) -> None:
+        slot = self.board.process_at(Role.GROUPS)
+        self._count(slot, "faults", 1)
+        self._sessions.cut_off(peer.session.session, why)
+        self._peers.pop(peer.session.session, None)
+        self._end(peer, failed=True)
+
+    def _end(self, peer: Peer, *, failed: bool) -> None:
+        """What a session's words say counts last, then it is a member no more."""
+        self.reports.look(peer, self._clock.monotonic_ns(), final=True)
+        self.membership.leave(peer.session.session, failed=failed)
+
+    def _report_stuck(self, peer: Peer, queue: int) -> bool:
+        """Say which message is stuck; True if its session was ended, since others can go on."""
+        key = self.membership.topics.key(queue)
+        group = self.membership.group_of.get(peer.session.session, "")
+        assert key is not None, f"the board lost queue {queue}"
+        offset = self.ledger.group(group).queue(key).committed
+        others = self.reports.has_others(peer)
+        if others or peer.stuck != (queue, offset):
+            peer.stuck = queue, offset
+            where = {"topic": key[0], "queue": key[1], "offset": offset}
+            fields = {"group": group, **where, "session": peer.session.session}
+            self._sessions.note("warning", "consume_timeout", evicted=int(others), **fields)
+            self._count(self.board.process_at(Role.GROUPS), "stuck", 1)
+        if others:
+            self._cut_off(peer, "a started message is older than consume_timeout")
+        return others
+
+    def _handle(self, peer: Peer, request: groupwire.AnyRequest) -> None:
+        match request:
+            case groupwire.Join():
+                self._join(peer, request)
+            case groupwire.Commit():
+                self.reports.commit(peer, request, self._clock.monotonic_ns())
+            case groupwire.Released():
+                self.reports.release(peer, request)
+            case groupwire.SendBack():
+                self.reports.look_for(peer, request, self._clock.monotonic_ns())
+                self.sendbacks.ask(peer.session.session, request)
+            case groupwire.Failed():
+                self.reports.look(peer, self._clock.monotonic_ns())
+                self.reports.fail(peer, request)
+            case groupwire.Reset():
+                now_ns = self._clock.monotonic_ns()
+                self.resets.ask(peer.session.session, request, now_ns)
+            case groupwire.Leave():
+                self._end(peer, failed=False)
+                peer.outbox.append(groupwire.Left(request.serial))
+
+    def _answer(self, session: int, notice: groupwire.AnyNotice) -> None:
+        """Tell a session something, once all changes are in the ledger; nobody if it is gone."""
+        peer = self._peers.get(session)
+        if peer is not None:
+            peer.outbox.append(notice)
+
+    def _end_session(self, session: int, why: str) -> None:
+        if session in self._peers:
+            self._cut_off(self._peers[session], why)
+
+    def _join(self, peer: Peer, request: groupwire.Join) -> None:
+        session = peer.session.session
+        self.membership.topics.refresh()
+        fault = fault_of(self.membership, session, request)
+        if fault:
+            self.reports.refuse(1)
+            text = fault[:FAULT_CHARACTERS]  # it may quote all that the request has room for
+            peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", text))
+            return
+        self.membership.join(session, request)
+        fields = {"max_attempts": request.max_attempts, "orderly": request.orderly}
+        self._sessions.note("debug", wire.GROUP_JOINED, group=request.group, **fields)
+        peer.joined.append(request.serial)
+        for _group, key, lease in list(self.membership.leases_of(session)):
+            queue = self.membership.topics.queue(key)
+            if queue is not None:
+                # After a replacement both sides may have missed the last word: say it again.
+                lease.revoking = False
+                self._announce(peer, queue, request.group)
+
+    # ----------------------------------------------------------------------------------- notices
+
+    def _balance(self) -> int:
+        moves = list(self.membership.moves())
+        for move in moves:
+            self._move(move)
+        for peer in self._peers.values():
+            # Last, so that who hears it has all that could be granted at once.
+            peer.outbox.extend(groupwire.Joined(serial) for serial in peer.joined)
+            peer.joined.clear()
+        return len(moves)
+
+    def _move(self, move: Move) -> None:
+        peer = self._peers.get(move.session)
+        key = self.membership.topics.key(move.queue)
+        if peer is None or key is None:
+            return  # restored and not told of yet: balanced again when it is, or is ended
+        progress = self.ledger.group(move.group).queue(key)
+        if move.grant:
+            self.ledger.grant(move.group, key, move.session)
+            self._announce(peer, move.queue, move.group)
+        elif progress.lease:
+            progress.lease.revoking = True
+            peer.outbox.append(groupwire.Revoke(move.queue, progress.lease.number))
+
+    def _announce(self, peer: Peer, queue: int, group: str) -> None:
+        key = self.membership.topics.key(queue)
+        assert key is not None, f"the board lost queue {queue}"
+        progress = self.ledger.group(group).queue(key)
+        words = self.board.queue(queue)
+        if progress.committed < words["min_offset"]:
+            self.ledger.commit(group, key, words["min_offset"])
+        assert progress.lease is not None, "announced after its grant"
+        attempts, done = list(progress.attempts), list(progress.done)
+        lease, offset = progress.lease.number, progress.committed
+        peer.outbox.append(groupwire.Granted(queue, lease, offset, attempts, done))
+
+    def _tell(self, peer: Peer, stored: bool) -> int:
+        told = 0
+        try:
+            while (notice := peer.take_notice(stored=stored)) is not None:
+                if not peer.lane.put(groupwire.encode(notice)):
+                    break
+                peer.outbox.popleft()
+                if isinstance(notice, groupwire.Revoke | groupwire.Rejoin):
+                    peer.bump_revoked()
+                if peer.lane.wants_bell:
+                    peer.session.bell.ring()
+                told += 1
+        except (BrokenLane, Incompatible) as error:
+            self._cut_off(peer, f"groups lane: {error}")
+        return told
+
+    # ------------------------------------------------------------------------- time and stopping
+
+    def _keep_durable(self, now_ns: int, last: bool) -> None:
+        if last or (now_ns - self._synced_ns >= SYNC_NS and self.sendbacks.are_durable()):
+            self._synced_ns = now_ns
+            self.ledger.sync()
+        if now_ns - self._exported_ns >= EXPORT_NS or last:
+            self._exported_ns = now_ns
+            if not self._exports.write():
+                self._sessions.note("warning", "no_space_for_consumer_offsets")
+        if last:
+            self.ledger.end()
+
+    def arm(self, now_ns: int) -> int:
+        """Go to sleep unless a session has asked something since."""
+        if self._retry_ns:
+            return max(1, self._retry_ns - now_ns)
+        if any(not peer.lane.arm(AgentState.ARMED) for peer in self._peers.values()):
+            return 0
+        idle_ns = LOOK_NS if any(peer.uses_words for peer in self._peers.values()) else IDLE_NS
+        idle_ns = min(idle_ns, self.sendbacks.arm(now_ns))
+        sync_ns = self._synced_ns + SYNC_NS if self.ledger.unsynced else None
+        for deadline_ns in (self.resets.deadline_ns(), sync_ns):
+            if deadline_ns is not None:
+                idle_ns = min(idle_ns, max(1, deadline_ns - now_ns))
+        return idle_ns
+
+    def disarm(self) -> None:
+        """Awake again."""
+        for peer in self._peers.values():
+            peer.lane.disarm()
+        self.sendbacks.disarm()
+
+    def close(self) -> None:
+        """Give descriptors back."""
+        self.sendbacks.close()
+        self.ledger.close()
+
+
+def open_groups(
+    storage: Storage,
+    clock: Clock,
+    board: Board,
+    sessions: SessionTable,
+    bells: Bells,
+    settings: GroupsSettings,
+) -> Groups:
+    """Read ledger and consumerOffset.json and make the agent. Raises OSError."""
+    ledger = open_ledger(storage, board.epoch)
+    import_offsets(ledger)
+    groups = Groups(ledger, clock, board, sessions, settings, bells.writer)
+    groups.missing.restore()
+    groups.membership.clamp_offsets()
+    ledger.flush_if_room()
+    return groups

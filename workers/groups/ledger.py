@@ -1,0 +1,378 @@
+"""`gantry/ledger`: the truth about groups, append only, in the hands of `groups` alone.
+
+Changes go to memory and to a buffer at once; `flush` puts the buffer into the file, and only then
+may a session hear of them. Reading stops at the first entry with a bad CRC (a torn tail) and cuts
+there. When the file has grown large it is replaced by one that says the same in fewer entries.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Final
+
+from shm import layout
+from shm.groupwire import Done, merged
+from shm.storage import File, Storage, is_disk_full, read_file, replace_file
+from workers.groups.ledgerentries import NAME, Kind, Names, pack_entries, pack_entry, read_entries
+from workers.groups.progress import UNSET, Lease, Progress
+
+COMPACT_BYTES: Final = 4 * 1024 * 1024
+#: A compacted ledger must have grown to this multiple before it is compacted again.
+COMPACT_GROWTH: Final = 4
+#: consumerOffset.json may be one of the last few that were written: a crash leaves file or .bak.
+EXPORTS_KEPT: Final = 4
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """What the ledger knows of one group."""
+
+    queues: dict[QueueKey, Progress] = field(default_factory=dict)
+    subscribed: dict[str, int] = field(default_factory=dict)
+
+    def queue(self, key: QueueKey) -> Progress:
+        """Progress in a queue; a queue met for the first time has no offset."""
+        return self.queues.setdefault(key, Progress())
+
+
+class Ledger:
+    """The ledger of one store, open for appending."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.groups: dict[str, GroupProgress] = {}
+        self.exports: deque[int] = deque(maxlen=EXPORTS_KEPT)
+        self.last_lease = 0
+        self.unsynced = False
+        self.compact_bytes = COMPACT_BYTES
+        self._group_numbers: dict[str, int] = {}
+        self._topic_numbers: dict[str, int] = {}
+        self._buffer = bytearray()
+        # Offsets that have moved forward since the last entry of another kind: the newest counts.
+        self._moved: dict[tuple[Kind, str, QueueKey], dict[str, int]] = {}
+        self._end = 0
+        self._epoch = 0
+        self._compacted_bytes = 0
+        self._file: File | None = None
+
+    # ---------------------------------------------------------------------------------- changes
+
+    def group(self, name: str) -> GroupProgress:
+        """What is known of a group."""
+        return self.groups.setdefault(name, GroupProgress())
+
+    def subscribe(self, group: str, topic: str, queues: int) -> None:
+        """Note that a group has fixed its start in a topic that had so many queues."""
+        self._change(Kind.SUBSCRIBED, group, (topic, queues))
+
+    def commit(self, group: str, key: QueueKey, offset: int, session: int = 0) -> None:
+        """Store the next offset to consume."""
+        self._change(Kind.COMMIT, group, key, offset=offset, session=session)
+
+    def start(self, group: str, key: QueueKey, next_offset: int, session: int) -> None:
+        """Note that messages below `next_offset` have been handed out."""
+        self._change(Kind.START, group, key, offset=next_offset, session=session)
+
+    def grant(self, group: str, key: QueueKey, session: int) -> int:
+        """Give a queue to a session; returns the lease's number."""
+        number = self.last_lease + 1
+        self._change(Kind.GRANT, group, key, value=number, session=session)
+        return number
+
+    def finish(self, group: str, key: QueueKey, done: Done) -> None:
+        """Note that messages are done with, whatever becomes of those before them."""
+        self._change(Kind.DONE, group, key, offset=done[0], value=done[1])
+
+    def sending(self, group: str, key: QueueKey, offset: int, attempt: int, position: int) -> None:
+        """Note that a message's copy is about to be put; `position` < 0: it was not."""
+        self._change(Kind.SENDING, group, key, offset=offset, attempt=attempt, value=position)
+
+    def finish_all(self, group: str, key: QueueKey, done: Sequence[Done]) -> None:
+        """`finish` for many ranges."""
+        ranges = merged(done)
+        self.group(group).queue(key).finish_all(ranges)
+        columns = {"offset": [first for first, _ in ranges], "value": [end for _, end in ranges]}
+        self._append_rows(Kind.DONE, (group, key), {}, columns)
+
+    def sending_all(
+        self, group: str, key: QueueKey, attempts: Mapping[int, int], position: int
+    ) -> None:
+        """`sending` for many messages: offset -> attempt."""
+        queue = self.group(group).queue(key)
+        for offset, attempt in attempts.items():
+            queue.send(offset, attempt, position)
+        columns = {"offset": list(attempts), "attempt": list(attempts.values())}
+        self._append_rows(Kind.SENDING, (group, key), {"value": position}, columns)
+
+    def fail(self, group: str, key: QueueKey, offset: int, attempts: int) -> None:
+        """Note how many deliveries of a message have failed."""
+        self._change(Kind.FAILED, group, key, offset=offset, attempt=attempts)
+
+    def reset(self, group: str, key: QueueKey, offset: int) -> None:
+        """Begin anew at an offset: nothing is known of what lies behind it."""
+        self._change(Kind.RESET, group, key, offset=offset)
+
+    def end_lease(self, group: str, key: QueueKey, failed: bool) -> None:
+        """Take a queue back; `failed` counts what was started as one more attempt."""
+        self._change(Kind.END, group, key, value=int(failed))
+
+    def clamp(self, group: str, key: QueueKey, low: int, high: int) -> bool:
+        """Bring a queue's offsets into what it holds; True if they were not."""
+        queue = self.group(group).queue(key)
+        if not deepcopy(queue).clamp(low, high):
+            return False
+        self._change(Kind.CLAMP, group, key, offset=low, value=high)
+        return True
+
+    def exported(self, checksum: int) -> None:
+        """Note what consumerOffset.json is about to say."""
+        self.exports.append(checksum)
+        self._append(Kind.EXPORTED, value=checksum)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Note a life of the broker. In a new one no session of the last is alive."""
+        self._apply_epoch(epoch)
+        self._append(Kind.EPOCH, value=epoch, offset=self.last_lease)
+
+    def end(self) -> None:
+        """Note a clean stop as the last entry: a file that lacks its end shows. Raises OSError."""
+        self.sync()
+        self._append(Kind.CLOSED, value=self._epoch)
+        if self.flush_if_room() and self._file:
+            self._file.sync()
+            self.unsynced = False
+
+    def _change(self, kind: Kind, group: str, key: QueueKey, **values: int) -> None:
+        progress = self.group(group)
+        moves_on = kind is Kind.START or (
+            kind is Kind.COMMIT and values["offset"] >= progress.queue(key).committed
+        )
+        self._apply(kind, progress, key, values)
+        if moves_on:
+            before = self._moved.get((kind, group, key), values)
+            self._moved[kind, group, key] = max(before, values, key=itemgetter("offset"))
+        else:
+            self._append_change(kind, group, key, values)
+
+    def _append_change(self, kind: Kind, group: str, key: QueueKey, values: dict[str, int]) -> None:
+        self._append_moved()
+        self._buffer += pack_entry(kind, b"", **self._named(group, key), **values)
+
+    def _append_rows(
+        self, kind: Kind, where: tuple[str, QueueKey], values: dict[str, int],
+        columns: Mapping[str, Sequence[int]],
+    ) -> None:  # fmt: skip
+        self._append_moved()
+        self._buffer += pack_entries(kind, self._named(*where) | values, columns)
+
+    def _named(self, group: str, key: QueueKey) -> dict[str, int]:
+        number = self._number(Kind.GROUP, self._group_numbers, group)
+        topic = self._number(Kind.TOPIC, self._topic_numbers, key[0])
+        return {"group": number, "topic": topic, "queue_id": key[1]}
+
+    def _append_moved(self) -> None:
+        moved, self._moved = self._moved, {}
+        for (kind, group, key), values in moved.items():
+            self._append_change(kind, group, key, values)
+
+    def _number(self, kind: Kind, numbers: dict[str, int], name: str) -> int:
+        if name not in numbers:
+            numbers[name] = len(numbers)
+            column = "group" if kind is Kind.GROUP else "topic"
+            self._buffer += pack_entry(kind, name.encode(), **{column: numbers[name]})
+        return numbers[name]
+
+    def _append(self, kind: Kind, **values: int) -> None:
+        self._append_moved()
+        self._buffer += pack_entry(kind, b"", **values)
+
+    # --------------------------------------------------------------------------- what they mean
+
+    def _apply(self, kind: Kind, group: GroupProgress, key: QueueKey, row: dict[str, Any]) -> None:
+        if kind is Kind.SUBSCRIBED:
+            group.subscribed[key[0]] = key[1]
+            return
+        queue = group.queue(key)
+        if kind is Kind.GRANT:
+            queue.lease = Lease(row["value"], row["session"])
+            self.last_lease = max(self.last_lease, row["value"])
+        else:
+            _MEANING[kind](queue, row)
+
+    def _apply_epoch(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            for group in self.groups.values():
+                for queue in group.queues.values():
+                    if queue.lease:
+                        queue.end_lease(failed=True)
+        self._epoch = epoch
+
+    # ------------------------------------------------------------------------------------- file
+
+    def load(self) -> None:
+        """Read the file, cut a torn tail, and stay open. Raises OSError."""
+        if not self.storage.exists(NAME):
+            replace_file(self.storage, NAME, b"")
+            self.storage.sync_directory("")  # gantry/ itself may be new
+        data = read_file(self.storage, NAME)
+        names = Names()
+        self._end = self.replay(data, names)
+        self._group_numbers = {name: number for number, name in names.groups.items()}
+        self._topic_numbers = {name: number for number, name in names.topics.items()}
+        self._file = self.storage.open(NAME, write=True)
+        if self._end < len(data):
+            self._file.truncate(self._end)
+            self._file.sync()
+
+    def replay(self, data: bytes, names: Names) -> int:
+        """Take over entries up to the first bad one; returns the bytes that they take."""
+        end = 0
+        for row, name, entry_end in read_entries(data):
+            end = entry_end
+            kind = Kind(row["kind"])
+            if kind is Kind.GROUP:
+                names.groups[row["group"]] = name
+            elif kind is Kind.TOPIC:
+                names.topics[row["topic"]] = name
+            elif kind is Kind.EPOCH:
+                self._apply_epoch(row["value"])
+                self.last_lease = max(self.last_lease, row["offset"])
+            elif kind is Kind.EXPORTED:
+                self.exports.append(row["value"])
+            elif kind is not Kind.CLOSED:
+                key = (names.topics[row["topic"]], row["queue_id"])
+                self._apply(kind, self.group(names.groups[row["group"]]), key, row)
+        return end
+
+    def flush(self) -> bool:
+        """Put all changes into the file; from then on they outlive this process. Raises OSError."""
+        self._append_moved()
+        if not self._buffer:
+            return False
+        assert self._file is not None, "load comes first"
+        self._file.write_at(bytes(self._buffer), self._end)
+        self._end += len(self._buffer)
+        self._buffer.clear()
+        self.unsynced = True
+        return True
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Changes that are not in the file yet."""
+        return len(self._buffer) + len(self._moved) * layout.LEDGER.size
+
+    def flush_if_room(self) -> bool:
+        """`flush`; False if the disk is full. All is tried again then, at the same place.
+
+        What such a write leaves behind the end is cut as a torn tail is. Raises OSError.
+        """
+        try:
+            self.flush()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            return False
+        return True
+
+    def sync(self) -> None:
+        """Make it outlive a power cut; compact it if it has grown large. Raises OSError."""
+        self.flush()
+        if not self.unsynced:
+            return
+        assert self._file is not None, "load comes first"
+        self._file.sync()
+        self.unsynced = False
+        if self._end > max(self.compact_bytes, COMPACT_GROWTH * self._compacted_bytes):
+            self.compact()
+
+    def compact(self) -> None:
+        """Replace the file by a shorter one that says the same; without room, later.
+
+        Raises OSError.
+        """
+        self.flush()
+        numbers = self._group_numbers, self._topic_numbers
+        self._write_state()
+        data = bytes(self._buffer)
+        self._buffer.clear()
+        try:
+            replace_file(self.storage, NAME, data)
+        except OSError as error:
+            replaced = self.storage.size_of(NAME) != self._end
+            if replaced or not is_disk_full(error):
+                raise
+            self._group_numbers, self._topic_numbers = numbers  # the old file goes on
+            self._compacted_bytes = self._end
+            if self.storage.exists(f"{NAME}.new"):
+                self.storage.unlink(f"{NAME}.new")
+            return
+        self.close()
+        self._file = self.storage.open(NAME, write=True)
+        self._end = self._compacted_bytes = len(data)
+        self.unsynced = False
+
+    def _write_state(self) -> None:
+        self._group_numbers, self._topic_numbers = {}, {}
+        self._append(Kind.EPOCH, value=self._epoch, offset=self.last_lease)
+        for checksum in self.exports:
+            self._append(Kind.EXPORTED, value=checksum)
+        for group, progress in self.groups.items():
+            numbers = {"group": self._number(Kind.GROUP, self._group_numbers, group)}
+            for topic, queues in progress.subscribed.items():
+                numbers["topic"] = self._number(Kind.TOPIC, self._topic_numbers, topic)
+                self._append(Kind.SUBSCRIBED, queue_id=queues, **numbers)
+            for (topic, queue_id), queue in progress.queues.items():
+                numbers["topic"] = self._number(Kind.TOPIC, self._topic_numbers, topic)
+                self._write_queue(queue, {**numbers, "queue_id": queue_id})
+
+    def _write_queue(self, queue: Progress, numbers: dict[str, int]) -> None:
+        if queue.committed != UNSET:
+            self._append(Kind.COMMIT, offset=queue.committed, **numbers)
+        if queue.lease:
+            lease = queue.lease
+            self._append(Kind.GRANT, value=lease.number, session=lease.session, **numbers)
+        if queue.started > queue.committed:
+            self._append(Kind.START, offset=queue.started, **numbers)
+        for first, end, count in queue.attempts:
+            self._append(Kind.ATTEMPTS, offset=first, value=end, attempt=count, **numbers)
+        for offset, (attempt, position) in queue.sending.items():
+            self._append(Kind.SENDING, offset=offset, attempt=attempt, value=position, **numbers)
+        for first, end in queue.done:
+            self._append(Kind.DONE, offset=first, value=end, **numbers)
+
+    def close(self) -> None:
+        """Give the descriptor back; what was not flushed is lost. Safe to call twice."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+
+_MEANING: Final[dict[Kind, Callable[[Progress, dict[str, Any]], object]]] = {
+    Kind.COMMIT: lambda queue, row: queue.commit(row["offset"]),
+    Kind.START: lambda queue, row: queue.start(row["offset"]),
+    Kind.END: lambda queue, row: queue.end_lease(bool(row["value"])),
+    Kind.CLAMP: lambda queue, row: queue.clamp(row["offset"], row["value"]),
+    Kind.ATTEMPTS: lambda queue, row: queue.set_attempts(
+        [*queue.attempts, (row["offset"], row["value"], row["attempt"])]
+    ),
+    Kind.DONE: lambda queue, row: queue.finish(row["offset"], row["value"]),
+    Kind.SENDING: lambda queue, row: queue.send(row["offset"], row["attempt"], row["value"]),
+    Kind.FAILED: lambda queue, row: queue.fail(row["offset"], row["attempt"]),
+    Kind.RESET: lambda queue, row: queue.reset(row["offset"]),
+}
+
+
+def open_ledger(storage: Storage, epoch: int) -> Ledger:
+    """Open a store's ledger for a life of the broker. Raises OSError."""
+    ledger = Ledger(storage)
+    ledger.load()
+    ledger.begin_epoch(epoch)
+    if ledger.flush_if_room():
+        ledger.sync()
+    return ledger

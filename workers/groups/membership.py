@@ -1,0 +1,358 @@
+"""Groups as `groups` keeps them in memory: members, subscriptions, and what to do next.
+
+Truth about offsets and leases is the ledger's; here is who is a member and what follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from shm import layout
+from shm.board import Board, TopicSlot
+from shm.groupwire import ConsumeFrom, Done, Failed, Join
+from shm.properties import RETRY_PREFIX
+from workers.groups.assignment import assign
+from workers.groups.ledger import Ledger, QueueKey
+from workers.groups.progress import UNSET, Lease, Progress
+
+
+@dataclass(slots=True)
+class Member:
+    """A session in a group."""
+
+    session: int
+    topics: frozenset[int]
+    consume_from: int
+    chosen: frozenset[int] | None = None  # queues taken by hand; None: by balancing
+    digest: int = 0  # of its subscription; 0: not stated
+    subscription: str = ""
+
+
+@dataclass(slots=True)
+class Group:
+    """A group that has, or had, members in this life of `groups`."""
+
+    name: str
+    members: dict[int, Member] = field(default_factory=dict)
+    dirty: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A queue to grant to a session, or to ask back from its holder."""
+
+    group: str
+    queue: int  # board queue number
+    session: int
+    grant: bool
+
+
+class Topics:
+    """The board's topics and queues by number, read again when there are more."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.by_slot: dict[int, TopicSlot] = {}
+        self.slots: dict[str, int] = {}
+        self._keys: dict[int, QueueKey] = {}
+        self._seen: tuple[int, ...] = ()
+        self._counts = (-1, -1)
+
+    def moved(self) -> bool:
+        """True if the board's counts say that there is something to read; costs next to nothing."""
+        counts = (
+            self.board.half(layout.BOARD_TOPIC_COUNT),
+            self.board.half(layout.BOARD_QUEUE_COUNT),
+        )
+        moved = counts != self._counts
+        self._counts = counts
+        return moved
+
+    def refresh(self) -> bool:
+        """True if topics or queues have come since the last call."""
+        topics = self.board.topics()
+        seen = tuple(number for t in topics for number in (t.slot, t.queue_base, t.queue_count))
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        self.by_slot = {topic.slot: topic for topic in topics}
+        self.slots = {topic.name: topic.slot for topic in topics}
+        self._keys = {
+            topic.queue_base + queue_id: (topic.name, queue_id)
+            for topic in topics
+            for queue_id in range(topic.queue_count)
+        }
+        return True
+
+    def queues(self, slot: int) -> range:
+        """Board queue numbers of a topic."""
+        topic = self.by_slot.get(slot)
+        return range(topic.queue_base, topic.queue_base + topic.queue_count) if topic else range(0)
+
+    def key(self, queue: int) -> QueueKey | None:
+        """Topic's name and queue id of a board queue; None if there is no such queue."""
+        return self._keys.get(queue)
+
+    def queue(self, key: QueueKey) -> int | None:
+        """Board queue of a topic's name and queue id."""
+        topic = self.by_slot.get(self.slots.get(key[0], -1))
+        if topic is None or key[1] >= topic.queue_count:
+            return None
+        return topic.queue_base + key[1]
+
+
+class Membership:
+    """Who is in which group, and which leases have to move for that."""
+
+    def __init__(self, ledger: Ledger, board: Board) -> None:
+        self.ledger = ledger
+        self.board = board
+        self.topics = Topics(board)
+        self.groups: dict[str, Group] = {}
+        self.group_of: dict[int, str] = {}
+        #: Queues that nobody is to have for now: their offsets are being reset.
+        self.blocked: set[tuple[str, int]] = set()
+        self._appended_at_start = board.word(layout.BOARD_APPENDED)
+
+    # -------------------------------------------------------------------------- joining, leaving
+
+    def join(self, session: int, request: Join) -> None:
+        """Add or change a member, and fix where the group begins in topics new to it."""
+        self.topics.refresh()
+        group = self.groups.setdefault(request.group, Group(request.group))
+        member = Member(session, frozenset(request.topics), request.consume_from)
+        member.digest, member.subscription = request.digest, request.subscription
+        if request.queues is not None:
+            offered = (queue for slot in member.topics for queue in self.topics.queues(slot))
+            member.chosen = frozenset(offered).intersection(request.queues)
+        group.members[session] = member
+        group.dirty = True
+        self.group_of[session] = request.group
+        for slot in sorted(member.topics):
+            self._fix_start(group.name, slot, request)
+
+    def restore_member(self, group: str, member: Member) -> None:
+        """Take a holder of leases for a member until it says itself what it wants.
+
+        Until then it keeps what it holds and gets nothing: it may have chosen by hand.
+        """
+        members = self.groups.setdefault(group, Group(group)).members
+        known = members.get(member.session)
+        topics = member.topics | (known.topics if known else frozenset())
+        leases = self._leases(group).items()
+        held = frozenset(queue for queue, lease in leases if lease.session == member.session)
+        members[member.session] = Member(member.session, topics, member.consume_from, held)
+        self.group_of[member.session] = group
+
+    def _fix_start(self, group: str, slot: int, request: Join) -> None:
+        """The first member decides for the queues that exist; later queues begin at 0."""
+        topic = self.topics.by_slot[slot]
+        progress = self.ledger.group(group)
+        if topic.name in progress.subscribed:
+            return
+        known = any(
+            name == topic.name and queue.committed != UNSET
+            for (name, _), queue in progress.queues.items()
+        )
+        for queue in self.topics.queues(slot):
+            key = (topic.name, queue - topic.queue_base)
+            if progress.queue(key).committed == UNSET:
+                # A group with offsets of some queues only has not met the others: nothing is lost.
+                start = 0 if known else self._first_offset(queue, topic.name, request)
+                self.ledger.commit(group, key, self._inside(queue, start))
+        self.ledger.subscribe(group, topic.name, topic.queue_count)
+
+    def _first_offset(self, queue: int, topic: str, request: Join) -> int:
+        words = self.board.queue(queue)
+        if topic.startswith(RETRY_PREFIX):
+            return 0
+        if request.consume_from == ConsumeFrom.FIRST_OFFSET:
+            return words["min_offset"]
+        if request.consume_from == ConsumeFrom.TIMESTAMP and queue in request.starts:
+            return request.starts[queue]
+        if self.board.word(layout.BOARD_DISPATCHED) < self._appended_at_start:
+            # The reader is still making units of older messages: those are not new to the group.
+            return max(words["max_offset"], words["next_offset"])
+        return words["max_offset"]
+
+    def _inside(self, queue: int, offset: int) -> int:
+        word, at = self.board.word, self.board.queue_at(queue)
+        low = word(at + layout.QUEUE_MIN_OFFSET)
+        # Not `max_offset`: after a restart the reader may still be making units seen before.
+        high = max(word(at + layout.QUEUE_MAX_OFFSET), word(at + layout.QUEUE_NEXT_OFFSET), low)
+        return min(max(offset, low), high)
+
+    def leave(self, session: int, failed: bool) -> None:
+        """End a membership and all leases of the session; `failed` counts what it had started."""
+        name = self.group_of.pop(session, None)
+        if name is not None:
+            self.groups[name].members.pop(session, None)
+        for group, key, _lease in list(self.leases_of(session)):
+            self.ledger.end_lease(group, key, failed)
+            self.mark(group)
+
+    def unsettle(self, session: int) -> None:
+        """Balance a session's group anew."""
+        if session in self.group_of:
+            self.mark(self.group_of[session])
+
+    def mark(self, group: str) -> None:
+        """Balance a group anew."""
+        self.groups.setdefault(group, Group(group)).dirty = True
+
+    # ------------------------------------------------------------------------------------ leases
+
+    def leases_of(self, session: int) -> Iterator[tuple[str, QueueKey, Lease]]:
+        """Group, queue and lease of everything that a session holds."""
+        for name, group in self.ledger.groups.items():
+            for key, queue in group.queues.items():
+                if queue.lease and queue.lease.session == session:
+                    yield name, key, queue.lease
+
+    def holders(self) -> set[int]:
+        """Sessions that hold a lease."""
+        queues = (q for group in self.ledger.groups.values() for q in group.queues.values())
+        return {queue.lease.session for queue in queues if queue.lease}
+
+    def held(self, session: int, queue: int, lease: int) -> tuple[str, QueueKey, Progress] | None:
+        """Group, queue and progress, if the session holds the queue by that very lease."""
+        group = self.group_of.get(session)
+        key = self.topics.key(queue)
+        if group is None or key is None:
+            return None
+        progress = self.ledger.group(group).queues.get(key)
+        if progress is None or progress.lease is None:
+            return None
+        ours = progress.lease.session == session and progress.lease.number == lease
+        return (group, key, progress) if ours else None
+
+    def commit(self, session: int, queue: int, lease: int, offset: int) -> bool:
+        """Store an offset, held within the queue's bounds (LW-50); False if the lease is over."""
+        held = self.held(session, queue, lease)
+        if held is None:
+            return False
+        group, key, _ = held
+        self.ledger.commit(group, key, self._inside(queue, offset), session)
+        return True
+
+    def start(self, session: int, queue: int, lease: int, next_offset: int) -> Progress | None:
+        """Note what has been handed out; how far the queue is, or None if the lease is over."""
+        held = self.held(session, queue, lease)
+        if held is None:
+            return None
+        group, key, progress = held
+        highest = self.board.word(self.board.queue_at(queue) + layout.QUEUE_MAX_OFFSET)
+        bounded = min(next_offset, highest)
+        if bounded > progress.started:
+            self.ledger.start(group, key, bounded, session)
+        return progress
+
+    def finish(self, held: tuple[str, QueueKey, Progress], done: list[Done]) -> None:
+        """Note what a holder is done with, as far as it was handed out to it."""
+        group, key, progress = held
+        inside = [(first, min(end, progress.started)) for first, end in done]
+        for item in progress.fresh([(a, b) for a, b in inside if progress.committed <= a < b]):
+            self.ledger.finish(group, key, item)
+
+    def release(self, session: int, queue: int, lease: int) -> bool:
+        """The holder has finished with a queue; False if the lease was over already."""
+        held = self.held(session, queue, lease)
+        if held is None:
+            return False
+        group, key, _ = held
+        self.ledger.end_lease(group, key, failed=False)
+        self.mark(group)
+        return True
+
+    def fail(self, session: int, request: Failed) -> int:
+        """Count a failed delivery; how many there are by now, or -1 if the lease is over."""
+        held = self.held(session, request.queue, request.lease)
+        if held is None:
+            return -1
+        group, key, progress = held
+        known = progress.attempts_of(request.offset)
+        if request.attempts >= known and progress.committed <= request.offset < progress.started:
+            known += 1
+            self.ledger.fail(group, key, request.offset, known)
+        return known
+
+    # --------------------------------------------------------------------------------- balancing
+
+    def clamp_offsets(self) -> None:
+        """Bring all offsets inside their queues (LW-50): a power cut may have shortened the log."""
+        for name, group in self.ledger.groups.items():
+            for key in list(group.queues):
+                queue = self.topics.queue(key)
+                if queue is not None:
+                    words = self.board.queue(queue)
+                    high = max(words["max_offset"], words["next_offset"], words["min_offset"])
+                    self.ledger.clamp(name, key, words["min_offset"], high)
+
+    def grown(self) -> bool:
+        """Look for new queues; all groups are then balanced anew."""
+        if not self.topics.moved() or not self.topics.refresh():
+            return False
+        for group in self.groups.values():
+            group.dirty = True
+        return True
+
+    def moves(self) -> Iterator[Move]:
+        """What has to be granted or revoked so that every group is balanced."""
+        for group in self.groups.values():
+            if group.dirty:
+                group.dirty = False
+                yield from self._moves_of(group)
+
+    def _moves_of(self, group: Group) -> Iterator[Move]:
+        progress = self.ledger.group(group.name)
+        leases = self._leases(group.name)
+        owned = {queue: lease.session for queue, lease in leases.items()}
+        target = self._target(group, owned)
+        for queue, lease in leases.items():
+            if target.get(queue) != lease.session and not lease.revoking:
+                yield Move(group.name, queue, lease.session, grant=False)
+        for queue, session in target.items():
+            if queue not in leases:
+                key = self.topics.key(queue)
+                assert key is not None, f"the board lost queue {queue}"
+                if progress.queue(key).sending:
+                    continue  # of a holder before; balanced again when that is settled
+                if progress.queue(key).committed == UNSET:  # a queue younger than the subscription
+                    self.ledger.commit(group.name, key, self._inside(queue, 0))
+                yield Move(group.name, queue, session, grant=True)
+
+    def _target(self, group: Group, owned: dict[int, int]) -> dict[int, int]:
+        """Queue -> session: what was chosen by hand first, the rest balanced among the others.
+
+        Of two that choose a queue its holder has it, else who attached first.
+        """
+        by_hand: dict[int, int] = {}
+        for session, member in sorted(group.members.items()):
+            for queue in member.chosen or ():
+                if owned.get(queue) == session or queue not in by_hand:
+                    by_hand[queue] = session
+        members = group.members.items()
+        subscribed = {session: m.topics for session, m in members if m.chosen is None}
+        slots = sorted(set().union(*subscribed.values())) if subscribed else []
+        # Retry topics apart: otherwise one member might have those, and another all the rest.
+        target: dict[int, int] = {}
+        for retries in (False, True):
+            queues_of = {
+                slot: [queue for queue in self.topics.queues(slot) if queue not in by_hand]
+                for slot in slots
+                if self._is_retry(slot) == retries
+            }
+            target |= assign(queues_of, subscribed, owned)
+        target |= by_hand
+        return {q: session for q, session in target.items() if (group.name, q) not in self.blocked}
+
+    def _is_retry(self, slot: int) -> bool:
+        topic = self.topics.by_slot.get(slot)
+        return topic is not None and topic.name.startswith(RETRY_PREFIX)
+
+    def _leases(self, group: str) -> dict[int, Lease]:
+        found = (
+            (self.topics.queue(k), q.lease) for k, q in self.ledger.group(group).queues.items()
+        )
+        return {queue: lease for queue, lease in found if queue is not None and lease is not None}

@@ -1,0 +1,167 @@
+"""Single records of the live store, for an agent that derives others from them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from shm import layout
+from shm.errors import Corrupt, Rejected
+from shm.limits import PROGRESS_WINDOW
+from shm.lognames import segment_name
+from shm.record import STRUCTURE, Record, parse_record
+from shm.soundrecord import Sound, sound_fields, sound_record
+from shm.storereader import StoreReader
+from workers.logviews import LogViews
+from workers.reader.queues import queue_directory
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import File, Storage
+
+FILES_KEPT: Final = 32
+_UNIT: Final = layout.CQ_UNIT.codec("physical_offset", "size")
+_CHUNK: Final = 1 << 20
+_HEAD: Final = layout.FILLER.size
+_FLAGS_END: Final = layout.RECORD_SYS_FLAG + 4
+_BORN_V6: Final = layout.HOST_BYTES_V6 - layout.HOST_BYTES_V4
+_PREPARED: Final = layout.RECORD.offset("prepared_transaction_offset")
+_PREPARED_END: Final = _PREPARED + 2 * _BORN_V6 + 8
+
+
+class LiveReader(StoreReader):
+    """Reads records below `appended`; keeps the last few files open."""
+
+    def __init__(self, storage: Storage, board: Board) -> None:
+        super().__init__(storage)
+        self._board = board
+        self._files: OrderedDict[str, File] = OrderedDict()
+        self._views = LogViews(storage, board)
+
+    def record_of(self, topic: str, queue_id: int, offset: int) -> Record | None:
+        """The record at a queue offset; None if retention has removed it. Raises Corrupt."""
+        try:
+            positions = self.units(topic, queue_id, offset, offset + 1, self._board.cq_bytes)
+            found = self.record(positions[0]) if positions else None
+        except (Rejected, FileNotFoundError):
+            found = None
+        low = self._board.word(layout.BOARD_LOW)
+        return found if found is not None and found.physical_offset >= low else None
+
+    def records_of(
+        self, topic: str, queue_id: int, offsets: Iterable[int]
+    ) -> Iterator[Sound | Corrupt | None]:
+        """As `record_of`, for offsets that lie close together; what is damaged is its error."""
+        start, units = 0, b""
+        base, data = -1, memoryview(b"")
+        segment_bytes = self._board.segment_bytes
+        for offset in offsets:
+            at = (offset - start) * layout.CQ_UNIT_BYTES
+            if not 0 <= at <= len(units) - layout.CQ_UNIT_BYTES:
+                start, units, at = offset, self._units_from(topic, queue_id, offset), 0
+            there = len(units) >= layout.CQ_UNIT_BYTES
+            position, size = _UNIT.unpack_from(units, at) if there else (0, 0)
+            if not 0 < size < layout.CQ_FILLER_SIZE:
+                yield None
+                continue
+            place = position % segment_bytes
+            try:
+                if position - place != base:
+                    base, view = self._views.segment(position)
+                    data = view.data
+                found = sound_record(bytes(data[place : place + size]), position)
+                found = found or self._taken_apart(position)
+                # Looked at last: what retention has taken meanwhile may read as zeroes.
+                yield found if position >= self._board.word(layout.BOARD_LOW) else None
+            except FileNotFoundError:
+                base = -1
+                yield None
+            except Corrupt as error:
+                yield error
+
+    def _units_from(self, topic: str, queue_id: int, offset: int) -> bytes:
+        """A window's units from an offset on, as far as they are in one file."""
+        if offset < 0:
+            return b""
+        at = offset * layout.CQ_UNIT_BYTES
+        first = at // self._board.cq_bytes * self._board.cq_bytes
+        count = min(PROGRESS_WINDOW * layout.CQ_UNIT_BYTES, first + self._board.cq_bytes - at)
+        name = f"{queue_directory(topic, queue_id)}/{first:020d}"
+        try:
+            return self._read(name, at - first, count)
+        except FileNotFoundError:
+            return b""  # expired
+
+    def _taken_apart(self, position: int) -> Sound | None:
+        """A record that is not ours, or unusual, or damaged. Raises Corrupt."""
+        if position < self._board.word(layout.BOARD_LOW):
+            return None
+        try:
+            record = self.record(position)
+        except (Rejected, FileNotFoundError):
+            return None
+        return sound_fields(record)
+
+    def derived(self, start: int) -> Iterator[Record]:
+        """Records from `start` to the log's end that the broker made of others, in order."""
+        position = max(start, self._board.word(layout.BOARD_LOW))
+        end = self._board.word(layout.BOARD_APPENDED)
+        while position < end:
+            base = position // self._board.segment_bytes * self._board.segment_bytes
+            stop = min(end, base + self._board.segment_bytes)
+            with contextlib.suppress(FileNotFoundError):  # retention was quicker: nothing is lost
+                yield from self._derived_in(segment_name(base), base, position, stop)
+            position = base + self._board.segment_bytes
+
+    def _derived_in(self, name: str, base: int, position: int, stop: int) -> Iterator[Record]:
+        while position < stop:
+            data = self._read(name, position - base, min(_CHUNK, stop - position))
+            at = 0
+            while at + _PREPARED_END <= len(data) or position + len(data) == stop:
+                total = int.from_bytes(data[at : at + 4], "big")
+                magic = int.from_bytes(data[at + 4 : at + _HEAD], "big")
+                if total < _HEAD or magic == layout.FILLER_MAGIC:
+                    return
+                if _prepared(data, at) < 0:
+                    whole = self._read(name, position + at - base, total)
+                    item = parse_record(whole, 0, len(whole), STRUCTURE)
+                    if isinstance(item, Record):
+                        yield item
+                at += total
+                if at >= len(data):
+                    break
+            position += at
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._views.drop()
+
+    def _segment(self, position: int) -> tuple[int, int]:
+        base = position // self._board.segment_bytes * self._board.segment_bytes
+        if position >= self._board.word(layout.BOARD_APPENDED):
+            raise Rejected(f"the log does not reach position {position}")
+        return base, self._board.segment_bytes
+
+    def _read(self, name: str, at: int, count: int) -> bytes:
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = self._storage.open(name)
+            if len(self._files) > FILES_KEPT:
+                self._files.popitem(last=False)[1].close()
+        else:
+            self._files.move_to_end(name)
+        buffer = bytearray(count)
+        return bytes(buffer[: file.read_into(buffer, at)])
+
+
+def _prepared(data: bytes, at: int) -> int:
+    """The field preparedTransactionOffset of the record whose head starts at `at`."""
+    flags = int.from_bytes(data[at + layout.RECORD_SYS_FLAG : at + _FLAGS_END], "big")
+    wider = bool(flags & layout.SYS_BORN_V6) + bool(flags & layout.SYS_STORE_V6)
+    place = at + _PREPARED + wider * _BORN_V6
+    return int.from_bytes(data[place : place + 8], "big", signed=True)

@@ -1,0 +1,173 @@
+"""What sessions say of their queues, put into the ledger if they hold them.
+
+Offsets come as words of the arena, which are looked at in every cycle and cost a session nothing,
+or in a request: for queues beyond the progress table, and where a session waits for the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import groupwire, layout, limits
+from shm.board import Board
+from shm.codes import Role
+from shm.kernels import progress
+from workers.groups.membership import Membership
+from workers.groups.peer import Begun, Peer
+from workers.groups.progress import ranges_of
+
+#: A session's words are looked at this often if nobody rings.
+LOOK_NS: Final = 500_000_000
+#: Queues in one notice about words: it has to fit into half of the ring.
+LOST_PER_NOTICE: Final = 64
+LEASE_OVER: Final = "the lease of the message's queue is over"
+#: A stuck message is noticed later by at most this part of consume_timeout.
+STALL_GRAINS: Final = 64
+
+
+class Reports:
+    """Judges reports; see the module."""
+
+    def __init__(self, membership: Membership, board: Board, stall_ns: int) -> None:
+        """`stall_ns`: how long a message may be worked on."""
+        self.refused = 0
+        self._stall_ns = stall_ns
+        self._grain_ns = stall_ns // STALL_GRAINS
+        self._membership = membership
+        self._board = board
+        self._found = np.zeros(progress.SLOT_WORDS * limits.PROGRESS_MAX, np.int64)
+
+    def look(self, peer: Peer, now_ns: int, *, final: bool = False) -> None:
+        """Take what a session's words say since the last look.
+
+        What is done with out of order goes into the ledger every LOOK_NS, and at the `final` look.
+        """
+        count = progress.changed_slots(peer.session.arena, peer.slots_seen, self._found)
+        if count:
+            rows = self._found[: count * progress.SLOT_WORDS].reshape(count, -1)
+            self._take_rows(peer, rows, now_ns)
+        if peer.acked and (final or now_ns - peer.acked_ns >= LOOK_NS):
+            peer.acked_ns = now_ns
+            self._finish(peer)
+
+    def look_for(self, peer: Peer, request: groupwire.SendBack, now_ns: int) -> None:
+        """Look if what failed was not handed out when a session's words were looked at last."""
+        held = self._membership.held(peer.session.session, request.queue, request.lease)
+        if held is not None and max(request.offsets) >= held[2].started:
+            self.look(peer, now_ns)
+
+    def _take_rows(self, peer: Peer, rows: NDArray[np.int64], now_ns: int) -> None:
+        lost: dict[int, int] = {}
+        for row in rows:
+            lease, queue, committed, started = row[: progress.ACKED].tolist()
+            if not self._take(peer, (queue, lease), committed, started, now_ns):
+                lost[queue] = lease
+            elif row[progress.ACKED :].any():
+                peer.acked[queue] = lease, int.from_bytes(row[progress.ACKED :].tobytes(), "little")
+            else:
+                peer.acked.pop(queue, None)
+        self.refuse(len(lost))
+        items = list(lost.items())
+        for at in range(0, len(items), LOST_PER_NOTICE):
+            part = dict(items[at : at + LOST_PER_NOTICE])
+            peer.outbox.append(groupwire.Committed(0, part))
+
+    def _take(
+        self, peer: Peer, named: tuple[int, int], committed: int, started: int, now_ns: int
+    ) -> bool:
+        """Put one queue's words into the ledger; False if its lease is over."""
+        queue, lease = named
+        session = peer.session.session
+        held = self._membership.held(session, queue, lease)
+        if held is None:
+            return False
+        if committed != held[2].committed:
+            self._membership.commit(session, queue, lease, committed)
+        return self._start(peer, named, started, now_ns)
+
+    def _start(self, peer: Peer, named: tuple[int, int], started: int, now_ns: int) -> bool:
+        queue, lease = named
+        progress = self._membership.start(peer.session.session, queue, lease, started)
+        if progress is None:
+            return False
+        begun = peer.begun.setdefault(queue, Begun())
+        begun.note(progress.committed, progress.started, now_ns, self._grain_ns)
+        return True
+
+    def _finish(self, peer: Peer) -> None:
+        for queue, (lease, bits) in list(peer.acked.items()):
+            held = self._membership.held(peer.session.session, queue, lease)
+            if held is None:
+                del peer.acked[queue]
+                continue
+            done = ranges_of(bits, held[2].committed, held[2].started)
+            self._membership.finish(held, done)
+
+    def commit(self, peer: Peer, request: groupwire.Commit, now_ns: int) -> None:
+        """Take a request, and the words: who waits for the ledger means them as well."""
+        self.look(peer, now_ns, final=bool(request.serial))
+        session = peer.session.session
+        lost: dict[int, int] = {}
+        for queue, offset in request.offsets.items():
+            lease = request.leases.get(queue, 0)
+            if not self._membership.commit(session, queue, lease, offset):
+                lost[queue] = lease
+        for queue, offset in request.started.items():
+            lease = request.leases.get(queue, 0)
+            if not self._start(peer, (queue, lease), offset, now_ns):
+                lost[queue] = lease
+        for queue, done in request.done.items():
+            held = self._membership.held(session, queue, request.leases.get(queue, 0))
+            if held is None:
+                lost[queue] = request.leases.get(queue, 0)
+            else:
+                self._membership.finish(held, done)
+        self.refuse(len(lost))
+        if request.serial or lost:
+            peer.outbox.append(groupwire.Committed(request.serial, lost))
+
+    def release(self, peer: Peer, request: groupwire.Released) -> None:
+        """Take a queue back at the offset that its holder names last."""
+        session = peer.session.session
+        if request.offset >= 0:
+            self._membership.commit(session, request.queue, request.lease, request.offset)
+        held = self._membership.held(session, request.queue, request.lease)
+        if held:
+            self._membership.finish(held, request.done)
+        peer.begun.pop(request.queue, None)
+        peer.acked.pop(request.queue, None)
+        self._membership.release(session, request.queue, request.lease)
+
+    def fail(self, peer: Peer, request: groupwire.Failed) -> None:
+        """Count a failed delivery of a message that stays where it is."""
+        attempts = self._membership.fail(peer.session.session, request)
+        if attempts < 0:
+            self.refuse(1)
+            peer.outbox.append(groupwire.Committed(0, {request.queue: request.lease}))
+            peer.outbox.append(groupwire.Refused(request.serial, "Evicted", LEASE_OVER))
+            return
+        answer = groupwire.Counted(request.serial, request.queue, request.offset, attempts)
+        peer.outbox.append(answer)
+
+    def stuck(self, peer: Peer, now_ns: int) -> int | None:
+        """A queue whose oldest message was started longer than consume_timeout ago."""
+        for queue, begun in peer.begun.items():
+            if now_ns - begun.since(now_ns) >= self._stall_ns:
+                return queue
+        return None
+
+    def has_others(self, peer: Peer) -> bool:
+        """Whether others could take a session's queues."""
+        groups, session = self._membership.groups, peer.session.session
+        group = groups.get(self._membership.group_of.get(session, ""))
+        return group is not None and len(group.members) > 1
+
+    def refuse(self, count: int) -> None:
+        """Count what was asked without a right to it."""
+        if count:
+            self.refused += count
+            at = self._board.process_at(Role.GROUPS) + layout.PROCESS.offset("refused")
+            self._board.set_word(at, self._board.word(at) + count)

@@ -1,0 +1,393 @@
+"""Failed messages on their way back into the log, each as one copy.
+
+The order makes it once, whoever dies: the ledger notes SENDING with the log's end, then the copy is
+put, then the ledger notes DONE, then the session hears of it. What is noted as SENDING and not as
+DONE is looked for in the log, by its origin (the message's position, group and attempt), before
+anything else is put and before its queue is granted to anybody.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from shm import groupwire, layout
+from shm.board import Board
+from shm.clock import Clock
+from shm.codes import Status
+from shm.errors import Corrupt, MessageIllegal
+from shm.groupwire import DEAD_LETTER, Done
+from shm.kernels.words import store_word
+from shm.record import Record
+from shm.soundrecord import Sound
+from workers.groups.ledger import Ledger, QueueKey
+from workers.groups.membership import Membership
+from workers.groups.pending import Asked, Name, Pending, whose
+from workers.groups.progress import COUNT_MAX, Progress
+from workers.groups.records import LiveReader
+from workers.groups.reports import LEASE_OVER
+from workers.groups.retrycopy import CopyMaker, Failure, TooLong
+from workers.groups.unstorable import Unstorable
+from workers.outlet import Outcome, Outlet
+from workers.session import SessionTable
+
+if TYPE_CHECKING:
+    from workers.scheduler.settings import DelaySettings
+
+#: Copies on their way at one time, and their bytes: beyond, what is asked waits.
+COPIES_MAX: Final = 4096
+COPIES_BYTES_MAX: Final = 32 << 20
+#: Failed messages that are taken in one cycle.
+MESSAGES_PER_CYCLE: Final = 256
+#: A copy that found no room on the disk is tried again after.
+AGAIN_NS: Final = 100_000_000
+#: While the writer is not there yet, it is looked for again after.
+RECONCILE_NS: Final = 2_000_000
+
+Tell = Callable[[int, groupwire.AnyNotice], None]
+
+
+class SendBacks:
+    """See the module. `outlet` is None where no agent can append (no push consumers then)."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        reader: LiveReader,
+        clock: Clock,
+        settings: DelaySettings,
+        tell: Tell,
+        sessions: SessionTable,
+    ) -> None:
+        self.outlet: Outlet | None = None
+        self.sent = self.dead = 0
+        self._membership = membership
+        self._ledger: Ledger = membership.ledger
+        self._board: Board = membership.board
+        self._reader = reader
+        self._maker = CopyMaker(membership.topics, clock, settings)
+        self._tell = tell
+        self._unstorable = Unstorable(membership.board, sessions)
+        self._asked: deque[Asked] = deque()  # what there was no room for
+        self._pending: dict[Name, Pending] = {}
+        self._waiting: list[Pending] = []  # to be put, in order
+        self._undurable: list[Pending] = []
+        self._bytes = 0
+        self._left = MESSAGES_PER_CYCLE
+        self._again_ns = 0
+        self.last_end = 0  # of all copies that the ledger counts
+
+    # ------------------------------------------------------------------------------------- requests
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more requests should be heard now."""
+        return bool(self._asked)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._left > 0 and len(self._pending) < COPIES_MAX and self._bytes < COPIES_BYTES_MAX
+
+    def ask(self, session: int, request: groupwire.SendBack) -> None:
+        """Hear a request; what it names is answered when the copy is in the log, or refused."""
+        self._asked.append(Asked(session, request))
+
+    def take(self) -> int:
+        """Take some of what was asked, as far as there is room; returns how many messages.
+
+        Not all at once: the writer and the consumers work on these while the next are taken.
+        """
+        self._left = MESSAGES_PER_CYCLE
+        while self._asked and self._has_room:
+            asked = self._asked[0]
+            self._take(asked)
+            if asked.taken == len(asked.request.offsets):
+                self._asked.popleft()
+        return MESSAGES_PER_CYCLE - self._left
+
+    def _take(self, asked: Asked) -> None:
+        session, request = asked.session, asked.request
+        held = self._membership.held(session, request.queue, request.lease)
+        if held is None:
+            rest = request.offsets[asked.taken :]
+            asked.taken = len(request.offsets)
+            self._left -= 1
+            self._tell(session, groupwire.Committed(0, {request.queue: request.lease}))
+            self._tell(session, groupwire.Refused(request.serial, "Evicted", LEASE_OVER, rest))
+            return
+        self._plan(asked, *held)
+        group, key, _progress = held
+        if asked.sending:
+            appended = self._board.word(layout.BOARD_APPENDED)
+            self._ledger.sending_all(group, key, asked.sending, appended)
+            asked.sending = {}
+        if asked.done:
+            offsets, dead = (list(column) for column in zip(*asked.done, strict=True))
+            asked.done.clear()
+            self._tell(session, groupwire.SentBack(request.serial, request.queue, offsets, dead))
+        for (error, text), offsets in asked.refused.items():
+            self._tell(session, groupwire.Refused(request.serial, error, text, offsets))
+        asked.refused.clear()
+
+    def _plan(self, asked: Asked, group: str, key: QueueKey, progress: Progress) -> None:
+        """Decide what becomes of a request's messages, until there is no more room."""
+        request = asked.request
+        asked.parking = self._maker.parking(group)
+        asked.durable = self._maker.is_durable(key[0])
+        records = self._reader.records_of(*key, request.offsets[asked.taken :])
+        failures = islice(request.failures(), asked.taken, None)
+        for record, (offset, delay, why) in zip(records, failures, strict=True):
+            if not self._has_room:
+                return
+            asked.taken += 1
+            self._left -= 1
+            name = (group, key, offset)
+            how = (delay, request.max_attempts, why)
+            if name in self._pending:
+                self._pending[name].asked.append(asked.who)
+            elif offset >= progress.started:
+                text = f"offset {offset} of {key[0]}/{key[1]} was not handed out"
+                asked.refused[MessageIllegal.__name__, text].append(offset)
+            else:
+                try:
+                    self._plan_one(asked, name, self._copy(asked, name, record, how, progress))
+                except (MessageIllegal, Corrupt) as error:
+                    self._unstorable.refused(name, str(error))
+                    asked.refused[type(error).__name__, str(error)].append(offset)
+
+    def _plan_one(self, asked: Asked, name: Name, found: bool | Pending) -> None:
+        group, key, offset = name
+        if isinstance(found, bool):
+            asked.done.append((offset, found))
+            return
+        found.asked.append(asked.who)
+        if offset not in self._ledger.group(group).queue(key).sending:
+            asked.sending[offset] = found.copy.reconsume_times
+        self._pending[name] = found
+        self._bytes += found.bytes
+        self._waiting.append(found)
+
+    def _copy(
+        self, asked: Asked, name: Name, record: Sound | Corrupt | None,
+        how: tuple[int, int, str], progress: Progress,
+    ) -> bool | Pending:  # fmt: skip
+        """A copy to be put; only whether it is a dead letter if there is nothing to do any more.
+
+        `how`: delay, most attempts and reason. Raises MessageIllegal, Corrupt.
+        """
+        group, key, offset = name
+        if isinstance(record, Corrupt):
+            raise record
+        if record is None:  # retention was quicker than its consumers
+            self._ledger.finish(group, key, (offset, offset + 1))
+            return False
+        most = how[1]
+        attempt = record.reconsume_times + progress.attempts_of(offset) + 1
+        if 0 < most < attempt:  # used up before: this was no delivery more
+            attempt = max(record.reconsume_times, most)
+        attempt = min(attempt, COUNT_MAX)
+        if offset in progress.sending:
+            attempt = progress.sending[offset][0]
+        failure = Failure(group, attempt, *how)
+        if progress.is_done(offset):
+            return failure.is_dead
+        try:
+            copy = self._maker.copy(record, failure, asked.parking)
+        except TooLong as error:  # of no use to wait for: it may die now, but not be lost
+            failure = failure._replace(delay=DEAD_LETTER, why=f"{error}; {failure.why}")
+            copy = self._maker.copy(record, failure, asked.parking)
+            self._unstorable.dead_early(name, str(error))
+        size = len(copy.body) + len(copy.properties)
+        return Pending(name, copy, failure.is_dead, size, asked.durable)
+
+    # ------------------------------------------------------------------------- the outlet's answers
+
+    def collect(self, now_ns: int) -> int:
+        """Learn what became of copies; before anything of the ledger is told."""
+        if self.outlet is None:
+            return 0
+        if self.outlet.is_lost() and not self._reconcile():
+            return 0
+        outcomes = self.outlet.poll()
+        settled = (self._settle(outcome, now_ns) for outcome in outcomes)
+        stored = [pending for pending in settled if pending is not None]
+        if stored:
+            self._finish(stored)
+        return len(outcomes) + self._tell_durable()
+
+    def _settle(self, outcome: Outcome, now_ns: int) -> Pending | None:
+        """Take an outcome; the copy's if the ledger may say now that it is in the log."""
+        pending = outcome.tag
+        assert isinstance(pending, Pending), "the tag that was given"
+        if outcome.status == Status.OK:
+            pending.end = outcome.end
+            return pending if self._is_stored(pending) else None
+        if outcome.status == Status.DISK_FULL:
+            self._again_ns = now_ns + AGAIN_NS
+            self._waiting.append(pending)
+            return None
+        text = f"the writer refused the copy: {Status(outcome.status).name}"
+        self._unstorable.refused(pending.name, text)
+        self._drop(pending)
+        self._unsend(pending.name)
+        for session, serial, _queue in pending.asked:
+            offsets = [pending.name[2]]
+            self._tell(session, groupwire.Refused(serial, "MessageIllegal", text, offsets))
+        return None
+
+    def _is_stored(self, pending: Pending) -> bool:
+        """Whether a copy that lies in the log is as safe as its topic asks for, or will be told."""
+        self.last_end = max(self.last_end, pending.end)
+        if not pending.durable or self._board.word(layout.BOARD_DURABLE) >= pending.end:
+            return True
+        self._undurable.append(pending)
+        self.want_durable(pending.end)
+        return False
+
+    def want_durable(self, end: int) -> None:
+        """Ask the flusher to be quick, and to ring when the log is durable up to `end`."""
+        if self.outlet is not None:
+            store_word(self.outlet.session.arena, layout.ARENA_DURABLE_WANTED, end)
+
+    def are_durable(self) -> bool:
+        """Whether all copies that the ledger counts would outlive a power cut: it may be synced."""
+        if self._board.word(layout.BOARD_DURABLE) >= self.last_end:
+            return True
+        self.want_durable(self.last_end)
+        return False
+
+    def _tell_durable(self) -> int:
+        durable = self._board.word(layout.BOARD_DURABLE)
+        ready = [pending for pending in self._undurable if pending.end <= durable]
+        if ready:
+            self._undurable = [item for item in self._undurable if item.end > durable]
+            self._finish(ready)
+        return len(ready)
+
+    def _finish(self, stored: Sequence[Pending]) -> None:
+        """Copies are in the log: their messages are done with."""
+        ranges: dict[tuple[str, QueueKey], list[Done]] = defaultdict(list)
+        answers: dict[tuple[int, int, int], list[tuple[int, bool]]] = defaultdict(list)
+        for pending in stored:
+            group, key, offset = pending.name
+            self._drop(pending)
+            ranges[group, key].append((offset, offset + 1))
+            self.dead += pending.dead
+            for who in pending.asked:
+                answers[who].append((offset, pending.dead))
+        self.sent += len(stored)
+        for (group, key), done in ranges.items():
+            self._ledger.finish_all(group, key, done)
+            self._note_settled(group, key)
+        for (session, serial, queue), rows in answers.items():
+            offsets, dead = (list(column) for column in zip(*rows, strict=True))
+            self._tell(session, groupwire.SentBack(serial, queue, offsets, dead))
+
+    def _note_settled(self, group: str, key: QueueKey) -> None:
+        """A queue that nobody holds may have waited for its copies."""
+        if self._ledger.group(group).queue(key).lease is None:
+            self._membership.mark(group)
+
+    def _drop(self, pending: Pending) -> None:
+        if self._pending.pop(pending.name, None) is not None:
+            self._bytes -= pending.bytes
+
+    def _unsend(self, name: Name) -> None:
+        group, key, offset = name
+        if offset in self._ledger.group(group).queue(key).sending:
+            self._ledger.sending(group, key, offset, 0, -1)
+            self._note_settled(group, key)
+
+    # -------------------------------------------------------------------------------------- putting
+
+    def put(self, now_ns: int) -> int:
+        """Put what the ledger's file has as SENDING; only after its write."""
+        if self.outlet is None or not self._waiting or not self.outlet.trusted:
+            return 0
+        if now_ns < self._again_ns:
+            return 0
+        count = self.outlet.put_all((pending.copy, pending) for pending in self._waiting)
+        del self._waiting[:count]
+        return count
+
+    # ----------------------------------------------------------------------- after somebody's death
+
+    def _reconcile(self) -> bool:
+        """Find out which copies exist; False while the writer may still store some."""
+        assert self.outlet is not None, "asked by its owner"
+        if not self.outlet.reconcile():
+            return False
+        wanted = dict(self._unanswered())
+        if wanted:
+            start = min(position for _name, position in wanted.values())
+            for record in self._reader.derived(start):
+                found = wanted.pop((record.origin, *whose(record)), None)
+                if found:
+                    self._found(found[0], record)
+        self._waiting = [pending for pending in self._pending.values() if pending.end < 0]
+        for name, _position in wanted.values():
+            if name not in self._pending:
+                self._unsend(name)
+        return True
+
+    def _unanswered(self) -> Iterable[tuple[tuple[int, str, int], tuple[Name, int]]]:
+        """(origin, group, attempt) -> what it is, and where the log ended before it was put."""
+        for group, progress in self._ledger.groups.items():
+            for key, queue in progress.queues.items():
+                for offset, (attempt, position) in list(queue.sending.items()):
+                    name = (group, key, offset)
+                    pending = self._pending.get(name)
+                    if pending is not None:
+                        if pending.end >= 0:
+                            continue  # it is there, and waits until it is durable
+                        origin = pending.copy.origin
+                    else:
+                        record = self._reader.record_of(*key, offset)
+                        if record is None:
+                            self._unsend(name)
+                            continue
+                        origin = record.physical_offset
+                    yield (origin, group, attempt), (name, position)
+
+    def _found(self, name: Name, record: Record) -> None:
+        pending = self._pending.get(name)
+        if pending is not None:
+            pending.end = record.physical_offset + record.total_size
+            if self._is_stored(pending):
+                self._finish([pending])
+            return
+        group, key, offset = name
+        self._ledger.finish(group, key, (offset, offset + 1))
+        self._note_settled(group, key)
+
+    # ------------------------------------------------------------------------------------- sleeping
+
+    def arm(self, now_ns: int) -> int:
+        """How long the owner may sleep, 0 if there is something to do already."""
+        if self.outlet is None:
+            return _LONG_NS
+        if self.outlet.is_lost():
+            return RECONCILE_NS if self._pending or self._has_sending() else _LONG_NS
+        if not self.outlet.arm():
+            return 0
+        if self._waiting and self._again_ns > now_ns:
+            return self._again_ns - now_ns
+        return _LONG_NS
+
+    def _has_sending(self) -> bool:
+        groups = self._ledger.groups.values()
+        return any(queue.sending for group in groups for queue in group.queues.values())
+
+    def disarm(self) -> None:
+        """Awake again."""
+        if self.outlet is not None:
+            self.outlet.disarm()
+
+    def close(self) -> None:
+        """Give descriptors back."""
+        self._reader.close()
+
+
+_LONG_NS: Final = 1 << 62

@@ -1,0 +1,294 @@
+"""The reader: turns the log into ConsumeQueues and says what consumers may see.
+
+Units first, `written` next, `max_offset` last: at once for topics of level `written`, for level
+`durable` when the record is on the disk. When a segment is rolled and durable it is sealed: queues
+synced, sidecar written, progress saved.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout, limits
+from shm.codes import Role, Stop
+from shm.errors import Corrupt, StoreFailed
+from shm.kernels import dispatch
+from shm.kernels.dispatch import advance, dispatch_log, index_topics
+from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
+from shm.kernels.visible import arm_reader
+from shm.kernels.words import store_half
+from shm.lognames import segment_name
+from shm.marks import mark
+from shm.properties import SCHEDULE_TOPIC, parse_delay_levels
+from shm.storage import is_disk_full
+from workers.agent import is_busy
+from workers.failure import declare_failed
+from workers.reader.queues import QueueFiles
+from workers.reader.sealing import Sealer
+from workers.reader.visibility import Visibility
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.clock import Clock
+    from shm.storage import Storage
+    from workers.session import SessionTable
+
+IDLE_NS = 1_000_000_000
+SPACE_RETRY_NS = 1_000_000_000
+_GO_ON = (dispatch.DONE, dispatch.LIMIT)
+
+
+class Reader:
+    """Agent; only writer of ConsumeQueues, `dispatched`, `max_offset`, sidecars, `checkpoint`.
+
+    A cycle is short of work for Python: kernels are bound to their arrays (`_bind`), and what they
+    leave in `form` is read by a memoryview, whose items are ints.
+    """
+
+    name = "reader"
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        bells: Any,  # noqa: ANN401 - workers.agent.Bells
+        settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+    ) -> None:
+        self._storage = storage
+        self._board = board
+        self._words = board.array()
+        self._table = sessions
+        room = limits.DISPATCH_RECORDS_MAX
+        self._form = _first_form(board)
+        self._out = self._form.data
+        self._marks = np.zeros(board.queues_max, np.int64)
+        self._touched = np.zeros(room * dispatch.TOUCH_WORDS, np.int64)
+        self._notes = np.zeros(room * dispatch.NOTE_WORDS, np.int64)
+        self._units = np.zeros(room * layout.CQ_UNIT_BYTES, np.uint8)
+        self._touched_words, self._unit_bytes = self._touched.data, self._units.data
+        self._row = np.zeros(ROW_WORDS, np.int64)
+        self._delays = np.array(parse_delay_levels(settings.message_delay_level), np.int64)
+        self._index = np.zeros(16, np.int64)
+        self._view: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._view.flags.writeable = False
+        self._queues = QueueFiles(storage, board)
+        self._visible = Visibility(board, self._form, self._touched)
+        self._sealer = Sealer(storage, board, self._queues, self._form)
+        self._seen_durable = -1
+        self._busy = self._flood = False
+        self._work_ns = 0
+        self._space_ns = 0
+        self._failed = False
+        self._stopped = False
+        self._arm = partial(arm_reader, self._words, self._form)
+        self._advance = partial(advance, self._words, self._form)
+        self._disarm = partial(store_half, self._words, layout.BOARD_READER_ARMED, 0)
+        self._bind()
+        self._visible.recover()
+        self._sealer.find_unsealed(self._dispatched)
+
+    @property
+    def _dispatched(self) -> int:
+        """Log position that all is dispatched up to."""
+        return self._out[dispatch.DISPATCHED]
+
+    # ------------------------------------------------------------------------------- duty cycle
+
+    def do_work(self, now_ns: int) -> int:
+        """Dispatch what was appended, show what became durable, seal what was rolled."""
+        events = self._table.poll()
+        if events:
+            self._visible.follow(events)
+        if self._failed or self._stopped or now_ns < self._space_ns:
+            return 0
+        try:
+            work = self._cycle(now_ns)
+        except OSError as error:
+            if is_disk_full(error):
+                self._wait_for_space(now_ns)
+            else:
+                self._fail(error.errno or 0, f"units at {self._dispatched}: {error}")
+            return 0
+        except StoreFailed as error:
+            self._fail(error.fields.get("errno") or 0, str(error))
+            return 0
+        if not work and self._table.stopping():
+            self._finish_stop()
+        return work
+
+    def _cycle(self, now_ns: int) -> int:
+        work = self._dispatch()
+        if work:
+            self._busy = self._busy or is_busy(work, now_ns - self._work_ns)
+            self._flood = work >= limits.FLOOD_RECORDS
+            self._work_ns = now_ns
+        if self._visible.waits() or self._sealer.waits():
+            work += self._follow_durable(idle=not work)
+        return work
+
+    def arm(self, now_ns: int) -> int:
+        """Sleep until `appended` or `durable` grows."""
+        if self._failed or self._stopped:
+            return IDLE_NS
+        if now_ns < self._space_ns:
+            return self._space_ns - now_ns
+        if self._busy:
+            # More is on its way: a batch of it costs less than a wake-up for each piece.
+            self._busy = False
+            return limits.FLOOD_NAP_NS if self._flood else limits.NAP_NS
+        watching = self._visible.waits() or self._sealer.waits()
+        return IDLE_NS if self._arm(self._seen_durable if watching else -1) else 0
+
+    def disarm(self) -> None:
+        """Awake."""
+        self._disarm()
+
+    def close(self) -> None:
+        """Give files back."""
+        self._queues.close()
+
+    def _follow_durable(self, *, idle: bool) -> int:
+        """Show what is on the disk by now; without other work, seal a segment."""
+        durable = self._seen_durable = self._board.word(layout.BOARD_DURABLE)
+        shown = self._visible.show_durable(durable)
+        return self._sealer.seal(durable) if idle and not shown else shown
+
+    # --------------------------------------------------------------------------------- dispatch
+
+    def _bind(self) -> None:
+        """Bind the kernel to the arrays of now."""
+        self._dispatch_log = partial(
+            dispatch_log,
+            self._view, self._form, self._words, self._index, self._delays, self._marks,
+            self._touched, self._notes, self._units, self._sealer.collector.passed, self._row,
+        )  # fmt: skip
+
+    def _dispatch(self) -> int:
+        """Units for one batch of records; returns how many records were passed."""
+        stop = self._dispatch_log()
+        while stop < dispatch.IDLE:
+            self._renew(stop)
+            stop = self._dispatch_log()
+        if stop == dispatch.IDLE:
+            return 0
+        out = self._out
+        base, records = out[dispatch.BASE], out[dispatch.RECORDS]
+        following = base + out[dispatch.AT]
+        if out[dispatch.UNITS]:
+            self._write_units(out[dispatch.TOUCHED])
+            self._visible.publish(following)
+        passed = records
+        if stop == dispatch.FILLER:
+            following = base + out[dispatch.SEGMENT_BYTES]
+            self._sealer.rolled(base)
+            passed += 1
+        elif stop not in _GO_ON and not (stop == dispatch.UNKNOWN_TOPIC and records):
+            self._refuse(Stop(stop), base)
+        mark("reader.before_dispatched")
+        self._advance(following)
+        mark("reader.after_dispatched")
+        return passed
+
+    def _renew(self, what: int) -> None:
+        """Make anew what the kernel asks for before it begins."""
+        if what == dispatch.NEW_TOPICS:
+            self._read_topics()
+        elif what == dispatch.NEW_SEGMENT:
+            self._enter_segment()
+        else:
+            self._sealer.collector.make_room()
+        self._bind()
+
+    def _read_topics(self) -> None:
+        count = self._board.half(layout.BOARD_TOPIC_COUNT)
+        changes = self._board.half(layout.BOARD_TOPIC_CHANGES)
+        room = 16
+        while room < 4 * count:
+            room *= 2
+        self._index = np.zeros(room, np.int64)
+        index_topics(self._words, count, self._index)
+        self._visible.set_levels(self._board.topics())
+        schedule = self._board.topic_named(SCHEDULE_TOPIC)
+        self._form[dispatch.SCHEDULE] = schedule.slot if schedule else -1
+        self._form[dispatch.TOPIC_COUNT] = count
+        self._form[dispatch.TOPIC_CHANGES] = changes
+
+    def _enter_segment(self) -> None:
+        """Map the segment that the next record is in."""
+        size = self._board.segment_bytes
+        base = self._dispatched // size * size
+        file = self._storage.open(segment_name(base))
+        self._view = file.view()
+        file.close()
+        self._form[dispatch.BASE] = base
+        self._sealer.collector.begin(base, whole=self._dispatched == base)
+
+    def _refuse(self, stop: Stop, base: int) -> None:
+        """A record that was appended can't be read: stop rather than skip it (LW-5)."""
+        position = base + self._out[dispatch.CULPRIT]
+        raise Corrupt(
+            f"record at {position} of the commit log can't be dispatched ({stop.name}); stop the"
+            " broker and run `gantrymq store verify`",
+            path=segment_name(base),
+            position=position,
+        )
+
+    def _write_units(self, count: int) -> None:
+        """One write per touched queue."""
+        units, write = self._unit_bytes, self._queues.write
+        flat = iter(self._touched_words[: count * dispatch.TOUCH_WORDS].tolist())
+        mark("reader.before_units")
+        start = 0
+        for queue, first, _units, end in zip(flat, flat, flat, flat, strict=True):
+            write(queue, first, units[start:end])
+            start = end
+            mark("reader.between_queues")
+        mark("reader.after_units")
+
+    # -------------------------------------------------------------------------- stop and failure
+
+    def _finish_stop(self) -> None:
+        self._sealer.save_progress()
+        self._stopped = True
+
+    def _wait_for_space(self, now_ns: int) -> None:
+        """A full disk is no failure: nothing was passed over, and all is tried again from there."""
+        self._space_ns = now_ns + SPACE_RETRY_NS
+        self._table.note("warning", "no_space_for_queues", position=self._dispatched)
+
+    def _fail(self, errno: int, what: str) -> None:
+        self._failed = True
+        declare_failed(self._board, self._table, self._visible.sessions(), errno, what)
+
+
+def _first_form(board: Board) -> NDArray[np.int64]:
+    """The kernels' words before anything is dispatched."""
+    form = np.zeros(dispatch.FORM_WORDS, np.int64)
+    form[dispatch.CHECKS] = CHECK_PLACE
+    form[dispatch.QUEUES_AT] = board.queues_at
+    form[dispatch.SCHEDULE] = -1
+    form[dispatch.SEGMENT_BYTES] = board.segment_bytes
+    form[dispatch.BASE] = -board.segment_bytes  # in no segment yet
+    form[dispatch.DISPATCHED] = board.word(layout.BOARD_DISPATCHED)
+    form[dispatch.TOPIC_COUNT] = -1
+    form[dispatch.ROOM] = limits.DISPATCH_RECORDS
+    form[dispatch.PROCESS] = board.process_at(Role.READER)
+    return form
+
+
+def open_reader(
+    storage: Storage,
+    clock: Clock,
+    board: Board,
+    sessions: SessionTable,
+    bells: Any,  # noqa: ANN401 - workers.agent.Bells
+    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+) -> Reader:
+    """A reader that goes on from the board's dispatched position."""
+    return Reader(storage, clock, board, sessions, bells, settings)

@@ -1,0 +1,1 @@
+"""The scheduler: delay levels, timers, their cancelling, and how far both have got."""

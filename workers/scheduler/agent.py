@@ -1,0 +1,337 @@
+"""The scheduler: delivers what is parked, when its time has come, once.
+
+What is pending is what the log says: parked records without a copy. `gantry/schedule.json` says
+how far that was counted, so that a start looks at little of the log. Nothing is counted before the
+copy was answered by the writer and is durable.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from shm import layout
+from shm.codes import Role
+from shm.errors import Corrupt, StoreFailed
+from shm.kernels.ring import arm as arm_flag
+from shm.kernels.words import store_half
+from shm.properties import parse_delay_levels
+from shm.storage import is_disk_full
+from workers.agent import IDLE_NS
+from workers.failure import declare_failed, has_failed
+from workers.logviews import LogViews
+from workers.origins import OriginScan
+from workers.outlet import Outlet
+from workers.reader.indexnote import Shape
+from workers.scheduler.delaylevels import NEVER, DelayLevels
+from workers.scheduler.delivery import PUTS_MAX, Delivery
+from workers.scheduler.progress import ProgressNote
+from workers.scheduler.recalls import RecallDesk
+from workers.scheduler.recalltrace import RecallTrace
+from workers.scheduler.settings import DelaySettings
+from workers.scheduler.timeline import NS, Timeline
+from workers.scheduler.timermove import TimerMove
+from workers.scheduler.timers import Timers
+from workers.session import Attached, Session
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.clock import Clock
+    from shm.storage import Storage
+    from workers.agent import Bells
+    from workers.session import SessionTable
+
+#: While something is awaited that rings no bell.
+LOOK_NS: Final = 1_000_000
+#: Who sleeps for so long holds nothing that can be had again.
+REST_NS: Final = 500_000_000
+SPACE_RETRY_NS: Final = 1_000_000_000
+
+
+class SchedulerSettings(DelaySettings, Protocol):
+    """What the scheduler needs of the broker's settings."""
+
+    @property
+    def message_index_enable(self) -> bool:
+        """Whether there is a key index, by which recalls look back."""
+        ...
+
+    @property
+    def max_hash_slot_num(self) -> int:
+        """Slots of an index file."""
+        ...
+
+    @property
+    def max_index_num(self) -> int:
+        """Entries of an index file."""
+        ...
+
+
+class Scheduler:
+    """Agent; only writer of `gantry/schedule.json`, `gantry/timers/` and `delayOffset.json`."""
+
+    name = "scheduler"
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        bells: Bells,
+        settings: SchedulerSettings,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._board = board
+        self._table = sessions
+        self._bells = bells
+        self._delays = parse_delay_levels(settings.message_delay_level)
+        self._precision_ms = settings.timer_precision_ms
+        shape = Shape(settings.max_hash_slot_num, settings.max_index_num)
+        self._shape = shape if settings.message_index_enable else None
+        self._views = LogViews(storage, board)
+        self._outlet: Outlet | None = None
+        self._scan: OriginScan | None = None
+        self._cycles = self._busy = self._work = 0
+        self._topics = (-1, -1)
+        self._space_ns = 0
+        self._failed = self._finished = self._held_up = False
+
+    # -------------------------------------------------------------------------------- duty cycle
+
+    def do_work(self, now_ns: int) -> int:
+        """One short step; 0 if nothing is to be done now."""
+        self._hear_sessions()
+        if self._failed or self._finished:
+            return 0
+        if has_failed(self._board):
+            self._failed = True  # somebody else has said so
+            return 0
+        try:
+            done = self._step(now_ns)
+        except OSError as error:
+            if not is_disk_full(error):
+                self._fail(error.errno or 0, f"schedule: {error}")
+                return 0
+            self._table.note("warning", "no_space_for_schedule")
+            self._space_ns = now_ns + SPACE_RETRY_NS
+            done = 0
+        except (StoreFailed, Corrupt) as error:
+            self._fail(error.fields.get("errno") or 0, str(error))
+            return 0
+        self._count(done)
+        return done
+
+    def _step(self, now_ns: int) -> int:
+        if self._outlet is None or (self._outlet.is_lost() and not self._reconcile()):
+            return self._stop_early()
+        if now_ns >= self._space_ns:
+            self._note.keep_clock()
+        if self._scan is not None:
+            self._read_origins()
+            return 1
+        self._time.look()
+        done = self._delivery.take_answers(now_ns)
+        if self._outlet.is_lost():
+            return 1
+        for outcome in self._delivery.take_others():
+            self._recalls.answered(outcome)
+        done += self._follow_topics(now_ns)
+        if self._table.stopping():
+            return self._finish(now_ns)
+        done += self._recalls.serve(self._time.wall_ms(), now_ns) + self._deliver()
+        if now_ns >= self._space_ns:
+            done += self._timers.read() + self._move.work() + self._note.keep(now_ns)
+        return done
+
+    def _stop_early(self) -> int:
+        """Without a writer nothing is in its hands that the log does not tell."""
+        self._finished = self._table.stopping()
+        return 0
+
+    def _count(self, done: int) -> None:
+        self._cycles += 1
+        self._busy += int(done > 0)
+        self._work += done
+        at = self._board.process_at(Role.SCHEDULER)
+        self._board.set_word(at + layout.PROCESS_HEARTBEAT, self._cycles)
+        self._board.set_word(at + layout.PROCESS_BUSY, self._busy)
+        self._board.set_word(at + layout.PROCESS_WORK, self._work)
+
+    def _fail(self, errno: int, what: str) -> None:
+        self._failed = True
+        declare_failed(self._board, self._table, (), errno, what)
+
+    # ----------------------------------------------------------------------------------- sessions
+
+    def _hear_sessions(self) -> None:
+        for event in self._table.poll():
+            if isinstance(event, Attached):
+                if event.session.owner == Role.SCHEDULER:
+                    self._open(event.session)
+                elif event.session.scheduler:
+                    self._recalls.attach(event.session)
+            elif self._outlet is not None:
+                self._recalls.detach(event.session)
+
+    def _open(self, session: Session) -> None:
+        """This agent's own session is known: it may put, once the writer has answered all."""
+        self._outlet = Outlet(session, self._bells.writer)
+        self._arena = session.arena
+        self._delivery = Delivery(
+            self._storage, self._board, self._table, self._outlet, self._views
+        )
+        self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
+        stamp = partial(self._board.word, layout.BOARD_STORE_MS)
+        self._time = Timeline(self._clock, *self._note.clock(), stamp, self._note.found.frozen)
+        self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
+        self._timers = Timers(
+            self._storage, self._board, self._views, self._time, self._precision_ms
+        )
+        self._move = TimerMove(self._board, self._timers, self._delivery, self._time)
+        trace = RecallTrace(self._storage, self._board, self._views, self._shape)
+        self._recalls = RecallDesk(
+            self._board, self._table, trace, self._outlet, self._delivery, self._timers
+        )
+        self._note.follow(self._levels, self._timers, self._time)
+        self._begun = False
+
+    # ----------------------------------------------------------------------------- what is there
+
+    def _reconcile(self) -> bool:
+        """Once the log has all that was put before: look there for what is not counted."""
+        assert self._outlet is not None, "it is lost"
+        if not self._outlet.reconcile():
+            return False
+        appended = self._board.word(layout.BOARD_APPENDED)
+        unsure = (self._delivery.unsure_from, self._recalls.unsure_from)
+        start = min((at for at in unsure if at >= 0), default=appended)
+        if not self._begun:
+            found = self._note.found
+            start = found.scanned if self._timers.take_over(found) else 0
+        self._scan = OriginScan(self._storage, self._board, self._views, start, appended)
+        return True
+
+    def _read_origins(self) -> None:
+        scan = self._scan
+        assert scan is not None, "it is going on"
+        if not scan.finished:
+            scan.step()
+            return
+        self._scan = None
+        if self._begun:
+            self._delivery.lost(scan.origins())
+            self._recalls.lost(set(scan.origins().tolist()))
+            return
+        self._begun = True
+        found, done = self._note.found, scan.origins()
+        self._levels.begin(self._note.level_offsets(), done, self._note.others)
+        left = np.array(found.absent, np.int64).reshape(-1, 2)
+        self._timers.begin(done, self._note.others)
+        self._delivery.begin(left[~np.isin(left[:, 0], done)])
+
+    def _follow_topics(self, now_ns: int) -> int:
+        board = self._board
+        now = (board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_QUEUE_COUNT))
+        if now != self._topics:
+            self._topics = now
+            self._levels.find_queues()
+            self._timers.find_queue()
+            self._show_interest()
+        return self._delivery.look_for_topics(now_ns)
+
+    # ----------------------------------------------------------------------------------- delivery
+
+    def _deliver(self) -> int:
+        done = 0
+        self._held_up = False
+        for level, rows in self._levels.due():
+            taken = self._delivery.put(rows)
+            self._levels.taken(level, taken)
+            done += taken
+            if taken < min(len(rows), PUTS_MAX):
+                self._held_up = True  # the ring is full, or the disk
+                return done
+        sent, had_room = self._timers.deliver(self._delivery)
+        self._held_up = not had_room
+        return done + sent
+
+    # ------------------------------------------------------------------------------ sleep and stop
+
+    def _show_interest(self) -> None:
+        wanted = [*self._levels.queues, *([self._timers.queue] if self._timers.queue >= 0 else [])]
+        queues = np.array(wanted, np.uint32)
+        end = layout.INTEREST_AT + 4 * len(queues)
+        self._arena[layout.INTEREST_AT : end].view(np.uint32)[:] = queues
+        store_half(self._arena, layout.ARENA_INTEREST_COUNT, len(queues))
+
+    def arm(self, now_ns: int) -> int:
+        """Sleep until a parked record comes, an answer, or the next one's time."""
+        if self._failed or self._finished:
+            return IDLE_NS
+        if self._outlet is None:
+            return IDLE_NS
+        if not self._outlet.trusted:
+            return LOOK_NS
+        if self._scan is not None or not self._outlet.arm() or not self._recalls.arm():
+            return 0
+        flag, word = layout.ARENA_WAIT_ARMED, layout.ARENA_DURABLE_WANTED
+        arm_flag(self._arena, flag, 1, word, 0)
+        if self._levels.has_more() or (now_ns >= self._space_ns and self._timers.has_more()):
+            return 0
+        sleep_ns = self._sleep_ns(now_ns)
+        if sleep_ns >= REST_NS:
+            # Maps count as our memory, and are made again in no time.
+            self._delivery.let_go()
+            self._views.drop()
+        return sleep_ns
+
+    def _sleep_ns(self, now_ns: int) -> int:
+        note_ns = max(self._note.wait_ns(now_ns), self._space_ns - now_ns)
+        sleep_ns = min(IDLE_NS, note_ns, self._delivery.wait_ns(now_ns))
+        if self._held_up or self._recalls.waits:  # an answer or a moment brings room
+            return max(0, min(sleep_ns, LOOK_NS))
+        due_ms = self._levels.next_due_ms()
+        if due_ms < NEVER:
+            sleep_ns = min(sleep_ns, due_ms * NS - self._time.delay_ns())
+        # A bucket that is to be opened waits for room on the disk.
+        least_ns = LOOK_NS if now_ns < self._space_ns else 0
+        return max(least_ns, min(sleep_ns, self._timers.sleep_ns()))
+
+    def disarm(self) -> None:
+        """Awake."""
+        if self._outlet is not None:
+            self._outlet.disarm()
+            self._recalls.disarm()
+            store_half(self._arena, layout.ARENA_WAIT_ARMED, 0)
+
+    def _finish(self, now_ns: int) -> int:
+        """A clean stop: what went up is answered and counted; what is due later stays parked."""
+        if self._delivery.flying or self._recalls.flying:
+            return 1
+        self._recalls.serve(self._time.wall_ms(), now_ns)
+        if not self._note.write_last():
+            return 1
+        self._finished = True
+        return 0
+
+    def close(self) -> None:
+        """Give files and maps back."""
+        if self._outlet is not None:
+            self._timers.close()
+        self._views.drop()
+
+
+def open_scheduler(
+    storage: Storage,
+    clock: Clock,
+    board: Board,
+    sessions: SessionTable,
+    bells: Any,  # noqa: ANN401 - workers.agent.Bells
+    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+) -> Scheduler:
+    """A scheduler that goes on where the log and its note say."""
+    return Scheduler(storage, clock, board, sessions, bells, settings)

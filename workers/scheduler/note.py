@@ -1,0 +1,119 @@
+"""`gantry/schedule.json`: how far delays and timers have come, as of a log position.
+
+Derived: without it all parked records are looked at again, and the log says which have their copy.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from shm.configfile import by_number, read_config, write_config
+from shm.jsonsum import sum_holds, with_sum
+from shm.storage import read_file, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shm.storage import Storage
+
+FILE: Final = "gantry/schedule.json"
+OFFSETS_FILE: Final = "delayOffset.json"
+VERSION: Final = 1
+#: So much more of the log to read at a start is worth a note.
+SCAN_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What was answered, and was durable, when it was written.
+
+    All that it does not count has its copy at or behind `scanned`, if it has one.
+    """
+
+    scanned: int = 0
+    levels: dict[int, int] = field(default_factory=dict)  # level -> next queue offset
+    absent: list[list[int]] = field(default_factory=list)  # passed over: (position, size)
+    boot_id: str = ""  # of the machine, when this was counted
+    base_ns: int = 0  # workers.scheduler.timeline: from CLOCK_BOOTTIME to its even wall
+    wall_ms: int = 0  # largest wall clock seen
+
+    made: str = ""  # which buckets hold the timers that wait
+    timers_ms: int = 0  # all points in time up to here, of units below `timers_next`, are done
+    delays_ms: int = 0  # likewise delays, by the even wall
+    timers_next: int = 0
+    timers_position: int = -1  # of the last of these units' records
+    timers_floor: int = 0  # no timer below this log position counts: ADR 0018
+    clock_boot_id: str = ""  # of the machine, when `base_ns` held: known before anything is counted
+    frozen: list[int] = field(default_factory=list)  # storeTimestamps that have stood still
+
+    @property
+    def counted_ms(self) -> int:
+        """Buckets up to here are done with."""
+        return min(self.timers_ms, self.delays_ms)
+
+    def says_more_than(self, other: Note) -> bool:
+        """Whether it is worth writing: progress, or much less to read at a start."""
+        if self.scanned - other.scanned >= SCAN_BYTES:
+            return True
+        ours, others = (
+            (note.levels, note.absent, note.made, note.timers_next, note.timers_floor)
+            for note in (self, other)
+        )
+        return ours != others
+
+
+def read_note(storage: Storage) -> Note | None:
+    """The note; None if it is gone or damaged."""
+    try:
+        data = read_file(storage, FILE)
+    except FileNotFoundError:
+        return None
+    if not sum_holds(data):
+        return None
+    try:
+        content = json.loads(data)
+        if content["version"] != VERSION:
+            return None
+        return Note(
+            int(content["scanned"]),
+            {int(level): int(offset) for level, offset in content["levels"].items()},
+            [[int(position), int(size)] for position, size in content["absent"]],
+            str(content["boot_id"]),
+            int(content["base_ns"]),
+            int(content["wall_ms"]),
+            str(content["made"]),
+            int(content["timers_ms"]),
+            int(content["delays_ms"]),
+            int(content["timers_next"]),
+            int(content["timers_position"]),
+            int(content.get("timers_floor", 0)),
+            str(content.get("clock_boot_id", content["boot_id"])),
+            [int(stamp) for stamp in content.get("frozen", [])],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_note(storage: Storage, note: Note) -> None:
+    """Replace the note, durably. Raises OSError."""
+    content = {"version": VERSION, **asdict(note)}
+    replace_file(storage, FILE, with_sum(json.dumps(content)).encode())
+
+
+def read_level_offsets(storage: Storage) -> dict[int, int]:
+    """Level -> next queue offset of `config/delayOffset.json`, ours or RocketMQ's (DT-17)."""
+    value: Any = read_config(storage, OFFSETS_FILE)
+    table: Mapping[str, Any] = value.get("offsetTable") or {} if isinstance(value, dict) else {}
+    return {n: o for n, o in by_number(table).items() if isinstance(o, int) and o >= 0}
+
+
+def write_level_offsets(storage: Storage, offsets: Mapping[int, int], now_ms: int) -> None:
+    """Save `config/delayOffset.json` as RocketMQ does. Raises OSError."""
+    version = {"counter": 0, "stateVersion": 0, "timestamp": now_ms}
+    write_config(
+        storage,
+        OFFSETS_FILE,
+        {"dataVersion": version, "offsetTable": dict(sorted(offsets.items()))},
+    )

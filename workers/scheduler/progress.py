@@ -1,0 +1,208 @@
+"""When the scheduler's progress is written down, and what of it may be.
+
+A picture is taken of how far copies were put. It becomes the note when all of them are answered
+and durable: then nothing that it counts can be missing in the log, whatever happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from shm import layout
+from shm.marks import mark
+from shm.properties import SCHEDULE_TOPIC
+from workers.scheduler.note import (
+    Note,
+    read_level_offsets,
+    read_note,
+    write_level_offsets,
+    write_note,
+)
+from workers.scheduler.othersettled import OtherSettled
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.clock import Clock
+    from shm.imported import Imported
+    from shm.storage import Storage
+    from workers.scheduler.delaylevels import DelayLevels
+    from workers.scheduler.delivery import Delivery
+    from workers.scheduler.timeline import Timeline
+    from workers.scheduler.timers import Timers
+
+#: How often, from one second after the start on (DT-17); simulated machines do it more often.
+interval_ns = 10_000_000_000
+FIRST_NS: Final = 1_000_000_000
+#: While nothing may be counted.
+AGAIN_NS: Final = 100_000_000
+
+
+def _after_another_broker(note: Note, imported: Imported) -> Note:
+    """Where to go on: the clock of the note, what waits by what that broker has settled.
+
+    Its buckets hold what the other has delivered: they are made anew.
+    """
+    levels = {
+        queue_id + 1: imported.first(topic, queue_id)
+        for topic, queue_id in imported.queues
+        if topic == SCHEDULE_TOPIC
+    }
+    return Note(
+        scanned=imported.end,
+        levels=levels,
+        boot_id=note.boot_id,
+        base_ns=note.base_ns,
+        wall_ms=note.wall_ms,
+        clock_boot_id=note.clock_boot_id,
+        frozen=note.frozen,
+    )
+
+
+def scheduler_note(storage: Storage, others: OtherSettled, low: int) -> Note:
+    """What is counted as done, by the note or by what another broker has settled since.
+
+    `low`: where the log begins. Levels of `config/delayOffset.json` are not looked at.
+    """
+    note = read_note(storage) or Note(scanned=low)
+    if others.imported.end > note.scanned:
+        return _after_another_broker(note, others.imported)
+    return note
+
+
+class ProgressNote:
+    """Writes `gantry/schedule.json` and `config/delayOffset.json`."""
+
+    def __init__(self, storage: Storage, clock: Clock, board: Board, delivery: Delivery) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._board = board
+        self._delivery = delivery
+        low = board.word(layout.BOARD_LOW)
+        self.others = OtherSettled(storage)
+        #: What the agent before has left.
+        self.found = scheduler_note(storage, self.others, low)
+        self._written = self.found
+        self._exported = read_level_offsets(storage)
+        # With it: the number that must be answered, and how often copies were put again.
+        self._picture: tuple[Note, int, int] | None = None
+        self._next_ns = 0
+
+    def follow(self, levels: DelayLevels, timers: Timers, time: Timeline) -> None:
+        """Of these it takes its pictures."""
+        self._levels = levels
+        self._timers = timers
+        self._time = time
+
+    def clock(self) -> tuple[int | None, int]:
+        """`base_ns` and the largest wall clock of the agent before, as far as they hold still."""
+        same = self.found.clock_boot_id == self._board.boot_id.hex()
+        return (self.found.base_ns if same else None), self.found.wall_ms
+
+    def keep_clock(self) -> None:
+        """Before anything is delivered in a boot of the machine: what its even wall is.
+
+        And at once, which storeTimestamps stand still. Otherwise who comes next takes a step of
+        the wall clock for time that has passed. Raises OSError.
+        """
+        boot_id, frozen = self._board.boot_id.hex(), list(self._time.frozen)
+        if self._written.clock_boot_id == boot_id and self._written.frozen == frozen:
+            return
+        base_ns, wall_ms = self._time.base_ns, self._time.wall_ms()
+        note = replace(
+            self._written, base_ns=base_ns, wall_ms=wall_ms, clock_boot_id=boot_id, frozen=frozen
+        )  # what it counts stays, and of which boot that is
+        write_note(self._storage, note)
+        self._written = note
+
+    def level_offsets(self) -> dict[int, int]:
+        """Where levels go on: another broker may have been further since.
+
+        Unless the log has told what that one has settled.
+        """
+        offsets = dict(self.found.levels)
+        if self.others.imported.end:
+            return offsets
+        for level, offset in read_level_offsets(self._storage).items():
+            offsets[level] = max(offset, offsets.get(level, 0))
+        return offsets
+
+    # ------------------------------------------------------------------------------------ writing
+
+    def keep(self, now_ns: int) -> int:
+        """Take a picture when it is time, write it down when it holds; whether something was."""
+        if not self._next_ns:
+            self._next_ns = now_ns + min(FIRST_NS, interval_ns)
+        if self._picture is None and now_ns >= self._next_ns:
+            if self._timers.can_be_counted:
+                self._next_ns = now_ns + interval_ns
+                self._take_picture()
+            else:
+                self._next_ns = now_ns + min(AGAIN_NS, interval_ns)
+        return int(self._write_if_sure())
+
+    def write_last(self) -> bool:
+        """At a clean stop; False as long as the disk has not all that is counted."""
+        if self._picture is None and self._timers.can_be_counted:
+            self._take_picture()
+        self._write_if_sure()
+        return self._picture is None
+
+    def _take_picture(self) -> None:
+        board, delivery = self._board, self._delivery
+        if delivery.waits_again:
+            return
+        # Before anything that is not counted is put: its copy is behind this.
+        scanned = min(board.word(layout.BOARD_APPENDED), board.word(layout.BOARD_DURABLE))
+        done_ms = self._timers.done_ms()
+        note = Note(
+            scanned=scanned,
+            levels=self._levels.offsets,
+            absent=delivery.absent[:, :2].tolist(),
+            boot_id=board.boot_id.hex(),
+            base_ns=self._time.base_ns,
+            wall_ms=self._time.wall_ms(),
+            made=(self._timers.made or f"{board.epoch:x}") if self._timers.next else "",
+            timers_ms=done_ms[0],
+            delays_ms=done_ms[1],
+            timers_next=self._timers.next,
+            timers_position=self._timers.last_position,
+            timers_floor=self._timers.moved.floor,
+            clock_boot_id=board.boot_id.hex(),
+            frozen=list(self._time.frozen),
+        )
+        self._picture = (note, delivery.put_seq, delivery.repeats)
+
+    def _write_if_sure(self) -> bool:
+        if self._picture is None:
+            return False
+        note, seq, repeats = self._picture
+        delivery = self._delivery
+        if delivery.repeats != repeats:  # what it counts goes up under other numbers
+            self._picture = None
+            self._next_ns = 0
+            return False
+        if delivery.answered_seq < seq or self._board.word(layout.BOARD_DURABLE) < delivery.end:
+            return False
+        if not self._timers.sync_some():
+            return True
+        self._picture = None
+        if note.levels != self._exported:
+            write_level_offsets(self._storage, note.levels, self._clock.wall_ms())
+            self._exported = note.levels
+        if not (note.says_more_than(self._written) or self._timers.can_forget(note.counted_ms)):
+            return False
+        mark("scheduler.before_note")
+        if note.made:
+            self._timers.belong_to(note.made)
+        write_note(self._storage, note)
+        self._written = note
+        self._timers.counted(note.made, note.counted_ms)
+        mark("scheduler.after_note")
+        return True
+
+    def wait_ns(self, now_ns: int) -> int:
+        """How long nothing is to be written."""
+        if self._picture is not None:
+            return 10_000_000
+        return max(1, self._next_ns - now_ns)

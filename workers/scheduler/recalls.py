@@ -1,0 +1,312 @@
+"""Recalls: who asks, what is held for them, and what they are told.
+
+The scheduler alone decides: a target that it still has is held, the recall record is appended with
+the target as its origin, and the answer goes out when that is in the log. What has gone up already
+is delivered, which is said once it is in the log. Of what waits no more the log tells by its index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from shm import layout, schedulerwire
+from shm.codes import AgentState, Level, Status
+from shm.controllane import BrokenLane, ControlLane, End
+from shm.properties import encode_properties, java_hash
+from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE, Recall, Recalled
+from workers.outlet import Copy
+from workers.scheduler.recalltrace import RecallTrace, names_target
+from workers.scheduler.timerbuckets import are_together
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from workers.outlet import Outcome, Outlet
+    from workers.scheduler.delivery import Delivery
+    from workers.scheduler.timers import Timers
+    from workers.session import Session, SessionTable
+
+RECALL_TAG: Final = "_RECALL_TAG_"
+REQUESTS_MAX: Final = 64
+CANCELLED_MAX: Final = 4096
+#: Looks into the index in one cycle: each is some reads of files.
+TRACES_MAX: Final = 4
+#: The index is half a second behind; where it is not there, or far behind, time alone decides.
+INDEX_PATIENCE_NS: Final = 1_500_000_000
+TRACE_AGAIN_NS: Final = 100_000_000
+_HOST: Final = bytes([127, 0, 0, 1]) + bytes(4)
+
+
+@dataclass(slots=True)
+class _Peer:
+    session: Session
+    lane: ControlLane
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request that is being worked on."""
+
+    session: int
+    request: Recall
+    handle: schedulerwire.Handle
+    until: int  # units of the queue that have to be read before it is unknown
+    target: int = -1
+    end: int = -1  # of the recall record, once it is in the log
+    #: What it has to wait for, if it does not wait itself: copies put, where the log ended, until
+    #: when for the index, and when to look there again.
+    put_seq: int = -1
+    appended: int = -1
+    patience_ns: int = 0
+    again_ns: int = 0
+
+
+class RecallDesk:
+    """Sessions with a lane to the scheduler, and their requests."""
+
+    def __init__(
+        self,
+        board: Board,
+        sessions: SessionTable,
+        trace: RecallTrace,
+        outlet: Outlet,
+        delivery: Delivery,
+        timers: Timers,
+    ) -> None:
+        self._board = board
+        self._table = sessions
+        self._trace = trace
+        self._outlet = outlet
+        self._delivery = delivery
+        self._timers = timers
+        self._traces = 0  # in this cycle
+        self._peers: dict[int, _Peer] = {}
+        self._asked: list[_Asked] = []
+        self._flying: dict[int, _Asked] = {}  # by target
+        self._cancelled: dict[schedulerwire.Handle, int] = {}  # lately: ends of their records
+        self._appended = -1  # where the log ended before the first recall without an answer
+        self._told: list[tuple[int, Recalled]] = []
+
+    # ----------------------------------------------------------------------------------- sessions
+
+    def attach(self, session: Session) -> None:
+        """Serve a session from now on."""
+        lane = ControlLane(session.arena, session.plan.scheduler, End.AGENT)
+        self._peers[session.session] = _Peer(session, lane)
+
+    def detach(self, session: int) -> None:
+        """It has ended; what it has asked for is done all the same."""
+        self._peers.pop(session, None)
+
+    def serve(self, now_ms: int, now_ns: int) -> int:
+        """Take requests, work on them, answer; how much was done."""
+        done = sum(self._take(peer) for peer in list(self._peers.values()))
+        self._traces = 0
+        for asked in list(self._asked):
+            done += self._work(asked, now_ms, now_ns)
+        return done + self._tell()
+
+    def _take(self, peer: _Peer) -> int:
+        count = 0
+        try:
+            while count < REQUESTS_MAX and (body := peer.lane.take()) is not None:
+                if peer.lane.publish_taken():  # whoever asked repeats what was not answered
+                    peer.session.bell.ring()
+                self._hear(peer, schedulerwire.decode_request(body))
+                count += 1
+        except (BrokenLane, msgspec.DecodeError) as error:
+            self._cut_off(peer, error)
+        return count
+
+    def _cut_off(self, peer: _Peer, error: Exception) -> None:
+        self._table.cut_off(peer.session.session, f"scheduler lane: {error}")
+        self._peers.pop(peer.session.session, None)
+
+    def _hear(self, peer: _Peer, request: Recall) -> None:
+        session = peer.session.session
+        try:
+            handle = schedulerwire.parse_handle(request.handle)
+        except ValueError:
+            self._told.append((session, Recalled(request.serial, UNKNOWN_HANDLE)))
+            return
+        if handle.topic != request.topic:
+            self._told.append((session, Recalled(request.serial, UNKNOWN_HANDLE)))
+            return
+        self._asked.append(_Asked(session, request, handle, self._timers.written()))
+
+    # ----------------------------------------------------------------------------------- deciding
+
+    def _work(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
+        if asked.end >= 0:
+            return self._answer_when_sure(asked)
+        return 0 if asked.target >= 0 else self._look_for(asked, now_ms, now_ns)
+
+    def _look_for(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
+        handle = asked.handle
+        if self._timers.is_moving:  # what it names may be another record in a moment
+            asked.until = self._timers.written()
+            return 0
+        if handle in self._cancelled:
+            asked.end = self._cancelled[handle]
+            return 1
+        if any(other.handle == handle for other in self._flying.values()):
+            return 0  # somebody else has asked: wait for what becomes of it
+        found = self._timers.find(handle.due_ms, java_hash(handle.unique) & 0xFFFFFFFF)
+        for position, ms, is_recall in found:
+            record = self._delivery.record(position)
+            if record is not None and names_target(record, handle, is_recall=is_recall):
+                if is_recall:
+                    asked.end = self._board.word(layout.BOARD_APPENDED)  # it may not be durable
+                    return 1
+                return self._recall(asked, position, ms)
+        if not self._timers.has_read(asked.until) or not self._has_landed(asked, now_ns):
+            return 0
+        return self._look_back(asked, now_ms, now_ns)
+
+    def _has_landed(self, asked: _Asked, now_ns: int) -> bool:
+        """Whether all that had gone up is in the log, as sure as its topic is."""
+        if asked.appended < 0:
+            if asked.put_seq < 0:
+                asked.put_seq = self._delivery.put_seq
+            if self._delivery.answered_seq < asked.put_seq:
+                return False
+            asked.appended = self._board.word(layout.BOARD_APPENDED)
+            asked.patience_ns = now_ns + INDEX_PATIENCE_NS
+        return self._is_sure(asked.handle.topic, asked.appended)
+
+    def _look_back(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
+        if now_ns < asked.again_ns or self._traces >= TRACES_MAX:
+            return 0
+        self._traces += 1
+        outcome = self._trace.outcome(asked.handle, asked.appended)
+        if isinstance(outcome, int):
+            ms = self._timers.seek(outcome)
+            if ms is not None:
+                return self._recall(asked, outcome, ms)
+            outcome = ALREADY_DELIVERED  # as soon as it can be: its topic is not there
+        if outcome is not None:
+            return self._close(asked, outcome)
+        asked.again_ns = now_ns + TRACE_AGAIN_NS
+        if self._trace.has_index and now_ns < asked.patience_ns:
+            return 0
+        late = asked.handle.due_ms <= now_ms
+        return self._close(asked, ALREADY_DELIVERED if late else UNKNOWN_HANDLE)
+
+    def _recall(self, asked: _Asked, position: int, ms: int) -> int:
+        """DT-72, as it comes to stand in the log of a RocketMQ; in its target's bucket, at `ms`."""
+        handle = asked.handle
+        deliver_ms = handle.due_ms if are_together(handle.due_ms, ms) else ms
+        properties = encode_properties(
+            {
+                "UNIQ_KEY": handle.unique,
+                "TAGS": RECALL_TAG,
+                "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique}",
+                "TIMER_DELIVER_MS": str(deliver_ms),
+                "TIMER_OUT_MS": str(handle.due_ms - 1),
+                "REAL_TOPIC": handle.topic,
+                "REAL_QID": "0",
+            }
+        )
+        slot = self._board.half(self._board.queue_at(self._timers.queue) + layout.QUEUE_TOPIC)
+        born = max(0, self._board.word(layout.BOARD_STORE_MS))
+        copy = Copy(slot, 0, b"0", properties, position, 0, 0, born, _HOST, _HOST, 0)
+        appended = self._board.word(layout.BOARD_APPENDED)
+        if not self._outlet.put(copy, asked):
+            return 0
+        if not self._flying:
+            self._appended = appended
+        asked.target = position
+        self._flying[position] = asked
+        self._timers.hold(position)
+        return 1
+
+    def _close(self, asked: _Asked, outcome: str, refusal: str = "") -> int:
+        self._asked.remove(asked)
+        self._told.append((asked.session, Recalled(asked.request.serial, outcome, refusal)))
+        return 1
+
+    def _answer_when_sure(self, asked: _Asked) -> int:
+        sure = self._is_sure(asked.handle.topic, asked.end)
+        return self._close(asked, CANCELLED) if sure else 0
+
+    def _is_sure(self, name: str, end: int) -> bool:
+        """Whether what is below a position of the log counts in a topic of that name."""
+        if self._board.word(layout.BOARD_DURABLE) >= end:
+            return True
+        return not any(t.name == name and t.level == Level.DURABLE for t in self._board.topics())
+
+    # ------------------------------------------------------------------------------------ outcomes
+
+    @property
+    def unsure_from(self) -> int:
+        """Log position from which on recalls without an answer may be; -1 if there are none."""
+        return self._appended if self._flying else -1
+
+    @property
+    def flying(self) -> int:
+        """Recalls without an answer of the writer."""
+        return len(self._flying)
+
+    def answered(self, outcome: Outcome) -> None:
+        """A recall record is in the log, or was refused."""
+        asked = outcome.tag
+        assert isinstance(asked, _Asked), "nothing else goes up by this way"
+        self._flying.pop(asked.target, None)
+        if outcome.status <= Status.DUPLICATE:
+            self._cancel(asked, outcome.end)
+            return
+        self._timers.let_go(asked.target)
+        self._close(asked, "", Status(outcome.status).name)
+
+    def lost(self, found: set[int]) -> None:
+        """The writer was replaced: targets in `found` have their recall in the log."""
+        flying, self._flying = self._flying, {}
+        for target, asked in flying.items():
+            if target in found:
+                self._cancel(asked, self._board.word(layout.BOARD_APPENDED))
+            else:
+                self._timers.let_go(target)
+                asked.target = -1
+
+    def _cancel(self, asked: _Asked, end: int) -> None:
+        asked.end = end
+        self._timers.give_up(asked.target)
+        self._cancelled[asked.handle] = end
+        if len(self._cancelled) > CANCELLED_MAX:  # by now they are found in their buckets
+            del self._cancelled[next(iter(self._cancelled))]
+
+    def _tell(self) -> int:
+        told, kept = 0, []
+        for session, notice in self._told:
+            peer = self._peers.get(session)
+            if peer is None:
+                continue
+            try:
+                if not peer.lane.put(schedulerwire.encode(notice)):
+                    kept.append((session, notice))
+                    continue
+                told += 1
+                if peer.lane.wants_bell:
+                    peer.session.bell.ring()
+            except BrokenLane as error:
+                self._cut_off(peer, error)
+        self._told = kept
+        return told
+
+    # ------------------------------------------------------------------------------------ sleeping
+
+    def arm(self) -> bool:
+        """Go to sleep unless a session has asked something since."""
+        return all(peer.lane.arm(AgentState.ARMED) for peer in self._peers.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request waits for what rings no bell."""
+        return bool(self._asked or self._told)
+
+    def disarm(self) -> None:
+        """Awake."""
+        for peer in self._peers.values():
+            peer.lane.disarm()

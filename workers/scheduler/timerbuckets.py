@@ -1,0 +1,309 @@
+"""Bucket files of timers: `gantry/timers/<minute>`, appended to, read when due, then removed.
+
+A minute of more than `SPLIT_ENTRIES` is split into files of seconds, `<minute>.<second>`, before it
+is read. A time belongs to the bucket of the millisecond before it, so that a recall, which is a
+little earlier than what it names, but in the same slot of RocketMQ's, is in the same bucket.
+Derived: without these files the log is read again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from workers.scheduler.timerpool import ENTRY, NEVER, in_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from shm.storage import File, Storage
+    from workers.scheduler.timerpool import Entries
+
+DIRECTORY: Final = "gantry/timers"
+MINUTE_MS: Final = 60_000
+SECOND_MS: Final = 1_000
+SPLIT_ENTRIES: Final = 1_000_000
+OPEN_MAX: Final = 256
+#: Entries that are read from a file at one time.
+CHUNK: Final = 250_000
+
+
+class TimerBuckets:
+    """The files; which of them have to be synced; which comes next."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._open: OrderedDict[str, tuple[File, int]] = OrderedDict()
+        self._dirty: set[str] = set()
+        self._new = False
+        self._known: set[str] = set()  # buckets not yet opened
+        self._order: list[tuple[int, str]] = []  # the same, by their first ms
+        self._split: set[int] = set()  # minutes whose entries go into files of seconds
+        self._old: dict[str, int] = {}  # sizes of files that were there at the start
+        self._last_position = -1
+        self._passed: dict[str, int] = {}  # those that were opened: the last ms of each
+
+    def begin(self, made: str, position: int) -> bool:
+        """Take over what is there; False, and all is removed, if it does not belong to `made`.
+
+        Entries of records behind `position` do not count: their units are read again, and may be
+        due at another time.
+        """
+        self._last_position = position
+        found = self._storage.list(DIRECTORY)
+        if not made or owner_name(made) not in found:
+            for name in found:
+                self._storage.unlink(f"{DIRECTORY}/{name}")
+            return False
+        names = [name for name in found if not name.startswith(owner_name(""))]
+        self._old = {name: self._storage.size_of(f"{DIRECTORY}/{name}") for name in names}
+        self._split = {int(name.partition(".")[0]) for name in names if "." in name}
+        for name in names:
+            self._know(name)
+        for name in names:  # half split
+            if "." not in name and int(name) in self._split:
+                self._split_minute(name)
+        return True
+
+    def belong_to(self, made: str) -> None:
+        """From now on the files are those that this note speaks of. Raises OSError."""
+        path = f"{DIRECTORY}/{owner_name(made)}"
+        if not self._storage.exists(path):
+            self._storage.create(path).close()
+        self._storage.sync_directory(DIRECTORY)
+
+    def _know(self, name: str) -> None:
+        if name not in self._known and name not in self._passed:
+            self._known.add(name)
+            heapq.heappush(self._order, (_start_of(name), name))
+
+    # ------------------------------------------------------------------------------------ writing
+
+    def append(self, entries: Entries) -> NDArray[np.bool_]:
+        """Put entries where they belong: one write for each bucket. Raises OSError.
+
+        Returns which of them belong to buckets that were opened already.
+        """
+        opened = np.zeros(len(entries), np.bool_)
+        if not len(entries):
+            return opened
+        minutes = (entries["ms"] - 1) // MINUTE_MS
+        keys = minutes * MINUTE_MS
+        if self._split:
+            split = np.isin(minutes, list(self._split))
+            keys[split] = (entries["ms"][split] - 1) // SECOND_MS * SECOND_MS
+        order = np.argsort(keys, kind="stable")
+        keys, entries = keys[order], entries[order]
+        starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+        for first, end in zip(starts.tolist(), [*starts.tolist()[1:], len(keys)], strict=True):
+            opened[order[first:end]] = self._write(int(keys[first]), entries[first:end])
+        return opened
+
+    def _write(self, start: int, entries: Entries) -> bool:
+        minute = start // MINUTE_MS
+        name = str(minute)
+        if minute in self._split:
+            name = f"{minute}.{start % MINUTE_MS // SECOND_MS:02d}"
+        file, size = self._file(name)
+        file.write_at(np.ascontiguousarray(entries).view(np.uint8).data, size)
+        self._open[name] = (file, size + entries.nbytes)
+        self._dirty.add(name)
+        self._know(name)
+        return name in self._passed
+
+    def _file(self, name: str) -> tuple[File, int]:
+        if name in self._open:
+            self._open.move_to_end(name)
+            return self._open[name]
+        path = f"{DIRECTORY}/{name}"
+        try:
+            file = self._storage.open(path, write=True)
+            size = file.size() // ENTRY.itemsize * ENTRY.itemsize  # a torn entry is written over
+        except FileNotFoundError:
+            file, size = self._storage.create(path), 0
+            self._new = True
+        self._open[name] = (file, size)
+        if len(self._open) > OPEN_MAX:
+            self._open.popitem(last=False)[1][0].close()
+        return file, size
+
+    def sync_some(self, most: int) -> bool:
+        """Make some of what was written durable; True if all of it is. Raises OSError."""
+        for name in sorted(self._dirty)[:most]:
+            self._file(name)[0].sync()
+            self._dirty.discard(name)
+        if not self._dirty and self._new:
+            self._storage.sync_directory(DIRECTORY)
+            self._new = False
+        return not self._dirty
+
+    # ------------------------------------------------------------------------------------ reading
+
+    def next_ms(self) -> int:
+        """Entries of buckets that were not opened are later than this; very large without any."""
+        while self._order and self._order[0][1] not in self._known:
+            heapq.heappop(self._order)
+        return self._order[0][0] if self._order else NEVER
+
+    def open_next(self) -> Entries | None:
+        """Entries of the first bucket; None: it was only split. Raises OSError."""
+        name = self._order[0][1]
+        size = self._file(name)[1]
+        is_minute = "." not in name
+        if is_minute and size > SPLIT_ENTRIES * ENTRY.itemsize:
+            self._split_minute(name)
+            return None
+        self._known.discard(name)
+        self._passed[name] = span_of(name)[1]
+        return in_order(self._read(name, 0, size))
+
+    def unopened(self) -> list[str]:
+        """Names of buckets that were not opened, by their times."""
+        return sorted(self._known, key=_start_of)
+
+    def look_into(self, name: str) -> Entries | None:
+        """Entries of a bucket that stays unopened; None: it was split. Raises OSError."""
+        size = self._file(name)[1]
+        if "." not in name and size > SPLIT_ENTRIES * ENTRY.itemsize:
+            self._split_minute(name)
+            return None
+        return in_order(self._read(name, 0, size))
+
+    def is_open(self, ms: int) -> bool:
+        """Whether the bucket of a time was opened."""
+        minute, second = _names_of(ms)
+        return second in self._passed or (minute in self._passed and second not in self._known)
+
+    def entries_of(self, ms: int) -> Entries:
+        """Entries in the files of a time's bucket, whether it was opened or not."""
+        parts = [np.zeros(0, ENTRY)]
+        for name in _names_of(ms):
+            if name in self._known or name in self._passed:
+                size = self._file(name)[1]
+                parts.append(self._read(name, 0, size))
+        return np.concatenate(parts)
+
+    def seek(self, position: int) -> Entries:
+        """The entry of a record, in whatever bucket that was not opened; none: there is none."""
+        for name in sorted(self._known):
+            entries = self._read(name, 0, self._file(name)[1])
+            hit: Entries = entries[entries["position"] == position][:1]
+            if len(hit):
+                return hit
+        return np.zeros(0, ENTRY)
+
+    def _read(self, name: str, at: int, end: int) -> Entries:
+        entries = np.zeros((end - at) // ENTRY.itemsize, ENTRY)
+        if len(entries):
+            count = self._file(name)[0].read_into(entries.view(np.uint8).data, at)
+            entries = entries[: count // ENTRY.itemsize]
+        counts = entries["ms"] > 0
+        old = max(0, (self._old.get(name, 0) - at) // ENTRY.itemsize)
+        counts[:old] &= entries["position"][:old] <= self._last_position
+        return entries[counts]
+
+    def _split_minute(self, name: str) -> None:
+        """The same entries in files of seconds; the minute's file goes when these are durable."""
+        self._split.add(int(name))
+        size = self._file(name)[1]
+        for at in range(0, size, CHUNK * ENTRY.itemsize):
+            self.append(self._read(name, at, min(size, at + CHUNK * ENTRY.itemsize)))
+        while not self.sync_some(64):
+            pass
+        self._known.discard(name)  # until here it is tried again: entries may be there twice
+        self._remove(name)
+
+    def put_back(self, entries: Entries) -> None:
+        """Entries that were opened too early: their minutes go on in files of seconds."""
+        minutes = set(((entries["ms"] - 1) // MINUTE_MS).tolist())
+        self._split |= minutes
+        # Such a file may have been opened, for a time before: what it holds is in memory.
+        for name in [name for name in self._passed if "." in name]:
+            if self._passed[name] > int(entries["ms"].min()):
+                raise AssertionError(f"second {name} is given back")
+        self.append(entries)
+
+    def has_passed(self, done_ms: int) -> bool:
+        """Whether `forget_passed` would remove a file."""
+        return any(end <= done_ms for end in self._passed.values())
+
+    def forget_passed(self, done_ms: int) -> int:
+        """Remove files all of whose entries are done and counted; how many. Raises OSError."""
+        gone = [name for name, end in self._passed.items() if end <= done_ms]
+        for name in gone:
+            del self._passed[name]
+            self._remove(name)
+        minute = done_ms // MINUTE_MS
+        self._split = {number for number in self._split if number >= minute}
+        return len(gone)
+
+    def _remove(self, name: str) -> None:
+        if name in self._open:
+            self._open.pop(name)[0].close()
+        self._dirty.discard(name)
+        self._old.pop(name, None)
+        path = f"{DIRECTORY}/{name}"
+        if self._storage.exists(path):
+            self._storage.unlink(path)
+
+    def close(self) -> None:
+        """Give the files back."""
+        for file, _size in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+def bucket_names(found: list[str]) -> list[str]:
+    """Which files of DIRECTORY are buckets."""
+    return [name for name in found if name[0].isdigit()]
+
+
+def entries_at(storage: Storage, name: str, at: int) -> Iterator[Entries]:
+    """Entries of a bucket from a byte on, some at a time, for those who only look.
+
+    Raises FileNotFoundError, OSError.
+    """
+    file = storage.open(f"{DIRECTORY}/{name}")
+    try:
+        while True:
+            entries = np.zeros(CHUNK, ENTRY)
+            count = file.read_into(entries.view(np.uint8).data, at) // ENTRY.itemsize
+            if not count:
+                return
+            yield entries[:count]
+            at += count * ENTRY.itemsize
+    finally:
+        file.close()
+
+
+def owner_name(made: str) -> str:
+    """Name of the empty file that says which note the files belong to."""
+    return f"of-{made}"
+
+
+def are_together(one_ms: int, two_ms: int) -> bool:
+    """Whether two times have one bucket, however minutes are split."""
+    return _names_of(one_ms) == _names_of(two_ms)
+
+
+def _names_of(ms: int) -> tuple[str, str]:
+    """Names of the minute and of the second that a time is in."""
+    minute = (ms - 1) // MINUTE_MS
+    return str(minute), f"{minute}.{(ms - 1) % MINUTE_MS // SECOND_MS:02d}"
+
+
+def span_of(name: str) -> tuple[int, int]:
+    """A bucket's entries are later than the first ms, and not later than the second."""
+    minute, _, second = name.partition(".")
+    start = int(minute) * MINUTE_MS + int(second or "0") * SECOND_MS
+    return start, start + (SECOND_MS if second else MINUTE_MS)
+
+
+def _start_of(name: str) -> int:
+    """Its entries are later than this ms."""
+    return span_of(name)[0]

@@ -1,0 +1,399 @@
+"""Timers: what waits in rmq_sys_wheel_timer, by its exact millisecond, in bounded memory.
+
+Every unit is read once: its entry goes into a bucket file, and into memory if its bucket was opened
+already; what is due when it is read goes to memory alone, and nothing is counted before it is put.
+After a start, all units that are not counted are read into buckets first: a record that stands
+there twice is found out when its bucket is opened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm import layout
+from shm.kernels import timer
+from shm.properties import TIMER_TOPIC
+from workers.scheduler.delivery import due_rows
+from workers.scheduler.strikes import sift
+from workers.scheduler.timerbuckets import SECOND_MS, TimerBuckets
+from workers.scheduler.timerholds import TimerHolds
+from workers.scheduler.timermove import Moved
+from workers.scheduler.timerpool import (
+    AFTER_BIT,
+    DELETE_BIT,
+    KILLERS,
+    NEVER,
+    SIZE_MASK,
+    TimerPool,
+    are_among,
+)
+from workers.scheduler.timerscounted import Counted
+from workers.scheduler.timerunits import UNITS_MAX, TimerUnits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shm.board import Board
+    from shm.storage import Storage
+    from workers.logviews import LogViews
+    from workers.scheduler.delivery import Delivery
+    from workers.scheduler.note import Note
+    from workers.scheduler.othersettled import OtherSettled
+    from workers.scheduler.timeline import Timeline
+    from workers.scheduler.timerpool import Entries
+
+#: Entries in memory at most, but for what is due within two seconds.
+POOL_MAX: Final = 1_500_000
+#: Buckets are opened so long before their time.
+LEAD_MS: Final = 2_000
+PUTS: Final = 4_096
+#: Units that are read together after a start: each bucket that they touch costs a write.
+CATCH_UP_UNITS: Final = 16 * UNITS_MAX
+
+
+class Timers:
+    """What is due by its own time, and how far it has come."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        board: Board,
+        views: LogViews,
+        timeline: Timeline,
+        precision_ms: int,
+    ) -> None:
+        self._board = board
+        self._views = views
+        self._time = timeline
+        self._buckets = TimerBuckets(storage)
+        self._units = TimerUnits(views, timeline, precision_ms)
+        self._loose = TimerPool()  # of no bucket: due when they were read
+        self._at = TimerPool()
+        self._after = TimerPool()
+        self._done: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._others: OtherSettled | None = None
+        self.queue = -1
+        self.next = 0  # queue offset of the first unit that was not read
+        self._counted = Counted()
+        self.last_position = -1  # of the units that were read
+        self._catch_up = 0  # until this offset is read, all goes into buckets
+        self.made = ""
+        self._is_torn = False  # some of the units that come next may be in buckets already
+        self._is_doubled = False  # some of what is in memory may be in buckets as well
+        self._holds = TimerHolds()
+        self.moved = Moved()
+        self.is_moving = False  # a bucket's timers are being appended again
+
+    def take_over(self, found: Note) -> bool:
+        """Go on from a note; False if its buckets are gone: then all units are read again."""
+        if not self._buckets.begin(found.made, found.timers_position):
+            return not found.made
+        self.made, self.next = found.made, found.timers_next
+        self.moved.floor = found.timers_floor
+        self._counted.take_over(found, self._board.boot_id.hex())
+        self.last_position = found.timers_position
+        return True
+
+    def begin(self, done: NDArray[np.int64], others: OtherSettled | None = None) -> None:
+        """`done` are positions (sorted) that have a copy, as far as the note does not count it.
+
+        `others` is what another broker has settled.
+        """
+        self._done, self._others = done, others
+
+    def find_queue(self) -> None:
+        """Follow the board: the queue may be there by now."""
+        topic = self._board.topic_named(TIMER_TOPIC)
+        if topic and self.queue < 0:
+            self.queue = topic.queue_base
+            at = self._board.queue_at(self.queue)
+            low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
+            # By the log: after a kill the reader may still be making the queue's end again.
+            end = self._board.word(at + layout.QUEUE_NEXT_OFFSET)
+            self.next = min(max(self.next, low), max(low, end))
+            self._catch_up = end
+
+    def _bounds(self) -> tuple[int, int]:
+        at = self._board.queue_at(self.queue)
+        low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
+        return low, self._board.word(at + layout.QUEUE_MAX_OFFSET)
+
+    @property
+    def _is_catching_up(self) -> bool:
+        return self.next < self._catch_up
+
+    # ------------------------------------------------------------------------------------ reading
+
+    def has_more(self) -> bool:
+        """Whether there is something to read, or a bucket to open."""
+        return self._can_read() or self._can_open()
+
+    def _can_read(self) -> bool:
+        if self.queue < 0 or len(self._loose) or len(self._at) + len(self._after) > POOL_MAX:
+            return False
+        return self._bounds()[1] > max(self.next, self._bounds()[0])
+
+    def _can_open(self) -> bool:
+        return (
+            not self._is_catching_up
+            and not self._is_torn
+            and not self.is_moving
+            and self._buckets.next_ms() < self._horizon()
+        )
+
+    def _horizon(self) -> int:
+        return max(self._time.wall_ms(), self._time.delay_ms()) + LEAD_MS
+
+    def read(self) -> int:
+        """Read some units, or open a bucket; how many units, or 1. Raises OSError."""
+        if self._can_read():
+            return self._read_units()
+        if not self._can_open():
+            return 0
+        entries = self._buckets.open_next()
+        if entries is not None:
+            self._take_in(self._that_wait(entries))
+            self._keep_small()
+        return 1
+
+    def _that_wait(self, entries: Entries) -> Entries:
+        """What of a bucket's entries is not done with, as far as it can be told of each alone."""
+        entries = entries[~self.moved.among(entries)]
+        entries = entries[self._counted.leaves(entries) & ~self._are_done(entries["position"])]
+        if self._counted.is_another_boot:
+            is_old = self._counted.are_old(entries)
+            entries = np.concatenate((self._units.confirmed(entries[is_old]), entries[~is_old]))
+        return self._holds.sift(entries)
+
+    def _read_units(self) -> int:
+        low, high = self._bounds()
+        first = at = max(self.next, low)
+        end = min(high, first + (CATCH_UP_UNITS if self._is_catching_up else UNITS_MAX))
+        last, found = self.last_position, []
+        while at < end:
+            entries, count, position = self._entries_from(at, min(end, at + UNITS_MAX))
+            found.append(entries)
+            at += count
+            last = max(last, position)
+        self._sort_out(np.concatenate(found))
+        self.next, self.last_position = at, last
+        return at - first
+
+    def _entries_from(self, first: int, end: int) -> tuple[Entries, int, int]:
+        """Entries of units, as far as they are in one file, how many units, their last position."""
+        units = self._views.units(TIMER_TOPIC, 0, first, end)
+        positions = units["position"].astype(np.int64)
+        rows = self._units.rows(positions, units["size"].astype(np.int64))
+        wanted = rows[:, timer.KIND] & timer.NOTHING == 0
+        wanted &= ~self._are_done(positions)
+        if self._others is not None:
+            wanted &= ~self._others.among(TIMER_TOPIC, 0, first, len(units))
+        return self._units.entries(rows[wanted]), len(units), int(positions.max())
+
+    def _are_done(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return are_among(positions, self._done)
+
+    def _sort_out(self, entries: Entries) -> None:
+        """New entries to where they belong: a bucket, memory, or both."""
+        killers = entries["size"] & KILLERS != 0
+        loose = self._are_due(entries) & ~killers
+        if self._is_catching_up or self._is_torn:
+            loose[:] = False  # what a bucket may have already is not delivered beside it
+        kept = entries[~loose]
+        self._is_torn = True  # without room on the disk the same units are read again
+        opened = self._buckets.append(kept)
+        self._is_torn = False
+        self._loose.add(entries[loose])
+        if opened.any():
+            self._take_in(kept[opened])
+            self._keep_small()
+
+    def _are_due(self, entries: Entries) -> NDArray[np.bool_]:
+        after = entries["size"] & AFTER_BIT != 0
+        now = np.where(after, self._now_after(), self._time.wall_ms())
+        return np.asarray(entries["ms"] <= now)
+
+    def _now_after(self) -> int:
+        """A delay was stored within a millisecond, and ends within one."""
+        return self._time.delay_ms() - 1
+
+    def _take_in(self, entries: Entries) -> None:
+        """Into memory, but for recalls and what they name."""
+        if self._is_doubled:
+            held = [run["position"] for pool in (self._at, self._after) for run in pool.runs()]
+            entries = entries[~np.isin(entries["position"], np.concatenate([[], *held]))]
+        pools = (self._at, self._after)
+        held = [run for pool in pools for run in pool.runs()]
+        entries, gone = sift(entries, held, self._views)
+        for pool in pools:
+            pool.remove(gone)
+        after = entries["size"] & AFTER_BIT != 0
+        self._after.add(entries[after])
+        self._at.add(entries[~after])
+
+    def _keep_small(self) -> None:
+        """Give back to files of seconds what is not due soon, when it becomes too much."""
+        if len(self._at) + len(self._after) <= POOL_MAX:
+            return
+        border = -(-self._horizon() // SECOND_MS) * SECOND_MS
+        at, after = self._at.cut(border + 1), self._after.cut(border + 1)
+        late = np.concatenate((at, after))
+        if not len(late):
+            return
+        try:
+            self._buckets.put_back(late)
+        except OSError:  # no room: they stay, and some may be in files as well
+            self._at.add(at)
+            self._after.add(after)
+            self._is_doubled = True
+            raise
+
+    # ----------------------------------------------------------------------------------- delivery
+
+    def deliver(self, delivery: Delivery) -> tuple[int, bool]:
+        """Hand in what is due; how many, and whether there was room for all that was tried."""
+        if self._is_catching_up:
+            return 0, True
+        done = 0
+        pools = (
+            (self._loose, NEVER), (self._at, self._time.wall_ms()),
+            (self._after, self._now_after()),
+        )  # fmt: skip
+        for pool, now_ms in pools:
+            if pool.next_ms() > now_ms:
+                continue
+            rows = pool.take(now_ms, PUTS)
+            sizes = (rows["size"] & SIZE_MASK).astype(np.int64)
+            taken = delivery.put(due_rows(rows["position"].astype(np.int64), sizes))
+            pool.drop(rows[:taken])
+            done += taken
+            if taken < len(rows):
+                return done, False
+        return done, True
+
+    def sleep_ns(self) -> int:
+        """How long nothing of it is due."""
+        ms = 1_000_000
+        horizon = (self._buckets.next_ms() - self._horizon()) * ms
+        at = (self._at.next_ms() - self._time.wall_ms()) * ms
+        after = (self._after.next_ms() + 1) * ms - self._time.delay_ns()
+        loose = NEVER if not len(self._loose) else 0
+        return max(0, min(horizon, at, after, loose))
+
+    # ------------------------------------------------------------------------------------- recalls
+
+    def written(self) -> int:
+        """Queue offset behind the last record that is in the log by now."""
+        if self.queue < 0:
+            return 0
+        return self._board.word(self._board.queue_at(self.queue) + layout.QUEUE_NEXT_OFFSET)
+
+    def has_read(self, offset: int) -> bool:
+        """Whether all units below an offset were read."""
+        return self.next >= offset
+
+    def find(self, due_ms: int, key_hash: int) -> list[tuple[int, int, bool]]:
+        """Timers of a slot by their key's hash, recalls first: position, ms, is it a recall."""
+        filed = self._buckets.entries_of(due_ms)
+        is_there = ~self.moved.among(filed) | (filed["size"] & DELETE_BIT != 0)
+        parts = [filed[is_there & self._counted.leaves(filed)]]
+        parts += [run for pool in (self._loose, self._at, self._after) for run in pool.runs()]
+        found = []
+        for number, part in enumerate(parts):
+            for ms, position, size, _hash in part[part["hash"] == key_hash].tolist():
+                is_recall = bool(size & DELETE_BIT)
+                # What was opened waits in memory, or does not wait any more.
+                waits = number or is_recall or not self._buckets.is_open(due_ms)
+                if waits and self._may_wait(position):
+                    found.append((position, ms, is_recall))
+        return sorted(found, key=lambda item: not item[2])
+
+    def seek(self, position: int) -> int | None:
+        """When a timer is due that waits in another bucket, since the wall was set; or None."""
+        entries = self._buckets.seek(position)
+        wanted = entries[self._counted.leaves(entries) & ~self.moved.among(entries)]
+        return int(wanted["ms"][0]) if len(wanted) and self._may_wait(position) else None
+
+    def _may_wait(self, position: int) -> bool:
+        """Whether a timer was neither recalled nor has a copy."""
+        return position not in self._holds and not self._are_done(np.array([position]))[0]
+
+    @property
+    def is_recalling(self) -> bool:
+        """Whether a recall is on its way."""
+        return bool(self._holds)
+
+    def hold(self, position: int) -> None:
+        """Do not deliver a timer until it is known whether its recall is in the log."""
+        loose, at, after = (p.pick(position) for p in (self._loose, self._at, self._after))
+        self._holds.hold(position, np.concatenate((loose, at)), after)
+
+    def let_go(self, position: int) -> None:
+        """It was not recalled."""
+        at, after = self._holds.let_go(position)
+        self._at.add(at)
+        self._after.add(after)
+
+    def give_up(self, position: int) -> None:
+        """It was recalled: it is never delivered."""
+        self._holds.give_up(position)
+
+    def bucket_to_move(self) -> tuple[str, Entries] | None:
+        """The next bucket whose timers are to be appended again, what waits there. Raises OSError.
+
+        None: there are no more.
+        """
+        for name in self._buckets.unopened():
+            if self.moved.has(name):
+                continue
+            entries = self._buckets.look_into(name)
+            if entries is None:
+                return self.bucket_to_move()
+            return name, sift(self._that_wait(entries), (), self._views)[0]
+        return None
+
+    def holds_below(self, position: int) -> bool:
+        """Whether a timer in memory lies below a log position."""
+        pools = (self._loose, self._at, self._after)
+        return any((run["position"] < position).any() for pool in pools for run in pool.runs())
+
+    # ----------------------------------------------------------------------------------- progress
+
+    @property
+    def can_be_counted(self) -> bool:
+        """Whether all that was read is in a bucket or was put."""
+        return not len(self._loose) and not self._is_catching_up and not self.moved.below
+
+    def done_ms(self) -> tuple[int, int]:
+        """Points in time, and delays, up to which all is put, of the units that were read."""
+        unopened = self._buckets.next_ms()
+        held = [part["ms"].tolist() for part in self._holds.parts()]
+        at = min([self._at.next_ms(), *held[0]]) - 1
+        after = min([self._after.next_ms(), *held[1]]) - 1
+        return (
+            min(at, unopened, self._time.wall_ms()), min(after, unopened, self._now_after())
+        )  # fmt: skip
+
+    def sync_some(self) -> bool:
+        """Make buckets durable, some at a time; True when all are. Raises OSError."""
+        return self._buckets.sync_some(4)
+
+    def counted(self, made: str, done_ms: int) -> None:
+        """A note that says so is durable."""
+        self.made = made
+        self._buckets.forget_passed(done_ms)
+
+    def can_forget(self, done_ms: int) -> bool:
+        """Whether a note that says so would let buckets go."""
+        return self._buckets.has_passed(done_ms)
+
+    def belong_to(self, made: str) -> None:
+        """The next note will name the buckets so."""
+        if made != self.made:
+            self._buckets.belong_to(made)
+
+    def close(self) -> None:
+        """Give files back."""
+        self._buckets.close()

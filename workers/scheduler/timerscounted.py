@@ -1,0 +1,43 @@
+"""What the agent before has counted as done: its entries are still in buckets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workers.scheduler.timerpool import AFTER_BIT, KILLERS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from workers.scheduler.note import Note
+    from workers.scheduler.timerpool import Entries
+
+
+class Counted:
+    """A note's view of a bucket's entries."""
+
+    def __init__(self) -> None:
+        """Nothing has been counted."""
+        self._until_ms = (0, 0)  # points in time, and delays, of records up to
+        self._position = -1
+        self.is_another_boot = False  # so that a power cut may have torn what is old
+
+    def take_over(self, found: Note, boot_id: str) -> None:
+        """Go by a note; `boot_id` of the machine now."""
+        self._until_ms = (found.timers_ms, found.delays_ms)
+        self._position = found.timers_position
+        self.is_another_boot = found.boot_id != boot_id
+
+    def are_old(self, entries: Entries) -> NDArray[np.bool_]:
+        """Which entries the note has met."""
+        return np.asarray(entries["position"] <= self._position)
+
+    def leaves(self, entries: Entries) -> NDArray[np.bool_]:
+        """Which entries are not counted as done; recalls count for what they name."""
+        is_killer = entries["size"] & KILLERS != 0
+        after = entries["size"] & AFTER_BIT != 0
+        counted = np.where(after, self._until_ms[1], self._until_ms[0])
+        # Time may begin anew with a boot: what the note has not met it does not count.
+        return np.asarray((entries["ms"] > counted) | ~self.are_old(entries) | is_killer)

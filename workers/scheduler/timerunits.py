@@ -1,0 +1,81 @@
+"""Units of rmq_sys_wheel_timer as entries: when each is due, by whose clock, under which key.
+
+The records are read by a kernel, many at one time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm.codes import Stop
+from shm.kernels import timer
+from shm.kernels.timer import TIMER_WORDS, read_timers
+from workers.scheduler.timerpool import ENTRY, KIND_SHIFT, SIZE_MASK
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from workers.logviews import LogViews
+    from workers.scheduler.timeline import Timeline
+    from workers.scheduler.timerpool import Entries
+
+#: Units that are read at one time.
+UNITS_MAX: Final = 8_192
+
+
+class TimerUnits:
+    """Reads parked records; see the module."""
+
+    def __init__(self, views: LogViews, timeline: Timeline, precision_ms: int) -> None:
+        self._views = views
+        self._time = timeline
+        self._form = np.zeros(timer.FORM_WORDS, np.int64)
+        self._form[timer.PRECISION_MS] = precision_ms
+        self._out = np.zeros(UNITS_MAX * TIMER_WORDS, np.int64)
+
+    def rows(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of `read_timers` of up to UNITS_MAX records; valid until the next call."""
+        form = self._form
+        form[timer.NEXT], form[timer.COUNT] = 0, len(positions)
+        while form[timer.NEXT] < form[timer.COUNT]:
+            unit = int(form[timer.NEXT])
+            try:
+                base, view = self._views.segment(int(positions[unit]))
+            except FileNotFoundError:  # it has expired
+                place = unit * TIMER_WORDS
+                self._out[place : place + TIMER_WORDS] = 0
+                self._out[place + timer.KIND] = timer.NOTHING
+                form[timer.NEXT] = unit + 1
+                continue
+            form[timer.BASE] = base
+            if read_timers(view, form, positions, sizes, self._out) == Stop.DONE:
+                break
+        return self._out[: len(positions) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
+
+    def entries(self, rows: NDArray[np.int64]) -> Entries:
+        """Rows of the kernel as entries, delays by the timeline's own wall."""
+        due, stored = rows[:, timer.DUE_MS], rows[:, timer.STORED_MS]
+        after = rows[:, timer.KIND] & timer.AFTER != 0
+        if after.any():
+            due = due.copy()
+            due[after] += self._time.due_after(stored[after], 0) - 1 - stored[after]
+        entries = np.zeros(len(rows), ENTRY)
+        entries["ms"] = due
+        entries["position"] = rows[:, timer.POSITION]
+        entries["size"] = rows[:, timer.SIZE] | rows[:, timer.KIND] << KIND_SHIFT
+        entries["hash"] = rows[:, timer.KEY_HASH]
+        return entries
+
+    def confirmed(self, entries: Entries) -> Entries:
+        """What a power cut may have torn: only what its record confirms, by the record's time."""
+        kept = []
+        for first in range(0, len(entries), UNITS_MAX):
+            part = entries[first : first + UNITS_MAX]
+            sizes = (part["size"] & SIZE_MASK).astype(np.int64)
+            rows = self.rows(part["position"].astype(np.int64), sizes)
+            true = rows[:, timer.KIND] == part["size"] >> KIND_SHIFT
+            true &= rows[:, timer.KEY_HASH] == part["hash"]
+            kept.append(self.entries(rows[true]))
+        return np.concatenate(kept) if kept else entries

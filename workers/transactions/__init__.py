@@ -1,0 +1,1 @@
+"""The txn-checker: half messages, their decisions, checks and giving up."""

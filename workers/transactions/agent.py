@@ -1,0 +1,363 @@
+"""The txn-checker: the only one that decides what becomes of half messages.
+
+What is open is what the log says: halves that no op message names and no commit copy comes from.
+A step takes requests, puts the copies and the op record of what they decide, and answers once both
+are in the log. After a start, and after a writer's death, all that it knows is derived anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from shm import layout
+from shm import transactionwire as wire
+from shm.codes import Role
+from shm.errors import Corrupt, StoreFailed
+from shm.properties import parse_delay_levels
+from shm.storage import is_disk_full
+from workers.agent import IDLE_NS
+from workers.failure import declare_failed, has_failed
+from workers.logviews import LogViews
+from workers.outlet import Outlet
+from workers.session import Attached
+from workers.transactions.checks import Checks, Times
+from workers.transactions.decisions import Decisions
+from workers.transactions.delayedcommit import Delays
+from workers.transactions.desk import Desk
+from workers.transactions.endings import Endings
+from workers.transactions.givenup import GivenUp, Settling
+from workers.transactions.halfmove import HalfMove
+from workers.transactions.halves import Halves
+from workers.transactions.pastdecisions import MISSING, PastDecisions
+from workers.transactions.progress import TransactionProgress
+from workers.transactions.restart import Restart
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.clock import Clock
+    from shm.storage import Storage
+    from workers.agent import Bells
+    from workers.session import Session, SessionTable
+    from workers.transactions.settings import CheckerSettings
+    from workers.transactions.staging import Decision
+
+#: While something is awaited that rings no bell.
+LOOK_NS: Final = 1_000_000
+#: How often new units of half and give-up queue are looked for; a half may be older than that.
+READ_NS: Final = 1_000_000_000
+#: Who has done nothing for so long holds nothing that can be had again.
+REST_NS: Final = 1_000_000_000
+SPACE_RETRY_NS: Final = 1_000_000_000
+#: So many decisions of one step are waited for awake.
+FEW: Final = 2
+HOUR_MS: Final = 3_600_000
+
+
+class TxnChecker:
+    """Agent; only writer of `gantry/transactions.json`."""
+
+    name = "txn_checker"
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        board: Board,
+        sessions: SessionTable,
+        bells: Bells,
+        settings: CheckerSettings,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._board = board
+        self._table = sessions
+        self._bells = bells
+        self._timeout_s = settings.transaction_timeout
+        self._times = Times(
+            settings.transaction_check_interval,
+            settings.transaction_check_max,
+            settings.file_reserved_time * HOUR_MS,
+        )
+        levels = len(parse_delay_levels(settings.message_delay_level))
+        self._delays = Delays(levels, settings.timer_precision_ms)
+        # With the writer in this very thread there is nothing to look out for.
+        own = settings.profile == "standard"
+        self._rounds = settings.spin_rounds if own else 0
+        self._views = LogViews(storage, board)
+        self._desk = Desk(sessions)
+        self._outlet: Outlet | None = None
+        self._restart: Restart | None = None
+        self._asked_before: list[tuple[int, object]] = []
+        self._cycles = self._busy = self._work = 0
+        self._read_ns = self._space_ns = self._worked_ns = 0
+        self._failed = self._finished = self._answered = False
+        self._process_at = board.process_at(Role.TXN_CHECKER)
+
+    # -------------------------------------------------------------------------------- duty cycle
+
+    def do_work(self, now_ns: int) -> int:
+        """One short step; 0 if nothing is to be done now."""
+        self._hear_sessions()
+        if self._failed or self._finished:
+            return 0
+        if has_failed(self._board):
+            self._failed = True  # somebody else has said so
+            return 0
+        try:
+            done = self._step(now_ns)
+        except OSError as error:
+            if not is_disk_full(error):
+                self._fail(error.errno or 0, f"transactions: {error}")
+                return 0
+            self._table.note("warning", "no_space_for_transactions")
+            self._space_ns = now_ns + SPACE_RETRY_NS
+            done = 0
+        except (StoreFailed, Corrupt) as error:
+            self._fail(error.fields.get("errno") or 0, str(error))
+            return 0
+        if done:
+            self._worked_ns = now_ns
+        self._count(done)
+        return done
+
+    def _step(self, now_ns: int) -> int:
+        outlet = self._outlet
+        if outlet is None or (outlet.is_lost() and not self._reconcile()):
+            self._finished = self._table.stopping()
+            return 0
+        if self._restart is not None:
+            return self._learn(now_ns)
+        done = self._take(now_ns)
+        if outlet.is_lost():
+            return 1
+        now_ms = self._clock.wall_ms()
+        done += self._serve(now_ms)
+        if self._table.stopping():
+            return self._finish(done, now_ms)
+        if now_ns >= self._read_ns:
+            done += self._read(now_ns, now_ms)
+        if now_ns >= self._checks.next_ns:
+            done += self._checks.step(now_ns, now_ms, self._times)
+        done += self._move.step(now_ns, now_ms)
+        done += self._go_up(now_ns, now_ms)
+        if now_ns >= self._space_ns:
+            done += self._note.keep(now_ns, self._parts)
+        return done
+
+    def _count(self, done: int) -> None:
+        board, at = self._board, self._process_at
+        self._cycles += 1
+        board.set_word(at + layout.PROCESS_HEARTBEAT, self._cycles)
+        if done:
+            self._busy += 1
+            self._work += done
+            board.set_word(at + layout.PROCESS_BUSY, self._busy)
+            board.set_word(at + layout.PROCESS_WORK, self._work)
+            refused = self._endings.refused if self._restart is None and self._outlet else 0
+            board.set_word(at + layout.PROCESS_REFUSED, refused)
+
+    def _fail(self, errno: int, what: str) -> None:
+        self._failed = True
+        declare_failed(self._board, self._table, (), errno, what)
+
+    # ----------------------------------------------------------------------------------- sessions
+
+    def _hear_sessions(self) -> None:
+        for event in self._table.poll():
+            if not isinstance(event, Attached):
+                self._desk.detach(event.session)
+            elif event.session.owner == Role.TXN_CHECKER:
+                self._open(event.session)
+            elif event.session.transactions:
+                self._desk.attach(event.session)
+
+    def _open(self, session: Session) -> None:
+        """This agent's own session is known: it may put, once the writer has answered all."""
+        self._outlet = Outlet(session, self._bells.writer)
+        self._note = TransactionProgress(self._storage, self._board)
+        self._decisions = Decisions(
+            self._storage, self._board, self._views, self._outlet, self._delays
+        )
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing of any half."""
+        decisions, desk = self._decisions, self._desk
+        halves = Halves(self._board, self._views, decisions.window, self._timeout_s)
+        given_up = GivenUp(halves, decisions)
+        past = PastDecisions(self._storage, self._board, self._views, decisions, (halves, given_up))
+        self._halves, self._given_up, self._past = halves, given_up, past
+        self._endings = Endings(halves, decisions, past, desk)
+        self._settling = Settling(halves, decisions, given_up, self._endings, desk)
+        self._move = HalfMove(self._board, halves, decisions, self._endings)
+        self._checks = Checks(halves, decisions, self._endings, given_up, desk)
+        self._parts = (halves, decisions, given_up)
+
+    # ----------------------------------------------------------------------------- what is there
+
+    def _reconcile(self) -> bool:
+        """Once the log has all that was put before: learn from it what is open."""
+        assert self._outlet is not None, "it is lost"
+        if not self._outlet.reconcile():
+            return False
+        for decision in self._decisions.lost():
+            self._asked_before += [(session, asked) for session, _serial, asked in decision.asked]
+        self._begin()
+        self._restart = Restart(
+            self._storage, self._board, self._views, self._note.found,
+            self._board.word(layout.BOARD_APPENDED),
+        )  # fmt: skip
+        return True
+
+    def _learn(self, now_ns: int) -> int:
+        restart, now_ms = self._restart, self._clock.wall_ms()
+        assert restart is not None, "it is going on"
+        if restart.waits:
+            self._finished = self._table.stopping()
+            return 0
+        self._decisions.follow_topics()
+        if not restart.step(self._halves, self._given_up, self._decisions, (now_ns, now_ms)):
+            return 1
+        self._restart = None
+        for decision in restart.unfinished(self._halves, self._decisions):
+            self._endings.decide(decision, now_ms)
+        asked, self._asked_before = self._asked_before, []
+        for session, request in asked:
+            self._hear(session, request, now_ms)
+        self._checks.came(now_ns)
+        self._read_ns = now_ns + READ_NS
+        self._go_up(now_ns, now_ms)
+        return 1
+
+    def _read(self, now_ns: int, now_ms: int) -> int:
+        """New units of the half queue, of which most are decided by now."""
+        read = self._halves.read(now_ns, now_ms)
+        if read:
+            self._checks.came(now_ns)
+        else:
+            self._read_ns = now_ns + READ_NS
+        return read + self._given_up.read()
+
+    # ----------------------------------------------------------------------------------- requests
+
+    def _serve(self, now_ms: int) -> int:
+        self._decisions.follow_topics()
+        done = self._desk.tell_on()
+        if len(self._past):
+            done += self._look_back(now_ms)
+        if not self._endings.go_on(now_ms):
+            return done
+        for session, request in self._desk.requests():
+            done += 1
+            self._hear(session, request, now_ms)
+            if self._endings.held or self._decisions.is_full:
+                break
+        return done
+
+    def _hear(self, session: int, request: object, now_ms: int) -> None:
+        match request:
+            case wire.End():
+                self._endings.end(session, request, now_ms)
+            case wire.Enlist():
+                self._desk.enlist(session, request.group)
+                self._desk.tell(session, wire.Enlisted(request.serial))
+            case wire.Settle():
+                self._settling.settle(session, request, now_ms)
+            case _:
+                pass  # Unknown: the check has been counted
+
+    def _look_back(self, now_ms: int) -> int:
+        found = self._past.step()
+        if found is not None:
+            session, request, outcome = found
+            if outcome is MISSING:
+                self._endings.refuse_unknown(session, request)
+            else:
+                self._endings.end(session, request, now_ms)
+        return 1
+
+    # ------------------------------------------------------------------------------------ outcomes
+
+    def _go_up(self, now_ns: int, now_ms: int) -> int:
+        """Publish what was decided; a few decisions are waited for awake."""
+        if not self._decisions.flush(now_ms):
+            return 0
+        if self._rounds and self._decisions.flying <= FEW:
+            self._decisions.look_out(self._rounds)
+            self._take(now_ns)
+        return 1
+
+    def _take(self, now_ns: int) -> int:
+        settled = self._decisions.take(now_ns)
+        for decision in settled:
+            if self._move.settled(decision, now_ns, self._clock.wall_ms()):
+                self._settled(decision)
+            self._answered = True
+        if self._decisions.ops:
+            self._halves.note_ops(self._decisions.ops)
+        return len(settled)
+
+    def _settled(self, decision: Decision) -> None:
+        self._endings.settled(decision)
+        if decision.copies is not None:
+            self._settling.settled(decision)
+
+    # ------------------------------------------------------------------------------ sleep and stop
+
+    def arm(self, now_ns: int) -> int:
+        """Sleep until a session asks, an answer comes, or a half is due."""
+        if self._failed or self._finished or self._outlet is None:
+            return IDLE_NS
+        if not self._outlet.trusted or self._restart is not None:
+            waits = self._restart is None or self._restart.waits
+            return LOOK_NS if waits else 0
+        if self._answered and self._rounds:
+            self._answered = False
+            if not self._decisions.flying and self._desk.look_out(self._rounds):
+                return 0
+        answers_ns = self._decisions.arm(now_ns)
+        if not answers_ns or not self._desk.arm() or len(self._past):
+            return 0
+        sleep_ns = min(
+            IDLE_NS, answers_ns, self._read_ns - now_ns, self._checks.next_ns - now_ns,
+            max(self._note.wait_ns(now_ns), self._space_ns - now_ns),
+        )  # fmt: skip
+        if self._desk.waits or self._endings.held:
+            sleep_ns = min(sleep_ns, LOOK_NS)
+        if now_ns - self._worked_ns >= REST_NS and not self._decisions.waits:
+            self._decisions.window.drop()  # maps count as our memory
+            self._views.drop()
+        return max(1, sleep_ns)
+
+    def disarm(self) -> None:
+        """Awake."""
+        if self._outlet is not None:
+            self._decisions.disarm()
+            self._desk.disarm()
+
+    def _finish(self, done: int, now_ms: int) -> int:
+        """A clean stop: what was asked is decided and answered; the rest stays open."""
+        if self._decisions.flush(now_ms) or done or self._endings.held or self._decisions.waits:
+            return 1
+        if not self._note.write_last(self._parts):
+            return 1
+        self._finished = True
+        return 0
+
+    def close(self) -> None:
+        """Give files and maps back."""
+        if self._outlet is not None:
+            self._decisions.window.drop()
+        self._views.drop()
+
+
+def open_txn_checker(
+    storage: Storage,
+    clock: Clock,
+    board: Board,
+    sessions: SessionTable,
+    bells: Any,  # noqa: ANN401 - workers.agent.Bells
+    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+) -> TxnChecker:
+    """A txn-checker that goes on where the log and its note say."""
+    return TxnChecker(storage, clock, board, sessions, bells, settings)

@@ -1,0 +1,134 @@
+"""Checks: halves that nobody has decided are asked about, and given up in the end.
+
+Each half has its own time (LW-45). A check counts once its note goes up; without a live session of
+the producer group it is waited for, and not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm import transactionwire as wire
+from shm.properties import GANTRY_TX
+from workers.transactions import records as transactionnotes
+from workers.transactions.staging import Decision
+
+if TYPE_CHECKING:
+    from workers.transactions.decisions import Decisions
+    from workers.transactions.desk import Desk
+    from workers.transactions.endings import Endings
+    from workers.transactions.givenup import GivenUp
+    from workers.transactions.halves import Halves
+
+#: Halves that one pass takes care of, and how soon the next one follows.
+CHECKS_MAX: Final = 256
+PASS_NS: Final = 10_000_000
+#: A session whose ring is full is asked again after.
+AGAIN_NS: Final = 1_000_000_000
+S_NS: Final = 1_000_000_000
+_TX: Final = f"{GANTRY_TX}\x01".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Settings, in the units that their names say."""
+
+    interval_s: int
+    checks_max: int
+    reserved_ms: int  # file_reserved_time
+
+
+class Checks:
+    """Looks over the table when the first half is due."""
+
+    def __init__(
+        self, halves: Halves, decisions: Decisions, endings: Endings, given_up: GivenUp, desk: Desk
+    ) -> None:
+        self._halves = halves
+        self._decisions = decisions
+        self._endings = endings
+        self._given_up = given_up
+        self._desk = desk
+        self.next_ns = 0
+        self.sent = self.given = 0
+
+    def step(self, now_ns: int, now_ms: int, times: Times) -> int:
+        """Check what is due; how many halves were."""
+        if now_ns < self.next_ns:
+            return 0
+        if not len(self._halves.table):
+            self.next_ns = now_ns + 1000 * S_NS  # `came` says when there are some
+            return 0
+        rows = self._halves.table.rows
+        due = np.flatnonzero((rows["next_ns"] <= now_ns) & (rows["live"] != 0))
+        asked: dict[int, int] = {}
+        for index in due[:CHECKS_MAX].tolist():
+            self._look_at(index, now_ns, now_ms, times, asked)
+        if asked:
+            copy = transactionnotes.checked(self._decisions.slots, asked, now_ms)
+            self._endings.decide(Decision("", [], [], copies=[copy], named=False), now_ms)
+            self.sent += len(asked)
+        if len(due) > CHECKS_MAX:
+            self.next_ns = now_ns + PASS_NS
+        else:
+            self._plan(now_ns)
+        return len(due)
+
+    def _plan(self, now_ns: int) -> None:
+        rows = self._halves.table.rows
+        alive = rows["next_ns"][rows["live"] != 0]
+        first = int(alive.min()) if len(alive) else now_ns + S_NS
+        self.next_ns = max(first, now_ns + PASS_NS)
+
+    def came(self, now_ns: int) -> None:
+        """Rows were added: the first of all may be due earlier."""
+        self._plan(now_ns)
+
+    def _look_at(
+        self, index: int, now_ns: int, now_ms: int, times: Times, asked: dict[int, int]
+    ) -> None:
+        row = self._halves.table.rows[index]
+        position, offset, checks = int(row["position"]), int(row["offset"]), int(row["checks"])
+        row["next_ns"] = now_ns + times.interval_s * S_NS
+        if self._endings.is_flying(position):
+            return
+        is_old = now_ms - int(row["stored_ms"]) > times.reserved_ms
+        if checks >= times.checks_max or is_old:
+            self._give_up(index, now_ms)
+            return
+        session = self._desk.member(self._halves.table.group_names[row["group"]])
+        if session < 0:
+            return
+        size = int(row["size"])
+        check = wire.Check(position, size, offset, self._transaction(position, size))
+        if not self._desk.ask(session, check):
+            row["next_ns"] = now_ns + AGAIN_NS
+            return
+        row["checks"] = asked[offset] = checks + 1
+
+    def _transaction(self, position: int, size: int) -> str:
+        """Id of a half's transaction; empty for one that a RocketMQ stored."""
+        window = self._decisions.window
+        if not window.enter(position):
+            return ""
+        at = position - window.base
+        data = window.view[at : at + size].tobytes()
+        start = data.rfind(_TX)
+        if start < 0:
+            return ""
+        return data[start + len(_TX) : start + len(_TX) + 32].decode("ascii", "replace")
+
+    def _give_up(self, index: int, now_ms: int) -> None:
+        row = self._halves.table.rows[index]
+        position, group = int(row["position"]), self._halves.table.group_names[row["group"]]
+        decision = self._given_up.give_up(position, int(row["offset"]))
+        if decision is not None:
+            self._endings.decide(decision, now_ms)
+            self.given += 1
+            checks = int(row["checks"])
+            self._desk.note(
+                "warning", "half_given_up", position=position, group=group, checks=checks
+            )

@@ -1,0 +1,309 @@
+"""Decisions on their way into the log: commit copies, and behind them the op record that ends them.
+
+All decisions of one step share an op record, whose `flag` is 1 + the number of committed halves:
+its body names these first. So the log tells what was decided by the op record alone; a copy that
+the writer refused while it took the op record (the disk got room in between) is put again. Halves
+that were given up, or appended again, have op records with `flag` 0: other records tell of these.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.codes import EntryFlag, Status
+from shm.errors import StoreFailed
+from shm.kernels import decide, frames
+from shm.kernels.decide import publish_decisions
+from shm.kernels.words import spin, store_word
+from shm.marks import mark
+from shm.properties import OP_TOPIC
+from shm.transactionwire import (
+    DISK_FULL,
+    UNSTORABLE,
+)
+from workers.transactions.delayedcommit import Delays
+from workers.transactions.staging import LATER, MOVED, Decision, Staging
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+    from workers.logviews import LogViews
+    from workers.transactions.staging import LATER, Decision, Staging
+from workers.outlet import Outlet
+
+RETRY_NS: Final = 100_000_000
+_RECEIPT: Final = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
+_DURABLE: Final = int(EntryFlag.DURABLE)
+
+
+@dataclass(slots=True)
+class _Flight:
+    """What went up by one store of the tail."""
+
+    first_seq: int
+    last_seq: int
+    op_seq: int  # 0 without an op record
+    appended: int  # where the log ended before
+    decisions: list[Decision]
+
+
+def _is_move(one: Decision) -> bool:
+    """Whether a half is appended again by this."""
+    return one.outcome == MOVED and bool(one.puts) and one.place is None
+
+
+class Decisions(Staging):
+    """Only user of the txn-checker's outlet."""
+
+    def __init__(
+        self, storage: Storage, board: Board, views: LogViews, outlet: Outlet, delays: Delays
+    ) -> None:
+        super().__init__(storage, board, views, outlet, delays)
+        #: Of op records that were answered: their queue offset, and the highest offset named.
+        self.ops: list[tuple[int, int]] = []
+        self.end = 0  # behind the last record that was answered
+        self._outlet = outlet
+        self._view = outlet.words.data
+        self._tail_at = outlet.session.plan.writer.control + layout.LANE_DOWN_TAIL
+        self._op = np.zeros(decide.OP_WORDS, np.int64)
+        self._op_view = self._op.data
+        self._flights: deque[_Flight] = deque()
+        self._first_seq = int(self._lane[frames.SEQ]) + 1
+        self._refused: dict[int, int] = {}
+        self._undurable: list[Decision] = []
+        self._again: list[Decision] = []
+        self._again_from = 0  # where the log ended before the first of these
+        self._retry_ns = 0
+
+    # ------------------------------------------------------------------------------------- state
+
+    @property
+    def flying(self) -> int:
+        """Batches without an answer."""
+        return len(self._flights)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is not settled that has no bell of its own."""
+        return bool(self._flights or self._undurable or self._again)
+
+    @property
+    def sure_to(self) -> int:
+        """Log position below which each commit copy has its op record."""
+        appended = self._board.word(layout.BOARD_APPENDED)
+        if self._again:
+            return min(self._again_from, appended)
+        return self._flights[0].appended if self._flights else appended
+
+    def lost(self) -> list[Decision]:
+        """The writer was replaced: decisions without an answer, as if nobody had asked yet."""
+        waiting = [one for flight in self._flights for one in flight.decisions]
+        waiting += [*self.batch, *self._undurable, *self._again]
+        for queue in (self._flights, self.batch, self._undurable, self._again):
+            queue.clear()
+        self._refused.clear()
+        self._lane = self._outlet.words
+        self._first_seq = int(self._lane[frames.SEQ]) + 1
+        return waiting
+
+    # --------------------------------------------------------------------------------- going up
+
+    def flush(self, now_ms: int) -> bool:
+        """Publish all that was staged, with its op record; whether anything went up."""
+        batch = self.batch
+        lane = self._view
+        if not batch and lane[frames.SEQ] < self._first_seq:
+            return False
+        commits = [
+            str(half[1]) for one in batch if one.named and one.is_commit for half in one.halves
+        ]
+        others = [
+            str(half[1]) for one in batch if one.named and not one.is_commit for half in one.halves
+        ]
+        names = commits + others
+        body = f"{','.join(names)},".encode() if names else b""
+        op = self._op_view
+        op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
+        op[decide.OP_BORN_MS] = now_ms
+        told = all(one.is_told for one in batch if one.named)
+        op[decide.OP_FLAG] = 1 + len(commits) if told else 0
+        op[decide.OP_FLAGS] = _RECEIPT | (_DURABLE if any(one.durable for one in batch) else 0)
+        appended = self._board.word(layout.BOARD_APPENDED)
+        mark("txn_checker.before_put")
+        seq = publish_decisions(self._arena, self._lane, self._op, np.frombuffer(body, np.uint8))
+        if seq < 0:
+            return False
+        self._outlet.ring_if_asked()
+        mark("txn_checker.after_put")
+        last = lane[frames.SEQ]
+        self._flights.append(_Flight(self._first_seq, last, seq, appended, batch))
+        self._first_seq = last + 1
+        self.batch = []
+        return True
+
+    def look_out(self, rounds: int) -> None:
+        """Look out for the writer's answer: a sleep takes longer than its work for one decision."""
+        spin(self._arena, self._tail_at, self._view[frames.DOWN_CURSOR], rounds)
+
+    # ------------------------------------------------------------------------------------ answers
+
+    def take(self, now_ns: int) -> list[Decision]:
+        """Decisions that are settled: in the log, durable where asked for, or refused."""
+        settled: list[Decision] = []
+        if self._flights:
+            answers = self._outlet.poll_rows()
+            if len(answers):
+                self._hear(answers, settled)
+        if self._undurable:
+            durable = self._board.word(layout.BOARD_DURABLE)
+            settled += [one for one in self._undurable if one.end <= durable]
+            self._undurable = [one for one in self._undurable if one.end > durable]
+        if self._again and now_ns >= self._retry_ns:
+            self._put_again(now_ns)
+        return settled
+
+    def _hear(self, answers: NDArray[np.int64], settled: list[Decision]) -> None:
+        if self._view[frames.BAD]:
+            self._note_refusals(answers)
+        last = int(answers[-1, frames.OUT_SEQ])
+        flights = self._flights
+        while flights and flights[0].last_seq <= last:
+            flight = flights.popleft()
+            row = answers[-1] if flight.last_seq == last else self._row(answers, flight.last_seq)
+            end = int(row[frames.OUT_END])
+            if self._refused:
+                self._mend(flight, answers, settled)
+            else:
+                self._note_places(flight, answers)
+                if flight.op_seq:
+                    self._note_op(flight.decisions, int(row[frames.OUT_OFFSET]))
+                for one in flight.decisions:
+                    self._finish(one, end, settled)
+            self.end = max(self.end, end)
+
+    def _row(self, answers: NDArray[np.int64], seq: int) -> NDArray[np.int64]:
+        at = int(np.searchsorted(answers[:, frames.OUT_SEQ], seq))
+        found: NDArray[np.int64] = answers[at]
+        return found
+
+    def _note_places(self, flight: _Flight, answers: NDArray[np.int64]) -> None:
+        """Where halves are now that were appended again."""
+        seq = self._first_copy(flight) - 1
+        for one in flight.decisions:
+            seq += one.puts
+            if _is_move(one):
+                one.place = self._place(answers, seq)
+
+    def _place(self, answers: NDArray[np.int64], seq: int) -> tuple[int, int]:
+        row = self._row(answers, seq)
+        return int(row[frames.OUT_POSITION]), int(row[frames.OUT_OFFSET])
+
+    def _first_copy(self, flight: _Flight) -> int:
+        """Seq of the first copy that belongs to the decisions; owed ones may go before."""
+        behind = flight.op_seq or flight.last_seq + 1
+        return behind - sum(one.puts for one in flight.decisions)
+
+    def _note_op(self, decisions: list[Decision], offset: int) -> None:
+        highest = -1
+        for one in decisions:
+            if one.named:
+                one.op_named = True
+                for half in one.halves:
+                    highest = max(highest, half[1])
+        self.ops.append((offset, highest))
+
+    def _finish(self, one: Decision, end: int, settled: list[Decision]) -> None:
+        one.end = max(one.end, end)
+        if one.durable and self._board.word(layout.BOARD_DURABLE) < one.end:
+            self._undurable.append(one)
+            store_word(self._arena, layout.ARENA_DURABLE_WANTED, self._undurable[-1].end)
+        else:
+            settled.append(one)
+
+    def _note_refusals(self, answers: NDArray[np.int64]) -> None:
+        bad = answers[answers[:, frames.OUT_STATUS] > Status.DUPLICATE]
+        for row in bad.tolist():
+            if row[frames.OUT_STATUS] == Status.STORE_FAILED:
+                raise StoreFailed("the writer's store has failed", errno=0)
+            self._refused[row[frames.OUT_SEQ]] = row[frames.OUT_STATUS]
+
+    def _mend(self, flight: _Flight, answers: NDArray[np.int64], settled: list[Decision]) -> None:
+        """Some entries were refused: what is in the log decides what is left to be done."""
+        refused, self._refused = self._refused, {}
+        self._refused = {seq: why for seq, why in refused.items() if seq > flight.last_seq}
+        op_stored = bool(flight.op_seq) and flight.op_seq not in refused
+        if op_stored:
+            row = self._row(answers, flight.op_seq)
+            self._note_op(flight.decisions, int(row[frames.OUT_OFFSET]))
+        ends = answers[answers[:, frames.OUT_STATUS] <= Status.DUPLICATE, frames.OUT_END]
+        end = int(ends.max(initial=0))
+        seq = self._first_copy(flight)
+        for one in flight.decisions:
+            seqs = range(seq, seq + one.puts)
+            seq += one.puts
+            if _is_move(one) and seq - 1 not in refused:
+                one.place = self._place(answers, seq - 1)
+            missing = [number for number, it in enumerate(seqs) if it in refused]
+            whys = {refused[it] for it in seqs if it in refused}
+            self._mend_one(one, missing, whys, end, settled, flight)
+
+    def _mend_one(
+        self, one: Decision, missing: list[int], whys: set[int], end: int,
+        settled: list[Decision], flight: _Flight,
+    ) -> None:  # fmt: skip
+        done = one.op_named or not one.named
+        if done and not missing:
+            self._finish(one, end, settled)
+            return
+        begun = one.outcome == MOVED and one.named  # its record is in the log
+        if not one.op_named and len(missing) == one.puts and not begun:  # nothing is in the log
+            one.error = UNSTORABLE if whys - {int(Status.DISK_FULL)} else DISK_FULL
+            one.staged = 0
+            settled.append(one)
+            return
+        one.missing = missing
+        self._again_from = flight.appended if not self._again else self._again_from
+        self._again.append(one)
+
+    def _put_again(self, now_ns: int) -> None:
+        """Copies or op records that are owed; a full disk is waited for."""
+        again, self._again = self._again, []
+        self._retry_ns = now_ns + RETRY_NS
+        for one in again:
+            if one.copies is not None:
+                one.copies = [one.copies[number] for number in one.missing]
+            elif one.missing:
+                one.copies = [
+                    copy for number in one.missing
+                    if (copy := self.plain(one.halves[number])) is not None
+                ]  # fmt: skip
+            else:
+                one.copies = []
+            one.named = one.named and not one.op_named
+            one.staged = 0
+            if self.differs(one) or self.stage_copies(one) == LATER:
+                self._again.append(one)
+                break
+
+    # ----------------------------------------------------------------------------------- sleeping
+
+    def arm(self, now_ns: int) -> int:
+        """Nanoseconds to sleep at most; 0 if an answer is there."""
+        if self._flights and not self._outlet.arm():
+            return 0
+        if self._undurable:
+            wanted = self._undurable[0].end
+            store_word(self._arena, layout.ARENA_DURABLE_WANTED, wanted)
+            if self._board.word(layout.BOARD_DURABLE) >= wanted:
+                return 0
+        return max(1, self._retry_ns - now_ns) if self._again else 1 << 62
+
+    def disarm(self) -> None:
+        """Awake."""
+        self._outlet.disarm()

@@ -1,0 +1,169 @@
+"""ENDs: what somebody asks is decided once, and told to all who ask (the first decision stands)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from shm import transactionwire as wire
+from shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
+from workers.transactions.staging import LATER, MOVED, Decision
+
+if TYPE_CHECKING:
+    from workers.transactions.decisions import Decisions
+    from workers.transactions.desk import Desk
+    from workers.transactions.halves import Halves
+    from workers.transactions.pastdecisions import PastDecisions
+    from workers.transactions.staging import Asked, Half
+
+TEXTS: Final = {
+    NOT_A_HALF: "what it names is no half message of this transaction",
+    wire.FOREIGN_GROUP: "the half message belongs to another producer group",
+    UNKNOWN: "no half message is known there: it may have been decided and removed long ago",
+    wire.UNSTORABLE: "the message cannot be stored: its topic is gone, or it is too large by now",
+    wire.DISK_FULL: "the disk is full: nothing was decided, try again",
+}
+
+
+class Endings:
+    """Handles END requests and the answers to them."""
+
+    def __init__(
+        self, halves: Halves, decisions: Decisions, past: PastDecisions, desk: Desk
+    ) -> None:
+        self._halves = halves
+        self._decisions = decisions
+        self._past = past
+        self._desk = desk
+        self._flying: dict[int, Decision] = {}  # by the position of a half
+        #: What did not fit into the ring: it comes first once there is room.
+        self.held: deque[tuple[Decision, str, str]] = deque()
+        self.refused = 0
+        self._again: list[tuple[int, wire.End]] = []  # these name a half that was appended again
+
+    def end(self, session: int, request: wire.End, now_ms: int) -> None:
+        """Take an END; it is answered when its decision is in the log, or refused."""
+        if not 0 < len(request.halves) <= wire.HALVES_MAX:
+            self._refuse(session, request, "", NOT_A_HALF)
+            return
+        todo: list[Half] = []
+        seen = ""
+        for half in request.halves:
+            position, offset = self._halves.newest_half(half)
+            outcome = self._halves.outcome_at(position)
+            if outcome is not None:
+                seen = outcome
+            elif self._waits_for(session, request, position, offset):
+                return
+            else:
+                todo.append((position, offset))
+        wanted = COMMITTED if request.commit else ROLLED_BACK
+        if seen and seen != wanted:
+            self._refuse(session, request, seen, DECIDED)
+        elif todo:
+            asked: list[Asked] = [(session, request.serial, request)]
+            self._stage(Decision(wanted, todo, asked), request.group, request.tx, now_ms)
+        else:
+            self._desk.tell(session, Ended(request.serial, seen))
+
+    def _waits_for(self, session: int, request: wire.End, position: int, offset: int) -> bool:
+        """Whether a half is being decided for somebody, or was before what is remembered."""
+        flying = self._flying.get(position)
+        if flying is not None:
+            flying.asked.append((session, request.serial, request))
+            return True
+        if self._halves.is_open(offset):
+            return False
+        self._past.ask(session, request, position, offset)
+        return True
+
+    def _stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> None:
+        error = LATER if self.held else self._decisions.stage(decision, group, tx, now_ms)
+        if not error or error is LATER:
+            for position, _offset in decision.halves:
+                self._flying[position] = decision
+            if error:
+                self.held.append((decision, group, tx))
+            return
+        self.forget(decision)
+        decision.error = error
+        for session, _serial, request in decision.asked:
+            if isinstance(request, wire.End):
+                self._refuse(session, request, "", error)
+
+    def go_on(self, now_ms: int) -> bool:
+        """Put what did not fit; whether nothing is held any more."""
+        again, self._again = self._again, []
+        for session, request in again:
+            self.end(session, request, now_ms)
+        waiting, self.held = self.held, deque()
+        while waiting and not self.held:
+            self._stage(*waiting.popleft(), now_ms)
+        self.held.extend(waiting)
+        return not self.held
+
+    def decide(self, decision: Decision, now_ms: int) -> bool:
+        """A decision that no END asks for; False if its halves cannot be read or stored."""
+        self._stage(decision, "", "", now_ms)
+        return not decision.error
+
+    def is_flying(self, position: int) -> bool:
+        """Whether a half is being decided."""
+        return position in self._flying
+
+    def forget(self, decision: Decision) -> None:
+        """It is no longer on its way."""
+        for position, _offset in decision.halves:
+            self._flying.pop(position, None)
+
+    def _hand_on(self, decision: Decision) -> None:
+        """A half was appended again: who asked meanwhile is answered by what stands for it now."""
+        if not decision.error:
+            self._halves.decided(decision)
+        self._again += [
+            (session, request)
+            for session, _serial, request in decision.asked
+            if isinstance(request, wire.End)
+        ]
+
+    def keep(self, position: int, decision: Decision) -> None:
+        """Whoever asks for a half is to wait for this decision."""
+        self._flying[position] = decision
+
+    def settled(self, decision: Decision) -> None:
+        """A decision is in the log, or nothing of it is: tell all who asked."""
+        if decision.place is not None:
+            self._flying.pop(decision.place[0], None)
+        flying = self._flying
+        for position, _offset in decision.halves:
+            flying.pop(position, None)
+        if decision.outcome == MOVED:
+            self._hand_on(decision)
+            return
+        if not decision.error:
+            self._halves.decided(decision)
+        for session, serial, request in decision.asked:
+            if isinstance(request, wire.End):
+                self._answer(session, serial, request, decision)
+
+    def _answer(self, session: int, serial: int, request: wire.End, decision: Decision) -> None:
+        if decision.error:
+            self._refuse(session, request, "", decision.error)
+        elif (decision.outcome == COMMITTED) is not request.commit:
+            self._refuse(session, request, decision.outcome, DECIDED)
+        else:
+            self._desk.tell(session, Ended(serial, decision.outcome))
+
+    def refuse_unknown(self, session: int, request: wire.End) -> None:
+        """Nothing was found of a half."""
+        self._refuse(session, request, "", UNKNOWN)
+
+    def lost(self) -> None:
+        """The writer was replaced: what is on its way is asked for again."""
+        self._flying.clear()
+        self.held.clear()
+
+    def _refuse(self, session: int, request: wire.End, outcome: str, error: str) -> None:
+        self.refused += 1
+        text = TEXTS.get(error) or f"the transaction is {outcome.replace('_', ' ')} already"
+        self._desk.tell(session, Ended(request.serial, outcome, error, text))

@@ -1,0 +1,95 @@
+"""Open halves whose segments are to go are appended again before, each with its origin.
+
+First the record, with all its properties; once that is in the log, an op record that names the old
+offset. Who dies in between leaves two records of one UNIQ_KEY: a start names the older one
+(workers/transactions/restart.py). Until the op record is in the log nobody decides either of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm import layout
+from shm.properties import HALF_TOPIC
+from workers.transactions import records as transactionnotes
+from workers.transactions.delayedcommit import copy_of
+from workers.transactions.staging import MOVED, Decision
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from workers.transactions.decisions import Decisions
+    from workers.transactions.endings import Endings
+    from workers.transactions.halves import Halves
+
+#: Halves that are on their way at one time.
+MOVES_MAX: Final = 64
+
+
+class HalfMove:
+    """Does what retention asks for by the board's word `timers_wanted`."""
+
+    def __init__(
+        self, board: Board, halves: Halves, decisions: Decisions, endings: Endings
+    ) -> None:
+        self._board = board
+        self._halves = halves
+        self._decisions = decisions
+        self._endings = endings
+        self._floor = 0  # no open half lies below
+        self._below = 0
+        self._until = 0  # units that have to be read first
+        self._flying = 0
+        self._retry_ns = 0
+
+    def step(self, now_ns: int, now_ms: int) -> int:
+        """Go on a little; how many halves were put."""
+        if not self._below:
+            wanted = self._board.word(layout.BOARD_TIMERS_WANTED)
+            if wanted <= self._floor:
+                return 0
+            self._below, self._until = wanted, self._halves.written()
+        if self._flying or now_ns < self._retry_ns or self._halves.next < self._until:
+            return 0
+        rows = self._halves.table.rows
+        end = int(np.searchsorted(rows["position"], self._below))
+        left = rows[:end][rows["live"][:end] != 0]
+        if not len(left):
+            self._floor, self._below = self._below, 0
+            return 0
+        halves = [(int(row["position"]), int(row["offset"])) for row in left]
+        ours = [half for half in halves if not self._endings.is_flying(half[0])]
+        return sum(self._append(half, now_ns, now_ms) for half in ours[:MOVES_MAX])
+
+    def _append(self, half: tuple[int, int], now_ns: int, now_ms: int) -> int:
+        record, slot = self._decisions.record(half[0]), self._decisions.slots.get(HALF_TOPIC)
+        if record is None or slot is None:
+            self._retry_ns = now_ns + 1_000_000_000
+            return 0
+        copy = copy_of(record, slot, 0, record.property_map(), half[0])
+        self._flying += 1
+        self._endings.decide(Decision(MOVED, [half], [], copies=[copy], named=False), now_ms)
+        return 1
+
+    def settled(self, decision: Decision, now_ns: int, now_ms: int) -> bool:
+        """Heed what is in the log now; whether that leaves nothing else to be done."""
+        if decision.outcome != MOVED:
+            return True
+        if decision.named or decision.op_named:  # of this life, or of a start
+            self._flying -= bool(decision.place)
+            return True
+        (half,) = decision.halves
+        if decision.error or decision.place is None:
+            self._flying -= 1
+            self._retry_ns = now_ns + 1_000_000_000
+            return True
+        checks = self._halves.moved(half, decision.place)
+        copies = []
+        if checks:
+            counts = {decision.place[1]: checks}
+            copies = [transactionnotes.checked(self._decisions.slots, counts, now_ms)]
+        done = Decision(MOVED, [half], decision.asked, copies=copies, place=decision.place)
+        self._endings.keep(decision.place[0], done)
+        self._endings.decide(done, now_ms)
+        return False

@@ -1,0 +1,277 @@
+"""What the txn-checker knows of half messages: open ones, decided ones, those given up.
+
+All of it is derived from half queue, op queue and log. Rows of the table come from the half queue
+now and then, not for each half: most are decided by then and never become rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.kernels import halfform, halfrows
+from shm.kernels.halfrows import read_halves, read_ops
+from shm.properties import HALF_TOPIC, OP_TOPIC
+from workers.transactions.staging import MOVED
+from workers.transactions.table import ROW, OpenHalves
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from workers.logviews import LogViews
+    from workers.logwindow import LogWindow
+    from workers.scheduler.othersettled import OtherSettled
+    from workers.transactions.staging import Decision
+
+MS: Final = 1_000_000
+#: Units that are read at one time.
+UNITS_MAX: Final = 16_384
+#: Outcomes that are remembered: the latest so many, at least.
+REMEMBERED: Final = 65_536
+#: Op records by which RocketMQ's progress is told; beyond it they are merged by pairs.
+OP_MARKS_MAX: Final = 16_384
+
+Words = NDArray[np.int64]
+
+
+class Halves:
+    """See the module."""
+
+    def __init__(self, board: Board, views: LogViews, window: LogWindow, timeout_s: int) -> None:
+        self.table = OpenHalves()
+        self.next = 0  # first unit of the half queue that was not read
+        self.done: set[int] = set()  # queue offsets from there on that are decided
+        self.ops_next = 0  # first unit of the op queue that is not known
+        self.others: OtherSettled | None = None  # what another broker has decided or put back
+        #: Position of a record -> position and queue offset of the one that stands for it.
+        self.aliases: dict[int, tuple[int, int]] = {}
+        #: Queue offset of such a one that is not read yet -> checks, and when the next one is.
+        self._carried: dict[int, tuple[int, int]] = {}
+        self._board = board
+        self._views = views
+        self._window = window
+        self._timeout_ms = 1000 * timeout_s
+        self._recent: dict[int, str] = {}
+        self._older: dict[int, str] = {}
+        self._marks: deque[tuple[int, int]] = deque()
+        self._form = np.zeros(halfform.FORM_WORDS, np.int64)
+        self._queues: dict[str, int] = {}
+
+    # --------------------------------------------------------------------------------- decisions
+
+    def outcome_at(self, position: int) -> str | None:
+        """How the half at a position was decided, as far as that is remembered."""
+        return self._recent.get(position) or self._older.get(position)
+
+    def is_open(self, offset: int) -> bool:
+        """Whether a half queue offset is undecided, or not read yet."""
+        if offset >= self.next:
+            return offset not in self.done
+        return self.table.find(offset) >= 0
+
+    def decided(self, decision: Decision) -> None:
+        """A decision is in the log."""
+        outcome, recent = decision.outcome, self._recent
+        for position, offset in decision.halves:
+            if outcome != MOVED:
+                recent[position] = outcome
+            if offset >= self.next:
+                self.done.add(offset)
+            elif (index := self.table.find(offset)) >= 0:
+                self.table.remove(index)
+        if len(recent) >= REMEMBERED:
+            self._older, self._recent = recent, {}
+
+    def remember(self, position: int, outcome: str) -> None:
+        """What the log said of an old half."""
+        self._recent[position] = outcome
+
+    def note_ops(self, ops: list[tuple[int, int]]) -> None:
+        """Op records that are in the log: their queue offsets and the highest offset named."""
+        marks = self._marks
+        if not ops:
+            return
+        marks.extend(ops)
+        self.ops_next = max(self.ops_next, ops[-1][0] + 1)
+        ops.clear()
+        if len(marks) > OP_MARKS_MAX:
+            merged = [
+                (marks[at][0], max(marks[at][1], marks[at + 1][1]))
+                for at in range(0, len(marks) - 1, 2)
+            ]
+            self._marks = deque(merged + ([marks[-1]] if len(marks) % 2 else []))
+
+    def first_open(self) -> int:
+        """Every half below this queue offset is decided."""
+        at = self.table.first()
+        return int(self.table.rows["offset"][at]) if at >= 0 else self.next
+
+    def first_op(self, offset: int) -> int:
+        """No op record below this one names a half at or behind `offset`; drops what is done."""
+        marks = self._marks
+        lowest = self.first_open()
+        while len(marks) > 1 and marks[0][1] < lowest:
+            marks.popleft()
+        for op, highest in marks:
+            if highest >= offset:
+                return op
+        return self.ops_next
+
+    # -------------------------------------------------------------------------------- half queue
+
+    def queue(self, topic: str) -> int:
+        """Where the slot of a system topic's queue is on the board; -1: there is none."""
+        at = self._queues.get(topic, -1)
+        if at < 0:
+            for slot in self._board.topics():
+                if slot.name == topic:
+                    at = self._queues[topic] = self._board.queue_at(slot.queue_base)
+        return at
+
+    def written(self, topic: str = HALF_TOPIC) -> int:
+        """Units of a queue."""
+        at = self.queue(topic)
+        return self._board.word(at + layout.QUEUE_WRITTEN) if at >= 0 else 0
+
+    def lowest(self, topic: str = HALF_TOPIC) -> int:
+        """First unit of a queue whose record is there."""
+        at = self.queue(topic)
+        return self._board.word(at + layout.QUEUE_MIN_OFFSET) if at >= 0 else 0
+
+    def read(self, now_ns: int, now_ms: int, most: int = UNITS_MAX) -> int:
+        """Take in units of the half queue; how many. Raises Corrupt, OSError."""
+        self.next = max(self.next, self.lowest())
+        end = min(self.written(), self.next + most)
+        if self.next >= end:
+            return 0
+        first, units = self.units(HALF_TOPIC, self.next, end)
+        offsets = np.arange(first, first + len(units) // 2)
+        wanted = np.ones(len(offsets), np.bool_)
+        if self.done:
+            done = np.fromiter(self.done, np.int64, len(self.done))
+            wanted = ~np.isin(offsets, done)
+        if self.others is not None:
+            wanted &= ~self.others.among(HALF_TOPIC, 0, first, len(offsets))
+        if wanted.any():
+            chosen = units.reshape(-1, 2)[wanted]
+            rows = self.rows_of(chosen, now_ns, now_ms)
+            self.table.add(rows)
+        self.next = first + len(offsets)
+        self.done = {offset for offset in self.done if offset >= self.next}
+        return len(offsets)
+
+    def units(self, topic: str, first: int, end: int) -> tuple[int, Words]:
+        """Positions and sizes of some units from `first` on, one file's at most."""
+        found = self._views.units(topic, 0, first, end)
+        units = np.empty(2 * len(found), np.int64)
+        units[0::2], units[1::2] = found["position"], found["size"]
+        return first, units
+
+    def rows_of(self, units: Words, now_ns: int, now_ms: int) -> NDArray[np.void]:
+        """Table rows of halves' units (position and size each); unreadable ones drop out."""
+        count = len(units)
+        found = np.zeros((count, halfrows.READ_WORDS), np.int64)
+        numbers = np.zeros(count, np.int32)
+        flat, form = np.ascontiguousarray(units).reshape(-1), self._form
+        form[halfform.NEXT], form[halfform.COUNT] = 0, count
+        while (at := int(form[halfform.NEXT])) < count:
+            if not self._window.enter(int(units[at, 0])):
+                found[at, halfrows.READ_STATE] = halfform.NO_HALF
+                form[halfform.NEXT] = at + 1
+                continue
+            form[halfform.BASE] = self._window.base
+            read_halves(self._window.view, form, flat, found.reshape(-1))
+            end = int(form[halfform.NEXT])
+            self._number_groups(found[at:end], numbers[at:end])
+        good = found[:, halfrows.READ_STATE] == halfform.GOOD
+        found = found[good]
+        rows = np.zeros(len(found), ROW)
+        rows["position"], rows["size"] = units[good, 0], units[good, 1]
+        rows["group"] = numbers[good]
+        for name, column in (
+            ("offset", halfrows.READ_OFFSET), ("stored_ms", halfrows.STORE_MS),
+            ("tx", halfrows.TX_HASH), ("key", halfrows.KEY_HASH),
+        ):  # fmt: skip
+            rows[name] = found[:, column]
+        rows["live"] = 1
+        immune_ms = np.maximum(1000 * found[:, halfrows.IMMUNE_S], self._timeout_ms)
+        wait_ms = np.clip(rows["stored_ms"] + immune_ms - now_ms, 0, immune_ms)
+        rows["next_ns"] = now_ns + wait_ms * MS
+        self._find_aliases(found, rows)
+        return rows
+
+    def _number_groups(self, found: Words, numbers: NDArray[np.int32]) -> None:
+        """Producer groups as numbers; a name is read once for all rows that have it."""
+        hashes, firsts, inverse = np.unique(
+            found[:, halfrows.GROUP_HASH], return_index=True, return_inverse=True
+        )
+        known = np.zeros(len(hashes), np.int32)
+        for number, first in enumerate(firsts.tolist()):
+            at, size = found[first, [halfrows.GROUP_AT, halfrows.GROUP_SIZE]].tolist()
+            name = self._window.view[at : at + size].tobytes().decode(errors="replace")
+            known[number] = self.table.group_number(name)
+        numbers[:] = known[inverse]
+
+    def _find_aliases(self, found: Words, rows: NDArray[np.void]) -> None:
+        """Records that were appended again know where they come from (HO-41)."""
+        again = np.flatnonzero(found[:, halfrows.PREPARED] < 0)
+        for number in again.tolist():
+            origin = -1 - int(found[number, halfrows.PREPARED])
+            row = rows[number]
+            self.aliases[origin] = (int(row["position"]), int(row["offset"]))
+            row["checks"], row["next_ns"] = self._carried.pop(
+                int(row["offset"]), (int(row["checks"]), int(row["next_ns"]))
+            )
+
+    def newest(self, position: int) -> int:
+        """Where the half that was at a position is now: it may have been appended again."""
+        while position in self.aliases:
+            position = self.aliases[position][0]
+        return position
+
+    def newest_half(self, half: tuple[int, int]) -> tuple[int, int]:
+        """Position and queue offset of the record that stands for a half now."""
+        while half[0] in self.aliases:
+            half = self.aliases[half[0]]
+        return half
+
+    def moved(self, half: tuple[int, int], place: tuple[int, int]) -> int:
+        """A half was appended again; its checks so far."""
+        self.aliases[half[0]] = place
+        index = self.table.find(half[1])
+        if index < 0:
+            return 0
+        rows = self.table.rows
+        checks, next_ns = int(rows["checks"][index]), int(rows["next_ns"][index])
+        newer = self.table.find(place[1])
+        if newer >= 0:
+            rows["checks"][newer], rows["next_ns"][newer] = checks, next_ns
+        else:
+            self._carried[place[1]] = checks, next_ns
+        return checks
+
+    # ---------------------------------------------------------------------------------- op queue
+
+    def read_ops(self, first: int, end: int) -> tuple[int, Words]:
+        """What op records of units [first, end) name: half offset, op offset, committed or not.
+
+        Returns where to go on, and rows of three (`halfrows.read_ops`).
+        """
+        first, units = self.units(OP_TOPIC, first, end)
+        count = len(units) // 2
+        form = self._form
+        form[halfform.NEXT], form[halfform.COUNT], form[halfform.COMMIT] = 0, count, 0
+        out = np.zeros(3 * 65_536, np.int64)
+        while (at := int(form[halfform.NEXT])) < count:
+            if not self._window.enter(int(units[2 * at])):
+                form[halfform.NEXT] = at + 1
+                continue
+            form[halfform.BASE] = self._window.base
+            if read_ops(self._window.view, form, units, out) == halfrows.LIMIT:
+                break
+        rows = out[: 3 * int(form[halfform.COMMIT])].reshape(-1, 3)
+        rows[:, 1] += first
+        return first + int(form[halfform.NEXT]), rows

@@ -1,0 +1,329 @@
+"""Half messages in doubt, for those who only look: a running broker's, or a stopped store's.
+
+The txn-checker's truth without its table: what one that started now would find. Its note says what
+was open and how far that goes; op records, commit copies and what it has noted since say the rest.
+Nothing is changed, no agent is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from shm import layout
+from shm.codes import Stop
+from shm.errors import Rejected
+from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from shm.record import STRUCTURE, Record, parse_record
+from workers.logviews import UNIT
+from workers.reader.queues import queue_directory
+from workers.scheduler.othersettled import OtherSettled
+from workers.transactions.note import Note, read_note
+from workers.transactions.records import CHECKED, read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from shm.board import Board
+    from shm.storage import Storage
+
+OPEN: Final = "open"
+GIVEN_UP: Final = "given_up"
+#: A unit of a queue with its offset.
+PLACE: Final = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4")])
+_COMMITS_MAX: Final = 65_536
+_READER_NS: Final = 1_000_000_000
+_LOOK_S: Final = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A half message that nobody has decided; `record` is its newest, or the one given up.
+
+    `position` names it, as an operator's decision does. `checks`: how often it was asked for.
+    """
+
+    state: str
+    position: int
+    half_offset: int
+    checks: int
+    stored_ms: int  # the half, Unix ms
+    record: Record
+    properties: dict[str, str]
+
+    @property
+    def topic(self) -> str:
+        """Where it goes to if it is committed."""
+        return self.properties.get("REAL_TOPIC", "?")
+
+    @property
+    def group(self) -> str:
+        """Its producer group."""
+        return self.properties.get("PGROUP", "?")
+
+    @property
+    def message_id(self) -> str:
+        """UNIQ_KEY, or the record's place."""
+        return self.properties.get("UNIQ_KEY") or self.record.offset_message_id
+
+    @property
+    def transaction_id(self) -> str | None:
+        """What the halves of one transaction have in common; None in a RocketMQ's."""
+        return self.properties.get(GANTRY_TX, "").partition(",")[0] or None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was noted of a half: a pass of checks (`checks` so far), or an operator's hand."""
+
+    when_ms: int
+    what: str  # "checked", "given_up", or a settlement's action
+    checks: int | None = None
+    who: str | None = None
+
+    def told(self) -> dict[str, str | int]:
+        """For programs, without what it does not have."""
+        fields: dict[str, str | int] = {"at_ms": self.when_ms, "what": self.what}
+        if self.checks is not None:
+            fields["checks"] = self.checks
+        return fields if self.who is None else fields | {"by": self.who}
+
+
+class _Files:
+    """Queues and segments by their names alone: a stopped store has no board."""
+
+    def __init__(self, storage: Storage, board: Board | None) -> None:
+        self._storage, self._board = storage, board
+        self._bases = [int(name) for name in storage.list("commitlog") if name.isdecimal()]
+        self._views: dict[int, NDArray[np.uint8]] = {}
+
+    @property
+    def low(self) -> int:
+        """The first log position that there is."""
+        return self._bases[0] if self._bases else 0
+
+    def segment(self, position: int) -> tuple[int, NDArray[np.uint8]]:
+        """Base and map of the segment that holds a position. Raises FileNotFoundError."""
+        at = bisect_right(self._bases, position) - 1
+        if at < 0:
+            raise FileNotFoundError(position)
+        base = self._bases[at]
+        if base not in self._views:
+            file = self._storage.open(f"commitlog/{base:020d}")
+            try:
+                self._views[base] = file.view()
+            finally:
+                file.close()
+        return base, self._views[base]
+
+    def record(self, position: int) -> Record | None:
+        """The record at a position; None if there is none any more."""
+        try:
+            base, view = self.segment(position)
+        except FileNotFoundError:
+            return None
+        found = parse_record(view.data, position - base, view.size, STRUCTURE, position)
+        return found if isinstance(found, Record) else None
+
+    def places(self, topic: str, start: int) -> NDArray[np.void]:
+        """Units of queue 0 of a topic from a queue offset on."""
+        folder = queue_directory(topic, 0)
+        found = [np.zeros(0, PLACE)]
+        for name in self._storage.list(folder):
+            first = int(name) // UNIT.itemsize
+            file = self._storage.open(f"{folder}/{name}")
+            try:
+                units = file.view().view(UNIT)
+            finally:
+                file.close()
+            units = units[max(0, start - first) :]
+            rows = np.zeros(len(units), PLACE)
+            rows["offset"] = np.arange(len(units)) + max(start, first)
+            rows["position"], rows["size"] = units["position"], units["size"]
+            good = (units["size"] > 0) & (units["size"] != layout.CQ_FILLER_SIZE)
+            found.append(rows[good & (rows["position"] >= self.low)])
+        return np.concatenate(found)
+
+    def commits(self, start: int) -> NDArray[np.int64]:
+        """Positions of halves of which commit copies lie behind a log position."""
+        from shm import jit
+
+        jit.warm()
+        from shm.kernels import halfform, halfrows
+
+        at, end = max(start, self.low), self._end()
+        found = [np.zeros(0, np.int64)]
+        out = np.zeros(_COMMITS_MAX, np.int64)
+        form = np.zeros(halfform.FORM_WORDS, np.int64)
+        while at < end:
+            try:
+                base, view = self.segment(at)
+            except FileNotFoundError:
+                break
+            form[halfform.NEXT], form[halfform.BASE] = at - base, base
+            form[halfform.STRETCH_END] = min(end - base, len(view))
+            form[halfform.COMMIT] = _COMMITS_MAX
+            stop = halfrows.find_commits(view, form, out)
+            found.append(out[: form[halfform.COUNT]].copy())
+            at = base + int(form[halfform.NEXT])
+            if stop == Stop.FILLER or (stop == Stop.DONE and at < end):
+                at = base + len(view)
+            elif stop not in (Stop.DONE, Stop.LIMIT):
+                break  # the end of a log that nobody has recovered
+        return np.concatenate(found)
+
+    def _end(self) -> int:
+        if self._board is not None:
+            return self._board.word(layout.BOARD_APPENDED)
+        if not self._bases:
+            return 0
+        last = self._bases[-1]
+        return last + self._storage.size_of(f"commitlog/{last:020d}")
+
+
+class InDoubt:
+    """A look at a store. Raises Corrupt, OSError."""
+
+    def __init__(self, storage: Storage, board: Board | None) -> None:
+        self._storage, self._board = storage, board
+        self._files = _Files(storage, board)
+        self._note = read_note(storage) or Note()
+        self._counts: dict[int, int] | None = None
+        if board is not None:
+            _wait_for_reader(board)
+
+    def read(self) -> list[Doubt]:
+        """All of them, the oldest first."""
+        # What is decided meanwhile has its op record in the part that is read last.
+        found = [*self._given_up(), *self._open()]
+        return sorted(found, key=lambda doubt: doubt.stored_ms)
+
+    def find(self, text: str) -> list[Doubt]:
+        """Those with a message id, transaction id or log position. Raises Rejected if none has."""
+        wanted = text.upper()
+        found = [
+            doubt
+            for doubt in self.read()
+            if wanted in (doubt.message_id.upper(), (doubt.transaction_id or "").upper())
+            or wanted in (str(doubt.position), doubt.record.offset_message_id)
+        ]
+        if not found:
+            raise Rejected(
+                f"no half message in doubt has the id {text}: it may have been decided"
+                " (`gantrymq get` finds a committed message), or never stored"
+            )
+        return found
+
+    def _open(self) -> Iterator[Doubt]:
+        note = self._note
+        rows = np.array([row[:3] for row in note.open], np.int64).reshape(-1, 3)
+        known = np.zeros(len(rows), PLACE)
+        known["offset"], known["position"], known["size"] = rows.T
+        places = np.concatenate([known, self._files.places(HALF_TOPIC, note.halves_next)])
+        checks = self._checks()
+        places = places[~self._is_settled(places)]
+        named = self._named(note.ops_next)
+        places = places[~np.isin(places["offset"], named)]
+        commits = self._files.commits(note.scanned)
+        done = np.isin(places["position"], commits)
+        finished = {self._transaction(position) for position in commits.tolist()} - {None}
+        newest: dict[str, Doubt] = {}
+        for offset, position, _size in places[~done].tolist():
+            record = self._files.record(position)
+            if record is None or record.topic != HALF_TOPIC:
+                continue
+            count = checks.get(offset, 0)
+            properties, stored_ms = record.property_map(), record.store_timestamp
+            doubt = Doubt(OPEN, position, offset, count, stored_ms, record, properties)
+            if doubt.transaction_id not in finished:
+                newest[doubt.message_id] = doubt  # what was put back is replaced
+        yield from newest.values()
+
+    def history(self, doubt: Doubt) -> list[Entry]:
+        """What was noted of a half, as it came; checks as far as the log is kept."""
+        found = []
+        for record in self._records(NOTES_TOPIC, 0):
+            checks, settled = read_record(record.body)
+            if doubt.half_offset in checks:
+                entry = Entry(record.store_timestamp, CHECKED, checks[doubt.half_offset])
+                found.append(entry)
+            elif settled and settled[0] == doubt.position:
+                _kind, _position, action, who, when_ms = msgspec.msgpack.decode(record.body)
+                found.append(Entry(int(when_ms), str(action), who=str(who)))
+        if doubt.state == GIVEN_UP:
+            found.append(Entry(doubt.record.store_timestamp, GIVEN_UP))
+        return found
+
+    def _given_up(self) -> Iterator[Doubt]:
+        """Copies in their topic of which no settlement is noted."""
+        note = self._note
+        listed = {row[3]: row[1] for row in note.given_up}
+        for record in self._records(GIVEN_UP_TOPIC, note.given_next):
+            origin = -1 - record.prepared_transaction_offset
+            position = record.physical_offset
+            listed[origin if origin >= 0 else position] = position
+        for record in self._records(NOTES_TOPIC, note.notes_next):
+            settled = read_record(record.body)[1]
+            if settled:
+                listed.pop(settled[0], None)
+        checks = self._checks()
+        for position, place in listed.items():
+            parked, half = self._files.record(place), self._files.record(position)
+            if parked is None:
+                continue
+            offset, stored_ms = -1, parked.store_timestamp  # a RocketMQ's copy names no half
+            if half is not None and half.topic == HALF_TOPIC:
+                offset, stored_ms = half.queue_offset, half.store_timestamp
+            count, properties = checks.get(offset, 0), parked.property_map()
+            yield Doubt(GIVEN_UP, position, offset, count, stored_ms, parked, properties)
+
+    def _checks(self) -> dict[int, int]:
+        """By half queue offset."""
+        if self._counts is None:
+            self._counts = {row[0]: row[3] for row in self._note.open}
+            for record in self._records(NOTES_TOPIC, 0):
+                self._counts.update(read_record(record.body)[0])
+        return self._counts
+
+    def _records(self, topic: str, start: int) -> Iterator[Record]:
+        for position in self._files.places(topic, start)["position"].tolist():
+            record = self._files.record(position)
+            if record is not None:
+                yield record
+
+    def _is_settled(self, places: NDArray[np.void]) -> NDArray[np.bool_]:
+        """What another broker has decided or replaced."""
+        others = OtherSettled(self._storage)
+        settled = np.zeros(len(places), np.bool_)
+        if len(places):
+            first, last = int(places["offset"].min()), int(places["offset"].max())
+            bits = others.among(HALF_TOPIC, 0, first, last - first + 1)
+            settled = bits[places["offset"] - first]
+        return settled
+
+    def _named(self, start: int) -> NDArray[np.int64]:
+        """Half offsets that op records from a queue offset on name (TX-21, TX-22)."""
+        found: list[int] = []
+        for record in self._records(OP_TOPIC, start):
+            text = record.body.decode("ascii", "replace")
+            found += [int(word) for word in text.split(",") if word.isdecimal()]
+        return np.array(found, np.int64)
+
+    def _transaction(self, position: int) -> str | None:
+        record = self._files.record(position)
+        name = record.property_map().get(GANTRY_TX, "") if record else ""
+        return name.partition(",")[0] or None
+
+
+def _wait_for_reader(board: Board) -> None:
+    """What was answered before is to be seen: its units come a moment later."""
+    appended, until_ns = board.word(layout.BOARD_APPENDED), time.monotonic_ns() + _READER_NS
+    while board.word(layout.BOARD_DISPATCHED) < appended and time.monotonic_ns() < until_ns:
+        time.sleep(_LOOK_S)

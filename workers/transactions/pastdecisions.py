@@ -1,0 +1,184 @@
+"""Decisions of old: what the table does not remember is found in the op queue, step by step."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm import layout
+from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from shm.transactionwire import COMMIT, COMMITTED, GIVEN_UP, ROLLBACK, ROLLED_BACK, End
+from workers.transactions import records as transactionnotes
+from workers.transactions.commitscan import CommitScan
+from workers.transactions.staging import MOVED
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+    from workers.logviews import LogViews
+    from workers.transactions.decisions import Decisions
+    from workers.transactions.givenup import GivenUp
+    from workers.transactions.halves import Halves
+
+#: Op records that are read at one time.
+OPS_MAX: Final = 4096
+MISSING: Final = "missing"
+_SETTLED: Final = {COMMIT: COMMITTED, ROLLBACK: ROLLED_BACK}
+
+
+@dataclass(slots=True)
+class _Search:
+    session: int
+    request: End
+    position: int
+    offset: int
+    op: int = -1  # where in the op queue to go on
+    scan: CommitScan | None = None
+    unit: int = -1  # where in the half queue to look for a record that stands for it
+    note: int = -1  # where in the notes queue to look for a settlement
+    key: int = 0  # hash of its UNIQ_KEY
+    otherwise: str = ROLLED_BACK
+
+
+class PastDecisions:
+    """ENDs of halves that were decided before what is remembered."""
+
+    def __init__(
+        self, storage: Storage, board: Board, views: LogViews, decisions: Decisions,
+        known: tuple[Halves, GivenUp],
+    ) -> None:  # fmt: skip
+        self._storage = storage
+        self._board = board
+        self._views = views
+        self._decisions = decisions
+        self._halves, self._given_up = known
+        self._searches: deque[_Search] = deque()
+
+    def __len__(self) -> int:
+        return len(self._searches)
+
+    def ask(self, session: int, request: End, position: int, offset: int) -> None:
+        """Look for what became of a half, for an END that names it."""
+        self._searches.append(_Search(session, request, position, offset))
+
+    def step(self) -> tuple[int, End, str] | None:
+        """Look a little further; an END with what was found of its half, or MISSING."""
+        if not self._searches:
+            return None
+        search = self._searches[0]
+        found = self._look(search)
+        if not found:
+            return None
+        self._searches.popleft()
+        if found not in (MISSING, MOVED):
+            self._halves.remember(search.position, found)
+        return search.session, search.request, found
+
+    def _look(self, search: _Search) -> str:
+        if search.note >= 0:
+            return self._look_at_notes(search)
+        if search.unit >= 0:
+            return self._look_for_newer(search)
+        if search.scan is not None:
+            return self._scan_on(search)
+        if search.op < 0:
+            return self._begin(search)
+        return self._look_in_ops(search)
+
+    def _begin(self, search: _Search) -> str:
+        if search.position in self._given_up.unsettled:
+            return GIVEN_UP
+        if self._is_unit(search):
+            search.op = self._first_behind(search.position)
+            return ""
+        is_gone = search.position < self._board.word(layout.BOARD_LOW)
+        return self._begin_newer(search, MISSING) if is_gone else MISSING
+
+    def _look_in_ops(self, search: _Search) -> str:
+        end = self._halves.written(OP_TOPIC)
+        if search.op >= end:
+            return MISSING
+        search.op, rows = self._halves.read_ops(search.op, min(end, search.op + OPS_MAX))
+        hits = np.flatnonzero(rows[:, 0] == search.offset)
+        if not len(hits):
+            return ""
+        committed = int(rows[hits[0], 2])
+        if committed < 0:  # another broker's: only a copy tells
+            _first, units = self._halves.units(OP_TOPIC, int(rows[hits[0], 1]), end)
+            stop = int(units[0])
+            search.scan = CommitScan(self._storage, self._board, self._views, search.position, stop)
+            return ""
+        return COMMITTED if committed else ROLLED_BACK
+
+    def _scan_on(self, search: _Search) -> str:
+        scan = search.scan
+        assert scan is not None, "it is going on"
+        if not scan.finished:
+            scan.step()
+            return ""
+        if search.position in scan.positions().tolist():
+            return COMMITTED
+        return self._begin_newer(search, ROLLED_BACK)
+
+    def _begin_newer(self, search: _Search, otherwise: str) -> str:
+        """Nothing but another record of the same half, or a settlement, can tell."""
+        search.otherwise = otherwise
+        search.unit = max(search.offset + 1, self._halves.lowest())
+        if otherwise is not MISSING:
+            _first, units = self._halves.units(HALF_TOPIC, search.offset, search.offset + 1)
+            rows = self._halves.rows_of(units.reshape(-1, 2), 0, 0)
+            search.key = int(rows["key"][0]) if len(rows) else 0
+        return ""
+
+    def _look_for_newer(self, search: _Search) -> str:
+        halves = self._halves
+        if search.unit >= halves.next:  # what is behind has told `halves` where it comes from
+            search.note = halves.lowest(NOTES_TOPIC)
+            return ""
+        end = min(halves.next, search.unit + OPS_MAX)
+        first, units = halves.units(HALF_TOPIC, search.unit, end)
+        rows = halves.rows_of(units.reshape(-1, 2), 0, 0)  # these tell where they come from
+        same = rows[(rows["key"] == search.key) & (rows["key"] != 0)]
+        if len(same):
+            newest = int(same["position"][-1]), int(same["offset"][-1])
+            halves.aliases.setdefault(search.position, newest)
+        search.unit = first + len(units) // 2
+        return MOVED if search.position in halves.aliases else ""
+
+    def _look_at_notes(self, search: _Search) -> str:
+        """Whether an operator has settled it after it was given up."""
+        end = self._halves.written(NOTES_TOPIC)
+        if search.note >= end:
+            return search.otherwise
+        end = min(end, search.note + OPS_MAX)
+        first, units = self._halves.units(NOTES_TOPIC, search.note, end)
+        for position in units[0::2].tolist():
+            record = self._decisions.record(position)
+            settled = transactionnotes.read_record(record.body)[1] if record else None
+            if settled is not None and settled[0] == search.position:
+                search.otherwise = _SETTLED.get(settled[1], search.otherwise)
+        search.note = first + len(units) // 2
+        return ""
+
+    def _is_unit(self, search: _Search) -> bool:
+        """Whether that offset of the half queue is at that position."""
+        halves = self._halves
+        if not halves.lowest() <= search.offset < halves.written():
+            return False
+        _first, units = halves.units(HALF_TOPIC, search.offset, search.offset + 1)
+        return int(units[0]) == search.position
+
+    def _first_behind(self, position: int) -> int:
+        """First op record that lies behind a log position."""
+        low, high = self._halves.lowest(OP_TOPIC), self._halves.written(OP_TOPIC)
+        while low < high:
+            middle = (low + high) // 2
+            _first, units = self._halves.units(OP_TOPIC, middle, middle + 1)
+            if int(units[0]) < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low

@@ -1,0 +1,230 @@
+"""What a txn-checker that starts, or whose writer was replaced, learns from the log.
+
+The note says what was settled when it was written; behind that, op records tell what is decided,
+commit copies what was about to be. Whoever finds a commit copy finishes its transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.kernels import halfform, halfrows
+from shm.kernels.halfrows import read_halves
+from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from shm.transactionwire import COMMITTED
+from workers.groups.offsetfile import TRANSACTIONS_GROUP, read_offsets
+from workers.scheduler.othersettled import OtherSettled
+from workers.transactions import records as transactionnotes
+from workers.transactions.commitscan import CommitScan
+from workers.transactions.note import Note
+from workers.transactions.staging import MOVED, Decision
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+    from workers.logviews import LogViews
+    from workers.transactions.decisions import Decisions
+    from workers.transactions.givenup import GivenUp
+    from workers.transactions.halves import Halves
+
+Words = NDArray[np.int64]
+_NONE: Final = np.zeros((0, 3), np.int64)
+NOTES_AT_ONCE: Final = 4096
+
+
+class Restart:
+    """Steps from a note to a table that says what the log says up to `target`."""
+
+    def __init__(
+        self, storage: Storage, board: Board, views: LogViews, note: Note, target: int
+    ) -> None:
+        self._board = board
+        self._note = note
+        self._target = target
+        low = board.word(layout.BOARD_LOW)
+        self._scan = CommitScan(storage, board, views, max(low, note.scanned), target)
+        self._ops: list[Words] = [_NONE]
+        offsets = read_offsets(storage).get((HALF_TOPIC, TRANSACTIONS_GROUP), {})
+        self._progress = offsets.get(0, 0)
+        self._op_next = -1
+        self._read = False
+        self._others = OtherSettled(storage)
+        self._notes_next = note.notes_next
+        self._notes_end = -1
+        self._joined: list[tuple[int, int]] = []  # newer records stand for these
+
+    @property
+    def waits(self) -> bool:
+        """Whether queues do not show yet what the log has."""
+        return self._board.word(layout.BOARD_DISPATCHED) < self._target
+
+    def step(
+        self, halves: Halves, given_up: GivenUp, decisions: Decisions, now: tuple[int, int]
+    ) -> bool:
+        """One short step; True when nothing is left. Raises Corrupt, OSError."""
+        if not self._scan.finished:
+            self._scan.step()
+            return False
+        if self._op_next < 0:
+            self._op_next = max(self._note.ops_next, halves.lowest(OP_TOPIC))
+            self._begin(halves, given_up, now)
+            return False
+        end = halves.written(OP_TOPIC)
+        if self._op_next < end:
+            self._op_next, rows = halves.read_ops(self._op_next, end)
+            self._ops.append(rows.copy())
+            return False
+        if not self._read:
+            halves.ops_next = max(halves.ops_next, end)
+            self._learn_ops(halves)
+            self._read = True
+            return False
+        if halves.read(*now) or given_up.read():
+            return False
+        return self._read_notes(halves, given_up, decisions)
+
+    # ------------------------------------------------------------------------------ halves and ops
+
+    def _begin(self, halves: Halves, given_up: GivenUp, now: tuple[int, int]) -> None:
+        """Rows that the note lists."""
+        note, low = self._note, self._board.word(layout.BOARD_LOW)
+        halves.others, imported = self._others, self._others.imported
+        # Nobody's progress passes an open half: further than our note says is another broker's.
+        halves.next = max(note.halves_next, halves.lowest(), self._progress)
+        alive = [
+            row
+            for row in note.open
+            if row[1] >= low
+            and row[0] >= self._progress
+            and not imported.is_settled(HALF_TOPIC, 0, row[0])
+        ]
+        listed = np.array(alive, np.int64).reshape(-1, 4)
+        if len(listed):
+            rows = halves.rows_of(np.ascontiguousarray(listed[:, 1:3]), *now)
+            rows["checks"] = listed[np.isin(listed[:, 0], rows["offset"]), 3]
+            halves.table.add(rows)
+        given_up.next = note.given_next
+        for offset, position, size, half in note.given_up:
+            if position >= low:
+                given_up.unsettled[half] = (offset, position, size)
+
+    def _learn_ops(self, halves: Halves) -> None:
+        """What op records name is decided."""
+        ops = np.concatenate(self._ops)
+        if not len(ops):
+            return
+        numbers, starts = np.unique(ops[:, 1], return_index=True)
+        highest = np.maximum.reduceat(ops[:, 0], starts)
+        halves.note_ops(list(zip(numbers.tolist(), highest.tolist(), strict=True)))
+        kept = ~np.isin(halves.table.rows["offset"], ops[:, 0])
+        halves.table.keep_only(kept)
+        named = ops[:, 0]
+        halves.done.update(named[named >= halves.next].tolist())
+
+    # ------------------------------------------------------------------------------------- notes
+
+    def _read_notes(self, halves: Halves, given_up: GivenUp, decisions: Decisions) -> bool:
+        if self._notes_end < 0:
+            self._notes_end = halves.written(NOTES_TOPIC)
+            self._notes_next = max(self._notes_next, halves.lowest(NOTES_TOPIC))
+        if self._notes_next >= self._notes_end:
+            return True
+        most = min(self._notes_end, self._notes_next + NOTES_AT_ONCE)
+        first, units = halves.units(NOTES_TOPIC, self._notes_next, most)
+        for position in units[0::2].tolist():
+            record = decisions.record(position)
+            if record is not None:
+                self._learn_note(record.body, halves, given_up)
+        self._notes_next = first + len(units) // 2
+        return False
+
+    def _learn_note(self, body: bytes, halves: Halves, given_up: GivenUp) -> None:
+        counts, settled = transactionnotes.read_record(body)
+        for offset, count in counts.items():
+            index = halves.table.find(offset)
+            if index >= 0:
+                halves.table.rows["checks"][index] = count
+        if settled is not None:
+            given_up.unsettled.pop(settled[0], None)
+            index = halves.table.at_position(settled[0])
+            if index >= 0 and settled[1] == "recheck":
+                halves.table.rows["checks"][index] = 0
+
+    # --------------------------------------------------------------------------------- unfinished
+
+    def unfinished(self, halves: Halves, decisions: Decisions) -> list[Decision]:
+        """Decisions that somebody has begun: commit copies or op records that are missing."""
+        copied = self._join_copies(halves, self._scan.positions())
+        rows = halves.table.rows
+        have = np.isin(rows["position"], copied) & (rows["live"] != 0)
+        found: list[Decision] = []
+        if self._joined:
+            found.append(Decision(MOVED, self._joined, [], copies=[]))
+        if have.any():
+            named = [(int(row["position"]), int(row["offset"])) for row in rows[have]]
+            found.append(Decision(COMMITTED, named, [], copies=[]))
+        siblings = np.isin(rows["tx"], self._transactions(halves, copied, decisions)) & ~have
+        for row in rows[siblings & (rows["live"] != 0) & (rows["tx"] != 0)]:
+            half = (int(row["position"]), int(row["offset"]))
+            found.append(Decision(COMMITTED, [half], []))
+        return found + self._owed(halves, copied, decisions)
+
+    def _join_copies(self, halves: Halves, copied: Words) -> Words:
+        """Of records with the same UNIQ_KEY only the newest counts (TX-32, HO-41).
+
+        Returns `copied` with the newest of those of which an older one has its commit copy.
+        """
+        rows = halves.table.rows
+        order = np.argsort(rows["key"], kind="stable")
+        keys = rows["key"][order]
+        same = np.flatnonzero((keys[1:] == keys[:-1]) & (keys[1:] != 0))
+        more: list[int] = []
+        for at in same.tolist():
+            older, newer = int(order[at]), int(order[at + 1])
+            position = int(rows["position"][older])
+            newest = int(rows["position"][newer]), int(rows["offset"][newer])
+            halves.aliases[position] = newest
+            self._joined.append((position, int(rows["offset"][older])))
+            if position in copied or position in more:
+                more.append(newest[0])
+            halves.table.remove(older)
+        return np.union1d(copied, np.array(more, np.int64))
+
+    def _transactions(self, halves: Halves, copied: Words, decisions: Decisions) -> Words:
+        """Hashes of the transactions that commit copies belong to."""
+        if not len(copied) or not len(halves.table):
+            return np.zeros(0, np.int64)
+        form = np.zeros(halfform.FORM_WORDS, np.int64)
+        found = np.zeros((len(copied), halfrows.READ_WORDS), np.int64)
+        units = np.zeros((len(copied), 2), np.int64)
+        units[:, 0] = copied
+        form[halfform.COUNT] = len(copied)
+        while (at := int(form[halfform.NEXT])) < len(copied):
+            if not decisions.window.enter(int(copied[at])):
+                form[halfform.NEXT] = at + 1
+                continue
+            form[halfform.BASE] = decisions.window.base
+            read_halves(decisions.window.view, form, units.reshape(-1), found.reshape(-1))
+        hashes = found[:, halfrows.TX_HASH]
+        return np.unique(hashes[hashes != 0])
+
+    def _owed(self, halves: Halves, copied: Words, decisions: Decisions) -> list[Decision]:
+        """Halves that an op record calls committed, without a commit copy: the disk was full."""
+        ops = np.concatenate(self._ops)
+        ops = ops[ops[:, 2] == 1]
+        found: list[Decision] = []
+        for offset, number, _committed in ops.tolist():
+            _first, op = halves.units(OP_TOPIC, number, number + 1)
+            if int(op[0]) < max(self._note.scanned, self._board.word(layout.BOARD_LOW)):
+                continue
+            _first, unit = halves.units(HALF_TOPIC, offset, offset + 1)
+            position = int(unit[0])
+            if position not in copied:
+                copy = decisions.plain((position, offset))
+                copies = [copy] if copy is not None else []
+                found.append(Decision("", [], [], copies=copies, named=False))
+        return found

@@ -1,0 +1,270 @@
+"""Decisions are judged and their copies put into the ring; nothing goes up here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.codes import Level, Stop
+from shm.kernels import halfform
+from shm.kernels.decide import put_commits, stage_entry
+from shm.kernels.dispatch import index_topics
+from shm.record import STRUCTURE, Record, parse_record
+from shm.transactionwire import (
+    COMMITTED,
+    FOREIGN_GROUP,
+    HALVES_MAX,
+    NOT_A_HALF,
+    ROLLED_BACK,
+    UNKNOWN,
+    UNSTORABLE,
+)
+from workers.logwindow import LogWindow
+from workers.outlet import Copy, entry_of
+from workers.transactions.delayedcommit import Delays, commit_copy, delayed_copy
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+    from workers.logviews import LogViews
+    from workers.outlet import Outlet
+
+Half = tuple[int, int]  # position, half queue offset
+#: Who waits for an answer: session, serial, and what is to be told.
+Asked = tuple[int, int, object]
+#: `stage` could not put all: call it again when the ring has room.
+LATER: Final = "later"
+#: The outcome of a half that was appended again: the new record stands for it.
+MOVED: Final = "moved"
+DECISIONS_MAX: Final = 1024  # of one op record
+_ERRORS: Final = {
+    halfform.NO_HALF: NOT_A_HALF,
+    halfform.FOREIGN: FOREIGN_GROUP,
+    halfform.NO_TOPIC: UNSTORABLE,
+    halfform.TOO_LARGE: UNSTORABLE,
+}
+
+
+@dataclass(slots=True)
+class Decision:
+    """What becomes of some halves, and who is told of it."""
+
+    outcome: str
+    halves: list[Half]
+    asked: list[Asked]
+    copies: list[Copy] | None = None  # to be put instead of commit copies
+    place: Half | None = None  # of its last copy, once that is in the log
+    named: bool = True  # whether an op record is to name the halves
+    durable: bool = False
+    staged: int = 0  # halves or copies that were put
+    op_named: bool = False  # the op record is in the log
+    end: int = -1
+    error: str = ""
+    missing: list[int] = field(default_factory=list)  # numbers of copies that were refused
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether commit copies are put."""
+        return self.outcome == COMMITTED
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the op record says the outcome; otherwise another record of the log does."""
+        return self.outcome in (COMMITTED, ROLLED_BACK)
+
+    @property
+    def puts(self) -> int:
+        """How many copies it puts."""
+        if self.copies is not None:
+            return len(self.copies)
+        return len(self.halves) if self.is_commit else 0
+
+
+class Staging:
+    """Judges halves, and puts commit copies of those that are to be committed."""
+
+    def __init__(
+        self, storage: Storage, board: Board, views: LogViews, outlet: Outlet, delays: Delays
+    ) -> None:
+        self.window = LogWindow(storage, board, views)
+        self.batch: list[Decision] = []  # what was staged
+        self._board = board
+        self._words = board.array()
+        self._delays = delays
+        self._arena = outlet.session.arena
+        self._lane: NDArray[np.int64] = outlet.words
+        self._form = np.zeros(halfform.FORM_WORDS, np.int64)
+        self._form_view = self._form.data
+        self._rows = np.zeros(halfform.HALF_WORDS * HALVES_MAX, np.int64)
+        self._rows_view = self._rows.data
+        self._index = np.zeros(16, np.int64)
+        self._topics = (-1, -1)
+        self._expected = ("", "none yet", np.zeros(0, np.uint8))
+        self.slots: dict[str, int] = {}
+        self.durables: set[int] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the op record in hand names enough."""
+        return len(self.batch) >= DECISIONS_MAX
+
+    # ----------------------------------------------------------------------------------- staging
+
+    def follow_topics(self) -> None:
+        """Know the topics of the board."""
+        board = self._board
+        now = (board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_TOPIC_CHANGES))
+        if now == self._topics:
+            return
+        room = 16
+        while room < 4 * now[0]:
+            room *= 2
+        self._index = np.zeros(room, np.int64)
+        index_topics(self._words, now[0], self._index)
+        topics = board.topics()
+        self.slots = {topic.name: topic.slot for topic in topics}
+        self.durables = {topic.slot for topic in topics if topic.level == Level.DURABLE}
+        self._topics = now
+
+    def stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> str:
+        """Judge a decision's halves and put its copies; nothing goes up before `flush`.
+
+        `group` empty: any; `tx` empty: any transaction. Returns "", LATER, or the name of the error
+        for which nothing was put.
+        """
+        if self.differs(decision):
+            return LATER
+        if decision.copies is not None:
+            return self.stage_copies(decision)
+        rows, halves = self._rows_view, decision.halves
+        at = 0
+        for position, offset in halves:
+            rows[at], rows[at + 1] = position, offset
+            at += halfform.HALF_WORDS
+        self._expect(group, tx)
+        count = len(halves)
+        if decision.is_commit and count == 1:
+            return self._put(decision, now_ms)
+        if not decision.staged:
+            self._run(0, count, 0)
+            error = self._error_of(0, count)
+            if error or not decision.is_commit:
+                return error or self._staged(decision)
+        return self._put(decision, now_ms)
+
+    def differs(self, decision: Decision) -> bool:
+        """Whether it needs an op record of another kind than the batch in hand has."""
+        kinds = {one.is_told for one in self.batch if one.named}
+        return decision.named and bool(kinds) and decision.is_told not in kinds
+
+    def _expect(self, group: str, tx: str) -> None:
+        if (group, tx) == self._expected[:2]:
+            return
+        name, number = group.encode(), tx.encode()
+        self._expected = (group, tx, np.frombuffer(name + number, np.uint8))
+        self._form_view[halfform.GROUP_BYTES] = len(name) if name else -1
+        self._form_view[halfform.TX_BYTES] = len(number)
+
+    def _run(self, start: int, count: int, commit: int) -> int:
+        form, window, rows = self._form_view, self.window, self._rows_view
+        form[halfform.NEXT], form[halfform.COUNT], form[halfform.COMMIT] = start, count, commit
+        while True:
+            at = form[halfform.NEXT] * halfform.HALF_WORDS
+            if not window.enter(rows[at]):
+                rows[at + halfform.STATE] = halfform.NO_HALF
+                form[halfform.NEXT] += 1
+                if form[halfform.NEXT] == count:
+                    return Stop.DONE
+                continue
+            form[halfform.BASE] = window.base
+            form[halfform.STRETCH_FROM], form[halfform.STRETCH_END] = window.start, window.end
+            form[halfform.OURS] = window.ours
+            stop = put_commits(
+                window.view, self._form, self._rows, self._words, self._index, self._arena,
+                self._lane, self._expected[2],
+            )  # fmt: skip
+            if stop != Stop.ROLL:
+                return stop
+
+    def _error_of(self, start: int, count: int) -> str:
+        rows = self._rows_view
+        for number in range(start, count):
+            at = number * halfform.HALF_WORDS
+            state = rows[at + halfform.STATE]
+            if state in _ERRORS:
+                low = self._board.word(layout.BOARD_LOW)
+                return UNKNOWN if rows[at] < low else _ERRORS[state]
+        return ""
+
+    def _put(self, decision: Decision, now_ms: int) -> str:
+        count = len(decision.halves)
+        while decision.staged < count:
+            start = decision.staged
+            stop = self._run(start, count, 1)
+            decision.staged = start
+            for number in range(start, self._form_view[halfform.NEXT]):
+                state = self._rows_view[number * halfform.HALF_WORDS + halfform.STATE]
+                if state == halfform.DELAYED and not self._put_delayed(number, now_ms):
+                    return LATER
+                if state in _ERRORS:
+                    return self._error_of(number, number + 1)
+                decision.staged += 1
+            if stop == Stop.BACKPRESSURE:
+                return LATER
+        return self._staged(decision)
+
+    def _put_delayed(self, number: int, now_ms: int) -> bool:
+        rows = self._rows_view
+        half = self.record(rows[number * halfform.HALF_WORDS])
+        assert half is not None, "it was judged just now"
+        topic = rows[number * halfform.HALF_WORDS + halfform.TOPIC]
+        queue_id = int(half.property_map().get("REAL_QID", "0"))
+        copy = delayed_copy(half, self.slots, queue_id, self._delays, now_ms)
+        return self._stage_copy(copy or commit_copy(half, topic, queue_id))
+
+    def stage_copies(self, decision: Decision) -> str:
+        """Put the copies of a decision that has some; "" or LATER."""
+        assert decision.copies is not None, "asked by `stage`"
+        while decision.staged < len(decision.copies):
+            if not self._stage_copy(decision.copies[decision.staged]):
+                return LATER
+            decision.staged += 1
+        self.batch.append(decision)
+        return ""
+
+    def _stage_copy(self, copy: Copy) -> bool:
+        entry = np.frombuffer(entry_of(copy, 0), np.uint8)
+        return stage_entry(self._arena, self._lane, entry) > 0
+
+    def _staged(self, decision: Decision) -> str:
+        rows, durables = self._rows_view, self.durables
+        if durables:
+            for number in range(len(decision.halves)):
+                if rows[number * halfform.HALF_WORDS + halfform.TOPIC] in durables:
+                    decision.durable = True
+        self.batch.append(decision)
+        return ""
+
+    def record(self, position: int) -> Record | None:
+        """A record of the log, for what is rare; None if it cannot be read."""
+        window = self.window
+        if not window.enter(position):
+            return None
+        at = position - window.base
+        found = parse_record(window.view.data, at, len(window.view), STRUCTURE, position)
+        return found if isinstance(found, Record) else None
+
+    def plain(self, half: Half) -> Copy | None:
+        """The commit copy of a half, as if it had no delay; None if that is impossible."""
+        record = self.record(half[0])
+        if record is None:
+            return None
+        named = record.property_map()
+        slot = self.slots.get(named.get("REAL_TOPIC", ""))
+        return (
+            commit_copy(record, slot, int(named.get("REAL_QID", "0"))) if slot is not None else None
+        )
