@@ -96,6 +96,7 @@ def dead_modules(files: dict[str, ast.Module], roots: set[str]) -> set[str]:
     mentioned = {
         name for module, tree in files.items() for name in mentioned_modules(tree) - {module}
     }
+    mentioned |= {name.rpartition(".")[0] for name in mentioned}  # a package by what is in it
     return {
         module
         for module in files

@@ -23,14 +23,8 @@ from shm.lognames import segment_name
 from shm.marks import mark
 from shm.storage import is_disk_full
 from workers.failure import declare_failed
-from workers.reader.indexfiles import (
-    PENDING_MAX,
-    OpenFile,
-    choose,
-    next_name,
-    open_file,
-    without_last,
-)
+from workers.reader import indexfiles
+from workers.reader.indexfiles import PENDING_MAX, OpenFile
 from workers.reader.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
 
 if TYPE_CHECKING:
@@ -167,7 +161,7 @@ class Indexer:
     def _begin(self) -> int:
         """Find out what a life before this one has left."""
         end = self._board.word(layout.BOARD_APPENDED)
-        self._take(choose(self._storage, self._shape, self._low, end))
+        self._take(indexfiles.choose(self._storage, self._shape, self._low, end))
         self._begun = True
         return 1
 
@@ -191,7 +185,7 @@ class Indexer:
 
     def _begin_links(self, name: str, header: Header) -> None:
         """Its slots follow from its entries: what is in the file of them may be newer."""
-        self._file = open_file(self._storage, self._shape, name, header, self._pending)
+        self._file = indexfiles.open_file(self._storage, self._shape, name, header, self._pending)
         self._set_header(header)
         self._compared = 0
         self._links = np.zeros(kernels.LINK_WORDS, np.int64)
@@ -215,7 +209,7 @@ class Indexer:
         if not holds or links[kernels.USED] != header.used_slots:
             self._table.note("warning", "index_file_dropped", file=file.name)
             file.close()
-            self._take(without_last(self._storage, self._shape, self._note, self._low))
+            self._take(indexfiles.without_last(self._storage, self._shape, self._note, self._low))
             return 1
         self._compared = file.compare(self._compared)
         if self._compared:
@@ -226,9 +220,9 @@ class Indexer:
     def _open_next(self) -> None:
         """SF-80, SF-118."""
         last = self._full[-1] if self._full else ("", Header())
-        name = next_name(last[0], self._clock.wall_ms())
+        name = indexfiles.next_name(last[0], self._clock.wall_ms())
         header = last[1].following()
-        self._file = open_file(self._storage, self._shape, name, header, self._pending)
+        self._file = indexfiles.open_file(self._storage, self._shape, name, header, self._pending)
         self._set_header(header)
         mark("indexer.after_new_file")
 
