@@ -116,21 +116,21 @@ def _costed(bench: Bench, server: Serving, crew: Crew) -> Measurement:
 
 
 def _fill(bench: Bench, server: Serving, size: int) -> None:
-    """Make the log longer by about `size` bytes, and wait until they are on the disk.
+    """Make the log longer by about `size` bytes, and wait until they are on the disk and indexed.
 
-    What is measured next would pay for writing them back, and for memory from the host.
+    What is measured next would pay for both, and for memory from the host.
     """
     from bench.scale_jobs import LongSends, fills
-    from shm.layout import BOARD_APPENDED, BOARD_DURABLE
+    from shm.layout import BOARD_APPENDED, BOARD_DURABLE, BOARD_INDEXED
 
     with Crew(bench.sizes.timeout_s) as crew:
         crew.start("filler", LongSends, str(server.home))
         crew.run(Phase(fills(size)))
     board = server.board()
     deadline = time.monotonic() + bench.sizes.timeout_s
-    while board.word(BOARD_DURABLE) < board.word(BOARD_APPENDED):
+    while min(board.word(BOARD_DURABLE), board.word(BOARD_INDEXED)) < board.word(BOARD_APPENDED):
         if time.monotonic() > deadline:
-            raise BenchError("the log did not become durable")
+            raise BenchError("the log did not become durable and indexed")
         time.sleep(_LOOK_S)
     touch_memory(bench.sizes.touched_bytes)
 
