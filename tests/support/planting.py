@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from shm import layout
+from workers.scheduler import note as schedulenote
+from workers.transactions import note as transactionnote
 
 CQ_UNIT: Final = 20
 FILLER: Final = layout.FILLER_MAGIC.to_bytes(4, "big")
@@ -274,8 +276,13 @@ def file_lengthened(planter: Planter) -> Fault:
 
 
 def file_missing(planter: Planter) -> Fault:
-    """Any file but a backup, which nobody misses."""
-    names = [name for name in planter.contents() if not name.endswith(".bak")]
+    """Any file but those that a sound store may lack.
+
+    These are backups, and the notes of how far scheduler and txn-checker have come: without one the
+    log is looked at again, and `store rebuild` leaves them out.
+    """
+    optional = (schedulenote.FILE, transactionnote.FILE)
+    names = [n for n in planter.contents() if not n.endswith(".bak") and n not in optional]
     name = planter.random.choice(names)
     planter.remove(name)
     # Of the first segment its sidecar tells, of a deleted topic the log.
