@@ -11,6 +11,7 @@ from shm.codes import Stop
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan
 from shm.kernels.again import number_of
+from shm.kernels.bytesearch import find_byte
 from shm.kernels.halfform import (
     BASE,
     COMMIT,
@@ -118,9 +119,7 @@ def _read_op(log: Bytes, form: Words, number: int, out: Words, room: int) -> int
     count = form[COMMIT]
     first = count
     while at < end:
-        stop = at
-        while stop < end and log[stop] != 44:
-            stop += 1
+        stop = find_byte(log, at, end, 44)
         offset = number_of(log, at, stop - at)
         if offset >= 0:
             if 3 * count + 3 > room:
