@@ -1,4 +1,4 @@
-"""Halves and op records of queues as rows; halves that commit copies come from."""
+"""Halves and op records of queues as rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from shm.kernels.halfform import (
     NO_HALF,
     PGROUP,
     ROW_AT,
-    STRETCH_END,
     TX,
     UNIQ,
     VALUES,
@@ -32,8 +31,6 @@ from shm.layout import (
     CQ_FILLER_SIZE,
     RECORD_BORN_MS,
     RECORD_FLAG,
-    SYS_COMMIT,
-    SYS_TRANSACTION,
 )
 
 if TYPE_CHECKING:
@@ -152,35 +149,3 @@ def read_ops(log: Bytes, form: Words, units: Words, out: Words) -> int:
                 return LIMIT
         form[NEXT] += 1
     return DONE
-
-
-@kernel()
-def _find_commits(memory: Bytes, form: Words, out: Words, row: Words, room: int) -> int:
-    form[COUNT] = 0
-    for _ in range(form[COMMIT]):
-        at = form[NEXT]
-        if at >= form[STRETCH_END]:
-            return DONE
-        if form[COUNT] == room:
-            return LIMIT
-        position = form[BASE] + at
-        stop = scan.parse_record(memory, at, form[STRETCH_END], position, scan.CHECK_PLACE, row)
-        if stop != DONE:
-            return stop
-        if row[scan.SYS_FLAG] & SYS_TRANSACTION == SYS_COMMIT:
-            out[form[COUNT]] = row[scan.PREPARED]
-            form[COUNT] += 1
-        form[NEXT] = at + row[scan.SIZE]
-    return LIMIT
-
-
-@kernel(i8, BYTES_RO, WORDS, WORDS)
-def find_commits(memory: Bytes, form: Words, out: Words) -> int:
-    """Positions of halves that commit copies of a segment's view come from, into `out`.
-
-    `form`: NEXT offset in the view (moved on), STRETCH_END where to stop, COMMIT records of one
-    call, COUNT out. Returns DONE, LIMIT (call again), or why `parse_record` stopped.
-    """
-    words = machine.raw(form)
-    row = machine.shift(words, ROW_AT)
-    return _find_commits(machine.raw(memory), words, machine.raw(out), row, out.size)

@@ -1,4 +1,4 @@
-"""Parked records -> their copies in the scheduler's up ring; origins of what the log holds.
+"""Parked records -> their copies in the scheduler's up ring.
 
 A copy is an APPEND entry with all that the parked record has, under its real topic and queue
 (DT-14, DT-54), and with the parked record's position as its origin.
@@ -57,17 +57,8 @@ if TYPE_CHECKING:
     Targets = tuple[Bytes, Words, Bytes, Words, int]
 
 DONE = int(Stop.DONE)
-LIMIT = int(Stop.LIMIT)
 ROLL = int(Stop.ROLL)
 BACKPRESSURE = int(Stop.BACKPRESSURE)
-
-# Words of `find_origins`.
-FIND_AT = 0  # offset in the view; moved on
-FIND_BASE = 1  # log position of the view's first byte
-FIND_END_AT = 2  # offset to stop at
-FIND_MOST = 3  # records of one call
-FIND_COUNT = 4  # out: origins
-FIND_WORDS = 5 + scan.ROW_WORDS
 
 # A parked record that is due: DUE_WORDS each.
 DUE_POSITION, DUE_SIZE, DUE_STATE, DUE_AGAIN = range(4)
@@ -105,37 +96,6 @@ _CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
 _REAL = int.from_bytes(b"REAL_TOP", "little")
 _REAL_QID = int.from_bytes(b"REAL_QID", "little")
 _IC = int.from_bytes(b"IC\x01", "little")
-
-
-@kernel(i8, BYTES_RO, WORDS, WORDS)
-def find_origins(memory: Bytes, form: Words, out: Words) -> int:
-    """Positions that records of a segment's view come from, into `out` (HO-92: -1 - position).
-
-    Returns DONE (FIND_END_AT reached), LIMIT (call again), or why `parse_record` stopped.
-    """
-    raw, words = machine.raw(memory), machine.raw(form)
-    row = machine.shift(words, FIND_WORDS - scan.ROW_WORDS)
-    return _find_origins(raw, words, machine.raw(out), row, out.size)
-
-
-@kernel()
-def _find_origins(memory: Bytes, form: Words, out: Words, row: Words, room: int) -> int:
-    form[FIND_COUNT] = 0
-    for _ in range(form[FIND_MOST]):
-        at = form[FIND_AT]
-        if at >= form[FIND_END_AT]:
-            return DONE
-        if form[FIND_COUNT] == room:
-            return LIMIT
-        position = form[FIND_BASE] + at
-        stop = scan.parse_record(memory, at, form[FIND_END_AT], position, scan.CHECK_PLACE, row)
-        if stop != DONE:
-            return stop
-        if row[scan.PREPARED] < 0:
-            out[form[FIND_COUNT]] = -1 - row[scan.PREPARED]
-            form[FIND_COUNT] += 1
-        form[FIND_AT] = at + row[scan.SIZE]
-    return LIMIT
 
 
 @kernel()
