@@ -10,12 +10,24 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.codes import Stop
 from shm.errors import Corrupt
-from shm.kernels import parked
-from shm.kernels.parked import find_origins
+from shm.kernels.origins import (
+    COMMITS,
+    DERIVED,
+    FIND_AT,
+    FIND_BASE,
+    FIND_COUNT,
+    FIND_END_AT,
+    FIND_MOST,
+    FIND_OF,
+    FIND_WORDS,
+    find_origins,
+)
 from shm.lognames import segment_name
 from shm.ranges import EVERYTHING, read_ranges
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shm.board import Board
     from shm.storage import Storage
     from workers.logviews import LogViews
@@ -23,28 +35,30 @@ if TYPE_CHECKING:
 RECORDS_MAX: Final = 16_384
 
 
-class OriginScan:
-    """All origins of the log positions [start, end), as far as we wrote them (HO-92)."""
+class Finder:
+    """Reads segments; keeps the origins of records of one kind: DERIVED or COMMITS."""
 
-    def __init__(
-        self, storage: Storage, board: Board, views: LogViews, start: int, end: int
-    ) -> None:
-        self._board = board
-        self._views = views
-        self._pieces = [
-            (stretch.start, stretch.end)
-            for stretch in (read_ranges(storage) or EVERYTHING).stretches(start, end)
-            if stretch.ours
-        ]
+    def __init__(self, of: int) -> None:
         self._found: list[NDArray[np.int64]] = []
-        self._form = np.zeros(parked.FIND_WORDS, np.int64)
-        self._form[parked.FIND_MOST] = RECORDS_MAX
+        self._form = np.zeros(FIND_WORDS, np.int64)
+        self._form[FIND_MOST], self._form[FIND_OF] = RECORDS_MAX, of
         self._out = np.zeros(RECORDS_MAX, np.int64)
 
-    @property
-    def finished(self) -> bool:
-        """Whether all was read."""
-        return not self._pieces
+    def read(self, segment: tuple[int, NDArray[np.uint8]], at: int, end: int) -> tuple[int, Stop]:
+        """Read some records of a segment (base, view) from a log position on.
+
+        Returns where to go on, and LIMIT or DONE, or why the record there can't be read.
+        """
+        base, view = segment
+        form = self._form
+        form[FIND_AT], form[FIND_BASE] = at - base, base
+        form[FIND_END_AT] = min(end - base, len(view))
+        stop = Stop(find_origins(view, form, self._out))
+        self._found.append(self._out[: form[FIND_COUNT]].copy())
+        at = base + int(form[FIND_AT])
+        if stop == Stop.FILLER or (stop == Stop.DONE and at < end):
+            return base + len(view), Stop.LIMIT
+        return at, stop
 
     def origins(self) -> NDArray[np.int64]:
         """What was found, sorted."""
@@ -52,27 +66,60 @@ class OriginScan:
         found.sort()
         return found
 
+
+class _Scan:
+    """Steps through pieces of the log: [start, end) each."""
+
+    def __init__(
+        self, board: Board, views: LogViews, pieces: Iterable[tuple[int, int]], of: int
+    ) -> None:
+        self._board = board
+        self._views = views
+        self._pieces = [(start, end) for start, end in pieces if start < end]
+        self._finder = Finder(of)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all was read."""
+        return not self._pieces
+
+    def origins(self) -> NDArray[np.int64]:
+        """The positions that were found, sorted."""
+        return self._finder.origins()
+
     def step(self) -> None:
         """Read some records. Raises Corrupt, OSError."""
         at, end = self._pieces[0]
         at = max(at, self._board.word(layout.BOARD_LOW))
-        if at >= end:
+        if at < end:
+            segment = self._views.segment(at)
+            at, stop = self._finder.read(segment, at, end)
+            if stop not in (Stop.DONE, Stop.LIMIT) and at >= self._board.word(layout.BOARD_LOW):
+                raise Corrupt(
+                    f"record at {at} of the commit log can't be read ({stop.name}); stop the"
+                    " broker and run `gantrymq store verify`",
+                    path=segment_name(segment[0]),
+                    position=at,
+                )
+        if at < end:
+            self._pieces[0] = (at, end)
+        else:
             del self._pieces[0]
-            return
-        base, view = self._views.segment(at)
-        form = self._form
-        form[parked.FIND_AT], form[parked.FIND_BASE] = at - base, base
-        form[parked.FIND_END_AT] = min(end - base, len(view))
-        stop = find_origins(view, form, self._out)
-        self._found.append(self._out[: form[parked.FIND_COUNT]].copy())
-        at = base + int(form[parked.FIND_AT])
-        if stop == Stop.FILLER or (stop == Stop.DONE and at < end):
-            at = base + len(view)
-        elif stop not in (Stop.DONE, Stop.LIMIT) and at >= self._board.word(layout.BOARD_LOW):
-            raise Corrupt(
-                f"record at {at} of the commit log can't be read ({Stop(stop).name}); stop the"
-                " broker and run `gantrymq store verify`",
-                path=segment_name(base),
-                position=at,
-            )
-        self._pieces[0] = (at, end)
+
+
+class OriginScan(_Scan):
+    """All origins of the log positions [start, end), as far as we wrote them (HO-92)."""
+
+    def __init__(
+        self, storage: Storage, board: Board, views: LogViews, start: int, end: int
+    ) -> None:
+        stretches = (read_ranges(storage) or EVERYTHING).stretches(start, end)
+        ours = [(stretch.start, stretch.end) for stretch in stretches if stretch.ours]
+        super().__init__(board, views, ours, DERIVED)
+
+
+class CommitScan(_Scan):
+    """Halves of all commit copies of the log positions [start, end), whoever wrote them."""
+
+    def __init__(self, board: Board, views: LogViews, start: int, end: int) -> None:
+        super().__init__(board, views, [(start, end)], COMMITS)

@@ -12,6 +12,7 @@ import numpy as np
 from shm import machine
 from shm.jit import kernel
 from shm.kernels import scan
+from shm.kernels.bytesearch import find_byte, is_same
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 
 if TYPE_CHECKING:
@@ -33,14 +34,6 @@ _DELIVER_MS = np.frombuffer(b"TIMER_DELIVER_MS\x01", np.uint8)
 
 
 @kernel()
-def find_end(memory: Bytes, at: int, end: int) -> int:
-    """Where a property that starts at `at` ends: its separator, or `end`."""
-    while at < end and memory[at] != 2:
-        at += 1
-    return at
-
-
-@kernel()
 def number_of(memory: Bytes, at: int, count: int) -> int:
     """A decimal number of up to 18 digits, or -1."""
     if count <= 0 or count > 18:
@@ -55,26 +48,17 @@ def number_of(memory: Bytes, at: int, count: int) -> int:
 
 
 @kernel()
-def _starts_with(memory: Bytes, at: int, end: int, name: Bytes) -> int:
-    if end - at < len(name):
-        return 0
-    for place in range(len(name)):
-        if memory[at + place] != name[place]:
-            return 0
-    return 1
-
-
-@kernel()
 def _find_delay(memory: Bytes, form: Words, row: Words) -> None:
     """The property TIMER_DELAY_MS with its end mark; no bytes without it."""
     at = row[scan.PROPERTIES_AT]
     end = at + row[scan.PROPERTIES_SIZE]
     form[DELAY_BYTES] = 0
     while at < end:
-        stop = find_end(memory, at, end)
-        if stop < end and _starts_with(memory, at, stop, _DELAY_MS):
-            form[DELAY_AT] = at
-            form[DELAY_BYTES] = stop + 1 - at
+        stop = find_byte(memory, at, end, 2)
+        if stop < end and stop - at >= len(_DELAY_MS):
+            if is_same(memory, at, _DELAY_MS, 0, len(_DELAY_MS)):
+                form[DELAY_AT] = at
+                form[DELAY_BYTES] = stop + 1 - at
         at = stop + 1
 
 

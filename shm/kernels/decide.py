@@ -14,7 +14,8 @@ from shm import machine
 from shm.codes import EntryFlag, EntryKind, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import frames, ring, scan
-from shm.kernels.again import find_end, number_of
+from shm.kernels.again import number_of
+from shm.kernels.bytesearch import find_byte, is_same
 from shm.kernels.dispatch import find_topic
 from shm.kernels.halfform import (
     BASE,
@@ -49,9 +50,9 @@ from shm.kernels.halfform import (
     TX,
     TX_BYTES,
     VALUES,
+    is_half_topic,
     name_of,
     read_properties,
-    same,
 )
 from shm.layout import (
     APPEND_BORN_HOST,
@@ -84,7 +85,6 @@ from shm.layout import (
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
-from shm.properties import HALF_TOPIC
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,17 +105,9 @@ URGENT = int(EntryFlag.URGENT)
 OP_TOPIC, OP_BORN_MS, OP_FLAG, OP_FLAGS = range(4)
 OP_WORDS = 4
 
-_HALF = np.frombuffer(HALF_TOPIC.encode(), np.uint8)
 _OP_EXTRAS = np.frombuffer(b"TAGS\x01d\x02WAIT\x01true\x02", np.uint8)  # TX-21
 _CHECKS_OWN = scan.CHECK_PLACE | scan.CHECK_TRAILER
 _CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
-
-
-@kernel()
-def _is_half(memory: Bytes, row: Words) -> int:
-    if row[scan.TOPIC_SIZE] != len(_HALF):
-        return 0
-    return same(memory, row[scan.TOPIC_AT], _HALF, 0, len(_HALF))
 
 
 @kernel()
@@ -124,14 +116,14 @@ def _is_expected(memory: Bytes, form: Words, expected: Bytes) -> int:
     group = form[GROUP_BYTES]
     if group >= 0:
         at = form[VALUES + 2 * PGROUP]
-        if form[VALUES + 2 * PGROUP + 1] != group or not same(memory, at, expected, 0, group):
+        if form[VALUES + 2 * PGROUP + 1] != group or not is_same(memory, at, expected, 0, group):
             return FOREIGN
     size = form[TX_BYTES]
     if size:
         at = form[VALUES + 2 * TX]
         if form[VALUES + 2 * TX + 1] <= size or memory[at + size] != 44:  # a comma
             return NO_HALF
-        if not same(memory, at, expected, max(group, 0), size):
+        if not is_same(memory, at, expected, max(group, 0), size):
             return NO_HALF
     return GOOD
 
@@ -145,7 +137,9 @@ def _judge(log: Bytes, limit: int, form: Words, rows: Words, at: int, expected: 
     if scan.parse_record(log, position - form[BASE], limit, position, checks, row) != DONE:
         return NO_HALF
     rows[at + SIZE] = row[scan.SIZE]
-    if not _is_half(log, row) or row[scan.QUEUE_OFFSET] != rows[at + OFFSET]:
+    if not is_half_topic(log, row[scan.TOPIC_AT], row[scan.TOPIC_SIZE]):
+        return NO_HALF
+    if row[scan.QUEUE_OFFSET] != rows[at + OFFSET]:
         return NO_HALF
     read_properties(log, form, row)
     if not form[VALUES + 2 * REAL_TOPIC + 1]:
@@ -179,7 +173,7 @@ def _copy_properties(arena: Bytes, at: int, log: Bytes, row: Words) -> int:
     end = place + row[scan.PROPERTIES_SIZE]
     start = at
     while place < end:
-        stop = find_end(log, place, end)
+        stop = find_byte(log, place, end, 2)
         number = name_of(log, place, stop)
         if number < 0 or not DROPPED[number]:
             size = min(stop + 1, end) - place

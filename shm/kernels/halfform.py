@@ -8,8 +8,8 @@ import numpy as np
 
 from shm.jit import kernel
 from shm.kernels import scan
-from shm.kernels.again import find_end
-from shm.properties import CHECK_IMMUNITY, GANTRY_TX, GANTRY_TX_DELAY
+from shm.kernels.bytesearch import find_byte, is_same
+from shm.properties import CHECK_IMMUNITY, GANTRY_TX, GANTRY_TX_DELAY, HALF_TOPIC
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +44,7 @@ REAL_TOPIC, REAL_QID, PGROUP, TX, DELAY, IMMUNITY, CHECKS, PREPARED_OFFSET, UNIQ
 ROW_AT = VALUES + 2 * len(_PROPERTIES)
 FORM_WORDS = ROW_AT + scan.ROW_WORDS
 
+_HALF = np.frombuffer(HALF_TOPIC.encode(), np.uint8)
 _NAMES = np.frombuffer("".join(_PROPERTIES).encode(), np.uint8)
 LENGTHS = np.array([len(name) for name in _PROPERTIES], np.int64)
 _STARTS = np.cumsum(LENGTHS) - LENGTHS
@@ -52,24 +53,19 @@ DROPPED = np.array([1, 1, 0, 1, 1, 1, 1, 1, 0], np.int64)
 
 
 @kernel()
-def same(memory: Bytes, at: int, other: Bytes, start: int, count: int) -> int:
-    """1 if a stretch of memory reads as `other` from `start` on."""
-    for place in range(count):
-        if memory[at + place] != other[start + place]:
-            return 0
-    return 1
+def is_half_topic(memory: Bytes, at: int, count: int) -> int:
+    """1 if a name is that of the half topic."""
+    return is_same(memory, at, _HALF, 0, count) if count == len(_HALF) else 0
 
 
 @kernel()
 def name_of(memory: Bytes, at: int, stop: int) -> int:
     """Which of _NAMES the property at `at` is called, or -1."""
-    mid = at
-    while mid < stop and memory[mid] != 1:
-        mid += 1
+    mid = find_byte(memory, at, stop, 1)
     for number in range(len(LENGTHS)):
         size = LENGTHS[number]
         if size == mid - at and mid < stop and memory[at] == _NAMES[_STARTS[number]]:
-            if same(memory, at, _NAMES, _STARTS[number], size):
+            if is_same(memory, at, _NAMES, _STARTS[number], size):
                 return number
     return -1
 
@@ -82,7 +78,7 @@ def read_properties(memory: Bytes, form: Words, row: Words) -> None:
     for field in range(2 * len(LENGTHS)):
         form[VALUES + field] = 0
     while at < end:
-        stop = find_end(memory, at, end)
+        stop = find_byte(memory, at, end, 2)
         number = name_of(memory, at, stop)
         if number >= 0 and stop - at > LENGTHS[number] + 1:
             start = at + LENGTHS[number] + 1

@@ -1,4 +1,4 @@
-"""Halves and op records of queues as rows; halves that commit copies come from."""
+"""Halves and op records of queues as rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from shm.codes import Stop
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan
 from shm.kernels.again import number_of
+from shm.kernels.bytesearch import find_byte
 from shm.kernels.halfform import (
     BASE,
     COMMIT,
@@ -21,7 +22,6 @@ from shm.kernels.halfform import (
     NO_HALF,
     PGROUP,
     ROW_AT,
-    STRETCH_END,
     TX,
     UNIQ,
     VALUES,
@@ -31,8 +31,6 @@ from shm.layout import (
     CQ_FILLER_SIZE,
     RECORD_BORN_MS,
     RECORD_FLAG,
-    SYS_COMMIT,
-    SYS_TRANSACTION,
 )
 
 if TYPE_CHECKING:
@@ -118,9 +116,7 @@ def _read_op(log: Bytes, form: Words, number: int, out: Words, room: int) -> int
     count = form[COMMIT]
     first = count
     while at < end:
-        stop = at
-        while stop < end and log[stop] != 44:
-            stop += 1
+        stop = find_byte(log, at, end, 44)
         offset = number_of(log, at, stop - at)
         if offset >= 0:
             if 3 * count + 3 > room:
@@ -153,35 +149,3 @@ def read_ops(log: Bytes, form: Words, units: Words, out: Words) -> int:
                 return LIMIT
         form[NEXT] += 1
     return DONE
-
-
-@kernel()
-def _find_commits(memory: Bytes, form: Words, out: Words, row: Words, room: int) -> int:
-    form[COUNT] = 0
-    for _ in range(form[COMMIT]):
-        at = form[NEXT]
-        if at >= form[STRETCH_END]:
-            return DONE
-        if form[COUNT] == room:
-            return LIMIT
-        position = form[BASE] + at
-        stop = scan.parse_record(memory, at, form[STRETCH_END], position, scan.CHECK_PLACE, row)
-        if stop != DONE:
-            return stop
-        if row[scan.SYS_FLAG] & SYS_TRANSACTION == SYS_COMMIT:
-            out[form[COUNT]] = row[scan.PREPARED]
-            form[COUNT] += 1
-        form[NEXT] = at + row[scan.SIZE]
-    return LIMIT
-
-
-@kernel(i8, BYTES_RO, WORDS, WORDS)
-def find_commits(memory: Bytes, form: Words, out: Words) -> int:
-    """Positions of halves that commit copies of a segment's view come from, into `out`.
-
-    `form`: NEXT offset in the view (moved on), STRETCH_END where to stop, COMMIT records of one
-    call, COUNT out. Returns DONE, LIMIT (call again), or why `parse_record` stopped.
-    """
-    words = machine.raw(form)
-    row = machine.shift(words, ROW_AT)
-    return _find_commits(machine.raw(memory), words, machine.raw(out), row, out.size)

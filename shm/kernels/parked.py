@@ -1,4 +1,4 @@
-"""Parked records -> their copies in the scheduler's up ring; origins of what the log holds.
+"""Parked records -> their copies in the scheduler's up ring.
 
 A copy is an APPEND entry with all that the parked record has, under its real topic and queue
 (DT-14, DT-54), and with the parked record's position as its origin.
@@ -14,8 +14,10 @@ from shm import machine
 from shm.codes import EntryFlag, EntryKind, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
 from shm.kernels import again, frames, ring, scan
-from shm.kernels.again import find_end, number_of
+from shm.kernels.again import number_of
+from shm.kernels.bytesearch import find_byte
 from shm.kernels.dispatch import find_topic
+from shm.kernels.halfform import is_half_topic
 from shm.layout import (
     APPEND_BORN_HOST,
     APPEND_BYTES,
@@ -45,7 +47,6 @@ from shm.layout import (
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
-from shm.properties import HALF_TOPIC
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,17 +57,8 @@ if TYPE_CHECKING:
     Targets = tuple[Bytes, Words, Bytes, Words, int]
 
 DONE = int(Stop.DONE)
-LIMIT = int(Stop.LIMIT)
 ROLL = int(Stop.ROLL)
 BACKPRESSURE = int(Stop.BACKPRESSURE)
-
-# Words of `find_origins`.
-FIND_AT = 0  # offset in the view; moved on
-FIND_BASE = 1  # log position of the view's first byte
-FIND_END_AT = 2  # offset to stop at
-FIND_MOST = 3  # records of one call
-FIND_COUNT = 4  # out: origins
-FIND_WORDS = 5 + scan.ROW_WORDS
 
 # A parked record that is due: DUE_WORDS each.
 DUE_POSITION, DUE_SIZE, DUE_STATE, DUE_AGAIN = range(4)
@@ -104,39 +96,6 @@ _CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
 _REAL = int.from_bytes(b"REAL_TOP", "little")
 _REAL_QID = int.from_bytes(b"REAL_QID", "little")
 _IC = int.from_bytes(b"IC\x01", "little")
-#: DT-15: nothing is delivered there.
-_HALF = np.frombuffer(HALF_TOPIC.encode(), np.uint8)
-
-
-@kernel(i8, BYTES_RO, WORDS, WORDS)
-def find_origins(memory: Bytes, form: Words, out: Words) -> int:
-    """Positions that records of a segment's view come from, into `out` (HO-92: -1 - position).
-
-    Returns DONE (FIND_END_AT reached), LIMIT (call again), or why `parse_record` stopped.
-    """
-    raw, words = machine.raw(memory), machine.raw(form)
-    row = machine.shift(words, FIND_WORDS - scan.ROW_WORDS)
-    return _find_origins(raw, words, machine.raw(out), row, out.size)
-
-
-@kernel()
-def _find_origins(memory: Bytes, form: Words, out: Words, row: Words, room: int) -> int:
-    form[FIND_COUNT] = 0
-    for _ in range(form[FIND_MOST]):
-        at = form[FIND_AT]
-        if at >= form[FIND_END_AT]:
-            return DONE
-        if form[FIND_COUNT] == room:
-            return LIMIT
-        position = form[FIND_BASE] + at
-        stop = scan.parse_record(memory, at, form[FIND_END_AT], position, scan.CHECK_PLACE, row)
-        if stop != DONE:
-            return stop
-        if row[scan.PREPARED] < 0:
-            out[form[FIND_COUNT]] = -1 - row[scan.PREPARED]
-            form[FIND_COUNT] += 1
-        form[FIND_AT] = at + row[scan.SIZE]
-    return LIMIT
 
 
 @kernel()
@@ -147,7 +106,7 @@ def _find_real(memory: Bytes, form: Words, row: Words) -> None:
     form[REAL_BYTES] = 0
     form[REAL_QUEUE] = -1
     while at < end:
-        stop = find_end(memory, at, end)
+        stop = find_byte(memory, at, end, 2)
         size = stop - at
         if size > 9:
             head = machine.load64(memory, at)
@@ -158,16 +117,6 @@ def _find_real(memory: Bytes, form: Words, row: Words) -> None:
                     form[REAL_AT] = at + 11
                     form[REAL_BYTES] = size - 11
         at = stop + 1
-
-
-@kernel()
-def _is_half(memory: Bytes, at: int, count: int) -> int:
-    if count != len(_HALF):
-        return 0
-    for place in range(count):
-        if memory[at + place] != _HALF[place]:
-            return 0
-    return 1
 
 
 @kernel()
@@ -218,7 +167,8 @@ def _aim(log: Bytes, form: Words, row: Words, targets: Targets) -> int:
     """Topic slot of the copy, its queue into form[REAL_QUEUE]; or minus what becomes of it."""
     board, index, mask = targets[2], targets[3], targets[4]
     _find_real(log, form, row)
-    if form[REAL_BYTES] <= 0 or _is_half(log, form[REAL_AT], form[REAL_BYTES]):
+    # DT-15: nothing is delivered into the half topic.
+    if form[REAL_BYTES] <= 0 or is_half_topic(log, form[REAL_AT], form[REAL_BYTES]):
         return -DROPPED
     row[scan.TOPIC_AT] = form[REAL_AT]
     row[scan.TOPIC_SIZE] = form[REAL_BYTES]

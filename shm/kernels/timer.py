@@ -14,7 +14,8 @@ from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan
-from shm.kernels.again import find_end, number_of
+from shm.kernels.again import number_of
+from shm.kernels.bytesearch import find_byte
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,9 +88,7 @@ _DEL_UNIQKEY = _code(b"DEL_UNIQKEY")
 @kernel()
 def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
     """A property TIMER_...; `at` is behind that."""
-    mid = at
-    while mid < end and memory[mid] != 1:
-        mid += 1
+    mid = find_byte(memory, at, end, 1)
     if mid == at or mid >= end:
         return
     name = _letters(memory, at, mid - at)
@@ -130,7 +129,7 @@ def _read_times(memory: Bytes, form: Words, row: Words) -> None:
     form[KEY_BYTES] = 0
     form[DELETES] = 0
     while at < end:
-        stop = find_end(memory, at, end)
+        stop = find_byte(memory, at, end, 2)
         if stop - at > 9:
             head = machine.load64(memory, at)
             if head & _TIMER_MASK == _TIMER:

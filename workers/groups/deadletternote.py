@@ -8,7 +8,6 @@ It is truth: without it dead letters that were sent again or purged are shown as
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from shm.errors import Corrupt
-from shm.jsonsum import sum_holds, with_sum
-from shm.storage import read_file, replace_file
+from workers.notefile import read_content, write_content
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,19 +69,16 @@ def add(ranges: Ranges, more: Ranges) -> None:
 
 def read_note(storage: Storage) -> DeadLetterNote:
     """What the file says; nothing without it. Raises Corrupt, OSError."""
-    try:
-        data = read_file(storage, FILE)
-    except FileNotFoundError:
+    if not storage.exists(FILE):
         return DeadLetterNote()
+    content = read_content(storage, FILE, VERSION) or {}
     try:
-        content = json.loads(data)
-        if sum_holds(data) and content["version"] == VERSION:
-            return DeadLetterNote(
-                {
-                    group: {int(queue): _marks(value) for queue, value in queues.items()}
-                    for group, queues in content["groups"].items()
-                }
-            )
+        return DeadLetterNote(
+            {
+                group: {int(queue): _marks(value) for queue, value in queues.items()}
+                for group, queues in content["groups"].items()
+            }
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     raise Corrupt(
@@ -96,7 +91,6 @@ def read_note(storage: Storage) -> DeadLetterNote:
 def write_note(storage: Storage, note: DeadLetterNote) -> None:
     """Replace the file, durably. Raises OSError."""
     content = {
-        "version": VERSION,
         "groups": {
             group: {
                 str(queue): {"resent": marks.resent, "purged": marks.purged}
@@ -105,7 +99,7 @@ def write_note(storage: Storage, note: DeadLetterNote) -> None:
             for group, queues in sorted(note.groups.items())
         },
     }
-    replace_file(storage, FILE, with_sum(json.dumps(content)).encode())
+    write_content(storage, FILE, VERSION, content)
 
 
 @contextmanager

@@ -5,16 +5,18 @@ Loads no kernels, for `store dump`. What lies behind a note is made again from t
 
 from __future__ import annotations
 
-import json
 from dataclasses import astuple, dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from shm import layout
-from shm.jsonsum import sum_holds, with_sum
-from shm.storage import Storage, read_file, replace_file
+from workers.notefile import read_content, write_content
+
+if TYPE_CHECKING:
+    from shm.storage import Storage
 
 DIRECTORY: Final = "index"
 NOTE_FILE: Final = "gantry/index.json"
+VERSION: Final = 1
 CHECKPOINT_FILE: Final = "checkpoint"
 
 
@@ -91,7 +93,6 @@ class Note:
 def save_note(storage: Storage, shape: Shape, note: Note) -> None:
     """Write `gantry/index.json`. Raises OSError."""
     content = {
-        "version": 1,
         "slots": shape.slots,
         "entries": shape.entries,
         "tags": shape.tags,
@@ -99,21 +100,20 @@ def save_note(storage: Storage, shape: Shape, note: Note) -> None:
         "full_ms": note.full_ms,
         "files": {name: astuple(header) for name, header in note.files},
     }
-    replace_file(storage, NOTE_FILE, with_sum(json.dumps(content)).encode())
+    write_content(storage, NOTE_FILE, VERSION, content)
 
 
 def read_note(storage: Storage) -> tuple[Shape, Note] | None:
     """What was noted last; None if it is gone or damaged, for it is derived."""
+    content = read_content(storage, NOTE_FILE, VERSION)
+    if content is None:
+        return None
     try:
-        data = read_file(storage, NOTE_FILE)
-        if not sum_holds(data):
-            return None
-        content: dict[str, Any] = json.loads(data)
         files = tuple((str(n), Header(*map(int, row))) for n, row in content["files"].items())
         note = Note(int(content["position"]), 0, files, int(content["full_ms"]))
         sizes = int(content["slots"]), int(content["entries"])
         return Shape(*sizes, bool(content["tags"])), note
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -5,13 +5,11 @@ Derived: without it all parked records are looked at again, and the log says whi
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from shm.configfile import by_number, read_config, write_config
-from shm.jsonsum import sum_holds, with_sum
-from shm.storage import read_file, replace_file
+from workers.notefile import SCAN_BYTES, read_content, write_content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 FILE: Final = "gantry/schedule.json"
 OFFSETS_FILE: Final = "delayOffset.json"
 VERSION: Final = 1
-#: So much more of the log to read at a start is worth a note.
-SCAN_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +62,10 @@ class Note:
 
 def read_note(storage: Storage) -> Note | None:
     """The note; None if it is gone or damaged."""
-    try:
-        data = read_file(storage, FILE)
-    except FileNotFoundError:
-        return None
-    if not sum_holds(data):
+    content = read_content(storage, FILE, VERSION)
+    if content is None:
         return None
     try:
-        content = json.loads(data)
-        if content["version"] != VERSION:
-            return None
         return Note(
             int(content["scanned"]),
             {int(level): int(offset) for level, offset in content["levels"].items()},
@@ -98,8 +88,7 @@ def read_note(storage: Storage) -> Note | None:
 
 def write_note(storage: Storage, note: Note) -> None:
     """Replace the note, durably. Raises OSError."""
-    content = {"version": VERSION, **asdict(note)}
-    replace_file(storage, FILE, with_sum(json.dumps(content)).encode())
+    write_content(storage, FILE, VERSION, asdict(note))
 
 
 def read_level_offsets(storage: Storage) -> dict[int, int]:

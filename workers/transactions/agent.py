@@ -185,7 +185,7 @@ class TxnChecker:
         decisions, desk = self._decisions, self._desk
         halves = Halves(self._board, self._views, decisions.window, self._timeout_s)
         given_up = GivenUp(halves, decisions)
-        past = PastDecisions(self._storage, self._board, self._views, decisions, (halves, given_up))
+        past = PastDecisions(self._board, self._views, decisions, (halves, given_up))
         self._halves, self._given_up, self._past = halves, given_up, past
         self._endings = Endings(halves, decisions, past, desk)
         self._settling = Settling(halves, decisions, given_up, self._endings, desk)

@@ -38,7 +38,6 @@ OPEN: Final = "open"
 GIVEN_UP: Final = "given_up"
 #: A unit of a queue with its offset.
 PLACE: Final = np.dtype([("offset", "<i8"), ("position", "<i8"), ("size", "<i4")])
-_COMMITS_MAX: Final = 65_536
 _READER_NS: Final = 1_000_000_000
 _LOOK_S: Final = 0.002
 
@@ -156,28 +155,20 @@ class _Files:
         from shm import jit
 
         jit.warm()
-        from shm.kernels import halfform, halfrows
+        from shm.kernels.origins import COMMITS
+        from workers.origins import Finder
 
         at, end = max(start, self.low), self._end()
-        found = [np.zeros(0, np.int64)]
-        out = np.zeros(_COMMITS_MAX, np.int64)
-        form = np.zeros(halfform.FORM_WORDS, np.int64)
+        finder = Finder(COMMITS)
         while at < end:
             try:
-                base, view = self.segment(at)
+                segment = self.segment(at)
             except FileNotFoundError:
                 break
-            form[halfform.NEXT], form[halfform.BASE] = at - base, base
-            form[halfform.STRETCH_END] = min(end - base, len(view))
-            form[halfform.COMMIT] = _COMMITS_MAX
-            stop = halfrows.find_commits(view, form, out)
-            found.append(out[: form[halfform.COUNT]].copy())
-            at = base + int(form[halfform.NEXT])
-            if stop == Stop.FILLER or (stop == Stop.DONE and at < end):
-                at = base + len(view)
-            elif stop not in (Stop.DONE, Stop.LIMIT):
+            at, stop = finder.read(segment, at, end)
+            if stop not in (Stop.DONE, Stop.LIMIT):
                 break  # the end of a log that nobody has recovered
-        return np.concatenate(found)
+        return finder.origins()
 
     def _end(self) -> int:
         if self._board is not None:

@@ -5,12 +5,10 @@ Derived: without it half queue, op queue and log are read from where they begin.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from shm.jsonsum import sum_holds, with_sum
-from shm.storage import read_file, replace_file
+from workers.notefile import SCAN_BYTES, read_content, write_content
 
 if TYPE_CHECKING:
     from shm.storage import Storage
@@ -19,8 +17,6 @@ FILE: Final = "gantry/transactions.json"
 VERSION: Final = 1
 #: Open and given-up halves that a note lists; with more of them it says where to read them from.
 LISTED_MAX: Final = 1024
-#: So much more of the log to read at a start is worth a note.
-SCAN_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +48,10 @@ class Note:
 
 def read_note(storage: Storage) -> Note | None:
     """The note; None if it is gone or damaged."""
-    try:
-        data = read_file(storage, FILE)
-    except FileNotFoundError:
-        return None
-    if not sum_holds(data):
+    content = read_content(storage, FILE, VERSION)
+    if content is None:
         return None
     try:
-        content = json.loads(data)
-        if content["version"] != VERSION:
-            return None
         lists = {
             name: [[int(n) for n in row[:4]] for row in content[name]]
             for name in ("open", "given_up")
@@ -82,5 +72,4 @@ def read_note(storage: Storage) -> Note | None:
 
 def write_note(storage: Storage, note: Note) -> None:
     """Replace the note, durably. Raises OSError."""
-    content = {"version": VERSION, **asdict(note)}
-    replace_file(storage, FILE, with_sum(json.dumps(content)).encode())
+    write_content(storage, FILE, VERSION, asdict(note))

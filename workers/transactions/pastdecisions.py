@@ -11,13 +11,12 @@ import numpy as np
 from shm import layout
 from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMIT, COMMITTED, GIVEN_UP, ROLLBACK, ROLLED_BACK, End
+from workers.origins import CommitScan
 from workers.transactions import records as transactionnotes
-from workers.transactions.commitscan import CommitScan
 from workers.transactions.staging import MOVED
 
 if TYPE_CHECKING:
     from shm.board import Board
-    from shm.storage import Storage
     from workers.logviews import LogViews
     from workers.transactions.decisions import Decisions
     from workers.transactions.givenup import GivenUp
@@ -47,10 +46,8 @@ class PastDecisions:
     """ENDs of halves that were decided before what is remembered."""
 
     def __init__(
-        self, storage: Storage, board: Board, views: LogViews, decisions: Decisions,
-        known: tuple[Halves, GivenUp],
-    ) -> None:  # fmt: skip
-        self._storage = storage
+        self, board: Board, views: LogViews, decisions: Decisions, known: tuple[Halves, GivenUp]
+    ) -> None:
         self._board = board
         self._views = views
         self._decisions = decisions
@@ -109,7 +106,7 @@ class PastDecisions:
         if committed < 0:  # another broker's: only a copy tells
             _first, units = self._halves.units(OP_TOPIC, int(rows[hits[0], 1]), end)
             stop = int(units[0])
-            search.scan = CommitScan(self._storage, self._board, self._views, search.position, stop)
+            search.scan = CommitScan(self._board, self._views, search.position, stop)
             return ""
         return COMMITTED if committed else ROLLED_BACK
 
@@ -119,7 +116,7 @@ class PastDecisions:
         if not scan.finished:
             scan.step()
             return ""
-        if search.position in scan.positions().tolist():
+        if search.position in scan.origins().tolist():
             return COMMITTED
         return self._begin_newer(search, ROLLED_BACK)
 

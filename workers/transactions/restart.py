@@ -17,9 +17,9 @@ from shm.kernels.halfrows import read_halves
 from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMITTED
 from workers.groups.offsetfile import TRANSACTIONS_GROUP, read_offsets
+from workers.origins import CommitScan
 from workers.scheduler.othersettled import OtherSettled
 from workers.transactions import records as transactionnotes
-from workers.transactions.commitscan import CommitScan
 from workers.transactions.note import Note
 from workers.transactions.staging import MOVED, Decision
 
@@ -46,7 +46,7 @@ class Restart:
         self._note = note
         self._target = target
         low = board.word(layout.BOARD_LOW)
-        self._scan = CommitScan(storage, board, views, max(low, note.scanned), target)
+        self._scan = CommitScan(board, views, max(low, note.scanned), target)
         self._ops: list[Words] = [_NONE]
         offsets = read_offsets(storage).get((HALF_TOPIC, TRANSACTIONS_GROUP), {})
         self._progress = offsets.get(0, 0)
@@ -158,7 +158,7 @@ class Restart:
 
     def unfinished(self, halves: Halves, decisions: Decisions) -> list[Decision]:
         """Decisions that somebody has begun: commit copies or op records that are missing."""
-        copied = self._join_copies(halves, self._scan.positions())
+        copied = self._join_copies(halves, self._scan.origins())
         rows = halves.table.rows
         have = np.isin(rows["position"], copied) & (rows["live"] != 0)
         found: list[Decision] = []

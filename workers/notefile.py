@@ -1,0 +1,41 @@
+"""Notes of agents: a JSON object in a small file, of a version and with its checksum.
+
+Loads no kernels, for commands that only look.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from shm.jsonsum import sum_holds, with_sum
+from shm.storage import read_file, replace_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shm.storage import Storage
+
+#: So much more of the log to read at a start is worth a note.
+SCAN_BYTES: Final = 64 * 1024 * 1024
+
+
+def read_content(storage: Storage, path: str, version: int) -> dict[str, Any] | None:
+    """What a note says; None if it is gone or damaged, or of another version."""
+    try:
+        data = read_file(storage, path)
+    except FileNotFoundError:
+        return None
+    try:
+        content = json.loads(data) if sum_holds(data) else None
+    except ValueError:
+        return None
+    if not isinstance(content, dict) or content.get("version") != version:
+        return None
+    return content
+
+
+def write_content(storage: Storage, path: str, version: int, content: Mapping[str, Any]) -> None:
+    """Replace a note, durably. Raises OSError."""
+    text = json.dumps({"version": version, **content})
+    replace_file(storage, path, with_sum(text).encode())
