@@ -33,15 +33,12 @@ class HalvesHolder:
         return Held(min(places), WHO) if places else None
 
     def move_below(self, position: int) -> bool:
-        """Ask the txn-checker to append open halves below a log position again (ADR 0019).
+        """Ask the txn-checker to append halves below a log position again (ADR 0019).
 
-        False if that would not free all below: one that was given up lies there too, or no half
-        does. Raises OSError.
+        Open ones, and those that were given up. False if none lies there. Raises OSError.
         """
         note = read_note(self._storage) or Note()
-        if min(self._given_up(note), default=position) < position:
-            return False
-        if min(self._open(note), default=position) >= position:
+        if min([*self._open(note), *self._given_up(note)], default=position) >= position:
             return False
         if self._board.word(layout.BOARD_TIMERS_WANTED) < position:
             self._board.set_word(layout.BOARD_TIMERS_WANTED, position)

@@ -88,6 +88,31 @@ class TxnLife(Life):
         return self.in_topic(NOTES_TOPIC)
 
 
+def last_segment(life: TxnLife) -> int:
+    """Where it begins."""
+    size = life.board.segment_bytes
+    return life.board.word(layout.BOARD_APPENDED) // size * size
+
+
+def remove_below(life: TxnLife, low: int) -> None:
+    """What retention does to the log, once nobody needs it any more."""
+    records = life.records()
+    life.board.set_word(layout.BOARD_LOW, low)
+    for topic in life.board.topics():
+        for queue_id in range(topic.queue_count):
+            kept = [
+                record.queue_offset
+                for record in records
+                if (record.topic, record.queue_id) == (topic.name, queue_id)
+                and record.physical_offset >= low
+            ]
+            at = life.board.queue_at(topic.queue_base + queue_id)
+            end = life.board.word(at + layout.QUEUE_MAX_OFFSET)
+            life.board.set_word(at + layout.QUEUE_MIN_OFFSET, min(kept, default=end))
+    for base in range(0, low, life.board.segment_bytes):
+        life.storage.unlink(f"commitlog/{base:020d}")
+
+
 class Peer:
     """A session with the txn-checker; answers come in whatever order."""
 

@@ -17,7 +17,7 @@ from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.record import Record
 from shm.transactionwire import COMMITTED, ROLLED_BACK
 from tests.support.simclock import SimClock
-from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
+from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, last_segment, remove_below
 from workers.transactions import progress as transactionprogress
 
 SEGMENT = 1 << 16
@@ -43,11 +43,6 @@ def stored(life: TxnLife, count: int) -> list[wire.Check]:
     return [life.half(tx_id(number), body=FILLER) for number in range(count)]
 
 
-def last_segment(life: TxnLife) -> int:
-    """Where it begins."""
-    return life.board.word(layout.BOARD_APPENDED) // SEGMENT * SEGMENT
-
-
 def moved(life: TxnLife) -> list[Record]:
     """Halves that stand for an older one."""
     return [one for one in life.in_topic(HALF_TOPIC) if one.prepared_transaction_offset < 0]
@@ -64,25 +59,6 @@ def root(life: TxnLife, position: int) -> int:
 def roots_committed(life: TxnLife) -> Counter[int]:
     """Commit copies by the half that was stored first."""
     return Counter({root(life, at): count for at, count in life.committed().items()})
-
-
-def remove_below(life: TxnLife, low: int) -> None:
-    """What retention does to the log, once nobody needs it any more."""
-    records = life.records()
-    life.board.set_word(layout.BOARD_LOW, low)
-    for topic in life.board.topics():
-        for queue_id in range(topic.queue_count):
-            kept = [
-                record.queue_offset
-                for record in records
-                if (record.topic, record.queue_id) == (topic.name, queue_id)
-                and record.physical_offset >= low
-            ]
-            at = life.board.queue_at(topic.queue_base + queue_id)
-            end = life.board.word(at + layout.QUEUE_MAX_OFFSET)
-            life.board.set_word(at + layout.QUEUE_MIN_OFFSET, min(kept, default=end))
-    for base in range(0, low, SEGMENT):
-        life.storage.unlink(f"commitlog/{base:020d}")
 
 
 def test_the_holder_lets_go_of_what_was_appended_again(life: TxnLife) -> None:

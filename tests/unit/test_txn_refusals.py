@@ -14,9 +14,9 @@ from shm.codes import Role
 from shm.kernels import frames
 from shm.kernels.words import store_half
 from shm.properties import HALF_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMITTED, ROLLED_BACK
+from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.simclock import SimClock
-from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
+from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, last_segment, remove_below
 from workers.groups.ledger import open_ledger
 from workers.groups.offsetfile import TRANSACTIONS_GROUP, Exports, read_offsets
 from workers.transactions import progress as transactionprogress
@@ -108,10 +108,30 @@ def test_a_refused_op_record_leaves_the_copy_to_decide(life: TxnLife, victim: Ro
     assert life.ops() == ["0,"]
 
 
+def test_a_copy_is_not_forgotten_while_its_op_record_finds_no_room(life: TxnLife) -> None:
+    """Refused again and again: nobody is told that nothing was stored, and it is stored once."""
+    peer = Peer(life)
+    half = life.half(TX)
+    serial = spoiled(life, peer, half, 1)
+    life.board.set_half(layout.BOARD_DISK_FULL, 1)
+    life.run_for(1 * S)
+    late = peer.end([half], commit=True)
+    life.run_for(1 * S)
+    peer.hear()
+    assert peer.heard == {}
+    life.board.set_half(layout.BOARD_DISK_FULL, 0)
+    for asked in (serial, late):
+        answer = peer.answer(asked)
+        assert isinstance(answer, wire.Ended)
+        assert (answer.outcome, answer.error) == (COMMITTED, "")
+    assert life.committed() == {half.position: 1}
+    assert life.ops() == ["0,"]
+
+
 def test_the_holder_holds_what_is_open_or_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also without a note, and more than it lists; what was given up is not moved."""
+    """Also without a note, and more than it lists; what was given up is parked again (ADR 0019)."""
     monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
     few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval": 1}
     life = TxnLife(tmp_path / "store", SimClock(), few)
@@ -138,12 +158,42 @@ def test_the_holder_holds_what_is_open_or_given_up(
     held = holder.lowest_position(0)
     assert held is not None
     assert held.position == parked.physical_offset
-    assert not holder.move_below(parked.physical_offset + 1)
-    assert life.board.word(layout.BOARD_TIMERS_WANTED) == 0
-    peer.settle(second.position, wire.ROLLBACK)
+    low = life.board.word(layout.BOARD_APPENDED)
+    assert holder.move_below(low)
     life.run_for(3 * S)
+    _, again = life.parked()
+    assert (again.origin, again.body) == (second.position, parked.body)
+    held = holder.lowest_position(0)
+    assert held is not None
+    assert held.position == again.physical_offset >= low
+    assert not holder.move_below(low)
+    life.kill(CHECKER)
+    assert peer.ended([second], commit=False) == (GIVEN_UP, wire.DECIDED)
+    assert peer.settle(second.position, wire.COMMIT).outcome == COMMITTED
+    life.run_for(3 * S)
+    assert life.committed() == {first.position: 1, second.position: 1}
     assert holder.lowest_position(0) is None
     assert list(holder.losses(1 << 40, {})) == []
+
+
+def test_an_end_of_what_has_expired_is_told_so(tmp_path: Path) -> None:
+    """Decided long ago, and removed with its segment, or lost with it on a full disk."""
+    small: dict[str, object] = {"mapped_file_size_commit_log": 1 << 16}
+    life = TxnLife(tmp_path / "store", SimClock(), small)
+    peer = Peer(life)
+    done, lost = life.half(TX), life.half(OTHER)
+    assert peer.ended([done], commit=True) == (COMMITTED, "")
+    for _ in range(50):
+        life.half(f"{life.clock.monotonic_ns():032x}", body=b"x" * 1500)
+    life.run_for(2 * S)
+    remove_below(life, last_segment(life))
+    life.run_for(2 * S)
+    assert peer.ended([lost], commit=True) == ("", wire.UNKNOWN)
+    assert peer.settle(lost.position, wire.COMMIT).error == wire.UNKNOWN
+    life.kill(CHECKER)
+    for half in (done, lost):
+        assert peer.ended([half], commit=True) == ("", wire.UNKNOWN)
+    assert life.committed()[lost.position] == 0
 
 
 def test_the_progress_of_another_broker_is_written_from_the_board(life: TxnLife) -> None:

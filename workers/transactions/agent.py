@@ -90,6 +90,7 @@ class TxnChecker:
         self._asked_before: list[tuple[int, object]] = []
         self._cycles = self._busy = self._work = 0
         self._read_ns = self._space_ns = self._worked_ns = 0
+        self._low = 0  # nothing is known of what lies below
         self._failed = self._finished = self._answered = False
         self._process_at = board.process_at(Role.TXN_CHECKER)
 
@@ -189,7 +190,7 @@ class TxnChecker:
         self._halves, self._given_up, self._past = halves, given_up, past
         self._endings = Endings(halves, decisions, past, desk)
         self._settling = Settling(halves, decisions, given_up, self._endings, desk)
-        self._move = HalfMove(self._board, halves, decisions, self._endings)
+        self._move = HalfMove(self._board, halves, decisions, self._endings, given_up)
         self._checks = Checks(halves, decisions, self._endings, given_up, desk)
         self._parts = (halves, decisions, given_up)
 
@@ -231,6 +232,11 @@ class TxnChecker:
 
     def _read(self, now_ns: int, now_ms: int) -> int:
         """New units of the half queue, of which most are decided by now."""
+        low = self._board.word(layout.BOARD_LOW)
+        if low > self._low:
+            self._low = low
+            self._halves.forget_below(low)
+            self._given_up.forget_below(low)
         read = self._halves.read(now_ns, now_ms)
         if read:
             self._checks.came(now_ns)

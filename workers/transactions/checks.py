@@ -102,6 +102,8 @@ class Checks:
         session = self._desk.member(self._halves.table.group_names[row["group"]])
         if session < 0:
             return
+        if not self._decisions.window.enter(position):
+            return  # it has gone with its segment
         size = int(row["size"])
         check = wire.Check(position, size, offset, self._transaction(position, size))
         if not self._desk.ask(session, check):

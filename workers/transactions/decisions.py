@@ -23,10 +23,7 @@ from shm.kernels.decide import publish_decisions
 from shm.kernels.words import spin, store_word
 from shm.marks import mark
 from shm.properties import OP_TOPIC
-from shm.transactionwire import (
-    DISK_FULL,
-    UNSTORABLE,
-)
+from shm.transactionwire import DISK_FULL, GIVEN_UP, UNSTORABLE
 from workers.transactions.delayedcommit import Delays
 from workers.transactions.staging import LATER, MOVED, Decision, Staging
 
@@ -54,8 +51,9 @@ class _Flight:
 
 
 def _is_move(one: Decision) -> bool:
-    """Whether a half is appended again by this."""
-    return one.outcome == MOVED and bool(one.puts) and one.place is None
+    """Whether a half is appended again by this, open or given up."""
+    again = one.outcome == MOVED or (one.outcome == GIVEN_UP and not one.named)
+    return again and bool(one.puts) and one.place is None
 
 
 class Decisions(Staging):
@@ -261,13 +259,13 @@ class Decisions(Staging):
         if done and not missing:
             self._finish(one, end, settled)
             return
-        begun = one.outcome == MOVED and one.named  # its record is in the log
-        if not one.op_named and len(missing) == one.puts and not begun:  # nothing is in the log
+        one.begun = one.begun or (one.outcome == MOVED and one.named) or one.copies == []
+        if not (one.op_named or one.begun) and len(missing) == one.puts:  # nothing is in the log
             one.error = UNSTORABLE if whys - {int(Status.DISK_FULL)} else DISK_FULL
             one.staged = 0
             settled.append(one)
             return
-        one.missing = missing
+        one.missing, one.begun = missing, True
         self._again_from = flight.appended if not self._again else self._again_from
         self._again.append(one)
 

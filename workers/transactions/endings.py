@@ -149,7 +149,7 @@ class Endings:
     def _answer(self, session: int, serial: int, request: wire.End, decision: Decision) -> None:
         if decision.error:
             self._refuse(session, request, "", decision.error)
-        elif (decision.outcome == COMMITTED) is not request.commit:
+        elif decision.outcome != (COMMITTED if request.commit else ROLLED_BACK):
             self._refuse(session, request, decision.outcome, DECIDED)
         else:
             self._desk.tell(session, Ended(serial, decision.outcome))

@@ -1,5 +1,7 @@
 """Halves that were given up: parked in TRANS_CHECK_MAX_TIME_TOPIC (TX-37) and listed until settled.
 
+A half may have several copies there, each with its position as origin: the newest one counts.
+
 An operator settles them, and open halves as well: commit, rollback, or another round of checks. Who
 and when is in the log before the answer.
 """
@@ -47,6 +49,7 @@ class GivenUp:
     def __init__(self, halves: Halves, decisions: Decisions) -> None:
         self.unsettled: dict[int, tuple[int, int, int]] = {}  # queue offset, position, size
         self.next = 0  # first unit of the give-up queue that was not read
+        self._settled: set[int] = set()  # copies of these may still come to be read
         self._halves = halves
         self._decisions = decisions
 
@@ -62,7 +65,8 @@ class GivenUp:
             if record is not None:
                 origin = -1 - record.prepared_transaction_offset
                 half = origin if origin >= 0 else position  # a RocketMQ's says no origin
-                self.unsettled[half] = (first + number, position, size)
+                if half not in self._settled:
+                    self.unsettled[half] = (first + number, position, size)
         self.next = first + len(units) // 2
         return len(units) // 2
 
@@ -74,6 +78,34 @@ class GivenUp:
             return None
         copy = copy_of(record, slot, 0, record.property_map(), position)
         return Decision(GIVEN_UP, [(position, offset)], [], copies=[copy])
+
+    def below(self, low: int) -> list[int]:
+        """Halves of which the copy lies below a log position, and is not settled."""
+        return [half for half, place in self.unsettled.items() if place[1] < low]
+
+    def forget_below(self, low: int) -> None:
+        """Copies that retention has taken off a full disk are no longer known."""
+        for half in self.below(low):
+            del self.unsettled[half]
+
+    def park_again(self, half: int) -> Decision | None:
+        """What gives a half another copy; None if its record cannot be read."""
+        record = self._decisions.record(self.unsettled[half][1])
+        slot = self._decisions.slots.get(GIVEN_UP_TOPIC)
+        if record is None or slot is None:
+            return None
+        copy = copy_of(record, slot, 0, record.property_map(), half)
+        return Decision(GIVEN_UP, [(half, -1)], [], copies=[copy], named=False)
+
+    def parked_again(self, half: int, place: tuple[int, int]) -> None:
+        """It has another copy, at a position and queue offset."""
+        if half in self.unsettled:
+            self.unsettled[half] = (place[1], place[0], self.unsettled[half][2])
+
+    def is_settled(self, half: int) -> None:
+        """An operator's settlement is in the log."""
+        self.unsettled.pop(half, None)
+        self._settled.add(half)
 
 
 class Settling:
@@ -176,6 +208,7 @@ class Settling:
                 self._given_up.next = 0  # it is listed still: read again
                 continue
             outcome = _OUTCOMES[asked.action]
+            self._given_up.is_settled(asked.position)
             if asked.action != wire.RECHECK:
                 self._settled[asked.position] = outcome
                 self._halves.remember(asked.position, outcome)

@@ -1,8 +1,9 @@
-"""Open halves whose segments are to go are appended again before, each with its origin.
+"""Halves that wait are appended again before their segments go, each with its origin.
 
 First the record, with all its properties; once that is in the log, an op record that names the old
 offset. Who dies in between leaves two records of one UNIQ_KEY: a start names the older one
 (workers/transactions/restart.py). Until the op record is in the log nobody decides either of them.
+What was given up is parked again: the newest copy of a half counts, and an op record has named it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from shm import layout
-from shm.properties import HALF_TOPIC
+from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC
+from shm.transactionwire import GIVEN_UP
 from workers.transactions import records as transactionnotes
 from workers.transactions.delayedcommit import copy_of
 from workers.transactions.staging import MOVED, Decision
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from shm.board import Board
     from workers.transactions.decisions import Decisions
     from workers.transactions.endings import Endings
+    from workers.transactions.givenup import GivenUp
     from workers.transactions.halves import Halves
 
 #: Halves that are on their way at one time.
@@ -31,16 +34,23 @@ class HalfMove:
     """Does what retention asks for by the board's word `timers_wanted`."""
 
     def __init__(
-        self, board: Board, halves: Halves, decisions: Decisions, endings: Endings
+        self,
+        board: Board,
+        halves: Halves,
+        decisions: Decisions,
+        endings: Endings,
+        given_up: GivenUp,
     ) -> None:
         self._board = board
         self._halves = halves
         self._decisions = decisions
         self._endings = endings
+        self._given_up = given_up
         self._floor = 0  # no open half lies below
         self._below = 0
-        self._until = 0  # units that have to be read first
+        self._until = (0, 0)  # units of half and give-up queue that have to be read first
         self._flying = 0
+        self._parking: set[int] = set()  # of those that were given up
         self._retry_ns = 0
 
     def step(self, now_ns: int, now_ms: int) -> int:
@@ -49,15 +59,16 @@ class HalfMove:
             wanted = self._board.word(layout.BOARD_TIMERS_WANTED)
             if wanted <= self._floor:
                 return 0
-            self._below, self._until = wanted, self._halves.written()
-        if self._flying or now_ns < self._retry_ns or self._halves.next < self._until:
+            parked = self._halves.written(GIVEN_UP_TOPIC)
+            self._below, self._until = wanted, (self._halves.written(), parked)
+        read = self._halves.next >= self._until[0] and self._given_up.next >= self._until[1]
+        if self._flying or self._parking or now_ns < self._retry_ns or not read:
             return 0
         rows = self._halves.table.rows
         end = int(np.searchsorted(rows["position"], self._below))
         left = rows[:end][rows["live"][:end] != 0]
         if not len(left):
-            self._floor, self._below = self._below, 0
-            return 0
+            return self._park(now_ns, now_ms)
         halves = [(int(row["position"]), int(row["offset"])) for row in left]
         ours = [half for half in halves if not self._endings.is_flying(half[0])]
         return sum(self._append(half, now_ns, now_ms) for half in ours[:MOVES_MAX])
@@ -72,8 +83,35 @@ class HalfMove:
         self._endings.decide(Decision(MOVED, [half], [], copies=[copy], named=False), now_ms)
         return 1
 
+    def _park(self, now_ns: int, now_ms: int) -> int:
+        """Once no open half lies below: those that were given up; how many were put."""
+        left = self._given_up.below(self._below)
+        if not left:
+            self._floor, self._below = self._below, 0
+            return 0
+        put = 0
+        for half in left[:MOVES_MAX]:
+            decision = self._given_up.park_again(half)
+            if decision is None or self._endings.is_flying(half):
+                self._retry_ns = now_ns + 1_000_000_000
+                continue
+            self._parking.add(half)
+            self._endings.decide(decision, now_ms)
+            put += 1
+        return put
+
+    def _parked(self, decision: Decision, now_ns: int) -> None:
+        half = decision.halves[0][0]
+        self._parking.discard(half)
+        if decision.error or decision.place is None:
+            self._retry_ns = now_ns + 1_000_000_000
+        else:
+            self._given_up.parked_again(half, decision.place)
+
     def settled(self, decision: Decision, now_ns: int, now_ms: int) -> bool:
         """Heed what is in the log now; whether that leaves nothing else to be done."""
+        if decision.outcome == GIVEN_UP and decision.halves[0][0] in self._parking:
+            self._parked(decision, now_ns)
         if decision.outcome != MOVED:
             return True
         if decision.named or decision.op_named:  # of this life, or of a start

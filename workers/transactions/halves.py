@@ -85,6 +85,14 @@ class Halves:
         if len(recent) >= REMEMBERED:
             self._older, self._recent = recent, {}
 
+    def forget_below(self, low: int) -> int:
+        """Halves that retention has taken off a full disk are no longer known; how many."""
+        rows = self.table.rows
+        gone = np.flatnonzero(rows["live"][: int(np.searchsorted(rows["position"], low))])
+        for index in gone[::-1].tolist():
+            self.table.remove(index)
+        return len(gone)
+
     def remember(self, position: int, outcome: str) -> None:
         """What the log said of an old half."""
         self._recent[position] = outcome
