@@ -19,6 +19,9 @@ from shm.storage import read_file
 from workers.groups import deadletternote
 from workers.reader.indexnote import DIRECTORY as INDEX
 from workers.reader.indexnote import NOTE_FILE, read_note, safe_time
+from workers.reader.queues import PROGRESS_FILE
+from workers.scheduler.note import FILE as SCHEDULE_FILE
+from workers.transactions.note import FILE as TRANSACTIONS_FILE
 
 if TYPE_CHECKING:
     from brokerd.verify.queues import Queue
@@ -27,9 +30,6 @@ if TYPE_CHECKING:
     from shm.storage import Storage
 
 CHECKPOINT: Final = "checkpoint"
-QUEUES: Final = "gantry/queues.json"
-SCHEDULE: Final = "gantry/schedule.json"
-TRANSACTIONS: Final = "gantry/transactions.json"
 _KNOWN: Final = frozenset(
     {
         *("commitlog", "consumequeue", "config", "gantry", "checkpoint", "abort", "lock"),
@@ -212,27 +212,29 @@ class FileCheck:
 
     def _check_progress(self) -> None:
         """`gantry/queues.json`: the log's end and each queue's units, at a clean stop."""
-        if self._lacks(QUEUES):
+        if self._lacks(PROGRESS_FILE):
             return
-        content = read_object(self._storage, QUEUES, self._report)
+        content = read_object(self._storage, PROGRESS_FILE, self._report)
         if content is None:
             return
         try:
             position = int(content["position"])
             units = {name: int(count) for name, count in content["queues"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            self._report.add(QUEUES, 0, "position or queues are missing", found=repr(error))
+            self._report.add(PROGRESS_FILE, 0, "position or queues are missing", found=repr(error))
             return
         if not self._is_exact() or self._found.lossy:
             return
         if position != self._found.log_end:
-            self._report.add(QUEUES, 0, "wrong position", str(self._found.log_end), str(position))
+            self._report.add(
+                PROGRESS_FILE, 0, "wrong position", str(self._found.log_end), str(position)
+            )
         wanted = {f"{queue.topic}@{queue.queue_id}": queue.next for queue in self._found.queues}
         for name in sorted(wanted.keys() | units.keys()):
             left, right = wanted.get(name, 0), units.get(name, 0)
             if left != right:
                 self._report.add(
-                    QUEUES, 0, f"wrong number of units in {name}", f"{left}", f"{right}"
+                    PROGRESS_FILE, 0, f"wrong number of units in {name}", f"{left}", f"{right}"
                 )
 
     def _check_index_note(self) -> None:
@@ -242,7 +244,7 @@ class FileCheck:
 
     def _check_notes(self) -> None:
         """How far scheduler and txn-checker have come, where that was noted."""
-        for path in (SCHEDULE, TRANSACTIONS):
+        for path in (SCHEDULE_FILE, TRANSACTIONS_FILE):
             content = read_object(self._storage, path, self._report)
             if content is not None and "scanned" not in content:
                 self._report.add(path, 0, "scanned is missing", found=str(sorted(content)))

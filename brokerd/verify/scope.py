@@ -18,12 +18,12 @@ from shm.jsonsum import sum_holds
 from shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
 from shm.storage import Storage, read_file
 from workers.groups.offsetfile import FILE as OFFSETS_FILE
+from workers.reader.queues import PROGRESS_FILE
 
 if TYPE_CHECKING:
     from brokerd.verify.report import Report
 
 STORE_FILE: Final = "gantry/store.json"
-QUEUES_FILE: Final = "gantry/queues.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,6 @@ def _dispatched(root: Path) -> int:
 def _synced_units(storage: Storage) -> int:
     """Log position up to which all units were on the disk; 0 if the file does not say."""
     try:
-        return int(json.loads(read_file(storage, QUEUES_FILE))["position"])
+        return int(json.loads(read_file(storage, PROGRESS_FILE))["position"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return 0

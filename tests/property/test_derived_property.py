@@ -16,6 +16,8 @@ from tests.sim.scenario import STEPS_MAX, World
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from workers.reader.indexnote import NOTE_FILE
+from workers.scheduler.note import FILE as SCHEDULE_FILE
+from workers.transactions.note import FILE as TRANSACTIONS_FILE
 
 EXAMPLES = 40
 #: RocketMQ's checkpoint is derived as well, and made by the same stop.
@@ -38,7 +40,7 @@ def stopped_world() -> tuple[World, Disk]:
 
 def files(storage: SimStorage, *roots: str) -> dict[str, bytes]:
     names = [name for name, inode in storage.disk.names.entries.items() if inode is not None]
-    notes = ("gantry/schedule.json", "gantry/transactions.json")  # made by their agents' next start
+    notes = (SCHEDULE_FILE, TRANSACTIONS_FILE)  # made by their agents' next start
     return {
         name: read_file(storage, name)
         for name in names

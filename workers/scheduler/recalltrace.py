@@ -76,7 +76,7 @@ class RecallTrace:
         recalled = False
         for record in self._records(index, TIMER_TOPIC, handle.unique):  # newest first
             if names_target(record, handle, is_recall=True):
-                if record.prepared_transaction_offset < 0:
+                if record.origin >= 0:
                     return CANCELLED
                 recalled = True  # by a RocketMQ: it may have been too late
             elif names_target(record, handle, is_recall=False):
@@ -90,7 +90,7 @@ class RecallTrace:
         """Whether the copy of a parked record is in the log; -1: of one that is gone."""
         low = self._board.word(layout.BOARD_LOW)
         for record in self._records(index, handle.topic, handle.unique):
-            origin = -1 - record.prepared_transaction_offset
+            origin = record.origin
             if record.property_map().get("UNIQ_KEY") != handle.unique:
                 continue
             if origin == position or (position < 0 <= origin < low):

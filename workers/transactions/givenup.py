@@ -63,8 +63,8 @@ class GivenUp:
         for number, (position, size) in enumerate(units.reshape(-1, 2).tolist()):
             record = self._decisions.record(position)
             if record is not None:
-                origin = -1 - record.prepared_transaction_offset
-                half = origin if origin >= 0 else position  # a RocketMQ's says no origin
+                # A RocketMQ's says no origin.
+                half = record.origin if record.origin >= 0 else position
                 if half not in self._settled:
                     self.unsettled[half] = (first + number, position, size)
         self.next = first + len(units) // 2

@@ -257,8 +257,7 @@ class InDoubt:
         note = self._note
         listed = {row[3]: row[1] for row in note.given_up}
         for record in self._records(GIVEN_UP_TOPIC, note.given_next):
-            origin = -1 - record.prepared_transaction_offset
-            position = record.physical_offset
+            origin, position = record.origin, record.physical_offset
             listed[origin if origin >= 0 else position] = position
         for record in self._records(NOTES_TOPIC, note.notes_next):
             settled = read_record(record.body)[1]

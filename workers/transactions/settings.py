@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from workers.scheduler.settings import DelaySettings
 
-class CheckerSettings(Protocol):
-    """What the txn-checker needs of the broker's settings."""
+
+class CheckerSettings(DelaySettings, Protocol):
+    """What the txn-checker needs of the broker's settings: commits with a delay are parked."""
 
     @property
     def transaction_timeout(self) -> int:
@@ -26,16 +28,6 @@ class CheckerSettings(Protocol):
     @property
     def file_reserved_time(self) -> int:
         """Hours after which a half is given up unasked."""
-        ...
-
-    @property
-    def message_delay_level(self) -> str:
-        """RocketMQ's delay levels."""
-        ...
-
-    @property
-    def timer_precision_ms(self) -> int:
-        """RocketMQ's slots of time."""
         ...
 
     @property
