@@ -192,6 +192,18 @@ def test_without_a_live_producer_nothing_is_counted(life: TxnLife) -> None:
     assert [check.position for check in peer.checks] == [half.position]
 
 
+def test_a_clock_that_is_set_gives_nothing_up_that_can_be_asked_about(life: TxnLife) -> None:
+    """F11: age alone ends what nobody can be asked about."""
+    asked, alone = life.half(TX), life.half(OTHER, PGROUP="gone")
+    peer = Peer(life, GROUP)
+    life.run_for(2 * S)
+    life.clock.step_wall(100 * 3600 * S)
+    life.run_for(8 * S)
+    peer.hear()
+    assert [check.position for check in peer.checks] == [asked.position]
+    assert [record.origin for record in life.parked()] == [alone.position]
+
+
 def test_immunity_puts_the_first_check_off_and_costs_none(life: TxnLife) -> None:
     """LW-46's opposite: CHECK_IMMUNITY_TIME_IN_SECONDS delays the first check only."""
     peer = Peer(life, GROUP)

@@ -108,15 +108,22 @@ def test_a_refused_op_record_leaves_the_copy_to_decide(life: TxnLife, victim: Ro
     assert life.ops() == ["0,"]
 
 
-def test_a_copy_is_not_forgotten_while_its_op_record_finds_no_room(life: TxnLife) -> None:
-    """Refused again and again: nobody is told that nothing was stored, and it is stored once."""
+@pytest.mark.parametrize("victim", [None, CHECKER, Role.WRITER])
+def test_a_copy_is_not_forgotten_while_its_op_record_finds_no_room(
+    life: TxnLife, victim: Role | None
+) -> None:
+    """Refused again and again, over notes and deaths: it is stored once, and nobody told less."""
     peer = Peer(life)
     half = life.half(TX)
     serial = spoiled(life, peer, half, 1)
     life.board.set_half(layout.BOARD_DISK_FULL, 1)
     life.run_for(1 * S)
     late = peer.end([half], commit=True)
-    life.run_for(1 * S)
+    life.run_for(3 * S)
+    for _ in range(2 if victim is not None else 0):
+        life.kill(victim)  # type: ignore[arg-type]
+        late = serial = peer.end([half], commit=True)
+        life.run_for(3 * S)
     peer.hear()
     assert peer.heard == {}
     life.board.set_half(layout.BOARD_DISK_FULL, 0)

@@ -221,7 +221,8 @@ class TxnChecker:
             return 1
         self._restart = None
         for decision in restart.unfinished(self._halves, self._decisions):
-            self._endings.decide(decision, now_ms)
+            if self._endings.decide(decision, now_ms):
+                self._decisions.owe(decision, restart.scanned_from)
         asked, self._asked_before = self._asked_before, []
         for session, request in asked:
             self._hear(session, request, now_ms)

@@ -95,11 +95,12 @@ class Checks:
         row["next_ns"] = now_ns + times.interval_s * S_NS
         if self._endings.is_flying(position):
             return
-        is_old = now_ms - int(row["stored_ms"]) > times.reserved_ms
+        session = self._desk.member(self._halves.table.group_names[row["group"]])
+        # Age alone ends it only where nobody can be asked: the wall clock may just have been set.
+        is_old = session < 0 and now_ms - int(row["stored_ms"]) > times.reserved_ms
         if checks >= times.checks_max or is_old:
             self._give_up(index, now_ms)
             return
-        session = self._desk.member(self._halves.table.group_names[row["group"]])
         if session < 0:
             return
         if not self._decisions.window.enter(position):

@@ -76,7 +76,7 @@ class Decisions(Staging):
         self._refused: dict[int, int] = {}
         self._undurable: list[Decision] = []
         self._again: list[Decision] = []
-        self._again_from = 0  # where the log ended before the first of these
+        self._begun: list[Decision] = []  # of these something is missing in the log
         self._retry_ns = 0
 
     # ------------------------------------------------------------------------------------- state
@@ -95,20 +95,25 @@ class Decisions(Staging):
     def sure_to(self) -> int:
         """Log position below which each commit copy has its op record."""
         appended = self._board.word(layout.BOARD_APPENDED)
-        if self._again:
-            return min(self._again_from, appended)
-        return self._flights[0].appended if self._flights else appended
+        if self._flights:
+            appended = self._flights[0].appended
+        return min([appended, *(one.begun_at for one in self._begun)])
 
     def lost(self) -> list[Decision]:
         """The writer was replaced: decisions without an answer, as if nobody had asked yet."""
         waiting = [one for flight in self._flights for one in flight.decisions]
         waiting += [*self.batch, *self._undurable, *self._again]
-        for queue in (self._flights, self.batch, self._undurable, self._again):
+        for queue in (self._flights, self.batch, self._undurable, self._again, self._begun):
             queue.clear()
         self._refused.clear()
         self._lane = self._outlet.words
         self._first_seq = int(self._lane[frames.SEQ]) + 1
         return waiting
+
+    def owe(self, decision: Decision, begun_at: int) -> None:
+        """Something of it is in the log behind a position: a start looks there until all is."""
+        decision.begun_at = begun_at
+        self._begun.append(decision)
 
     # --------------------------------------------------------------------------------- going up
 
@@ -217,6 +222,8 @@ class Decisions(Staging):
         self.ops.append((offset, highest))
 
     def _finish(self, one: Decision, end: int, settled: list[Decision]) -> None:
+        if one.begun_at >= 0:
+            self._begun = [other for other in self._begun if other is not one]
         one.end = max(one.end, end)
         if one.durable and self._board.word(layout.BOARD_DURABLE) < one.end:
             self._undurable.append(one)
@@ -259,14 +266,14 @@ class Decisions(Staging):
         if done and not missing:
             self._finish(one, end, settled)
             return
-        one.begun = one.begun or (one.outcome == MOVED and one.named) or one.copies == []
-        if not (one.op_named or one.begun) and len(missing) == one.puts:  # nothing is in the log
+        if not one.op_named and len(missing) == one.puts and one.begun_at < 0:  # nothing is there
             one.error = UNSTORABLE if whys - {int(Status.DISK_FULL)} else DISK_FULL
             one.staged = 0
             settled.append(one)
             return
-        one.missing, one.begun = missing, True
-        self._again_from = flight.appended if not self._again else self._again_from
+        one.missing = missing
+        if one.begun_at < 0:
+            self.owe(one, flight.appended)
         self._again.append(one)
 
     def _put_again(self, now_ns: int) -> None:

@@ -46,7 +46,9 @@ class Restart:
         self._note = note
         self._target = target
         low = board.word(layout.BOARD_LOW)
-        self._scan = CommitScan(board, views, max(low, note.scanned), target)
+        #: Where the first commit copy may lie whose op record is missing.
+        self.scanned_from = max(low, note.scanned)
+        self._scan = CommitScan(board, views, self.scanned_from, target)
         self._ops: list[Words] = [_NONE]
         offsets = read_offsets(storage).get((HALF_TOPIC, TRANSACTIONS_GROUP), {})
         self._progress = offsets.get(0, 0)

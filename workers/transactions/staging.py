@@ -65,7 +65,7 @@ class Decision:
     end: int = -1
     error: str = ""
     missing: list[int] = field(default_factory=list)  # numbers of copies that were refused
-    begun: bool = False  # something of it is in the log, so all has to be
+    begun_at: int = -1  # something of it is in the log behind this position, so all has to be
 
     @property
     def is_commit(self) -> bool:
