@@ -80,6 +80,31 @@ def poll_until_fixture() -> Callable[..., object]:
     return poll_until
 
 
+@pytest.fixture(scope="module")
+def cold_starts() -> bool:
+    """Return whether brokers of a module start as a user's do; overridden where that is shown."""
+    return False
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm_starts(cold_starts: bool) -> Iterator[None]:
+    """Start brokers as forks of this process, which has loaded and compiled all that they need.
+
+    An interpreter's start and imports are most of what a short life of a broker costs.
+    """
+    if cold_starts:
+        yield
+        return
+    import gantrymq.temporary
+    from tests.support.brokers import ServingBroker
+    from tests.support.forked import spawn_forked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServingBroker, "forked", True)
+        patch.setattr(gantrymq.temporary, "_spawn", spawn_forked)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a region or a process; fixtures of wider scope may keep theirs."""

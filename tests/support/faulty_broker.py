@@ -1,4 +1,4 @@
-"""A broker whose storage fails on request: `python -m tests.support.faulty_broker --home DIR ...`.
+"""A broker whose storage fails on request.
 
 The file `faults.json` in the home says which calls fail from now on, in all of its processes:
 `[{"kind": "sync", "under": "commitlog/", "errno": 5}]`. `"half": true` lets half of a write
@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shm.storage import PosixFile, PosixStorage
 from tests.support.brokers import ServingBroker
-from tests.support.tree import ROOT
+from tests.support.forked import start_forked
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -111,19 +110,15 @@ class FaultyBroker(ServingBroker):
     """Such a broker in a process of its own."""
 
     def _start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.support.faulty_broker", "--home", str(self.home)]
+        arguments = ["--home", str(self.home)]
         for name, value in self.settings.items():
-            command += ["--set", f"{name}={value}"]
-        # This program loads numpy before the broker could say so, and a broker forks.
-        one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | one,
-        )
+            arguments += ["--set", f"{name}={value}"]
+        streams: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
+        return start_forked("faulty_broker", arguments, **streams)
 
     def fail(self, *faults: dict[str, Any]) -> None:
         """From now on these calls fail; without any, none does."""
@@ -145,7 +140,3 @@ def main() -> int:
 
     vars(brokerd.broker)["PosixStorage"] = FaultyStorage
     return serve()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -28,6 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from shm import marks
 from tests.support import leaks
 from tests.support.watchdog import poll_until
 
@@ -125,9 +126,10 @@ def start_forked(
     arguments: Sequence[str],
     **streams: Any,  # noqa: ANN401 - as Popen has them
 ) -> subprocess.Popen[Any]:
-    """Start `gantrymq` or `brokerd` as subprocess.Popen does, without the interpreter's start.
+    """Start a program as subprocess.Popen does, without the interpreter's start.
 
-    It has its own descriptors only, as after an exec.
+    The program is `gantrymq`, `brokerd` or `faulty_broker`. It
+    has its own descriptors only, as after an exec.
     """
     _load_everything()
 
@@ -140,6 +142,11 @@ def start_forked(
         _live(name, arguments)
 
     return subprocess.Popen([name, *arguments], preexec_fn=live, **streams)  # noqa: PLW1509
+
+
+def spawn_forked(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """What gantrymq.temporary._spawn does, without the interpreter's start."""
+    return start_forked("brokerd", arguments, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
 
 _Place = tuple[str, Mapping[str, str]]
@@ -156,6 +163,7 @@ def _live(name: str, arguments: Sequence[str]) -> NoReturn:
         open(2, "w", closefd=False, buffering=1),  # noqa: SIM115
     )
     sys.argv = [name, *arguments]
+    marks.set_hook(marks._from_environment())  # as its import does
     code = _call(name)
     try:
         threading._shutdown()  # type: ignore[attr-defined] # as an interpreter ends
@@ -172,6 +180,10 @@ def _call(name: str) -> int:
     try:
         if name == "brokerd":
             return serve()
+        if name == "faulty_broker":
+            from tests.support.faulty_broker import main as serve_faultily
+
+            return serve_faultily()
         main()
     except SystemExit as end:
         if isinstance(end.code, str):

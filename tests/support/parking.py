@@ -126,6 +126,7 @@ class Life:
             self.start(role)
         self.outlet = Outlet(self.own[1], self.bells.writer)
         self.outcomes: list[Outcome] = []
+        self._nap_ns = 0
 
     def _format(self, boot: bytes) -> Board:
         settings = self.settings
@@ -166,13 +167,14 @@ class Life:
 
     def turn(self) -> int:
         """One duty cycle of each agent; heeds what they ask the supervisor for."""
-        now_ns, done = self.clock.monotonic_ns(), 0
+        now_ns, done, naps = self.clock.monotonic_ns(), 0, []
         for agent in self.agents.values():
             work = agent.do_work(now_ns)
             if not work:  # as its loop does
-                agent.arm(now_ns)
+                naps.append(agent.arm(now_ns))
                 agent.disarm()
             done += work
+        self._nap_ns = 0 if done else min(naps)
         for table in self.tables.values():
             assert not table.failures, table.failures
             for _level, event, fields in table.notes:
@@ -201,9 +203,16 @@ class Life:
         """Let time pass: from one thing that is due to the next."""
         end = self.clock.monotonic_ns() + duration_ms * 1_000_000
         while (now := self.clock.monotonic_ns()) < end:
-            self.settle()
-            self.clock.advance(max(1, min(max(self.sleep(), LEAST_NS), end - now)))
+            self._work_until_all_sleep()
+            self.clock.advance(max(1, min(max(self._nap_ns, LEAST_NS), end - now)))
         self.settle()
+
+    def _work_until_all_sleep(self) -> None:
+        """As their loops do: who has had nothing to do once sleeps as long as it says."""
+        for _ in range(TURNS_MAX):
+            if not self.turn():
+                return
+        raise AssertionError("the agents do not come to rest")
 
     def stop(self) -> None:
         """A clean stop, agent by agent."""

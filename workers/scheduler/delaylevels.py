@@ -112,10 +112,15 @@ class DelayLevels:
     def has_more(self) -> bool:
         """Whether units have come to a level that has room for them."""
         for level in self._levels:
-            low, high = self._bounds(level)
-            if level.has_room and high > max(level.end, low):
-                return True
+            if level.has_room and self._has_grown(level):
+                low, high = self._bounds(level)
+                if high > max(level.end, low):
+                    return True
         return False
+
+    def _has_grown(self, level: Level) -> bool:
+        """Whether there is anything behind what was looked at: asked of each level at each step."""
+        return self._board.word(self._at(level) + layout.QUEUE_MAX_OFFSET) > level.end
 
     def _bounds(self, level: Level) -> tuple[int, int]:
         word, at = self._board.word, self._at(level)
@@ -146,7 +151,7 @@ class DelayLevels:
         now_ms = self._time.delay_ms()
         found = []
         for level in self._levels:
-            if level.has_room:
+            if level.has_room and self._has_grown(level):
                 self._read(level)
             if level.holds and (count := _count_due(level, now_ms)):
                 part = slice(level.at, level.at + count)
