@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shm import layout, limits
 from shm.codes import Stop
 from shm.errors import Corrupt, StoreFailed
+from shm.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
 from shm.kernels import index as kernels
 from shm.kernels.index import index_log, relink
 from shm.lognames import segment_name
@@ -31,7 +32,6 @@ from workers.reader.indexfiles import (
     open_file,
     without_last,
 )
-from workers.reader.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
 
 if TYPE_CHECKING:
     from shm.board import Board
