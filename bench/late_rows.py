@@ -149,3 +149,29 @@ def transactions(sizes: Sizes) -> list[Line]:
             *at_most(5, 1),
         ),
     ]
+
+
+def queries(sizes: Sizes) -> list[Line]:
+    """The key index: its price, and what a query takes."""
+    entries = f"{sizes.index_entries:,} entries"
+    kinds = {"cold": ("nothing in the page cache", (50, 10)), "warm": ("warm", (5, 1))}
+    return [
+        Line(
+            "index",
+            f"reader and indexer behind by {entries}, 2 keys a message",
+            value("indexed", "/s", "indexing", "indexed_rate"),
+            value("without index", "/s", "indexing", "rate"),
+            ratio_at_least(0.3),
+            ratio_at_least(0.6),
+        ),
+        *(
+            Line(
+                "query",
+                f"query by key, {entries}, {state}, p99",
+                value(name, "ms", "querying", f"{name}_p99_ms"),
+                None,
+                *at_most(*limits),
+            )
+            for name, (state, limits) in kinds.items()
+        ),
+    ]

@@ -9,6 +9,7 @@ from bench import (
     e2e_idle,
     e2e_latency,
     e2e_push,
+    e2e_queries,
     e2e_scale,
     e2e_startup,
     e2e_throughput,
@@ -30,7 +31,7 @@ from bench.harness import (
     ratio_at_most,
     value,
 )  # fmt: skip
-from bench.late_rows import push, timers, transactions
+from bench.late_rows import push, queries, timers, transactions
 from bench.peers import process_queue, redis_sorted_set, redis_streams, zmq_push_pull
 from bench.sizes import BATCH_MESSAGES, BUSY_SESSIONS, QUEUE_COUNTS, Sizes
 
@@ -82,6 +83,8 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "transactions-64": e2e_transactions.in_flight,
     "checked": e2e_transactions.checked,
     "open-halves": e2e_transactions.open_halves,
+    "indexing": e2e_queries.indexing,
+    "querying": e2e_queries.querying,
     "redis-zadd": redis_sorted_set.park,
     "redis-due": redis_sorted_set.due_per_second,
     "redis-due-together": redis_sorted_set.due_together,
@@ -111,6 +114,7 @@ def lines(sizes: Sizes) -> list[Line]:
         *timers(sizes),
         *push(sizes),
         *transactions(sizes),
+        *queries(sizes),
         *peers(),
         *floor_lines(),
     ]

@@ -16,6 +16,10 @@ IN_FLIGHT: Final = 64
 QUEUE_COUNTS: Final = (1, 100, 1000)
 BUSY_SESSIONS: Final = 10
 KIB_BODY_BYTES: Final = 1024
+KEYS_SHARED: Final = 10
+"""So many messages have a key of the second kind."""
+ENTRIES_PER_MESSAGE: Final = 3
+"""Of a message with two keys: its message id is one, too."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,9 @@ class Sizes:
     pending_messages: int
     failing_messages: int
     """For push consumers."""
+    index_entries: int
+    queries: int
+    """For each figure of what a query takes."""
     touched_bytes: int
     """Memory made ready before each measurement (bench.machine.touch_memory)."""
     timeout_s: float
@@ -94,6 +101,8 @@ SMOKE: Final = Sizes(
     level_messages=50,
     pending_messages=2_000,
     failing_messages=1_000,
+    index_entries=3_000,
+    queries=5,
     touched_bytes=0,
     timeout_s=60.0,
 )
@@ -123,6 +132,8 @@ QUICK: Final = Sizes(
     level_messages=2_000,
     pending_messages=1_000_000,
     failing_messages=100_000,
+    index_entries=1_000_000,
+    queries=200,
     touched_bytes=1 << 30,
     timeout_s=120.0,
 )
@@ -152,6 +163,8 @@ FULL: Final = Sizes(
     level_messages=5_000,
     pending_messages=10_000_000,
     failing_messages=1_000_000,
+    index_entries=10_000_000,
+    queries=500,
     touched_bytes=1 << 30,
     timeout_s=300.0,
 )

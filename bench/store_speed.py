@@ -84,12 +84,12 @@ def dispatch(bench: Bench, queues: int) -> Measurement:
         with serving(directory, {}, bench.sizes.timeout_s) as server:
             make_topic(server, queues)
             fill(bench, server)
-        records, seconds = _dispatch(server.home, time.monotonic() + bench.sizes.timeout_s)
+        records, seconds = dispatch_log(server.home, time.monotonic() + bench.sizes.timeout_s)
     return Measurement(values={"rate": records / seconds}, count=records)
 
 
-def _dispatch(home: Path, deadline: float) -> tuple[int, float]:
-    """Forget all units, then let a reader make them; records and seconds."""
+def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[int, float]:
+    """Forget all units, then let a reader make them, and keys with `index`; records, seconds."""
     from brokerd.checkpoint import read_checkpoint
     from brokerd.metadata import Metadata
     from brokerd.recovery import Recovered
@@ -97,8 +97,10 @@ def _dispatch(home: Path, deadline: float) -> tuple[int, float]:
     from shm import jit, layout
     from shm.clock import SystemClock
     from shm.storage import PosixStorage
-    from workers.agent import Bells
+    from workers.agent import Agent, Bells
     from workers.reader.agent import open_reader
+    from workers.reader.indexer import Indexer
+    from workers.sparetime import InSpareTime
 
     store = store_of(home)
     storage = PosixStorage(str(store))
@@ -107,21 +109,23 @@ def _dispatch(home: Path, deadline: float) -> tuple[int, float]:
         raise BenchError("dispatch: the store has no checkpoint")
     # Aside rather than deleted: ext4 looks for a free inode past all that were freed of late.
     (store / "consumequeue").rename(Path(tempfile.mkdtemp(dir=home.parent)) / "consumequeue")
-    end = checkpoint.durable
+    end, clock = checkpoint.durable, SystemClock()
     settings = _configuration(storage).settings
     board = _plain_board(_configuration(storage))
-    metadata = Metadata(storage, settings, SystemClock())
+    metadata = Metadata(storage, settings, clock)
     metadata.load()
     metadata.publish(board, Recovered(appended=end, durable=end))
     bells = Bells.each(_Silent)
-    reader = open_reader(storage, SystemClock(), board, _Nobody(), bells, settings)
+    agent: Agent = open_reader(storage, clock, board, _Nobody(), bells, settings)
+    if index:
+        agent = InSpareTime(agent, Indexer(storage, clock, board, _Nobody(), settings))
     jit.warm()
     started = time.monotonic()
-    while board.word(layout.BOARD_DISPATCHED) < end:
-        if not reader.do_work(0) or time.monotonic() > deadline:
+    while board.word(layout.BOARD_INDEXED if index else layout.BOARD_DISPATCHED) < end:
+        if not agent.do_work(clock.monotonic_ns()) and (not index or time.monotonic() > deadline):
             raise BenchError(f"dispatch: stopped at {board.word(layout.BOARD_DISPATCHED)}")
     seconds = time.monotonic() - started
-    reader.close()
+    agent.close()
     units = sum(
         board.queue(topic.queue_base + queue)["written"]
         for topic in board.topics()

@@ -33,6 +33,7 @@ from shm.errors import GantryError, Incompatible, Rejected, StoreFailed, Timeout
 from shm.lognames import DIRECTORY, segment_name
 from shm.ranges import EVERYTHING, read_ranges, write_ranges
 from shm.storage import PosixStorage, read_file
+from shm.storelock import is_held
 from workers.groups.deadletternote import FILE as DEAD_LETTERS
 from workers.groups.ledgerentries import NAME as LEDGER
 
@@ -80,7 +81,7 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
     store_of(partial).mkdir(mode=0o700, parents=True)
     partial.chmod(0o700)
     run = _Run(PosixStorage(str(source)), PosixStorage(str(store_of(partial))), progress)
-    if lock.is_held(source):
+    if is_held(source):
         name = read_board_file(home).get("board")
         if not name:
             raise Rejected(f"the broker at {home} is starting, or no GantryMQ: try again")

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 from brokerd import config, epoch
-from brokerd.lock import is_held
 from clients.home import SOCKET_NAME, read_board_file, run_of, store_of
 from shm import layout
 from shm.board import attach_board
@@ -33,6 +32,7 @@ from shm.codes import BrokerState
 from shm.errors import BrokerGone, GantryError
 from shm.identity import require_siblings
 from shm.storage import PosixStorage
+from shm.storelock import is_held
 
 #: `note`: nothing needs to be done, but it is good to know.
 Verdict = Literal["ok", "note", "wrong"]

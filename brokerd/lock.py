@@ -10,20 +10,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from shm.errors import StoreBusy
+from shm.storelock import FLOCK, LOCK_NAME
 
-LOCK_NAME: Final = "lock"
 _RETRY_S: Final = 0.02
-_F_OFD_GETLK: Final = 36
 _F_OFD_SETLK: Final = 37
-# struct flock of 64-bit Linux: type, whence, start, length, pid (must be 0).
-_FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 def acquire(store: Path, timeout_s: float, alive: Callable[[], bool] = lambda: True) -> int:
@@ -45,22 +41,8 @@ def acquire(store: Path, timeout_s: float, alive: Callable[[], bool] = lambda: T
     return descriptor
 
 
-def is_held(store: Path) -> bool:
-    """True if some broker, or a child of one, holds the lock."""
-    try:
-        descriptor = os.open(store / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        answer = fcntl.fcntl(descriptor, _F_OFD_GETLK, asked)
-        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
-    finally:
-        os.close(descriptor)
-
-
 def _try(descriptor: int) -> bool:
-    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    wanted = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     try:
         fcntl.fcntl(descriptor, _F_OFD_SETLK, wanted)
     except OSError as error:

@@ -25,11 +25,11 @@ from shm.board import Board, format_board
 from shm.clock import SystemClock
 from shm.codes import Role
 from shm.errors import Incompatible, StoreFailed
+from shm.indexnote import DIRECTORY as INDEX
+from shm.indexnote import NOTE_FILE as INDEX_FILE
 from shm.sidecar import DIRECTORY as SIDECARS
 from shm.storage import PosixStorage
 from workers.agent import Bells
-from workers.reader.indexnote import DIRECTORY as INDEX
-from workers.reader.indexnote import NOTE_FILE as INDEX_FILE
 from workers.reader.queues import DIRECTORY as QUEUES
 from workers.reader.queues import PROGRESS_FILE
 from workers.scheduler.note import FILE as SCHEDULE_FILE

@@ -14,6 +14,7 @@ from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
 from clients.member import ANSWER_NS, GroupMember, now_ns
 from clients.message import MessageQueue
+from clients.queries.bytime import offset_at
 from clients.session import Session
 from shm import layout, limits
 from shm.errors import GroupIllegal, Timeout
@@ -105,7 +106,7 @@ class Attachment:
                 words = self.session.board.queue(number)
                 queue = MessageQueue(topic.name, words["queue_id"])
                 low, high = words["min_offset"], words["written"]
-                starts[number] = self.files.offset_at(queue, low, high, consume_ms)
+                starts[number] = offset_at(self.files, queue, low, high, consume_ms)
         return starts
 
     def catch_up(self) -> None:

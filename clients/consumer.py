@@ -14,6 +14,8 @@ from clients.attachment import Attachment
 from clients.batch import MessageBatch
 from clients.member import now_ns
 from clients.message import Message, MessageQueue
+from clients.queries.bytime import offset_at
+from clients.queries.moments import milliseconds
 from clients.subscription import Subscription, parse_subscription
 from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
 from shm.groupwire import ConsumeFrom
@@ -205,7 +207,7 @@ class PullConsumer:
         low = words["min_offset"]
         high = max(low, words["max_offset"])
         if isinstance(to, datetime):
-            offset = attachment.files.offset_at(queue, low, high, milliseconds(to))
+            offset = offset_at(attachment.files, queue, low, high, milliseconds(to))
         else:
             offset = {"begin": low, "end": high}[to] if isinstance(to, str) else to
         if not low <= offset <= high:
@@ -369,7 +371,3 @@ class _Pace:
 
 def _deadline(timeout_s: float | None) -> int:
     return _FOREVER_NS if timeout_s is None else now_ns() + int(timeout_s * 1e9)
-
-
-def milliseconds(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from clients.logfiles import LogFiles
 from clients.message import MessageQueue
+from clients.queries.bytime import offset_at
+from clients.queries.moments import parse_moment
 from clients.session import Session
 from shm import errors, groupwire
 from shm.codes import ClientState
@@ -38,14 +39,13 @@ def offset_of(place: str, store: str, board: Board, topic: TopicSlot, queue_id: 
     if place.isdecimal():
         return int(place)
     try:
-        moment_ms = int(datetime.fromisoformat(place).timestamp() * 1000)
-    except (ValueError, OverflowError):
+        moment_ms = parse_moment(place)
+    except errors.Rejected:
         raise errors.Rejected(
             f"--to {place}: give begin, end, an offset, or a time such as 2026-01-31T08:00"
         ) from None
-    return LogFiles(store, board).offset_at(
-        MessageQueue(topic.name, queue_id), low, high, moment_ms
-    )
+    queue = MessageQueue(topic.name, queue_id)
+    return offset_at(LogFiles(store, board), queue, low, high, moment_ms)
 
 
 def reset_offsets(

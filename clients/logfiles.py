@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from contextlib import suppress
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clients.message import MessageQueue
 from shm import layout
-from shm.board import Board
 from shm.lognames import segment_name
-from shm.ranges import EVERYTHING, read_ranges
+from shm.ranges import ranges_of
 from shm.record import STORED_MS_BYTES, stored_ms
 from shm.storage import PosixStorage
 
@@ -22,15 +22,27 @@ _QUEUE_FILES_MAX: Final = 1024
 View = NDArray[np.uint8]
 
 
+class Sizes(Protocol):
+    """Bytes of a segment and of a ConsumeQueue file: those of a board, or of a stopped store."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Of a segment."""
+
+    @property
+    def cq_bytes(self) -> int:
+        """Of a ConsumeQueue file."""
+
+
 class LogFiles:
     """Maps kept while they are used; the least recently used go first."""
 
-    def __init__(self, store: str, board: Board) -> None:
+    def __init__(self, store: str, sizes: Sizes) -> None:
         self._storage = PosixStorage(store)
-        self.segment_bytes = board.segment_bytes
-        self.queue_file_units = board.cq_bytes // layout.CQ_UNIT_BYTES
+        self.segment_bytes = sizes.segment_bytes
+        self.queue_file_units = sizes.cq_bytes // layout.CQ_UNIT_BYTES
         #: What this broker wrote; it does not change as long as the broker lives.
-        self.ranges = read_ranges(self._storage) or EVERYTHING
+        self.ranges = ranges_of(self._storage)
         self._segments: OrderedDict[str, View] = OrderedDict()
         self._queue_files: OrderedDict[str, View] = OrderedDict()
 
@@ -67,20 +79,58 @@ class LogFiles:
             views.popitem(last=False)
         return view
 
+    def position(self, queue: MessageQueue, offset: int) -> int:
+        """Log position of the message at a queue offset; 0 if its unit is gone."""
+        try:
+            first, units = self.queue_file(queue, offset)
+        except FileNotFoundError:
+            return 0
+        at = (offset - first) * layout.CQ_UNIT_BYTES
+        return int.from_bytes(units[at : at + 8].tobytes(), "big", signed=True)
+
     def store_ms(self, queue: MessageQueue, offset: int) -> int:
-        """When the message at a queue offset was stored, Unix ms. Raises FileNotFoundError."""
-        first, units = self.queue_file(queue, offset)
-        unit = layout.CQ_UNIT.unpack(units, (offset - first) * layout.CQ_UNIT_BYTES)
-        base, log = self.segment(unit["physical_offset"])
-        at = unit["physical_offset"] - base
+        """When the message at a queue offset was stored, Unix ms; 0 or less if it is gone."""
+        position = self.position(queue, offset)
+        try:
+            base, log = self.segment(position)
+        except FileNotFoundError:
+            return 0
+        at = position - base
         return stored_ms(log[at : at + STORED_MS_BYTES].tobytes())
 
-    def offset_at(self, queue: MessageQueue, low: int, high: int, time_ms: int) -> int:
-        """First offset in [low, high) stored at `time_ms` or later, else `high` (CQ-62, LOWER)."""
-        while low < high:
-            middle = (low + high) // 2
-            if self.store_ms(queue, middle) < time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def all_store_ms(self, queue: MessageQueue, start: int, end: int) -> NDArray[np.int64]:
+        """The same of each offset in [start, end)."""
+        positions = self.positions(queue, start, end)
+        bases = positions // self.segment_bytes * self.segment_bytes
+        times = np.zeros(len(positions), np.int64)
+        for base in np.unique(bases).tolist():
+            try:
+                log = self.segment(base)[1]
+            except FileNotFoundError:
+                continue
+            chosen = (bases == base) & (positions <= base + log.size - STORED_MS_BYTES)
+            times[chosen] = _stored_ms(log, positions[chosen] - base)
+        return times
+
+    def positions(self, queue: MessageQueue, start: int, end: int) -> NDArray[np.int64]:
+        """Of each offset in [start, end); 0 where the unit is gone."""
+        found = np.zeros(end - start, np.int64)
+        at, size = start, layout.CQ_UNIT_BYTES
+        while at < end:
+            stop = min(end, (at // self.queue_file_units + 1) * self.queue_file_units)
+            with suppress(FileNotFoundError):  # expired
+                first, units = self.queue_file(queue, at)
+                rows = units[(at - first) * size : (stop - first) * size].reshape(-1, size)
+                words = np.ascontiguousarray(rows[:, :8]).view(">i8")
+                found[at - start : stop - start] = words[:, 0]
+            at = stop
+        return found
+
+
+def _stored_ms(log: View, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`stored_ms` of records that begin at these places."""
+    wide = log[at + layout.RECORD_SYS_FLAG + 3] & layout.SYS_BORN_V6 != 0
+    places = at + layout.RECORD_STORE_MS + (STORED_MS_BYTES - 8 - layout.RECORD_STORE_MS) * wide
+    words = np.ascontiguousarray(log[places[:, None] + np.arange(8)])
+    found: NDArray[np.int64] = words.view(">i8").ravel().astype(np.int64)
+    return found

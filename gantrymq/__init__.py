@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clients.push.consumer import PushConsumer
     from clients.push.consumeresult import ConsumeResult
     from clients.push.options import MessageModel
+    from clients.queries.client import Client
     from clients.recalls import RecallOutcome
     from clients.subscription import FilterExpression, FilterType
     from clients.transactions.transaction import Transaction, TransactionResolution
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Broker",
     "BrokerGone",
+    "Client",
     "Closed",
     "ConsumeFrom",
     "ConsumeResult",
@@ -88,6 +90,7 @@ __all__ = [
 
 _HOMES = {
     "Broker": "gantrymq.temporary",
+    "Client": "clients.queries.client",
     "ConsumeFrom": "clients.consumer",
     "ConsumeResult": "clients.push.consumeresult",
     "FilterExpression": "clients.subscription",

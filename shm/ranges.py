@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from shm.storage import Storage
 
 FILE: Final = "gantry/ranges.json"
+#: A store without it is another broker's.
+_OWN_FILE: Final = "gantry/checkpoint"
 VERSION: Final = 1
 #: End of a range that is being written, and of what lies behind all ranges.
 OPEN: Final = 1 << 62
@@ -117,6 +119,11 @@ def read_ranges(storage: Storage) -> Ranges | None:
             path=FILE,
         )
     return found
+
+
+def ranges_of(storage: Storage) -> Ranges:
+    """The same of any store: without the file all is ours, or nothing. Raises Corrupt."""
+    return read_ranges(storage) or (EVERYTHING if storage.exists(_OWN_FILE) else Ranges())
 
 
 def write_ranges(storage: Storage, ranges: Ranges) -> None:

@@ -14,7 +14,7 @@ from shm import layout
 from shm.errors import Corrupt, Rejected
 from shm.lognames import DIRECTORY, segment_name
 from shm.messageid import parse_offset_message_id
-from shm.ranges import EVERYTHING, read_ranges
+from shm.ranges import Ranges, ranges_of
 from shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, Record, parse_record
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _QUEUES: Final = "consumequeue"
 _HEAD: Final = layout.FILLER.size
+#: Most records are no longer: one read brings them.
+_FIRST_READ: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +40,22 @@ class Place:
 class StoreReader:
     """Reads the store below `storage`."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, ranges: Ranges | None = None) -> None:
+        """`ranges`: what of it is ours, if that was read already."""
         self._storage = storage
-        self._ranges = read_ranges(storage) or EVERYTHING
+        self._ranges = ranges_of(storage) if ranges is None else ranges
+        self._bases: list[int] = []
 
     def place(self, position: int) -> Place:
         """What starts at a log position. Raises Rejected if no segment holds it."""
         base, size = self._segment(position)
         name = segment_name(base)
         left = base + size - position
-        head = self._read(name, position - base, min(left, _HEAD))
-        total = int.from_bytes(head[:4], "big", signed=True)
-        known = int.from_bytes(head[4:8], "big") in RECORD_MAGICS
-        data = self._read(name, position - base, min(left, max(total, _HEAD) if known else _HEAD))
+        data = self._read(name, position - base, min(left, _FIRST_READ))
+        total = int.from_bytes(data[:4], "big", signed=True)
+        known = int.from_bytes(data[4:8], "big") in RECORD_MAGICS
+        size = min(left, max(total, _HEAD) if known else _HEAD)
+        data = data[:size] if size <= len(data) else self._read(name, position - base, size)
         ours = self._ranges.contains(position)
         check = OWN if ours else RECOVERY
         item = parse_record(data, 0, left, check, position)
@@ -117,15 +122,26 @@ class StoreReader:
 
     def _segment(self, position: int) -> tuple[int, int]:
         """Base and length of the segment that holds a position."""
-        names = [name for name in self._storage.list(DIRECTORY) if name.isdecimal()]
-        bases = [int(name) for name in names]
-        index = bisect_right(bases, position) - 1
-        if index >= 0:
-            size = self._storage.size_of(f"{DIRECTORY}/{names[index]}")
-            if position < bases[index] + size:
-                return bases[index], size
-        held = f"they hold {bases[0]} and more" if bases else "there are none"
-        raise Rejected(f"no segment holds log position {position}: {held}")
+        found = self._known(position)
+        if found is None:
+            self._bases = [int(n) for n in self._storage.list(DIRECTORY) if n.isdecimal()]
+            found = self._known(position)
+        if found is None:
+            held = f"they hold {self._bases[0]} and more" if self._bases else "there are none"
+            raise Rejected(f"no segment holds log position {position}: {held}")
+        return found
+
+    def _known(self, position: int) -> tuple[int, int] | None:
+        """The same by the segments that were there at the last look."""
+        index = bisect_right(self._bases, position) - 1
+        if index < 0:
+            return None
+        base = self._bases[index]
+        try:
+            size = self._storage.size_of(segment_name(base))
+        except FileNotFoundError:
+            return None
+        return (base, size) if position < base + size else None
 
     def _read(self, name: str, at: int, count: int) -> bytes:
         file = self._storage.open(name)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from shm import configfile, layout
 from shm.errors import SettingIllegal
+from shm.indexnote import read_note
 from shm.properties import parse_delay_levels
 from shm.record import Check
 from shm.storage import read_file
-from workers.reader.indexnote import read_note
 
 if TYPE_CHECKING:
     from pathlib import Path

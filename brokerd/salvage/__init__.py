@@ -26,6 +26,7 @@ from shm import jit, layout
 from shm.errors import StoreBusy
 from shm.lognames import DIRECTORY, segment_name
 from shm.storage import PosixStorage
+from shm.storelock import is_held
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -108,7 +109,7 @@ def salvage(
     for path in (new, partial):
         if path.exists():
             raise FileExistsError(f"{path} is there already: name a directory that is not")
-    if lock.is_held(old):
+    if is_held(old):
         raise StoreBusy(f"a broker holds {old}: stop it first", store=str(old))
     jit.warm()
     source = PosixStorage(str(old))

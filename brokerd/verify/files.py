@@ -15,10 +15,10 @@ from shm import imported, layout
 from shm.configfile import parse_config
 from shm.errors import Corrupt
 from shm.imported import read_imported
+from shm.indexnote import DIRECTORY as INDEX
+from shm.indexnote import NOTE_FILE, read_note, safe_time
 from shm.storage import read_file
 from workers.groups import deadletternote
-from workers.reader.indexnote import DIRECTORY as INDEX
-from workers.reader.indexnote import NOTE_FILE, read_note, safe_time
 from workers.reader.queues import PROGRESS_FILE
 from workers.scheduler.note import FILE as SCHEDULE_FILE
 from workers.transactions.note import FILE as TRANSACTIONS_FILE

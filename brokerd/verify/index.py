@@ -15,11 +15,7 @@ import numpy as np
 
 from brokerd.verify.holes import first_nonzero
 from shm import layout
-from shm.kernels import index as kernels
-from shm.kernels import scan
-from shm.lognames import segment_name
-from shm.segment import columns
-from workers.reader.indexnote import (
+from shm.indexnote import (
     DIRECTORY,
     NOTE_FILE,
     Header,
@@ -28,6 +24,10 @@ from workers.reader.indexnote import (
     parse_header,
     read_note,
 )
+from shm.kernels import index as kernels
+from shm.kernels import scan
+from shm.lognames import segment_name
+from shm.segment import columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from brokerd.checkpoint import FILE as CHECKPOINT_FILE
 from brokerd.checkpoint import read_checkpoint
-from brokerd.lock import is_held
 from clients.home import read_board_file, store_of
 from shm import layout
 from shm.board import attach_board
@@ -17,6 +16,7 @@ from shm.errors import BrokerGone, Corrupt, Incompatible, StoreBusy
 from shm.jsonsum import sum_holds
 from shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
 from shm.storage import Storage, read_file
+from shm.storelock import is_held
 from workers.groups.offsetfile import FILE as OFFSETS_FILE
 from workers.reader.queues import PROGRESS_FILE
 

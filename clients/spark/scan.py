@@ -17,7 +17,7 @@ from clients.spark.columns import Rows
 from clients.spark.options import ReadOptions
 from shm import layout, sidecar
 from shm.errors import Corrupt, SettingIllegal, StoreFailed
-from shm.ranges import EVERYTHING, Ranges, read_ranges
+from shm.ranges import Ranges, ranges_of
 from shm.record import Filler
 from shm.record_columns import (
     RecordColumns,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 COMMIT_LOG: Final = "commitlog"
 #: A store that GantryMQ has run on has this.
-_OWN_FILE: Final = "gantry/checkpoint"
 RANGE_BYTES: Final = 64 << 20
 BATCH_RECORDS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
@@ -85,17 +84,11 @@ def plan(options: ReadOptions) -> list[SegmentRange]:
         if known is not None:
             ranges += _by_sidecar(known, options)
         elif next_ms is None:
-            ranges += _active(segment, load_ranges(storage)) if options.include_active else []
+            ranges += _active(segment, ranges_of(storage)) if options.include_active else []
         elif options.overlaps(_first_ms(segment.view) or 0, next_ms):
             bounds = sidecar.walk(segment.view, segment.base) if walk else None
             ranges += _cut(segment.base, bounds, sealed=True)
     return ranges
-
-
-def load_ranges(storage: PosixStorage) -> Ranges:
-    """What GantryMQ wrote; without the file all, or nothing of another's store. Raises Corrupt."""
-    without = EVERYTHING if storage.exists(_OWN_FILE) else Ranges()
-    return read_ranges(storage) or without
 
 
 def load_sidecar(storage: PosixStorage, segment: Segment) -> Sidecar | None:
@@ -176,7 +169,7 @@ def read_rows(part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:
     segment = _open(storage, part)
     known = load_sidecar(storage, segment)
     if known is None:
-        found = _walked(segment, part, options, load_ranges(storage))
+        found = _walked(segment, part, options, ranges_of(storage))
     else:
         found = _known(segment, known, part, options)
     for rows in found:

@@ -21,6 +21,7 @@ from gantrymq.cli import (
     handover,
     ingest,
     metrics,
+    query,
     receive,
     send,
     serve,
@@ -60,6 +61,7 @@ app.command("send", help=send.HELP)(send.send)
 app.command("receive", help=receive.HELP)(receive.receive)
 app.command("tail", help=tail.HELP)(tail.tail)
 app.command("get", help=get.HELP)(get.get)
+app.command("query", help=query.HELP)(query.query)
 app.add_typer(store.app, name="store")
 app.command("ingest")(ingest.ingest)
 app.command("handover", help=handover.HANDOVER_HELP)(handover.handover)

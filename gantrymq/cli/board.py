@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from clients.home import read_board_file, store_of
+from clients.home import store_of
+from clients.running import find_board
 from gantrymq.cli.output import home_of, print_json, print_rows
 from shm import layout
-from shm.board import Board, attach_board
+from shm.board import Board
 from shm.codes import BrokerState, ExitCode, Role
 from shm.errors import BrokerGone
 
@@ -34,16 +35,14 @@ def show(*, home: Path | None, as_json: bool) -> int:
 
 def running_board(home: Path) -> Board:
     """The board of a broker that runs; a killed one's is left over, but nobody holds the lock."""
-    from brokerd.lock import is_held
-
-    name = read_board_file(home).get("board")
-    if not name or not is_held(store_of(home)):
+    board = find_board(home)
+    if board is None:
         raise BrokerGone(
             f"no broker runs at {home}: start one with `gantrymq serve --home {home}`, or name"
             " another home with --home or GANTRYMQ_HOME",
             home=str(home),
         )
-    return attach_board(name)
+    return board
 
 
 def describe(board: Board, home: Path) -> dict[str, Any]:

@@ -46,6 +46,16 @@ LOOKS: Final = {
     ("tx", "show"): Look("tx_show", "show_one", words=1, flags=("hex",)),
     ("metrics",): Look("metrics_show", "show_metrics"),
     ("get",): Look("message_show", "show_message", words=1),
+    ("query",): Look(
+        "query_show",
+        "show_found",
+        words=1,
+        values=(
+            *((name, None, str) for name in ("key", "id", "begin", "end")),
+            ("before", None, int),
+            ("limit", 32, int),
+        ),
+    ),
 }
 
 

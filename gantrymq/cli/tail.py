@@ -56,8 +56,8 @@ def _records(
     home: Path, board: Board, topic: TopicSlot, wanted: tuple[int, bool]
 ) -> Iterator[Record]:
     """In the order of storing, as far as one look shows several."""
-    from brokerd.lock import is_held
     from shm.storage import PosixStorage
+    from shm.storelock import is_held
     from shm.storereader import StoreReader
 
     reader = StoreReader(PosixStorage(str(store_of(home))))

@@ -63,9 +63,9 @@ def top(
 
 def _looks(home: Path, interval: float) -> Iterator[dict[str, Any]]:
     """Rates over each interval, as long as this life of the broker goes on."""
-    from brokerd.lock import is_held
     from brokerd.sample import rates, take
     from shm.storage import PosixStorage
+    from shm.storelock import is_held
     from workers.groups.ledgerreader import LedgerReader
     from workers.groups.offsetfile import offsets_of
 

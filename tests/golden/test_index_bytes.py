@@ -16,8 +16,8 @@ from shm.errors import Rejected
 from tests.support import cq_oracle, index_oracle
 from tests.support.golden import CLEAN_SETS, CRASH_SETS, GoldenStore, dump_lines
 from tests.support.indexing import Indexing, index_bytes, settings_of, storage_of
-from workers.reader.indexnote import Shape
-from workers.indexreader import IndexReader
+from shm.indexnote import Shape
+from shm.indexreader import IndexReader
 
 Golden = Callable[[str], GoldenStore]
 

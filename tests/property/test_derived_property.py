@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from brokerd.rebuild import DERIVED
 from shm import layout
+from shm.indexnote import NOTE_FILE
 from shm.storage import read_file
 from tests.sim import scenario
 from tests.sim.scenario import STEPS_MAX, World
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.reader.indexnote import NOTE_FILE
 from workers.scheduler.note import FILE as SCHEDULE_FILE
 from workers.transactions.note import FILE as TRANSACTIONS_FILE
 

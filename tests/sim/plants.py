@@ -18,12 +18,12 @@ from brokerd.producers import Producers
 from brokerd.removal import Removal
 from brokerd.retention import Retention
 from shm import layout, limits
+from shm.indexnote import Note
 from shm.kernels import frames
 from shm.kernels import index as kernels
 from shm.kernels.words import store_word
 from workers.groups.agent import Groups
 from workers.groups.membership import Membership
-from workers.reader.indexnote import Note
 
 
 def put_over(owner: object, name: str, value: object) -> None:

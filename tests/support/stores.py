@@ -12,12 +12,12 @@ import numpy as np
 from brokerd.config import DEFAULTS
 from clients.message import SendReceipt
 from shm import layout
+from shm.indexnote import read_note
 from shm.properties import parse_delay_levels, tags_code
 from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import LogView, columns, open_files, open_log
 from shm.storage import PosixStorage
 from tests.support.checkindex import check_index
-from workers.reader.indexnote import read_note
 
 QueueKey = tuple[str, int]
 _LEVELS = parse_delay_levels(DEFAULTS["message_delay_level"])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from brokerd.config import Settings, load
 from shm import layout, limits
+from shm.indexnote import NOTE_FILE, Note, read_note, safe_time
 from shm.record import Record
 from shm.storage import PosixStorage
 from tests.support import cq_oracle, index_oracle
@@ -25,7 +26,6 @@ from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from workers.reader import indexer
 from workers.reader.indexfiles import WRITE_BYTES, choose, next_name
-from workers.reader.indexnote import NOTE_FILE, Note, read_note, safe_time
 
 SLOTS, ENTRIES = 64, 150
 

@@ -20,13 +20,13 @@ from brokerd.rebuild import DERIVED, Rebuilt, make_again, rebuild
 from brokerd.verify import verify
 from shm import layout
 from shm.errors import Incompatible, StoreBusy
+from shm.indexnote import NOTE_FILE
 from shm.storage import read_file
 from tests.sim import scenario
 from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.simmachine import SETTINGS
 from tests.support.simstorage import SimStorage
 from tests.support.small_stores import varied_store, write_settings
-from workers.reader.indexnote import NOTE_FILE
 
 
 @pytest.fixture(scope="module")

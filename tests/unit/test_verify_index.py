@@ -13,11 +13,11 @@ from brokerd.verify import Finding, verify
 from clients.home import store_of
 from gantrymq.cli.board import running_board
 from shm import layout
+from shm.indexnote import NOTE_FILE, Shape, read_note
 from shm.jsonsum import with_sum, without_sum
 from shm.storage import PosixStorage
 from tests.support.small_stores import INDEX_ENTRIES, INDEX_SLOTS, flip, small_broker
 from tests.support.small_stores import send as send_small
-from workers.reader.indexnote import NOTE_FILE, Shape, read_note
 
 SHAPE = Shape(INDEX_SLOTS, INDEX_ENTRIES)
 PLANTED = 20

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from shm.errors import Corrupt
-from workers.notefile import read_content, write_content
+from shm.notefile import read_content, write_content
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shm import layout, limits
 from shm.codes import Stop
 from shm.errors import Corrupt, StoreFailed
+from shm.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
 from shm.kernels import index as kernels
 from shm.kernels.index import index_log, relink
 from shm.lognames import segment_name
@@ -25,7 +26,6 @@ from shm.storage import is_disk_full
 from workers.failure import declare_failed
 from workers.reader import indexfiles
 from workers.reader.indexfiles import PENDING_MAX, OpenFile
-from workers.reader.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
 
 if TYPE_CHECKING:
     from shm.board import Board

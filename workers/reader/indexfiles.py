@@ -1,6 +1,6 @@
 """IndexFiles as the indexer keeps them: which may be kept, their names, and the writing.
 
-Layout: shm/layout.py INDEX_HEADER, INDEX_ENTRY. What of them is sure: workers/reader/indexnote.py.
+Layout: shm/layout.py INDEX_HEADER, INDEX_ENTRY. What of them is sure: shm/indexnote.py.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from shm import layout
 from shm.errors import StoreFailed
+from shm.indexnote import DIRECTORY, Header, Note, Shape, parse_header, read_note
 from shm.kernels import index as kernels
 from shm.storage import File, Storage, clear_behind
-from workers.reader.indexnote import DIRECTORY, Header, Note, Shape, parse_header, read_note
 
 PAGE_BYTES: Final = 1 << kernels.PAGE_SHIFT
 #: Room for entries that are not in the file yet.

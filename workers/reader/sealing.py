@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout, limits, sidecar
+from shm.indexnote import safe_time
 from shm.kernels import dispatch
 from shm.kernels.blocks import crc_blocks
 from shm.lognames import segment_name
 from shm.marks import mark
 from shm.record import STORED_MS_BYTES, stored_ms
 from shm.storage import replace_file
-from workers.reader.indexnote import safe_time
 from workers.reader.queues import QueueFiles, save_progress
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import numpy as np
 from shm import layout
 from shm.codes import Role
 from shm.errors import Corrupt, StoreFailed
+from shm.indexnote import Shape
 from shm.kernels.ring import arm as arm_flag
 from shm.kernels.words import store_half
 from shm.properties import parse_delay_levels
@@ -24,7 +25,6 @@ from workers.failure import declare_failed, has_failed
 from workers.logviews import LogViews
 from workers.origins import OriginScan
 from workers.outlet import Outlet
-from workers.reader.indexnote import Shape
 from workers.scheduler.delaylevels import NEVER, DelayLevels
 from workers.scheduler.delivery import PUTS_MAX, Delivery
 from workers.scheduler.progress import ProgressNote

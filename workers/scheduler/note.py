@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from shm.configfile import by_number, read_config, write_config
-from workers.notefile import SCAN_BYTES, read_content, write_content
+from shm.notefile import SCAN_BYTES, read_content, write_content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from shm import layout
 from shm.errors import Rejected
+from shm.indexnote import DIRECTORY
+from shm.indexreader import IndexReader
 from shm.properties import TIMER_TOPIC
 from shm.record import STRUCTURE, Record, parse_record
 from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE
-from workers.indexreader import IndexReader
-from workers.reader.indexnote import DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shm.board import Board
+    from shm.indexnote import Shape
     from shm.schedulerwire import Handle
     from shm.storage import Storage
     from workers.logviews import LogViews
-    from workers.reader.indexnote import Shape
 
 
 def names_target(record: Record, handle: Handle, *, is_recall: bool) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from workers.notefile import SCAN_BYTES, read_content, write_content
+from shm.notefile import SCAN_BYTES, read_content, write_content
 
 if TYPE_CHECKING:
     from shm.storage import Storage

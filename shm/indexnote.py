@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
 from shm import layout
-from workers.notefile import read_content, write_content
+from shm.notefile import read_content, write_content
 
 if TYPE_CHECKING:
     from shm.storage import Storage

@@ -1,0 +1,146 @@
+"""The key index: what it costs to make it, and how long a query takes."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from array import array
+from typing import TYPE_CHECKING
+
+from bench.crew import BenchError, Crew, Phase
+from bench.harness import Bench
+from bench.measure import Measurement, histogram, percentiles
+from bench.ours import TOPIC, Serving, make_topic, scratch, serving
+from bench.sizes import ENTRIES_PER_MESSAGE, KEYS_SHARED
+from bench.store_speed import dispatch_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_QUEUES = 4
+_LOOK_S = 0.05
+
+
+def indexing(bench: Bench) -> Measurement:
+    """A reader on a log that nobody has dispatched: `rate` alone, `indexed_rate` with all keys.
+
+    Records a second until the last has its unit, and, for the second, its entries in the files.
+    """
+    with scratch(bench) as directory:
+        settings = {"message_index_enable": "false"}
+        with serving(directory, settings, bench.sizes.timeout_s) as server:
+            _fill(bench, server)
+        found = {}
+        for name, index in (("rate", False), ("indexed_rate", True)):
+            deadline = time.monotonic() + bench.sizes.timeout_s
+            records, seconds = dispatch_log(server.home, deadline, index=index)
+            found[name] = records / seconds
+    return Measurement(values=found, count=records)
+
+
+def querying(bench: Bench) -> Measurement:
+    """Queries by a key that one message has, of a running broker: `warm`, then `cold`.
+
+    Cold: after a stop, nothing of the store in the page cache, and a `Client` of its own for each
+    query. `shared`: warm, by a key that KEYS_SHARED messages have, all of them read.
+    """
+    with scratch(bench) as directory:
+        with serving(directory, {}, bench.sizes.timeout_s) as server:
+            count = _fill(bench, server)
+            _wait_indexed(server, time.monotonic() + bench.sizes.timeout_s)
+            values = _warm(bench, server, count)
+        values |= _cold(bench, server.home, count)
+    return Measurement(values=values, count=bench.sizes.queries)
+
+
+def _warm(bench: Bench, server: Serving, count: int) -> dict[str, float]:
+    from gantrymq import Client
+
+    numbers = _numbers(bench, count)
+    apart = max(1, count // KEYS_SHARED)
+    with Client(server.home) as client:
+
+        def ask(number: int) -> None:
+            _ask(client, f"own-{number}", 1)
+
+        def ask_shared(number: int) -> None:
+            _ask(client, f"shared-{number % apart}", min(KEYS_SHARED, count))
+
+        for number in numbers:  # what is read is in memory from here on
+            ask(number)
+            ask_shared(number)
+        return _timed(numbers, "warm", ask) | _timed(numbers, "shared", ask_shared)
+
+
+def _cold(bench: Bench, home: Path, count: int) -> dict[str, float]:
+    from gantrymq import Client
+
+    def ask(number: int) -> None:
+        with Client(home) as client:
+            _ask(client, f"own-{number}", 1)
+
+    return _timed(_numbers(bench, count), "cold", ask, before=lambda: _drop_cache(home / "store"))
+
+
+def _timed(
+    numbers: list[int],
+    name: str,
+    ask: Callable[[int], None],
+    before: Callable[[], None] | None = None,
+) -> dict[str, float]:
+    latencies = array("q")
+    for number in numbers:
+        if before:
+            before()
+        started = time.monotonic_ns()
+        ask(number)
+        latencies.append(time.monotonic_ns() - started)
+    found = percentiles(histogram(latencies))
+    return {f"{name}_p50_ms": found["p50_us"] / 1000, f"{name}_p99_ms": found["p99_us"] / 1000}
+
+
+def _ask(client: object, key: str, count: int) -> None:
+    found = client.query(TOPIC, key)  # type: ignore[attr-defined] # a Client, loaded late
+    bodies = [message.body for message in found]
+    if len(bodies) != count or found.reasons:
+        raise BenchError(f"query {key}: {len(bodies)} messages, not {count}; {found.reasons}")
+
+
+def _numbers(bench: Bench, count: int) -> list[int]:
+    """Messages that are asked for, anywhere in the log."""
+    return random.Random(count).choices(range(count), k=bench.sizes.queries)
+
+
+def _fill(bench: Bench, server: Serving) -> int:
+    from bench.our_jobs import KeyedSends
+
+    count = bench.sizes.index_entries // ENTRIES_PER_MESSAGE
+    make_topic(server, _QUEUES)
+    with Crew(bench.sizes.timeout_s) as crew:
+        crew.start("producer", KeyedSends, str(server.home))
+        crew.run(Phase(count))
+    return count
+
+
+def _wait_indexed(server: Serving, deadline: float) -> None:
+    from shm import layout
+
+    board = server.board()
+    while board.word(layout.BOARD_INDEXED) < board.word(layout.BOARD_APPENDED):
+        if time.monotonic() > deadline:
+            raise BenchError("the index did not come up with the log")
+        time.sleep(_LOOK_S)
+
+
+def _drop_cache(store: Path) -> None:
+    """Have the kernel forget what it has of the store's files; dirty pages would stay."""
+    for folder, _folders, names in os.walk(store):
+        for name in names:
+            descriptor = os.open(os.path.join(folder, name), os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)

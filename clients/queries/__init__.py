@@ -1,0 +1,1 @@
+"""Finding messages: by key, id and time, in a running broker's store or a stopped one."""

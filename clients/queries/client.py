@@ -1,0 +1,150 @@
+"""`Client`: messages by key, id and time; offsets by time. Of a running broker or a stopped store.
+
+It reads the store's files and takes part in nothing: no group, no session, no offset moves.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from clients.home import find_home
+from clients.queries.found import Found, FoundMessage, message_of
+from clients.queries.ids import find_message
+from clients.queries.moments import moment_ms
+from clients.queries.request import Request
+from clients.queries.search import SCAN_BYTES
+from clients.queries.view import RunningStore, Span, StoreView, look
+from shm.errors import Rejected
+from shm.indexreader import EVER_MS
+
+if TYPE_CHECKING:
+    from clients.message import MessageQueue
+    from shm.indexnote import Shape
+
+
+class Client:
+    """Looks at the store of a home directory. Threads may share it, and forked children use it."""
+
+    def __init__(
+        self, home: str | os.PathLike[str] | None = None, *, index_shape: Shape | None = None
+    ) -> None:
+        """Raises BrokerGone where there is neither a broker nor a store.
+
+        `index_shape`: slots and entries of the index files of a RocketMQ's stopped store, if they
+        are not the defaults.
+        """
+        self.home = find_home(home)
+        self._shape = index_shape
+        self._view: StoreView | None = None
+        self._look()
+
+    def query(  # noqa: PLR0913 - each says one thing
+        self,
+        topic: str,
+        key: str | None = None,
+        *,
+        message_id: str | None = None,
+        begin: datetime | int | None = None,
+        end: datetime | int | None = None,
+        before: int | None = None,
+        limit: int | None = None,
+        scan_bytes: int = SCAN_BYTES,
+        index: bool = True,
+    ) -> Found:
+        """A topic's messages, newest first: those with a key, with a `message_id`, or all.
+
+        `begin` and `end` are times of storing (a datetime, or Unix ms), both count; `before` goes
+        on below a log position (`Found.before`). Where the key index does not reach (yet) up to
+        `scan_bytes` of the log are looked through; without `index` the log alone. Raises Rejected
+        for what no message can have, TopicNotFound.
+        """
+        request = Request(
+            topic=topic,
+            key=key,
+            message_id=message_id,
+            begin_ms=-EVER_MS if begin is None else moment_ms(begin),
+            end_ms=EVER_MS if end is None else moment_ms(end),
+            before=before,
+            scan_bytes=scan_bytes,
+            index=index,
+        )
+        return Found(request.results(self._look()), limit)
+
+    def get(self, message_id: str, topic: str | None = None) -> FoundMessage:
+        """The message with an id of either kind, or at a log position given as text.
+
+        Raises Rejected if there is none, Corrupt if it is damaged.
+        """
+        return message_of(find_message(self._look(), message_id, topic))
+
+    # ------------------------------------------------------------------------------------ queues
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's queues. Raises TopicNotFound."""
+        return [span.queue for span in self._look().spans(topic)]
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """Offset of the first message that is there. Raises TopicNotFound, Rejected."""
+        return self._span(queue).first
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """Offset behind the last message. Raises TopicNotFound, Rejected."""
+        return self._span(queue).end
+
+    def search_offset(
+        self, queue: MessageQueue, moment: datetime | int, boundary: str = "lower"
+    ) -> int:
+        """The offset that a time of storing means (a datetime, or Unix ms), whatever the clock did.
+
+        `lower`: the first message stored then or later, behind the last if there is none; `upper`:
+        the last one stored then or earlier, the first of all if there is none (CQ-62). Raises
+        TopicNotFound, Rejected.
+        """
+        from clients.logfiles import LogFiles
+        from clients.queries.bytime import Boundary, offset_at
+
+        if boundary not in tuple(Boundary):
+            raise Rejected(f"boundary {boundary!r}: give 'lower' or 'upper'")
+        time_ms = moment_ms(moment)
+        view = self._look()
+        span = self._span(queue, view)
+        if span.first == span.end:
+            return span.end
+        files = LogFiles(view.storage.root, view)
+        return offset_at(files, queue, span.first, span.end, time_ms, Boundary(boundary))
+
+    def _span(self, queue: MessageQueue, view: StoreView | None = None) -> Span:
+        spans = (view or self._look()).spans(queue.topic)
+        for span in spans:
+            if span.queue == queue:
+                return span
+        raise Rejected(
+            f"topic {queue.topic} has queues 0 to {len(spans) - 1}, not {queue.queue_id}"
+        )
+
+    def _look(self) -> StoreView:
+        """The store as it is now: brokers come and go."""
+        view = self._view
+        if not isinstance(view, RunningStore) or not view.is_current():
+            view = self._view = look(self.home, self._shape)
+        return view
+
+    # --------------------------------------------------------------------------------------- end
+
+    def close(self) -> None:
+        """Give the board's map back. The next call looks anew."""
+        self._view = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

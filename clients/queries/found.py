@@ -1,0 +1,119 @@
+"""Messages that were looked for, and the pages in which they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+from clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
+from clients.stored_body import SYS_COMPRESSED, plain_body
+from shm import layout
+from shm.errors import Corrupt
+from shm.messageid import format_host
+from shm.properties import DLQ_PREFIX
+
+if TYPE_CHECKING:
+    from shm.record import Record
+
+_TRAILER: Final = layout.TRAILER_KEY.decode()
+
+
+class FoundMessage(ReceivedMessage, frozen=True, kw_only=True, gc=False):
+    """A message of the store; it was not delivered by that."""
+
+    position: int  # of its record in the log
+    offset_msg_id: str
+
+
+def message_of(record: Record) -> FoundMessage:
+    """A record as a message. Raises Corrupt if its body cannot be unpacked."""
+    stored = record.property_map()
+    tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
+    unique, group = stored.pop("UNIQ_KEY", ""), stored.pop(GROUP_PROPERTY, None)
+    if record.topic.startswith(DLQ_PREFIX):  # what a dead letter is told of by
+        stored.pop(_TRAILER, None)
+    else:
+        stored = as_sent(record.topic, stored)[1]
+    return FoundMessage(
+        topic=record.topic,
+        body=_body(record),
+        tag=tag,
+        keys=tuple(keys.split()),
+        properties=stored,
+        queue_id=record.queue_id,
+        message_group=group,
+        message_id=unique or record.offset_message_id,
+        queue_offset=record.queue_offset,
+        born_timestamp=record.born_timestamp,
+        store_timestamp=record.store_timestamp,
+        born_host=format_host(record.born_host),
+        position=record.physical_offset,
+        offset_msg_id=record.offset_message_id,
+    )
+
+
+def _body(record: Record) -> bytes:
+    if not record.sys_flag & SYS_COMPRESSED:
+        return record.body
+    try:
+        return plain_body(record.body, record.sys_flag)
+    except ValueError as error:
+        raise Corrupt(
+            f"the body of the message at log position {record.physical_offset} cannot be unpacked:"
+            f" {error}. Its checksum holds: so it was sent",
+            path="commitlog",
+            position=record.physical_offset,
+        ) from error
+
+
+class Results(Protocol):
+    """What a search gives: records, newest first, and what it left out."""
+
+    unsearched: list[tuple[int, int]]
+    reasons: list[str]
+
+    def __iter__(self) -> Iterator[Record]: ...
+
+    def __next__(self) -> Record:
+        """The next older record. Raises Corrupt."""
+
+
+class Found:
+    """Messages, newest first, read as they are asked for: iterate, or take pages.
+
+    After Corrupt the next call goes on behind the damaged message.
+    """
+
+    def __init__(self, results: Results, limit: int | None) -> None:
+        self._results = results
+        self._left = limit
+        #: Log position of the last message handed out: `query(..., before=)` goes on there.
+        self.before: int | None = None
+
+    def __iter__(self) -> Iterator[FoundMessage]:
+        return self
+
+    def __next__(self) -> FoundMessage:
+        """The next older message. Raises Corrupt."""
+        if self._left is not None and self._left <= 0:
+            raise StopIteration
+        record = next(self._results)
+        self.before = record.physical_offset
+        if self._left is not None:
+            self._left -= 1
+        return message_of(record)
+
+    def page(self, count: int = 32) -> list[FoundMessage]:
+        """The next messages, at most so many; empty at the end. Raises Corrupt."""
+        return list(islice(self, count))
+
+    @property
+    def unsearched(self) -> tuple[tuple[int, int], ...]:
+        """Stretches [start, end) of the log that the answer so far leaves out."""
+        return tuple(self._results.unsearched)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why messages may be missing; empty: none are."""
+        return tuple(self._results.reasons)

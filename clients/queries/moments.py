@@ -1,0 +1,42 @@
+"""Points in time as users give them: a datetime, ISO 8601, or Unix milliseconds."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from shm.errors import Rejected
+
+_FORM: Final = "give Unix milliseconds, or a time such as 2026-01-31T08:00 (this machine's zone)"
+#: 16 digits are a time beyond the year 30000: microseconds, most likely.
+_DIGITS_MAX: Final = 15
+
+
+def milliseconds(moment: datetime) -> int:
+    """Unix ms; without a zone it is this machine's time. Raises Rejected beyond what there is."""
+    try:
+        return int(moment.timestamp() * 1000)
+    except (OverflowError, ValueError, OSError):
+        raise Rejected(f"{moment} is no time that this machine knows: {_FORM}") from None
+
+
+def moment_ms(given: datetime | int) -> int:
+    """Unix ms of what a caller gave. Raises Rejected, for seconds as floats too."""
+    if isinstance(given, datetime):
+        return milliseconds(given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given
+    raise Rejected(f"{given!r} is no time: {_FORM.replace('a time such as', 'datetime of')}")
+
+
+def parse_moment(text: str) -> int:
+    """Unix ms of a text. Raises Rejected."""
+    if text.isdecimal() and text.isascii():
+        if len(text) <= _DIGITS_MAX:
+            return int(text)
+    else:
+        try:
+            return milliseconds(datetime.fromisoformat(text))
+        except ValueError:
+            pass
+    raise Rejected(f"{text!r} is no time: {_FORM}")

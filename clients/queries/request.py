@@ -1,0 +1,104 @@
+"""What a query asks for, judged before anything is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from clients.queries.search import SCAN_BYTES, Search, Wanted
+from clients.queries.view import NO_END, no_topic
+from shm.errors import Rejected
+from shm.indexreader import EVER_MS
+from shm.limits import PROPERTIES_BYTES_MAX
+from shm.properties import index_hash
+
+if TYPE_CHECKING:
+    from clients.queries.found import Results
+    from clients.queries.view import StoreView
+    from shm.record import Record
+
+_SHOWN: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A topic's messages with a key, with a message id (UNIQ_KEY), or all; times in Unix ms.
+
+    Only messages stored from `begin_ms` to `end_ms` (both count), below the log position `before`.
+    Up to `scan_bytes` of the log are looked through where the index does not reach, or, without
+    `index`, in its place.
+    """
+
+    topic: str
+    key: str | None = None
+    message_id: str | None = None
+    begin_ms: int = -EVER_MS
+    end_ms: int = EVER_MS
+    before: int | None = None
+    scan_bytes: int = SCAN_BYTES
+    index: bool = True
+
+    def results(self, view: StoreView) -> Results:
+        """The records, newest first. Raises Rejected, TopicNotFound."""
+        self._require_sense()
+        if self.topic not in view.topics():
+            raise no_topic(self.topic)
+        text = self.key if self.key is not None else self.message_id
+        codes = [] if text is None else [index_hash(self.topic, text)]
+        before = NO_END if self.before is None else self.before
+        wanted = Wanted(codes, self._matches, self.begin_ms, self.end_ms, before)
+        if codes:
+            return Search(view, wanted, self.scan_bytes, self.index)
+        from clients.queries.bytime import TopicSearch
+
+        return TopicSearch(view, self.topic, wanted)
+
+    def _require_sense(self) -> None:
+        if self.key is not None and self.message_id is not None:
+            raise Rejected("give a key or a message id, not both")
+        if self.key is not None:
+            check_key("key", self.key)
+        if self.message_id is not None:
+            check_key("message id", self.message_id)
+        if self.begin_ms > self.end_ms:
+            raise Rejected(
+                f"the begin ({self.begin_ms} ms) is after the end ({self.end_ms} ms): swap them"
+            )
+        if self.before is not None and self.before < 0:
+            raise Rejected(f"before {self.before}: log positions are 0 and more")
+        if self.scan_bytes < 0:
+            raise Rejected(f"scan_bytes {self.scan_bytes}: 0 and more bytes can be looked through")
+
+    def _matches(self, record: Record) -> bool:
+        """The record decides: hashes are those of other keys, too (SF-82)."""
+        if record.topic != self.topic:
+            return False
+        if self.key is not None:
+            return self.key in record.property_map().get("KEYS", "").split(" ")
+        if self.message_id is not None:
+            return record.property_map().get("UNIQ_KEY") == self.message_id
+        return True
+
+
+def check_key(what: str, text: str) -> None:
+    """Raise Rejected for what no message can have as a key."""
+    if not isinstance(text, str):
+        raise Rejected(f"a {what} is text, not {type(text).__name__}")
+    shown = repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise Rejected(
+            f"{what} {shown} is no Unicode text: keys are stored as UTF-8, so give it as that"
+        ) from None
+    if not text:
+        raise Rejected(f"the {what} is empty: no message has an empty one; leave it out for all")
+    if " " in text:
+        raise Rejected(f"{what} {shown}: blanks separate keys, so ask for one of them at a time")
+    if any(separator in text for separator in "\x00\x01\x02"):
+        raise Rejected(f"{what} {shown} holds a byte that separates properties: no message has it")
+    if size > PROPERTIES_BYTES_MAX:
+        raise Rejected(
+            f"{what} {shown} has {size} bytes: a message's properties have"
+            f" {PROPERTIES_BYTES_MAX} at most, so none has it"
+        )

@@ -1,0 +1,190 @@
+"""Records by key, newest first: of the index what it has, of the log what it has not (yet).
+
+Records decide, not hashes. A page goes on where another ended by a log position, so that messages
+that come meanwhile shift nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from clients.queries.view import NO_END, StoreView
+from shm.codes import Stop
+from shm.errors import Rejected
+from shm.indexreader import EVER_MS, Entry, FileUnfit, IndexFile, IndexReader
+from shm.lognames import DIRECTORY as LOG
+from shm.ranges import ranges_of
+from shm.storereader import StoreReader
+
+if TYPE_CHECKING:
+    from shm.record import Record
+
+#: So much of the log is looked through for a query where the index ends; a second's work.
+SCAN_BYTES: Final = 1 << 30
+_POSITION: Final = attrgetter("position")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for: any of these hashes, a record that `matches`, times in Unix ms."""
+
+    codes: Sequence[int]
+    matches: Callable[[Record], bool]
+    begin_ms: int = -EVER_MS
+    end_ms: int = EVER_MS
+    before: int = NO_END  # log position
+
+    def may_have(self, entry: Entry) -> bool:
+        """Whether its record may have been stored at a time that is wanted."""
+        return entry.latest_ms >= self.begin_ms and entry.earliest_ms <= self.end_ms
+
+    def has_time(self, store_ms: int) -> bool:
+        """Whether a record stored then is wanted; both ends count."""
+        return self.begin_ms <= store_ms <= self.end_ms
+
+
+class Search:
+    """Iterator of records, newest first. After Corrupt it goes on behind the damaged record.
+
+    `unsearched`: stretches [start, end) of the log that were not looked through, and `reasons`.
+    """
+
+    def __init__(
+        self, view: StoreView, wanted: Wanted, scan_bytes: int = SCAN_BYTES, index: bool = True
+    ) -> None:
+        self.unsearched: list[tuple[int, int]] = []
+        self.reasons: list[str] = []
+        self._view = view
+        self._wanted = wanted
+        self._ranges = ranges_of(view.storage)
+        self._reader = StoreReader(view.storage, self._ranges)
+        self._left_bytes = scan_bytes
+        self._last = NO_END  # position of the last candidate
+        self._over = False
+        self._candidates = self._walk(index)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        """The next older record. Raises Corrupt."""
+        for position in self._candidates:
+            if position >= self._last:
+                continue  # a key twice in one message
+            self._last = position
+            try:
+                record = self._reader.record(position)
+            except (Rejected, FileNotFoundError):
+                continue  # expired
+            if self._wanted.has_time(record.store_timestamp):
+                if self._wanted.matches(record):
+                    return record
+            elif record.store_timestamp < self._wanted.begin_ms and self._rises_to(position):
+                break
+        self._candidates = iter(())
+        raise StopIteration
+
+    def _rises_to(self, position: int) -> bool:
+        """Whether everything stored before a position has no later time: where we wrote."""
+        return self._ranges.contains(position)
+
+    # -------------------------------------------------------------------------------- candidates
+
+    def _walk(self, use_index: bool) -> Iterator[int]:
+        view = self._view
+        indexed = view.indexed if use_index else -1
+        low, top = view.low, min(self._wanted.before, view.end)
+        sure = max(indexed, low)
+        yield from self._scanned(sure, top)
+        if self._over or indexed < 0:
+            return
+        if view.doubt:
+            self.reasons.append(view.doubt)
+        reader = IndexReader(view.storage, view.shape)
+        for path in reader.names():
+            with reader.open(path) as file:
+                if file is not None:
+                    yield from self._of_file(file, min(sure, top), low)
+            if self._over:
+                return
+        if view.indexed < indexed:  # a start has dropped a file that was read
+            self._leave_out(view.indexed, indexed, "the index is being made again")
+
+    def _of_file(self, file: IndexFile, top: int, low: int) -> Iterator[int]:
+        header = file.header
+        if header.count <= 1 or header.begin_position >= top:
+            return
+        if header.end_ms < self._wanted.begin_ms and self._rises_to(header.end_position):
+            self._over = True
+            return
+        seen = top
+        try:
+            for entry in merge(*map(file.chain, self._wanted.codes), key=_POSITION, reverse=True):
+                if entry.position < low or self._is_past(entry):
+                    self._over = True
+                    return
+                if entry.position < top:
+                    seen = entry.position
+                    if self._wanted.may_have(entry):
+                        yield entry.position
+        except FileUnfit as error:
+            self.reasons.append(f"{error}: the log was searched instead")
+            yield from self._scanned(max(header.begin_position, low), seen)
+
+    def _is_past(self, entry: Entry) -> bool:
+        """Whether this entry's record and all older ones are too old."""
+        return entry.latest_ms < self._wanted.begin_ms and self._rises_to(entry.position)
+
+    # ---------------------------------------------------------------------------------- the log
+
+    def _scanned(self, start: int, stop: int) -> Iterator[int]:
+        """Candidates of [start, stop), segment by segment, the newest first."""
+        bases = [int(name) for name in self._view.storage.list(LOG) if name.isdecimal()]
+        while bases and not self._over:
+            base = bases.pop()
+            span = max(start, base), min(stop, base + self._view.segment_bytes)
+            if span[0] >= span[1]:
+                continue
+            first_ms = self._first_ms(base)
+            if first_ms > self._wanted.end_ms and self._rises_to(span[1] - 1):
+                continue
+            yield from self._scan(base, span)
+            self._over = first_ms < self._wanted.begin_ms and self._rises_to(base)
+
+    def _first_ms(self, base: int) -> int:
+        """When a segment's first record was stored; 0 if there is none."""
+        try:
+            return self._reader.record(base).store_timestamp
+        except (Rejected, FileNotFoundError):
+            return 0
+
+    def _scan(self, base: int, span: tuple[int, int]) -> Iterator[int]:
+        from clients.queries.logscan import scan_segment
+
+        if self._left_bytes <= 0:
+            self._leave_out(*span, "the index ends below")
+            return
+        wanted = self._wanted
+        try:
+            times = (wanted.begin_ms, wanted.end_ms)
+            found = scan_segment(self._view.storage, base, span, wanted.codes, times)
+        except FileNotFoundError:
+            return  # expired
+        self._left_bytes -= found.end - span[0]
+        ends = found.stop in (Stop.FILLER, Stop.LIMIT) or found.end >= span[1]
+        if not ends and span[1] > self._view.low and not self._is_end(found.stop):
+            self._leave_out(found.end, span[1], f"no record begins at {found.end}")
+        yield from reversed(found.positions)
+
+    def _is_end(self, stop: Stop) -> bool:
+        """Whether the log of a stopped store may end so."""
+        return self._view.end == NO_END and stop in (Stop.END, Stop.TRUNCATED)
+
+    def _leave_out(self, start: int, end: int, why: str) -> None:
+        self.unsearched.append((start, end))
+        if why not in self.reasons:
+            self.reasons.append(why)

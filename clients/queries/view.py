@@ -1,0 +1,255 @@
+"""What is known of a store when it is looked at: its sizes, where its log and queues begin and end.
+
+Of a running broker by its board, of a stopped one by its files. Nothing is changed; loads no numpy.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Protocol
+
+from clients.control import look_at
+from clients.home import store_of
+from clients.message import MessageQueue
+from clients.running import board_name, find_board
+from shm import configfile, layout, wire
+from shm.errors import BrokerGone, TopicNotFound
+from shm.indexnote import DIRECTORY, Shape, parse_header, read_note
+from shm.lognames import DIRECTORY as LOG
+from shm.storage import PosixStorage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shm.board import Board, TopicSlot
+    from shm.storage import Storage
+
+_QUEUES: Final = "consumequeue"
+#: RocketMQ's maxHashSlotNum and maxIndexNum.
+DEFAULT_SHAPE: Final = Shape(5_000_000, 20_000_000)
+#: Behind every log.
+NO_END: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Queue offsets [first, end) of messages that are there."""
+
+    queue: MessageQueue
+    first: int
+    end: int
+
+
+class StoreView(Protocol):
+    """A store as of one moment; log positions are bytes."""
+
+    storage: Storage
+    #: Why the index may lack messages below `indexed`; empty: it has them all.
+    doubt: str
+
+    @property
+    def shape(self) -> Shape:
+        """Of the index files."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Of a segment."""
+
+    @property
+    def cq_bytes(self) -> int:
+        """Of a ConsumeQueue file."""
+
+    @property
+    def low(self) -> int:
+        """Lowest position that is there."""
+
+    @property
+    def end(self) -> int:
+        """Where the log ends; NO_END: at the first bytes that are no record."""
+
+    @property
+    def indexed(self) -> int:
+        """Keys of records below have their entries; -1: there is no index."""
+
+    def topics(self) -> list[str]:
+        """Names of all topics that have, or had, messages."""
+
+    def spans(self, topic: str) -> list[Span]:
+        """The topic's queues. Raises TopicNotFound."""
+
+
+def look(home: Path, shape: Shape | None = None) -> StoreView:
+    """What is at a home directory now; `shape` of the index files of a RocketMQ's store.
+
+    Raises BrokerGone where there is neither a broker nor a store.
+    """
+    board = find_board(home)
+    storage = PosixStorage(str(store_of(home)))
+    if board is not None:
+        return RunningStore(home, storage, board)
+    if not storage.exists(LOG):
+        raise BrokerGone(
+            f"there is neither a broker nor a store at {home}: name another home with --home, home="
+            " or GANTRYMQ_HOME",
+            home=str(home),
+        )
+    return StoppedStore(storage, shape or DEFAULT_SHAPE)
+
+
+def no_topic(topic: str) -> TopicNotFound:
+    """What is said of a topic that is not there."""
+    return TopicNotFound(
+        f"there is no topic {topic}: `gantrymq topic list` shows all of a running broker",
+        topic=topic,
+    )
+
+
+class RunningStore:
+    """By the board of a broker that runs, or did a moment ago."""
+
+    doubt = ""
+
+    def __init__(self, home: Path, storage: Storage, board: Board) -> None:
+        self.storage = storage
+        self.board = board
+        self.segment_bytes = board.segment_bytes
+        self.cq_bytes = board.cq_bytes
+        self._home = home
+
+    def is_current(self) -> bool:
+        """Whether that broker still runs."""
+        return board_name(self._home) == self.board.name
+
+    @cached_property
+    def shape(self) -> Shape:
+        """As the broker was told. Raises BrokerGone."""
+        with look_at(self._home) as control:
+            shown = control.request(wire.ShowSettings(), wire.Settings).values
+        return Shape(int(shown["max_hash_slot_num"]), int(shown["max_index_num"]))
+
+    @property
+    def low(self) -> int:
+        """As on the board."""
+        return self.board.word(layout.BOARD_LOW)
+
+    @property
+    def end(self) -> int:
+        """What is appended."""
+        return self.board.word(layout.BOARD_APPENDED)
+
+    @property
+    def indexed(self) -> int:
+        """As on the board."""
+        return self.board.word(layout.BOARD_INDEXED)
+
+    def topics(self) -> list[str]:
+        """Those that were deleted, too: their messages stay until retention takes them."""
+        return [topic.name for topic in self.board.topics()]
+
+    def spans(self, topic: str) -> list[Span]:
+        """As on the board. Raises TopicNotFound, of a deleted one too."""
+        found = self.board.topic_named(topic)
+        if found is None or not found.perm:
+            raise no_topic(topic)
+        return [self._span(found, number) for number in range(found.queue_count)]
+
+    def _span(self, topic: TopicSlot, queue_id: int) -> Span:
+        words = self.board.queue(topic.queue_base + queue_id)
+        first = words["min_offset"]
+        return Span(MessageQueue(topic.name, queue_id), first, max(first, words["max_offset"]))
+
+
+class StoppedStore:
+    """By the files of a store, ours or a RocketMQ's, that no broker has."""
+
+    end = NO_END
+
+    def __init__(self, storage: Storage, shape: Shape) -> None:
+        self.storage = storage
+        segments = [name for name in storage.list(LOG) if name.isdecimal()]
+        self.low = int(segments[0]) if segments else 0
+        self.segment_bytes = storage.size_of(f"{LOG}/{segments[0]}") if segments else 0
+        self.doubt = ""
+        known = read_note(storage)
+        if known is not None:
+            self.shape = known[0]
+            there = set(storage.list(DIRECTORY))
+            gone = [
+                header.begin_position
+                for name, header in known[1].files
+                if name not in there and header.end_position >= self.low
+            ]
+            self.indexed = min([known[1].position, *gone])
+        else:
+            self.shape = shape
+            self.indexed = self._end_of_index()
+            if self.indexed >= 0:
+                self.doubt = "the index is another broker's, which may have lost keys in a crash"
+
+    def _end_of_index(self) -> int:
+        """Position of the last record that an index of nobody's note has a key of; -1: none."""
+        for name in reversed(self.storage.list(DIRECTORY)):
+            head = bytearray(layout.INDEX_HEADER_BYTES)
+            file = self.storage.open(f"{DIRECTORY}/{name}")
+            file.read_into(head, 0)
+            file.close()
+            header = parse_header(head)
+            if header.count > 1:
+                return header.end_position
+        return -1
+
+    @cached_property
+    def cq_bytes(self) -> int:
+        """That of any ConsumeQueue file; 0 without one."""
+        for topic in self.storage.list(_QUEUES):
+            for queue in self.storage.list(f"{_QUEUES}/{topic}"):
+                folder = f"{_QUEUES}/{topic}/{queue}"
+                for name in self.storage.list(folder):
+                    return self.storage.size_of(f"{folder}/{name}")
+        return 0
+
+    def topics(self) -> list[str]:
+        """Those of `config/topics.json`, and all that have queue files."""
+        kept = configfile.read_config(self.storage, "topics.json") or {}
+        configured = kept.get("topicConfigTable", {})
+        return sorted({*self.storage.list(_QUEUES), *map(str, configured)})
+
+    def spans(self, topic: str) -> list[Span]:
+        """As the queue files say. Raises TopicNotFound."""
+        if topic not in self.topics():
+            raise no_topic(topic)
+        folder = f"{_QUEUES}/{topic}"
+        numbers = sorted(int(name) for name in self.storage.list(folder) if name.isdecimal())
+        return [self._span(MessageQueue(topic, number)) for number in numbers]
+
+    def _span(self, queue: MessageQueue) -> Span:
+        folder = f"{_QUEUES}/{queue.topic}/{queue.queue_id}"
+        bases = [int(name) for name in self.storage.list(folder) if name.isdecimal()]
+        per_file = self.cq_bytes // layout.CQ_UNIT_BYTES
+        end = 0
+        for base in reversed(bases):
+            start = base // layout.CQ_UNIT_BYTES
+            file = range(start, start + per_file)
+            end = start + bisect_left(file, 1, key=lambda at: not self._unit(queue, at)["size"])
+            if end > start:
+                break
+        first = bases[0] // layout.CQ_UNIT_BYTES if bases else 0
+        first += bisect_left(range(first, end), True, key=lambda at: self._is_there(queue, at))
+        return Span(queue, first, max(first, end))
+
+    def _is_there(self, queue: MessageQueue, offset: int) -> bool:
+        """Whether the log has the record; a filler stands for what is gone (SF-65)."""
+        unit = self._unit(queue, offset)
+        is_filler = unit["size"] == layout.CQ_FILLER_SIZE
+        return not is_filler and bool(unit["physical_offset"] >= self.low)
+
+    def _unit(self, queue: MessageQueue, offset: int) -> dict[str, int]:
+        at = offset * layout.CQ_UNIT_BYTES
+        start = at // self.cq_bytes * self.cq_bytes
+        file = self.storage.open(f"{_QUEUES}/{queue.topic}/{queue.queue_id}/{start:020}")
+        data = bytearray(layout.CQ_UNIT_BYTES)
+        file.read_into(data, at - start)
+        file.close()
+        return layout.CQ_UNIT.unpack(data)

@@ -1,0 +1,31 @@
+"""Whether some broker has a store: its lock is an open-file-description lock (SF-86).
+
+How it is taken: brokerd/lock.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+LOCK_NAME: Final = "lock"
+_F_OFD_GETLK: Final = 36
+# struct flock of 64-bit Linux: type, whence, start, length, pid (must be 0).
+FLOCK: Final = struct.Struct("hhqqi4x")
+
+
+def is_held(store: Path) -> bool:
+    """True if some broker, or a child of one, holds the lock."""
+    try:
+        descriptor = os.open(store / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        answer = fcntl.fcntl(descriptor, _F_OFD_GETLK, asked)
+        return bool(FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    finally:
+        os.close(descriptor)
