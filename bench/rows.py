@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from bench import (
+    e2e_filter,
     e2e_idle,
     e2e_latency,
     e2e_push,
@@ -18,6 +19,7 @@ from bench import (
     store_speed,
 )  # fmt: skip
 from bench.beside_rows import floor_lines, peers, round_trip
+from bench.filter_rows import filters
 from bench.harness import (
     Bound,
     Contestant,
@@ -82,6 +84,9 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "transactions-64": e2e_transactions.in_flight,
     "checked": e2e_transactions.checked,
     "open-halves": e2e_transactions.open_halves,
+    "sql": e2e_filter.expressions,
+    "tags": e2e_filter.tags,
+    "bitmaps": e2e_filter.bitmaps,
     "redis-zadd": redis_sorted_set.park,
     "redis-due": redis_sorted_set.due_per_second,
     "redis-due-together": redis_sorted_set.due_together,
@@ -111,6 +116,7 @@ def lines(sizes: Sizes) -> list[Line]:
         *timers(sizes),
         *push(sizes),
         *transactions(sizes),
+        *filters(),
         *peers(),
         *floor_lines(),
     ]

@@ -52,6 +52,7 @@ class Sizes:
     pending_messages: int
     failing_messages: int
     """For push consumers."""
+    filter_messages: int
     touched_bytes: int
     """Memory made ready before each measurement (bench.machine.touch_memory)."""
     timeout_s: float
@@ -94,6 +95,7 @@ SMOKE: Final = Sizes(
     level_messages=50,
     pending_messages=2_000,
     failing_messages=1_000,
+    filter_messages=2_000,
     touched_bytes=0,
     timeout_s=60.0,
 )
@@ -123,6 +125,7 @@ QUICK: Final = Sizes(
     level_messages=2_000,
     pending_messages=1_000_000,
     failing_messages=100_000,
+    filter_messages=1_000_000,
     touched_bytes=1 << 30,
     timeout_s=120.0,
 )
@@ -152,6 +155,7 @@ FULL: Final = Sizes(
     level_messages=5_000,
     pending_messages=10_000_000,
     failing_messages=1_000_000,
+    filter_messages=4_000_000,
     touched_bytes=1 << 30,
     timeout_s=300.0,
 )
