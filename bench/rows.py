@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from bench import (
+    e2e_filter,
     e2e_idle,
     e2e_latency,
     e2e_push,
@@ -19,6 +20,7 @@ from bench import (
     store_speed,
 )  # fmt: skip
 from bench.beside_rows import floor_lines, peers, round_trip
+from bench.filter_rows import filters
 from bench.harness import (
     Bound,
     Contestant,
@@ -85,6 +87,9 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "open-halves": e2e_transactions.open_halves,
     "indexing": e2e_queries.indexing,
     "querying": e2e_queries.querying,
+    "sql": e2e_filter.expressions,
+    "tags": e2e_filter.tags,
+    "bitmaps": e2e_filter.bitmaps,
     "redis-zadd": redis_sorted_set.park,
     "redis-due": redis_sorted_set.due_per_second,
     "redis-due-together": redis_sorted_set.due_together,
@@ -115,6 +120,7 @@ def lines(sizes: Sizes) -> list[Line]:
         *push(sizes),
         *transactions(sizes),
         *queries(sizes),
+        *filters(),
         *peers(),
         *floor_lines(),
     ]

@@ -59,6 +59,7 @@ class Sizes:
     index_entries: int
     queries: int
     """For each figure of what a query takes."""
+    filter_messages: int
     touched_bytes: int
     """Memory made ready before each measurement (bench.machine.touch_memory)."""
     timeout_s: float
@@ -103,6 +104,7 @@ SMOKE: Final = Sizes(
     failing_messages=1_000,
     index_entries=3_000,
     queries=5,
+    filter_messages=2_000,
     touched_bytes=0,
     timeout_s=60.0,
 )
@@ -134,6 +136,7 @@ QUICK: Final = Sizes(
     failing_messages=100_000,
     index_entries=1_000_000,
     queries=200,
+    filter_messages=1_000_000,
     touched_bytes=1 << 30,
     timeout_s=120.0,
 )
@@ -165,6 +168,7 @@ FULL: Final = Sizes(
     failing_messages=1_000_000,
     index_entries=10_000_000,
     queries=500,
+    filter_messages=4_000_000,
     touched_bytes=1 << 30,
     timeout_s=300.0,
 )

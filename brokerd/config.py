@@ -82,6 +82,22 @@ class Settings:
         300_000 * CQ_UNIT_BYTES, "bytes", "length of a ConsumeQueue file, rounded up to units",
         (CQ_UNIT_BYTES, 1 << 31),
     )  # fmt: skip
+    enable_consume_queue_ext: bool = _setting(
+        False, "", "write RocketMQ's ConsumeQueueExt: room beside each unit for bits of filters"
+    )
+    enable_calc_filter_bit_map: bool = _setting(
+        False, "", "with it: the bits of groups' SQL92 filters, so that consumers pass over records"
+        " unread (ADR 0020)",
+    )  # fmt: skip
+    mapped_file_size_consume_queue_ext: int = _setting(
+        48 * MIB, "bytes", "length of a ConsumeQueueExt file", (KIB, 1 << 31)
+    )
+    max_error_rate_of_bloom_filter: int = _setting(
+        20, "percent", "records read in vain, when as many groups as expected have filters", (1, 99)
+    )
+    expect_consumer_num_use_filter: int = _setting(
+        32, "groups", "with filters of one topic that are expected", (1, 1024)
+    )
     max_message_size: int = _setting(
         limits.BODY_BYTES_MAX, "bytes", "longest body", (1, limits.BODY_BYTES_MAX)
     )

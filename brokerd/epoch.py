@@ -15,6 +15,7 @@ from typing import Any, Final
 from brokerd.config import DEFAULTS, Configuration, Settings
 from clients.home import board_file, read_board_file, store_of
 from shm import layout
+from shm.bitmapnote import DIRECTORY as EXTENSIONS
 from shm.board import (
     NAME_PREFIX,
     Board,
@@ -38,6 +39,8 @@ SIZES: Final = {
     "mapped_file_size_commit_log": "commitlog",
     "mapped_file_size_consume_queue": "consumequeue",
 }
+#: Files that a store may have; their length is kept as long as there is one.
+_EXTENSIONS: Final = "mapped_file_size_consume_queue_ext"
 #: Units of delay levels hold times that were made by it: kept like a size, but may be changed.
 LEVELS: Final = "message_delay_level"
 #: Other values of it that units in this store may have been made by.
@@ -64,7 +67,7 @@ def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configu
     Raises Incompatible for a size that was asked for and is not the store's.
     """
     stored = _stored(storage)
-    configuration = _settled(stored, configuration)
+    configuration = _settled(storage, stored, configuration)
     starts = int(stored.get("starts", 0)) + 1
     kept = {name: getattr(configuration.settings, name) for name in (*SIZES, LEVELS)}
     earlier = earlier_levels(stored, kept[LEVELS])
@@ -84,7 +87,7 @@ def settle_sizes(storage: Storage, configuration: Configuration) -> Configuratio
 
     Raises Incompatible as a start does.
     """
-    return _settled(_stored(storage), configuration)
+    return _settled(storage, _stored(storage), configuration)
 
 
 def settings_of_store(storage: Storage, configuration: Configuration) -> Settings:
@@ -93,15 +96,19 @@ def settings_of_store(storage: Storage, configuration: Configuration) -> Setting
     Raises Incompatible as a start does.
     """
     stored = _stored(storage)
-    configuration = _settled(stored, configuration)
+    configuration = _settled(storage, stored, configuration)
     if LEVELS in stored:
         configuration = configuration.replaced(LEVELS, stored[LEVELS], _ORIGIN)
     return configuration.settings
 
 
-def _settled(stored: dict[str, Any], configuration: Configuration) -> Configuration:
+def _settled(
+    storage: Storage, stored: dict[str, Any], configuration: Configuration
+) -> Configuration:
     for name in SIZES:
         configuration = _settle(configuration, name, stored.get(name))
+    extensions = _length_below(storage, EXTENSIONS) or None
+    configuration = _settle(configuration, _EXTENSIONS, extensions)
     levels = stored.get(LEVELS)
     if levels is None or configuration.given(LEVELS):
         return configuration

@@ -21,6 +21,8 @@ from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.metadata import Metadata
 from brokerd.producers import FILE as PRODUCERS_FILE
 from shm import jit, layout
+from shm.bitmapnote import DIRECTORY as EXTENSIONS
+from shm.bitmapnote import FILE as BITMAPS
 from shm.board import Board, format_board
 from shm.clock import SystemClock
 from shm.codes import Role
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 #: In the order in which they go. Directories: all files below.
 DERIVED: Final = (
     PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TRANSACTIONS_FILE, TIMERS, SIDECARS,
-    QUEUES, INDEX,
+    QUEUES, EXTENSIONS, INDEX, BITMAPS,
 )  # fmt: skip
 #: Removed durably, each before anything that it speaks of.
 _FIRST: Final = frozenset(

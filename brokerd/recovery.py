@@ -31,6 +31,7 @@ from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, queues_of, walk
 from brokerd.queuefiles import has_all_files, unit_of
 from brokerd.queuestarts import first_unit, read_starts
 from shm import layout, limits
+from shm.bitmapnote import extension_files
 from shm.codes import BrokerState
 from shm.errors import Corrupt
 from shm.kernels import scan
@@ -356,6 +357,8 @@ def _rebuild(storage: Storage, settings: Any, found: Recovered) -> None:  # noqa
         storage.unlink(PROGRESS_FILE)
         storage.sync_directory("gantry")
     _cut_queues(storage, cq_bytes, {})
+    for name in extension_files(storage):  # no unit has their addresses any more
+        storage.unlink(name)
     for (topic, queue_id), (_next, _written, first) in found.queues.items():
         if first:
             _fill_front(storage, cq_bytes, f"{QUEUES}/{topic}/{queue_id}", first)

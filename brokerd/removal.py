@@ -9,11 +9,14 @@ life: the next one looks at what is there and goes on.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from brokerd.holders import firsts_of
+from brokerd.queuefiles import unit_of
 from brokerd.queuestarts import first_unit, read_starts, save_starts
 from shm import layout, sidecar, wire
+from shm.bitmapnote import extension_directory
 from shm.lognames import DIRECTORY, segment_name
 from workers.reader.queues import queue_directory
 
@@ -84,6 +87,7 @@ class Removal:
         yield from self._remove_sidecars(low)
         save_starts(self._storage, low, firsts_of(self._board, firsts))
         yield 0
+        yield from self._remove_extensions(firsts)
         yield from self._remove_queue_files(firsts)
 
     def _segments_below(self, low: int) -> list[int]:
@@ -149,6 +153,21 @@ class Removal:
                 yield 0
             if removed:
                 self._storage.sync_directory(folder)
+
+    def _remove_extensions(self, firsts: dict[int, int]) -> Steps:
+        """Files that end before the extension of a queue's first unit (SF-73)."""
+        for folder, first in list(self._folders(firsts)):
+            _, topic, queue_id = folder.split("/")
+            row = unit_of(self._storage, self._board.cq_bytes, (topic, int(queue_id)), first)
+            if row is None or row["tags_code"] > layout.CQ_EXT_ADDRESS_MAX:
+                continue
+            address = row["tags_code"] - layout.CQ_EXT_ADDRESS_BASE
+            extensions = extension_directory(topic, int(queue_id))
+            for name, following in pairwise(self._storage.list(extensions)):
+                if int(following) > address:
+                    break
+                self._storage.unlink(f"{extensions}/{name}")
+                yield 0
 
     def _folders(self, firsts: dict[int, int]) -> Iterator[tuple[str, int]]:
         for topic in self._board.topics():

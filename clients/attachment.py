@@ -18,8 +18,8 @@ from clients.queries.bytime import offset_at
 from clients.session import Session
 from shm import layout, limits
 from shm.errors import GroupIllegal, Timeout
-from shm.filter import Filter
-from shm.groupwire import Attempts, ConsumeFrom
+from shm.filter import Filter, SqlFilter
+from shm.groupwire import FILTER_CHARACTERS, FILTERS_PER_JOIN, Attempts, ConsumeFrom
 from shm.jit import JIT_OFF
 from shm.kernels import poll
 from shm.properties import DLQ_PREFIX, RETRY_PREFIX
@@ -57,7 +57,8 @@ class Attachment:
         board = self.session.board
         self.files = LogFiles(self.session.store, board)
         self.member: GroupMember
-        self._fetcher = Fetcher(board, self.files, filters)
+        self._filters = filters
+        self._fetcher = Fetcher(board, self.files, filters, group)
         self._nothing = MessageBatch(_NOTHING, 0, {}, {})
         self._queues: dict[int, MessageQueue] = {}
         self._attempts: dict[int, Sequence[Attempts]] = {}
@@ -73,6 +74,7 @@ class Attachment:
         names = {topic.slot: topic.name for topic in self._opened}
         try:
             self.member = self._make_member(self.session, self.group, names, places)
+            self.member.filters = self._told_filters()
             timed = consume_from is ConsumeFrom.TIMESTAMP
             starts = self._starts(consume_ms) if timed else {}
             self.member.join(consume_from, starts, self.numbers(chosen))
@@ -81,6 +83,15 @@ class Attachment:
         except BaseException:
             self.session.close()
             raise
+
+    def _told_filters(self) -> list[tuple[int, str, str]]:
+        """SQL92 filters that `groups` is told of; one that is very long gets no bits."""
+        found = [(topic.slot, self._filters.get(topic.name)) for topic in self._opened]
+        return [
+            (slot, wanted.dialect.value, wanted.text)
+            for slot, wanted in found
+            if isinstance(wanted, SqlFilter) and len(wanted.text) <= FILTER_CHARACTERS
+        ][:FILTERS_PER_JOIN]
 
     def numbers(self, chosen: Iterable[MessageQueue] | None) -> list[int] | None:
         """The board's numbers of queues. Raises GroupIllegal for one of no subscribed topic."""

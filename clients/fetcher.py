@@ -17,7 +17,7 @@ from shm import layout
 from shm.board import Board
 from shm.codes import Stop
 from shm.errors import Corrupt
-from shm.filter import Filter
+from shm.filter import Filter, SqlFilter
 from shm.kernels import fetch, poll, scan, tags
 from shm.lognames import segment_name
 from shm.ranges import Stretch
@@ -57,8 +57,14 @@ class ColumnPool:
 class Fetcher:
     """Fetches for one session: the common way in one kernel call, the rest here."""
 
-    def __init__(self, board: Board, files: LogFiles, filters: Mapping[str, Filter]) -> None:
-        """`filters` by topic."""
+    def __init__(
+        self, board: Board, files: LogFiles, filters: Mapping[str, Filter], group: str = ""
+    ) -> None:
+        """`filters` by topic; those of a `group` may have bits in extensions."""
+        self._group = group
+        self._sql = {t: chosen for t, chosen in filters.items() if isinstance(chosen, SqlFilter)}
+        self._bits_seen = -1
+        self._extensions: dict[int, NDArray[np.uint8]] = {}  # by queue, as `_units`
         self._board = board
         self._files = files
         self._tables = {topic: FilterTable.of(chosen) for topic, chosen in filters.items()}
@@ -70,6 +76,7 @@ class Fetcher:
         self._segment: tuple[int, NDArray[np.uint8]] = (0, np.empty(0, np.uint8))
         self._stretch = Stretch(0, 0, False)
         self._active: list[Assigned] = []
+        self._held: list[Assigned] = []
         self._rows: list[NDArray[np.int64]] = []  # whose addresses are in the state
         self._row_places = np.zeros(0, np.int64)
         self._units: dict[int, NDArray[np.uint8]] = {}  # by queue: the file that its row means
@@ -102,8 +109,11 @@ class Fetcher:
             words[poll.TAGS], words[poll.TAG_BYTES] = table.addresses
             words[poll.TAG_COUNT] = table.words.size // tags.TAG_WORDS
             words[poll.FILTER] = table.kind
+            words[poll.BITS] = table.bits_address
+        self._held = queues
         numbers = {assigned.number for assigned in queues}
         self._units = {n: units for n, units in self._units.items() if n in numbers}
+        self._extensions = {n: view for n, view in self._extensions.items() if n in numbers}
         self._rows = [assigned.row for assigned in queues]
         self._row_places = np.array([row.ctypes.data for row in self._rows], np.int64)
         self._words[poll.QUEUES] = self._row_places.ctypes.data
@@ -116,6 +126,8 @@ class Fetcher:
         damaged; what lies before a damage is returned first.
         """
         words = self._words
+        if self._sql:
+            self._learn_bits()
         self.columns = self._small.take(_SMALL_ROWS, _SMALL_BYTES)
         words[poll.COLUMNS] = self.columns.address
         words[poll.WANTED] = rows
@@ -135,24 +147,45 @@ class Fetcher:
             got = poll.hand_out(self.state, self._fetch(rows))
         return got
 
+    def _learn_bits(self) -> None:
+        """Look which filters have bits, if that has changed."""
+        changes = self._board.half(layout.BOARD_BITMAP_CHANGES)
+        if changes == self._bits_seen:
+            return
+        self._bits_seen = changes
+        known = {covered.key: covered for covered in self._files.covered()}
+        for topic, chosen in self._sql.items():
+            key = (topic, self._group, chosen.dialect.value, chosen.text)
+            self._tables[topic].learn_bits(known.get(key))
+        for assigned in self._held:
+            assigned.words[poll.BITS] = self._tables[assigned.queue.topic].bits_address
+
     def _fetch(self, rows: int) -> int:
-        """Go on where the kernel has stopped: other files, segments, stretches, and damage."""
+        """Go on where the kernel has stopped: other files, segments, stretches, and damage.
+
+        Ends once a filter has passed many units over, as the kernel does.
+        """
         columns, form = self.columns, self._form
         rows = min(rows, columns.rows)
         self._turn += 1
         start = self._turn % max(1, len(self._active))
         waiting = [*self._active[start:], *self._active[:start]]
+        form[fetch.JUDGED] = passed = 0
         while waiting and form[fetch.ROWS] < rows:
             share = max(1, (rows - int(form[fetch.ROWS])) // len(waiting))
             left = []
             for queue in waiting:
                 there = self._board.word(self._slot(queue) + layout.QUEUE_MAX_OFFSET)
                 end = min(there, queue.words[poll.END])
-                share = min(share, rows - int(form[fetch.ROWS]))
-                if not self._fetch_queue(queue, min(end, queue.position + share), columns):
+                before = queue.position
+                form[fetch.ROWS_END] = min(rows, int(form[fetch.ROWS]) + share)
+                if not self._fetch_queue(queue, min(end, before + _units(queue, share)), columns):
                     return int(form[fetch.ROWS])
                 if queue.position < end:
                     left.append(queue)
+                passed += queue.position - before
+                if passed + poll.RECORD_COST * int(form[fetch.JUDGED]) > poll.SCAN_COST:
+                    return int(form[fetch.ROWS])
             waiting = left
         return int(form[fetch.ROWS])
 
@@ -162,7 +195,7 @@ class Fetcher:
     def _fetch_queue(self, queue: Assigned, end: int, columns: Columns) -> bool:
         """Fetch up to an offset; False if the columns are full."""
         fresh = False
-        while queue.position < end:
+        while queue.position < end and self._form[fetch.ROWS] < self._form[fetch.ROWS_END]:
             self._skip_removed(queue)
             stop, fresh = self._run(queue, end, columns, fresh)
             if stop is Stop.LIMIT:
@@ -195,6 +228,7 @@ class Fetcher:
         self._keep(queue, int(form[fetch.CQ_BASE]), units)
         form[fetch.OFFSET], form[fetch.END_OFFSET] = queue.position, end
         form[fetch.QUEUE] = queue.number
+        form[fetch.EXTENSIONS : fetch.BITS + 1] = queue.row[poll.EXTENSIONS : poll.BITS + 1]
         form[fetch.LOW] = self._board.word(layout.BOARD_LOW)
         before = form[: fetch.WANTED_SIZE + 1].copy()
         stop = self._call(queue.queue.topic, units, columns)
@@ -210,11 +244,17 @@ class Fetcher:
             return (Stop.INVALID, False) if fresh and not moved else (stop, not moved)
         if stop is Stop.ROLL:
             return self._roll(queue), False
-        if stop is Stop.ASKED:
-            self._judge(queue.queue.topic)
+        self._answer(queue, stop)
         if stop is Stop.REMOVED:
             queue.position += 1  # its record is gone, or going
         return stop, False
+
+    def _answer(self, queue: Assigned, stop: Stop) -> None:
+        """Give the kernel what it has stopped for."""
+        if stop is Stop.EXTENSION:
+            self._map_extensions(queue, int(self._form[fetch.WANTED_EXTENSION]))
+        elif stop is Stop.ASKED:
+            self._judge(queue.queue.topic)
 
     def _judge(self, topic: str) -> None:
         """Say what a filter's reference says of the record that its program leaves open."""
@@ -235,6 +275,17 @@ class Fetcher:
         words[poll.UNITS] = units.ctypes.data
         words[poll.UNITS_HELD] = units.size // layout.CQ_UNIT_BYTES
         words[poll.UNITS_BASE] = base
+
+    def _map_extensions(self, queue: Assigned, address: int) -> None:
+        """Let the kernel read the file of extensions around an address, or know there is none."""
+        start, end, view = self._files.extensions(queue.queue, address)
+        words = queue.words
+        words[poll.EXTENSIONS_FROM], words[poll.EXTENSIONS_END] = start, end
+        words[poll.EXTENSIONS] = 0
+        known = queue.number in self._extensions or len(self._extensions) < _UNITS_MAX
+        if view is not None and known:
+            self._extensions[queue.number] = view
+            words[poll.EXTENSIONS] = view.ctypes.data
 
     def _call(self, topic: str, units: NDArray[np.uint8], columns: Columns) -> Stop:
         table = self._tables[topic]
@@ -299,3 +350,10 @@ class Fetcher:
             queue=queue.queue,
             queue_offset=queue.position,
         )
+
+
+def _units(queue: Assigned, share: int) -> int:
+    """How many units of a queue are looked at for so many rows."""
+    if queue.words[poll.FILTER] == fetch.EVERYTHING:
+        return share
+    return max(share, poll.SCAN_UNITS)

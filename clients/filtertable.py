@@ -7,10 +7,13 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from shm.bitmapnote import Covered
 from shm.filter import Filter, SqlFilter, TagFilter
 from shm.kernels import fetch, tags
 from shm.properties import parse_properties
 from shm.sql92.program import compile_program
+
+_NO_BITS = np.zeros(0, np.int64)
 
 
 class FilterTable(ABC):
@@ -21,6 +24,20 @@ class FilterTable(ABC):
         self.words = words
         self.texts = texts
         self.addresses = (words.ctypes.data, texts.ctypes.data)
+        self.bits = _NO_BITS
+
+    @property
+    def bits_address(self) -> int:
+        """As fetch.BITS."""
+        return self.bits.ctypes.data if self.bits.size else 0
+
+    def learn_bits(self, covered: Covered | None) -> None:
+        """Which bits of extensions are this filter's, and from where on; None: none are known."""
+        if covered is None:
+            self.bits = _NO_BITS
+            return
+        head = (covered.start, covered.bits // 8, len(covered.positions))
+        self.bits = np.array([*head, *covered.positions], np.int64)
 
     @classmethod
     def of(cls, chosen: Filter) -> FilterTable:

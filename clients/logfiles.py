@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import suppress
 from typing import Final, Protocol
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from clients.message import MessageQueue
 from shm import layout
+from shm.bitmapnote import Covered, extension_directory, read_covered
 from shm.lognames import segment_name
 from shm.ranges import ranges_of
 from shm.record import STORED_MS_BYTES, stored_ms
@@ -18,6 +20,8 @@ from shm.storage import PosixStorage
 
 _SEGMENTS_MAX: Final = 8
 _QUEUE_FILES_MAX: Final = 1024
+#: Where extensions are missing the next ones are looked for so much further on.
+_GAP_BYTES: Final = 1 << 20
 
 View = NDArray[np.uint8]
 
@@ -45,6 +49,7 @@ class LogFiles:
         self.ranges = ranges_of(self._storage)
         self._segments: OrderedDict[str, View] = OrderedDict()
         self._queue_files: OrderedDict[str, View] = OrderedDict()
+        self._extensions: OrderedDict[str, View] = OrderedDict()
 
     def segment(self, position: int) -> tuple[int, View]:
         """Base position and bytes of the segment around a position. Raises FileNotFoundError."""
@@ -64,6 +69,28 @@ class LogFiles:
         if fresh:
             self._queue_files.pop(name, None)
         return first, self._map(self._queue_files, name, _QUEUE_FILES_MAX)
+
+    def covered(self) -> list[Covered]:
+        """Filters whose bits are in extensions."""
+        return read_covered(self._storage)
+
+    def extensions(self, queue: MessageQueue, address: int) -> tuple[int, int, View | None]:
+        """Addresses [from, end) around one, and the bytes there: of the file that has it.
+
+        None: there is no such file.
+        """
+        folder = extension_directory(queue.topic, queue.queue_id)
+        bases = sorted(int(name) for name in self._storage.list(folder) if name.isdigit())
+        place = bisect_right(bases, address)
+        if place:
+            base = bases[place - 1]
+            try:
+                view = self._map(self._extensions, f"{folder}/{base:020d}", _QUEUE_FILES_MAX)
+            except FileNotFoundError:  # retention was quicker
+                return address, address + 1, None
+            if address < base + len(view):
+                return base, base + len(view), view
+        return address, min([*bases[place : place + 1], address + _GAP_BYTES]), None
 
     def _map(self, views: OrderedDict[str, View], name: str, most: int) -> View:
         view = views.get(name)

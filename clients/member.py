@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -45,6 +45,8 @@ class GroupMember:
     """Membership of one session; see the module."""
 
     terms = Terms()
+    #: SQL92 filters that bits may be made for, as groupwire.Join has them.
+    filters: Sequence[tuple[int, str, str]] = ()
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class GroupMember:
         """
         self._join = groupwire.Join(
             self._next_serial(), self.group, sorted(self.names), consume_from, starts, chosen,
-            *self.terms,
+            *self.terms, list(self.filters),
         )  # fmt: skip
         self._ask(self._join.serial, self._join)
 

@@ -1,11 +1,12 @@
 """`make demo`: real data takes the whole way, and two processes are killed on the way.
 
 336,776 flights from two producers through the log to a group of two consumers; one consumer and the
-broker's writer are killed amid it. Then a message waits for its time, one is cancelled, one comes
-again and one becomes a dead letter (scripts/demo_delays.py); a transaction is committed, one rolled
-back, and a check rescues that of a killed producer (scripts/demo_transactions.py). Spark reads the
-rotated segments, and its means per carrier are compared with the CSV's. Exit code 0 only if
-everything holds, and within three minutes.
+broker's writer are killed amid it. An SQL subscription gets the late ones of two carriers, as many
+as the CSV has (scripts/demo_filter.py). Then a message waits for its time, one is cancelled, one
+comes again and one becomes a dead letter (scripts/demo_delays.py); a transaction is committed, one
+rolled back, and a check rescues that of a killed producer (scripts/demo_transactions.py). Spark
+reads the rotated segments, and its means per carrier are compared with the CSV's. Exit code 0 only
+if everything holds, and within three minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts import demo_delays, demo_transactions  # noqa: E402 - importable by the line above
+from scripts import demo_delays, demo_filter, demo_transactions  # noqa: E402 - importable by the line above
 from scripts import demo_flights as data  # noqa: E402
 
 PRODUCERS = 2
@@ -251,6 +252,7 @@ def main() -> int:
             say(f"broker is ready (pid {process.pid})")
             sent, members = send_and_consume(home, work)
             stories_hold = [
+                demo_filter.judge(home, say),
                 demo_delays.judge(home, say),
                 demo_transactions.judge(home, work, say),
             ]

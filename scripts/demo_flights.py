@@ -34,11 +34,15 @@ _TOLERANCE: Final = 1e-9
 
 
 class Flight(NamedTuple):
-    """One line: its number in the file from 0, its carrier, its text without the line end."""
+    """One line: its number in the file from 0, its carrier, its text without the line end.
+
+    `properties` are what filters see of it; a delay that is missing is none of them.
+    """
 
     number: int
     carrier: str
     line: bytes
+    properties: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -99,10 +103,15 @@ def lines(path: Path | None = None) -> Iterator[bytes]:
 def flights(path: Path | None = None, *, part: int = 0, parts: int = 1) -> Iterator[Flight]:
     """Every flight whose number is `part` modulo `parts`, so that processes can share the file."""
     rows = lines(path)
-    carrier_at = next(rows).decode().split(",").index(_CARRIER)
+    names = next(rows).decode().split(",")
+    carrier_at, delay_at = names.index(_CARRIER), names.index(DELAYS[0])
     for number, line in enumerate(rows):
         if number % parts == part:
-            yield Flight(number, line.split(b",", carrier_at + 1)[carrier_at].decode(), line)
+            fields = line.decode().split(",")
+            properties = {"CARRIER": fields[carrier_at]}
+            if fields[delay_at] != MISSING:
+                properties["DEP_DELAY"] = fields[delay_at]
+            yield Flight(number, fields[carrier_at], line, properties)
 
 
 def from_csv(path: Path | None = None) -> dict[str, Mean]:

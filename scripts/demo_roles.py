@@ -20,7 +20,10 @@ def produce(home: str, part: int, parts: int) -> int:
     sent = 0
     with Producer(home, timeout=60) as producer:
         for flight in flights(part=part, parts=parts):
-            producer.send_oneway(TOPIC, flight.line, tag=flight.carrier, keys=(str(flight.number),))
+            keys = (str(flight.number),)
+            producer.send_oneway(
+                TOPIC, flight.line, tag=flight.carrier, keys=keys, properties=flight.properties
+            )
             sent += 1
     print(sent)
     return 0

@@ -121,6 +121,7 @@ class Stop(IntEnum):
     REMOVED = 11  # below the low watermark
     FAILED = 12  # the store has failed: nothing is taken any more
     ASKED = 13  # a filter leaves a record to its reference in Python
+    EXTENSION = 14  # a unit's extension is in another file
 
 
 class Owed(IntFlag):

@@ -35,6 +35,10 @@ Done = tuple[int, int]
 SUBSCRIPTION_CHARACTERS: Final = 1000
 WHY_CHARACTERS: Final = 1000
 
+#: Characters of an expression that bits are made for, and expressions in one request.
+FILTER_CHARACTERS: Final = 2000
+FILTERS_PER_JOIN: Final = 8
+
 #: `SendBack.delays`: RocketMQ's ladder (RD-19), and the dead-letter queue at once.
 LADDER: Final = 0
 DEAD_LETTER: Final = -1
@@ -49,7 +53,8 @@ class Join(Request, frozen=True):
 
     With `queues` (board queues) the member takes these by hand and none by balancing. All members
     of a group that state a `digest` (of topics, expressions, `orderly` and `max_attempts`; 0: not
-    stated) must state the same; `subscription` is what people are shown of it.
+    stated) must state the same; `subscription` is what people are shown of it. `filters` are SQL92
+    expressions that bits may be made for: topic slot, dialect, text.
     """
 
     serial: int
@@ -62,6 +67,7 @@ class Join(Request, frozen=True):
     digest: int = 0
     orderly: bool = False
     subscription: str = ""
+    filters: list[tuple[int, str, str]] = []
 
 
 class Commit(Request, frozen=True):

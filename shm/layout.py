@@ -307,7 +307,8 @@ BOARD: Final = Struct(
         Field(
             "reader_armed", "u4", "reader sleeps: ring it after appended or durable grows", "reader"
         ),
-        Field("pad6", 116, "zero"),
+        Field("bitmap_changes", "u4", "counts changes of gantry/bitmaps.json", "reader"),
+        Field("pad6", 112, "zero"),
         Field("low", "i8", "log positions below are gone or going; only grows", "retention"),
         Field("disk_full", "u4", "1: usage is above the warning level, sends fail", "retention"),
         Field("disk_used", "u4", "percent of the disk in use, as last seen", "retention"),
@@ -339,7 +340,9 @@ BOARD: Final = Struct(
         Field("oldest_half_ms", "i8", "storeTimestamp of the oldest; 0: none", "txn-checker"),
         Field("given_up", "u8", "given up and not settled by an operator", "txn-checker"),
         Field("pad9", 88, "zero"),
-        Field("reserved", 768, "zero"),
+        Field("filter_changes", "u4", "counts changes of config/consumerFilter.json", "groups"),
+        Field("pad10", 124, "zero"),
+        Field("reserved", 640, "zero"),
     ),
 )
 BOARD_BYTES: Final = BOARD.size
@@ -357,6 +360,8 @@ BOARD_DURABLE: Final = BOARD.offset("durable")
 BOARD_FLUSHER_ARMED: Final = BOARD.offset("flusher_armed")
 BOARD_DISPATCHED: Final = BOARD.offset("dispatched")
 BOARD_READER_ARMED: Final = BOARD.offset("reader_armed")
+BOARD_BITMAP_CHANGES: Final = BOARD.offset("bitmap_changes")
+BOARD_FILTER_CHANGES: Final = BOARD.offset("filter_changes")
 BOARD_LOW: Final = BOARD.offset("low")
 BOARD_INDEXED: Final = BOARD.offset("indexed")
 BOARD_HALF_PROGRESS: Final = BOARD.offset("half_progress")
@@ -552,7 +557,13 @@ CQ_EXT_UNIT: Final = Struct(
     ),
     order=">",
 )
+CQ_EXT_UNIT_BYTES: Final = CQ_EXT_UNIT.size
+CQ_EXT_TAGS: Final = CQ_EXT_UNIT.offset("tags_code")
+CQ_EXT_STORE_MS: Final = CQ_EXT_UNIT.offset("store_timestamp")
+CQ_EXT_BITMAP_BYTES: Final = CQ_EXT_UNIT.offset("bitmap_bytes")
+CQ_EXT_BITMAP: Final = CQ_EXT_UNIT.size
 CQ_EXT_ADDRESS_BASE: Final = -(1 << 63)  # SF-71
+CQ_EXT_ADDRESS_MASK: Final = (1 << 63) - 1  # a unit's tagsCode without it
 CQ_EXT_ADDRESS_MAX: Final = -2147483649
 
 BATCH_CQ_UNIT: Final = Struct(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from brokerd.handover.pending import Parked, Pending, Progress, read_pending
+from shm.bitmapnote import forget_covered
 from shm.errors import Corrupt
 from shm.imported import Imported, Settled, read_imported, write_imported
 from shm.ranges import Ranges, read_ranges
@@ -29,6 +30,7 @@ def import_foreign(
     ranges = read_ranges(storage)
     if ranges is None or _known_end(storage) >= _foreign_end(ranges, low, end):
         return None
+    forget_covered(storage)  # it made bits by its own rules, or none
     pending = read_pending(storage, segment_bytes, ranges, end, progress)
     write_imported(storage, imported_of(pending))
     return pending

@@ -6,14 +6,17 @@ Each is written as RocketMQ writes it; then its backup goes, or RocketMQ would f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from brokerd.checkpoint import read_checkpoint
 from brokerd.metadata import TOPICS_FILE
 from brokerd.subscriptions import GROUPS_FILE
+from shm.bitmapnote import read_covered
 from shm.configfile import BACKUP_SUFFIX, parse_config, read_config, write_config
 from shm.properties import RETRY_PREFIX
 from shm.storage import read_file
+from workers.filterfile import bloom_form, read_filters, write_filters
 from workers.groups.ledger import Ledger
 from workers.groups.ledgerentries import NAME as LEDGER
 from workers.groups.ledgerentries import Names
@@ -28,6 +31,7 @@ from workers.groups.offsetfile import (
 )
 
 if TYPE_CHECKING:
+    from brokerd.config import Settings
     from shm.storage import Storage
 
 Queues = Mapping[tuple[str, int], tuple[int, int]]  # first and next offset of each
@@ -175,3 +179,21 @@ def _is_good(storage: Storage, path: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def settle_filters(storage: Storage, settings: Settings, now_ms: int) -> None:
+    """A RocketMQ believes the bits of all that was stored after a filter's bornTime (FL-65).
+
+    Where they are not known for all of the log the filter counts as born just now.
+    """
+    form = bloom_form(settings)
+    known = {covered.key for covered in read_covered(storage) if covered.start == 0}
+    entries = read_filters(storage, form)
+    settled = [
+        entry
+        if (entry.topic, entry.group, entry.dialect, entry.expression) in known
+        else replace(entry, born_ms=now_ms)
+        for entry in entries
+    ]
+    if settled != entries:
+        write_filters(storage, settled, form)

@@ -21,6 +21,7 @@ from brokerd.handover import groupfiles, timerfiles
 from brokerd.handover.names import HALVES, OPS, TIMERS
 from brokerd.handover.timerfiles import TimerForm, timer_of
 from clients.home import board_file, store_of
+from shm.bitmapnote import DIRECTORY as EXTENSIONS
 from shm.errors import Incompatible
 from shm.properties import (
     DLQ_PREFIX,
@@ -206,6 +207,7 @@ def make(
     offsets = _group_offsets(storage, pending)
     groupfiles.write_group_offsets(storage, offsets)
     groupfiles.complete_tables(storage)
+    groupfiles.settle_filters(storage, settings, target.now_ms)
     _remove_misleading(storage)
 
 
@@ -286,7 +288,7 @@ def _tell(
         counts[group] += len(queues)
     done.groups = dict(sorted(counts.items()))
     done.done_ahead = groupfiles.done_ahead(storage)
-    done.settings = settings_of(settings, form)
+    done.settings = settings_of(settings, form, extended=bool(storage.list(EXTENSIONS)))
 
 
 def _tell_transactions(
@@ -308,13 +310,21 @@ def _tell_transactions(
     ]
 
 
-def settings_of(settings: Settings, form: TimerForm) -> dict[str, str]:
-    """What a RocketMQ's broker.conf must say, for nothing in the store does (HO-73)."""
+def settings_of(settings: Settings, form: TimerForm, *, extended: bool = False) -> dict[str, str]:
+    """What a RocketMQ's broker.conf must say, for nothing in the store does (HO-73).
+
+    `extended`: units have addresses of extensions, which it would take for tag codes.
+    """
     values: dict[str, Any] = {
         "brokerName": settings.broker_name,
         "brokerClusterName": settings.broker_cluster_name,
         "mappedFileSizeCommitLog": settings.mapped_file_size_commit_log,
         "mappedFileSizeConsumeQueue": settings.mapped_file_size_consume_queue,
+        "mappedFileSizeConsumeQueueExt": settings.mapped_file_size_consume_queue_ext,
+        "enableConsumeQueueExt": str(settings.enable_consume_queue_ext or extended).lower(),
+        "enableCalcFilterBitMap": str(settings.enable_calc_filter_bit_map).lower(),
+        "maxErrorRateOfBloomFilter": settings.max_error_rate_of_bloom_filter,
+        "expectConsumerNumUseFilter": settings.expect_consumer_num_use_filter,
         "maxHashSlotNum": settings.max_hash_slot_num,
         "maxIndexNum": settings.max_index_num,
         "mappedFileSizeTimerLog": form.file_bytes,

@@ -13,8 +13,20 @@ from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan, sql92
-from shm.kernels.tags import LOST_CODE, TAG_WORDS, hash_wanted, is_lost, signed32, tag_wanted
+from shm.kernels.bits import is_whole, may_be_true
+from shm.kernels.tags import (
+    LOST_CODE,
+    TAG_WORDS,
+    code_wanted,
+    is_lost,
+    next_wanted,
+    signed32,
+    tag_wanted,
+)
 from shm.layout import (
+    CQ_EXT_ADDRESS_MASK,
+    CQ_EXT_ADDRESS_MAX,
+    CQ_EXT_TAGS,
     CQ_FILLER_SIZE,
     CQ_POSITION,
     CQ_SIZE,
@@ -49,8 +61,9 @@ INVALID = int(Stop.INVALID)
 TRUNCATED = int(Stop.TRUNCATED)
 REMOVED = int(Stop.REMOVED)
 ASKED = int(Stop.ASKED)
+EXTENSION = int(Stop.EXTENSION)
 
-# Words of `form`. A call moves OFFSET, ROWS, BODY_USED and PROPERTIES_USED on.
+# Words of `form`. A call moves OFFSET, ROWS, BODY_USED, PROPERTIES_USED and JUDGED on.
 OFFSET = 0  # queue offset of the unit to look at next
 END_OFFSET = 1  # stop before this one
 CQ_BASE = 2  # queue offset of the ConsumeQueue file's first unit
@@ -67,7 +80,14 @@ WANTED_POSITION = 12  # out: of the record that stopped the call
 WANTED_SIZE = 13
 OURS = 14  # 1: GantryMQ wrote the stretch, so trailers are binding; else the bodies' sums decide
 VERDICT = 15  # on a record that was ASKED for: 1 + its position to take it, - that to pass it over
-ROW_AT = 16  # scratch: a parsed record (scan.ROW_WORDS)
+ROWS_END = 16  # stop at so many rows; 0: as many as there is room for
+JUDGED = 17  # counts records looked at
+EXTENSIONS = 18  # address of a file of extensions (SF-71); 0: there is none
+EXTENSIONS_FROM = 19  # which addresses are in it, or in the file that is not there
+EXTENSIONS_END = 20
+BITS = 21  # address of a filter's bits (shm/kernels/bits.py); 0: none are known
+WANTED_EXTENSION = 22  # out: address of the extension that stopped the call
+ROW_AT = 23  # scratch: a parsed record (scan.ROW_WORDS)
 SCRATCH_AT = ROW_AT + scan.ROW_WORDS  # and a program's
 FORM_WORDS = SCRATCH_AT + sql92.SCRATCH_WORDS
 
@@ -84,6 +104,8 @@ COLUMNS = 8
 HOSTS_BYTES = 40
 STORE_HOST_AT = 20
 
+#: As ROWS_END, where `form` has none.
+NO_ROWS_END = 1 << 62
 #: Units that the records are asked for ahead of, and how much of each.
 AHEAD = 8
 AHEAD_BYTES = 512
@@ -123,6 +145,38 @@ def _sql_wanted(log: Bytes, form: Words, row: Words, program: Words, pool: Bytes
     if result == ASK:
         return ASKED
     return LIMIT if result == TRUE else DONE
+
+
+@kernel()
+def _pass_over(units: Bytes, at: int, form: Words, tags: Words, tag_count: int) -> int:
+    """DONE if the unit alone says that its record is not wanted, LIMIT if not, or EXTENSION.
+
+    An extension has the tag code, and the bits of all filters that were TRUE of the record.
+    """
+    if form[FILTER] == EVERYTHING or (form[FILTER] == SQL and form[BITS] == 0):
+        return LIMIT
+    code = machine.load_be64(units, at + CQ_TAGS)
+    if code <= CQ_EXT_ADDRESS_MAX:
+        return _ask_extension(units, at, code & CQ_EXT_ADDRESS_MASK, form, tags, tag_count)
+    return DONE if form[FILTER] == TAGS and not code_wanted(code, tags, tag_count) else LIMIT
+
+
+@kernel()
+def _ask_extension(
+    units: Bytes, at: int, address: int, form: Words, tags: Words, tag_count: int
+) -> int:
+    place = address - form[EXTENSIONS_FROM]
+    if place < 0 or address >= form[EXTENSIONS_END]:
+        form[WANTED_EXTENSION] = address
+        return EXTENSION
+    extension = machine.bytes_at(form[EXTENSIONS])
+    if not form[EXTENSIONS] or not is_whole(extension, place, form[EXTENSIONS_END] - address):
+        return LIMIT
+    if form[FILTER] == TAGS:
+        code = machine.load_be64(extension, place + CQ_EXT_TAGS)
+        return LIMIT if code_wanted(code, tags, tag_count) else DONE
+    position = machine.load_be64(units, at + CQ_POSITION)
+    return LIMIT if may_be_true(extension, place, position, machine.words_at(form[BITS])) else DONE
 
 
 @kernel()
@@ -205,10 +259,11 @@ def fetch(
     """Copy messages into columns, from unit `form[OFFSET]` on; `form` says how far it came.
 
     Rows are added behind `form[ROWS]`. Units whose tag is not wanted are passed over. Returns
-    DONE (END_OFFSET reached), LIMIT (no room for the next row: WANTED_SIZE is its record's size),
-    TRUNCATED (the next unit is in another ConsumeQueue file), ROLL (the next record is in another
-    segment or stretch: WANTED_POSITION), REMOVED (it is below LOW), INVALID (it is not what its
-    unit says) or ASKED (call again with a VERDICT on the record that the row scratch has).
+    DONE (END_OFFSET or ROWS_END reached), LIMIT (no room for the next row: WANTED_SIZE is its
+    record's size), TRUNCATED (the next unit is in another ConsumeQueue file), ROLL (the next record
+    is in another segment or stretch: WANTED_POSITION), REMOVED (it is below LOW), INVALID (it is
+    not what its unit says), ASKED (call again with a VERDICT on the record that the row scratch
+    has) or EXTENSION (that of the next unit is not among EXTENSIONS).
 
     `tags` and `tag_bytes` are rows of TAG_WORDS and their texts, or a filter's program and its
     pool (shm/opcodes.py).
@@ -233,14 +288,20 @@ def fetch_run(form: Words, sources: Sources, targets: Targets) -> int:
     properties, property_room, property_offsets = targets[3], targets[4], targets[5]
     columns, room, hosts = targets[6], targets[7], targets[8]
     base = form[CQ_BASE]
+    rows_end = form[ROWS_END] if form[ROWS_END] else NO_ROWS_END
     stop = DONE
-    while stop == DONE and form[OFFSET] < form[END_OFFSET]:
+    while stop == DONE and form[OFFSET] < form[END_OFFSET] and form[ROWS] < rows_end:
         index = form[OFFSET] - base
         if index < 0 or index >= held:
             return TRUNCATED
+        last = min(held, form[END_OFFSET] - base)
+        if form[FILTER] == TAGS:
+            index = next_wanted(units, index, last, tags, tag_count)
+            form[OFFSET] = base + index
+            if index == last:
+                continue
         at = index * CQ_UNIT_BYTES
-        left = min(held, form[END_OFFSET] - base) - index
-        _ask_ahead(units, at, left, log, limit, form[LOG_BASE])
+        _ask_ahead(units, at, last - index, log, limit, form, tags, tag_count)
         stop = _fetch_one(units, at, log, limit, form, tags, tag_count, tag_bytes)
         if stop == LIMIT:
             if form[ROWS] >= room or not _fits(form, body_room, property_room, form[WANTED_SIZE]):
@@ -256,12 +317,16 @@ def fetch_run(form: Words, sources: Sources, targets: Targets) -> int:
 
 
 @kernel()
-def _ask_ahead(units: Bytes, at: int, left: int, log: Bytes, limit: int, base: int) -> None:
+def _ask_ahead(
+    units: Bytes, at: int, left: int, log: Bytes, limit: int, form: Words, tags: Words, count: int
+) -> None:
     """Have the record of a unit further on brought near: a queue's records lie scattered."""
     if left <= AHEAD:
         return
     at += AHEAD * CQ_UNIT_BYTES
-    place = machine.load_be64(units, at + CQ_POSITION) - base
+    if _pass_over(units, at, form, tags, count) == DONE:
+        return
+    place = machine.load_be64(units, at + CQ_POSITION) - form[LOG_BASE]
     size = min(machine.load_be32(units, at + CQ_SIZE), AHEAD_BYTES)
     if place < 0 or place + size > limit:
         return
@@ -287,8 +352,10 @@ def _fetch_one(
     size = machine.load_be32(units, at + CQ_SIZE)
     if size == CQ_FILLER_SIZE and position == 0:  # SF-65: there never was a message
         return DONE
-    if form[FILTER] == TAGS and not hash_wanted(units, at, tags, tag_count):
-        return DONE
+    stop = _pass_over(units, at, form, tags, tag_count)
+    if stop != LIMIT:
+        return stop
+    form[JUDGED] += 1
     form[WANTED_POSITION] = position
     form[WANTED_SIZE] = size
     if position < form[LOW]:

@@ -78,7 +78,11 @@ TAG_COUNT: Final = 12
 TAG_BYTES: Final = 13
 FILTER: Final = 14
 END: Final = 15  # messages from here on are not fetched yet
-ROW_WORDS: Final = 16
+EXTENSIONS: Final = 16  # as fetch.EXTENSIONS and the words behind it
+EXTENSIONS_FROM: Final = 17
+EXTENSIONS_END: Final = 18
+BITS: Final = 19
+ROW_WORDS: Final = 20
 
 # Words that say where the arrays of columns are, as fetch.fetch names them.
 (
@@ -89,6 +93,14 @@ COLUMN_WORDS: Final = 9
 
 #: As END: as far as there are messages.
 NO_END: Final = 1 << 62
+
+# A call looks at so many units of a queue with a filter before it looks at the next queue,
+SCAN_UNITS: Final = 4096
+#: and in all at so many, where a record that is looked at counts as RECORD_COST of them: a few
+#: milliseconds of work. Then it returns what it has, even if that is nothing, and the next call
+#: goes on: what is rare holds up neither other queues, nor notices, nor commits.
+SCAN_COST: Final = 1 << 20
+RECORD_COST: Final = 64
 
 # What `poll` returns if not rows.
 ATTEND: Final = -1  # look at the session and its notices, then call again
@@ -182,11 +194,12 @@ def _copy(words: Words, row: Words) -> int:
 
 @kernel()
 def _fetch_queue(words: Words, row: Words, most: int) -> int:
-    """Fetch up to `most` units of one queue; DONE, or why that ended before."""
+    """Fetch up to `most` rows of one queue; DONE, or why that ended before."""
     board = machine.bytes_at(words[BOARD])
     form = machine.words_at(words[FORM])
     row[POSITION] = max(row[POSITION], machine.load64(board, row[PLACE] + QUEUE_MIN_OFFSET))
-    end = min(_there(board, row), row[POSITION] + most)
+    units = most if row[FILTER] == fetch.EVERYTHING else max(most, SCAN_UNITS)
+    end = min(_there(board, row), row[POSITION] + units)
     if row[POSITION] >= end:
         return DONE
     form[fetch.OFFSET] = row[POSITION]
@@ -195,7 +208,12 @@ def _fetch_queue(words: Words, row: Words, most: int) -> int:
     form[fetch.LOW] = machine.load64(board, BOARD_LOW)
     form[fetch.QUEUE] = row[NUMBER]
     form[fetch.FILTER] = row[FILTER]
+    form[fetch.EXTENSIONS] = row[EXTENSIONS]
+    form[fetch.EXTENSIONS_FROM] = row[EXTENSIONS_FROM]
+    form[fetch.EXTENSIONS_END] = row[EXTENSIONS_END]
+    form[fetch.BITS] = row[BITS]
     rows = form[fetch.ROWS]
+    form[fetch.ROWS_END] = rows + most
     bodies = form[fetch.BODY_USED]
     properties = form[fetch.PROPERTIES_USED]
     stop = _copy(words, row)
@@ -214,12 +232,17 @@ def _fetch_queue(words: Words, row: Words, most: int) -> int:
 
 @kernel()
 def _fetch_all(words: Words) -> int:
-    """Fetch from queues in turn, each at most its share, then whatever is left; DONE or a stop."""
+    """Fetch from queues in turn, each at most its share, then whatever is left; DONE or a stop.
+
+    Ends at SCAN_COST as well.
+    """
     board = machine.bytes_at(words[BOARD])
     form = machine.words_at(words[FORM])
+    form[fetch.JUDGED] = 0
     count = words[COUNT]
     words[TURN] += 1
     left = words[LEFT]
+    passed = 0
     while left and form[fetch.ROWS] < words[WANTED]:
         share = max(1, (words[WANTED] - form[fetch.ROWS]) // left)
         left = 0
@@ -227,9 +250,14 @@ def _fetch_all(words: Words) -> int:
             row = _row(words, (index + words[TURN]) % count)
             most = min(share, words[WANTED] - form[fetch.ROWS])
             if row[ACTIVE] and most > 0:
+                before = row[POSITION]
                 stop = _fetch_queue(words, row, most)
                 if stop != DONE:
                     return stop
+                if row[FILTER] != fetch.EVERYTHING:
+                    passed += row[POSITION] - before
+                    if passed + RECORD_COST * form[fetch.JUDGED] > SCAN_COST:
+                        return DONE
                 left += 1 if row[POSITION] < _there(board, row) else 0
     return DONE
 

@@ -8,7 +8,7 @@ from shm import machine
 from shm.jit import kernel
 from shm.kernels import scan
 from shm.kernels.bytesearch import find_byte, is_same
-from shm.layout import CQ_EXT_ADDRESS_MAX, CQ_TAGS
+from shm.layout import CQ_EXT_ADDRESS_MAX, CQ_TAGS, CQ_UNIT_BYTES
 from shm.properties import LOST_TAG, java_hash
 
 if TYPE_CHECKING:
@@ -53,12 +53,31 @@ def _first_of_hash(tags: Words, count: int, code: int) -> int:
 
 
 @kernel()
-def hash_wanted(units: Bytes, at: int, tags: Words, count: int) -> int:
-    """1 if a unit's tag code is one of those wanted (FL-3), or is an address of something else."""
-    code = machine.load_be64(units, at + CQ_TAGS)
-    if code <= CQ_EXT_ADDRESS_MAX:
-        return 1
+def code_wanted(code: int, tags: Words, count: int) -> int:
+    """1 if a tag code is one of those wanted (FL-3)."""
     return 1 if _first_of_hash(tags, count, signed32(code & 0xFFFFFFFF)) >= 0 else 0
+
+
+@kernel()
+def next_wanted(units: Bytes, index: int, end: int, tags: Words, count: int) -> int:
+    """Index of the first unit in [index, end) whose tag code is wanted, or is none, or `end`.
+
+    Whoever wants one rare tag passes over units as fast as memory brings them.
+    """
+    wanted = tags[TAG_HASH] if count == 1 else 0
+    at = index * CQ_UNIT_BYTES + CQ_TAGS
+    while index < end:
+        code = machine.load_be64(units, at)
+        if code <= CQ_EXT_ADDRESS_MAX:
+            return index
+        if count == 1:
+            if signed32(code & 0xFFFFFFFF) == wanted:
+                return index
+        elif code_wanted(code, tags, count):
+            return index
+        index += 1
+        at += CQ_UNIT_BYTES
+    return end
 
 
 @kernel()

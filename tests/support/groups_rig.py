@@ -125,8 +125,9 @@ class Rig:
     def open_agent(self) -> Groups:
         """Make the agent over the present disk."""
         settings = SimpleNamespace(
-            consume_timeout=15, message_delay_level="1s 5s 10s 30s", timer_precision_ms=1000
-        )
+            consume_timeout=15, message_delay_level="1s 5s 10s 30s", timer_precision_ms=1000,
+            max_error_rate_of_bloom_filter=20, expect_consumer_num_use_filter=32,
+        )  # fmt: skip
         storage = SimStorage(self.disk, "groups", self.faults)
         return open_groups(
             storage, self.clock, self.board, self.sessions, Bells.each(SimBell), settings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from clients.consumer import ConsumeFrom, PullConsumer
@@ -11,6 +13,7 @@ from clients.push.consumer import PushConsumer
 from clients.subscription import FilterExpression, FilterType
 from gantrymq.temporary import Broker
 from shm.errors import FilterSyntaxError, GroupIllegal
+from shm.kernels import poll
 from tests.support.push import FIRST, PATIENCE_S, Seen
 
 COUNT = 2000
@@ -99,3 +102,49 @@ def test_members_with_different_expressions_are_refused(broker: Broker, topic: s
         pytest.raises(GroupIllegal, match="price > 2"),
     ):
         PushConsumer(group, {topic: sql("price > 2")}, Seen(), home=broker.home).start()
+
+
+def test_a_filter_that_passes_nothing_holds_no_call_up(broker: Broker, unique_name: str) -> None:
+    """LW-24: each poll looks at a bounded number of messages, and the next one goes on behind.
+
+    What is passed over counts as consumed.
+    """
+    count = 6 * poll.SCAN_COST // poll.RECORD_COST // 4
+    with Producer(home=broker.home) as producer:
+        for _ in range(count // 500):
+            producer.send_batch([Message(unique_name, b"", queue_id=0)] * 500)
+    sent = count // 500 * 500
+    with PullConsumer(
+        "g-" + unique_name, {unique_name: sql("ghost = 1")}, home=broker.home, consume_from=FIRST
+    ) as consumer:
+        (queue,) = [q for q in consumer.assignment() if q.queue_id == 0]
+        places = [0]
+        while places[-1] < sent:
+            assert len(consumer.poll(timeout=0.0)) == 0
+            places.append(consumer.position(queue))
+            consumer.commit()
+        steps = [after - before for before, after in pairwise(places) if after > before]
+    assert len(steps) > 1
+    assert max(steps) <= poll.SCAN_COST // poll.RECORD_COST + poll.SCAN_UNITS
+
+
+@pytest.mark.parametrize("rows", [1, 7, 10_000])
+def test_rare_tags_come_in_order_whatever_a_poll_asks_for(
+    broker: Broker, topic: str, rows: int
+) -> None:
+    """FL-3, FL-4: a poll looks far beyond the rows that it wants, and takes no more than those."""
+    with Producer(home=broker.home) as producer:
+        producer.send_batch(
+            [Message(topic, b"rare-%d" % n, tag="rare", queue_id=0) for n in range(9)]
+        )
+        producer.send_batch([message(topic, number) for number in range(500)])
+        producer.send(Message(topic, b"rare-9", tag="rare", queue_id=0))
+    found: list[bytes] = []
+    with PullConsumer(
+        f"g-{rows}-" + topic, {topic: "rare"}, home=broker.home, consume_from=FIRST
+    ) as consumer:
+        while len(found) < 10:
+            batch = consumer.poll(rows, timeout=PATIENCE_S)
+            assert 0 < len(batch) <= rows
+            found += [bytes(body) for body in batch.bodies]
+    assert found == [b"rare-%d" % n for n in range(10)]

@@ -8,7 +8,7 @@ is asked again: a replaced `groups` sends `Rejoin`, and sessions repeat what has
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from shm.storage import Storage
 from workers.agent import IDLE_NS, Bells
 from workers.failure import declare_failed
 from workers.groups.admission import fault_of
+from workers.groups.filters import FilterTable
 from workers.groups.ledger import Ledger, open_ledger
 from workers.groups.membership import Membership, Move
 from workers.groups.missing import Ends, Missing
@@ -32,8 +33,8 @@ from workers.groups.records import LiveReader
 from workers.groups.reports import LOOK_NS, Reports
 from workers.groups.resets import Resets
 from workers.groups.sendbacks import SendBacks
+from workers.groups.settings import GroupsSettings
 from workers.outlet import Outlet
-from workers.scheduler.settings import DelaySettings
 from workers.session import Attached, Session, SessionTable
 
 MINUTE_NS: Final = 60_000_000_000
@@ -47,15 +48,6 @@ EXPORT_NS: Final = 5_000_000_000  # CQ-30
 DISK_RETRY_NS: Final = 100_000_000
 #: Changes that wait for room on the disk; beyond them, requests wait in their rings.
 WAITING_BYTES_MAX: Final = 1 << 20
-
-
-class GroupsSettings(DelaySettings, Protocol):
-    """What `groups` needs of the broker's settings."""
-
-    @property
-    def consume_timeout(self) -> int:
-        """Minutes after which a started message ends its consumer's lease."""
-        ...
 
 
 class Groups:
@@ -90,6 +82,7 @@ class Groups:
         self.missing = Missing(self.membership, sessions.cut_off)
         self._synced_ns = self._exported_ns = 0
         self._exports = Exports(ledger, board)
+        self._filters = FilterTable(ledger.storage, board, clock, settings)
         self._retry_ns = 0  # while the disk is full: when to try again
 
     # -------------------------------------------------------------------------------- duty cycle
@@ -220,6 +213,7 @@ class Groups:
         """What a session's words say counts last, then it is a member no more."""
         self.reports.look(peer, self._clock.monotonic_ns(), final=True)
         self.membership.leave(peer.session.session, failed=failed)
+        self._filters.leave(peer.session.session)
 
     def _report_stuck(self, peer: Peer, queue: int) -> bool:
         """Say which message is stuck; True if its session was ended, since others can go on."""
@@ -279,6 +273,7 @@ class Groups:
             peer.outbox.append(groupwire.Refused(request.serial, "GroupIllegal", text))
             return
         self.membership.join(session, request)
+        self._filters.join(session, request, self.membership.topics.by_slot)
         fields = {"max_attempts": request.max_attempts, "orderly": request.orderly}
         self._sessions.note("debug", wire.GROUP_JOINED, group=request.group, **fields)
         peer.joined.append(request.serial)
@@ -352,6 +347,8 @@ class Groups:
             self._exported_ns = now_ns
             if not self._exports.write():
                 self._sessions.note("warning", "no_space_for_consumer_offsets")
+        if not self._filters.save(now_ns, last=last):
+            self._sessions.note("warning", "no_space_for_consumer_filters")
         if last:
             self.ledger.end()
 
@@ -363,6 +360,8 @@ class Groups:
             return 0
         idle_ns = LOOK_NS if any(peer.uses_words for peer in self._peers.values()) else IDLE_NS
         idle_ns = min(idle_ns, self.sendbacks.arm(now_ns))
+        waits_ns = self._filters.waits_ns(now_ns)
+        idle_ns = idle_ns if waits_ns is None else min(idle_ns, waits_ns)
         sync_ns = self._synced_ns + SYNC_NS if self.ledger.unsynced else None
         for deadline_ns in (self.resets.deadline_ns(), sync_ns):
             if deadline_ns is not None:

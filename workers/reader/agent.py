@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout, limits
+from shm.bitmapnote import forget_covered
 from shm.codes import Role, Stop
 from shm.errors import Corrupt, StoreFailed
 from shm.kernels import dispatch
@@ -27,6 +28,8 @@ from shm.properties import SCHEDULE_TOPIC, parse_delay_levels
 from shm.storage import is_disk_full
 from workers.agent import is_busy
 from workers.failure import declare_failed
+from workers.reader.catchup import CatchUp
+from workers.reader.extensions import Extensions
 from workers.reader.queues import QueueFiles
 from workers.reader.sealing import Sealer
 from workers.reader.visibility import Visibility
@@ -80,6 +83,15 @@ class Reader:
         self._queues = QueueFiles(storage, board)
         self._visible = Visibility(board, self._form, self._touched)
         self._sealer = Sealer(storage, board, self._queues, self._form)
+        self._extensions: Extensions | None = None
+        self.catch_up: CatchUp | None = None
+        if settings.enable_consume_queue_ext:
+            self._extensions = Extensions(storage, board, self._queues, settings)
+            self._extensions.refresh(self._dispatched)
+        if self._extensions is not None and self._extensions.filters is not None:
+            self.catch_up = CatchUp(storage, board, self._queues, self._extensions)
+        else:
+            forget_covered(storage)
         self._seen_durable = -1
         self._busy = self._flood = False
         self._work_ns = 0
@@ -123,6 +135,8 @@ class Reader:
         return work
 
     def _cycle(self, now_ns: int) -> int:
+        if self._extensions is not None:
+            self._extensions.refresh(self._dispatched)
         work = self._dispatch()
         if work:
             self._busy = self._busy or is_busy(work, now_ns - self._work_ns)
@@ -130,6 +144,8 @@ class Reader:
             self._work_ns = now_ns
         if self._visible.waits() or self._sealer.waits():
             work += self._follow_durable(idle=not work)
+        if not work and self.catch_up is not None and not self._table.stopping():
+            work = self.catch_up.step(now_ns)
         return work
 
     def arm(self, now_ns: int) -> int:
@@ -151,6 +167,8 @@ class Reader:
 
     def close(self) -> None:
         """Give files back."""
+        if self._extensions is not None:
+            self._extensions.close()
         self._queues.close()
 
     def _follow_durable(self, *, idle: bool) -> int:
@@ -245,10 +263,15 @@ class Reader:
         flat = iter(self._touched_words[: count * dispatch.TOUCH_WORDS].tolist())
         mark("reader.before_units")
         start = 0
+        if self._extensions is not None:
+            base = self._out[dispatch.BASE]
+            self._extensions.write(self._view, base, self._touched, count, self._units)
         for queue, first, _units, end in zip(flat, flat, flat, flat, strict=True):
             write(queue, first, units[start:end])
             start = end
             mark("reader.between_queues")
+        if self._extensions is not None:
+            self._extensions.advance()
         mark("reader.after_units")
 
     # -------------------------------------------------------------------------- stop and failure

@@ -83,6 +83,10 @@ class QueueFiles:
                 for base in range(start // self._bytes * self._bytes, end, self._bytes):
                     yield f"{folder}/{base:020d}"
 
+    def note_written(self, name: str) -> None:
+        """A file beside those of units has been written: `sync` makes it durable as well."""
+        self._dirty.add(name)
+
     def write(self, queue: int, first: int, units: memoryview) -> None:
         """Write units of a board queue from queue offset `first` on. Raises OSError."""
         at = first * layout.CQ_UNIT_BYTES

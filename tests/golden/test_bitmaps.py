@@ -1,0 +1,215 @@
+"""Extensions and filters of a real RocketMQ's store, made again by our reader from its log."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.config import Settings, load
+from brokerd.metadata import Metadata
+from brokerd.recovery import Recovered
+from shm import layout
+from shm.bitmapnote import read_covered
+from shm.bloom import BloomForm
+from shm.board import Board, format_board
+from shm.configfile import parse_config
+from shm.filter import parse_sql
+from shm.sql92.dialect import Dialect
+from shm.storage import PosixStorage
+from tests.support.golden import GoldenStore, dump_lines
+from tests.support.memory_sessions import MemorySessions
+from tests.support.simbell import SimBell
+from tests.support.simclock import SimClock
+from tests.support.sqlfilters import GOLDEN_ANSWERS
+from workers.agent import Bells
+from workers.filterfile import FILE, FilterEntry, bloom_form, read_filters, write_filters
+from workers.reader.agent import Reader, open_reader
+
+Golden = Callable[[str], GoldenStore]
+SIZES = {
+    "mapped_file_size_commit_log": "mappedFileSizeCommitLog",
+    "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
+    "mapped_file_size_consume_queue_ext": "mappedFileSizeConsumeQueueExt",
+}
+
+
+class Rig:
+    """Our reader over a copy of a golden log, without queues; how far it may read is given."""
+
+    def __init__(self, golden: GoldenStore, directory: Path) -> None:
+        given: dict[str, object] = {name: golden.settings[key] for name, key in SIZES.items()}
+        bitmaps = golden.settings.get("enableCalcFilterBitMap", "false")
+        more = {"enable_consume_queue_ext": "true", "enable_calc_filter_bit_map": bitmaps}
+        self.settings: Settings = load(given={**given, **more}, environment={}).settings
+        shutil.copytree(golden.store / "commitlog", directory / "commitlog")
+        (directory / "config").mkdir()
+        shutil.copy(golden.store / "config" / "topics.json", directory / "config")
+        self.storage = PosixStorage(str(directory))
+        self.directory = directory
+        self.board = self._board()
+        metadata = Metadata(self.storage, self.settings, SimClock(0))
+        metadata.load()
+        metadata.publish(self.board, Recovered())
+        for name in {record["topic"] for record in dump_lines(golden.name, "record")}:
+            metadata.open(name, create=True, of_member=True)
+        (summary,) = dump_lines(golden.name, "summary")
+        self.end = summary["maxPhyOffset"]
+
+    def _board(self) -> Board:
+        memory = memoryview(bytearray(layout.board_bytes(64, 2048)))
+        format_board(
+            memory, epoch=1, boot_id=bytes(16), topics_max=64, queues_max=2048,
+            segment_bytes=self.settings.mapped_file_size_commit_log,
+            cq_bytes=self.settings.mapped_file_size_consume_queue, started_ms=0,
+        )  # fmt: skip
+        return Board(memory)
+
+    def reader(self) -> Reader:
+        bells = Bells.each(SimBell)
+        return open_reader(
+            self.storage, SimClock(0), self.board, MemorySessions(), bells, self.settings
+        )
+
+    def register(self, entries: list[FilterEntry]) -> None:
+        """As `groups` does."""
+        write_filters(self.storage, entries, bloom_form(self.settings))
+        at = layout.BOARD_FILTER_CHANGES
+        self.board.set_half(at, self.board.half(at) + 1)
+
+    def read_to(self, reader: Reader, end: int) -> None:
+        self.board.set_word(layout.BOARD_APPENDED, end)
+        while reader.do_work(0):
+            pass
+        assert self.board.word(layout.BOARD_DISPATCHED) == end
+
+    def extensions(self) -> dict[str, bytes]:
+        return extension_files(self.directory)
+
+
+def extension_files(root: Path) -> dict[str, bytes]:
+    paths = [path for path in (root / "consumequeue_ext").rglob("*") if path.is_file()]
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+def filters_of(golden: GoldenStore) -> list[FilterEntry]:
+    return read_filters(PosixStorage(str(golden.store)), BloomForm.of(20, 32))
+
+
+def test_the_reader_writes_rocketmqs_bitmaps(golden: Golden, tmp_path: Path) -> None:
+    """SF-71, SF-72, SF-74, FL-60 to FL-62, FL-64: all bytes, with a group that came late."""
+    store = golden("filter")
+    rig = Rig(store, tmp_path)
+    late = max(filters_of(store), key=lambda entry: entry.born_ms)
+    rig.register([entry for entry in filters_of(store) if entry != late])
+    reader = rig.reader()
+    reader.catch_up = None  # RocketMQ has none
+    records = dump_lines("filter", "record")
+    seen = next(r for r in records if r["storeTimestamp"] > late.born_ms)
+    rig.read_to(reader, seen["physicalOffset"])
+    rig.register(filters_of(store))
+    rig.read_to(reader, rig.end)
+    reader.close()
+    assert rig.extensions() == extension_files(store.store)
+    assert {item.group: item.start for item in read_covered(rig.storage)} == {
+        entry.group: seen["physicalOffset"] if entry == late else 0 for entry in filters_of(store)
+    }
+
+
+def test_a_late_group_gets_its_bits_in_older_bitmaps(golden: Golden, tmp_path: Path) -> None:
+    """Bits of the others stay; where the filter is TRUE, and only there, all of its own are set."""
+    store = golden("filter")
+    rig = Rig(store, tmp_path)
+    late = max(filters_of(store), key=lambda entry: entry.born_ms)
+    reader = rig.reader()
+    rig.read_to(reader, rig.end)  # nobody has a filter: bits of nobody
+    assert not any(any(unit["bitMap"]) for unit in bitmaps_of(rig))
+    rig.register([late])
+    while reader.do_work(0):
+        pass
+    reader.close()
+    (covered,) = read_covered(rig.storage)
+    assert covered.start == 0
+    wanted = parse_sql(late.expression, Dialect.ROCKETMQ)
+    records = {r["physicalOffset"]: r for r in dump_lines("filter", "record")}
+    own = bitmap_of(covered.positions, covered.bits)
+    passing = 0
+    for unit in bitmaps_of(rig):
+        true = wanted.matches(records[unit["physicalOffset"]]["properties"]) is True
+        assert unit["bitMap"] == (own if true else bytes(len(own)))
+        passing += true
+    assert passing
+
+
+def bitmaps_of(rig: Rig) -> list[dict[str, Any]]:
+    """Each unit's position and its bitmap, as the files have them."""
+    from brokerd.dump.queues import ExtFiles
+
+    found = []
+    for folder in sorted((rig.directory / "consumequeue").glob("*/*")):
+        extensions = ExtFiles(rig.storage, folder.parent.name, int(folder.name))
+        for path in sorted(folder.iterdir()):
+            data = path.read_bytes()
+            for at in range(0, len(data), layout.CQ_UNIT_BYTES):
+                unit = layout.CQ_UNIT.unpack(data, at)
+                if unit["size"]:
+                    extension = extensions.unit(unit["tags_code"])
+                    assert extension is not None, unit
+                    bitmap = bytes.fromhex(extension["bitMap"])
+                    found.append({"physicalOffset": unit["physical_offset"], "bitMap": bitmap})
+    return found
+
+
+def bitmap_of(positions: tuple[int, ...], bits: int) -> bytes:
+    return sum(1 << position for position in set(positions)).to_bytes(bits // 8, "little")
+
+
+@pytest.mark.parametrize("name", ["crc", "crc-533"])
+def test_extensions_without_bitmaps_are_rocketmqs(
+    golden: Golden, tmp_path: Path, name: str
+) -> None:
+    """SF-74: where no bits are wanted the bitmap is empty."""
+    store = golden(name)
+    rig = Rig(store, tmp_path)
+    reader = rig.reader()
+    rig.read_to(reader, rig.end)
+    reader.close()
+    system = {topic.name for topic in rig.board.topics() if topic.system}
+    theirs = {
+        path: data
+        for path, data in extension_files(store.store).items()
+        if path.split("/")[1] not in system  # ours have their tag codes in the units
+    }
+    assert theirs
+    assert rig.extensions() == theirs
+
+
+def test_rocketmqs_file_of_filters_is_read_and_written(golden: Golden, tmp_path: Path) -> None:
+    """FL-13: `consumerFilter.json`; an entry whose bits do not fit spoils the file."""
+    store = golden("filter")
+    form = BloomForm.of(20, 32)
+    entries = filters_of(store)
+    assert len(entries) == 5
+    storage = PosixStorage(str(tmp_path))
+    write_filters(storage, entries, form)
+    written = parse_config((tmp_path / "config" / FILE).read_text())
+    theirs = parse_config((store.store / "config" / FILE).read_text())
+    assert written["filterDataByTopic"] == theirs["filterDataByTopic"]
+    ours = replace(entries[0], dialect="sql", dead_ms=0)
+    write_filters(storage, [ours], form)
+    assert read_filters(storage, form) == [ours]
+    assert read_filters(storage, BloomForm.of(10, 20)) == []
+
+
+def test_bits_are_those_of_the_golden_set() -> None:
+    """FL-60, FL-61, FL-63."""
+    with gzip.open(GOLDEN_ANSWERS, "rt") as file:
+        lines = [json.loads(line) for line in file]
+    rows = [line for line in lines if "bloom" in json.dumps(line)]
+    assert rows

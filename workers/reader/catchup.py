@@ -1,0 +1,157 @@
+"""Bits of a filter for messages that were dispatched before the reader knew of it, in spare time.
+
+The records of a topic are read once for each such filter, queue by queue, in short steps. When all
+are done and the files are synced, consumers hear that the filter's bits are known from the log's
+beginning on. A step that a kill cuts short is done again: a bit is set or it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from shm import layout
+from shm.codes import Stop
+from shm.kernels import extend
+from shm.lognames import segment_name
+from shm.storage import is_disk_full
+from workers.reader.queues import queue_directory
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import Storage
+    from workers.reader.extensions import Extensions
+    from workers.reader.filters import Bound
+    from workers.reader.queues import QueueFiles
+
+#: Units that a step looks at, and bitmaps that it writes: about a millisecond.
+STEP_UNITS: Final = 2048
+STEP_BITMAPS: Final = 256
+#: After a failure for want of space.
+RETRY_NS: Final = 1_000_000_000
+
+
+class CatchUp:
+    """Works on one filter at a time; `step` returns how much it did."""
+
+    def __init__(
+        self, storage: Storage, board: Board, queues: QueueFiles, extensions: Extensions
+    ) -> None:
+        self._storage = storage
+        self._board = board
+        self._queues = queues
+        self._extensions = extensions
+        self._steps: Generator[int, None, None] | None = None
+        self._retry_ns = 0
+        self._form = np.zeros(extend.FORM_WORDS, np.int64)
+        self._found = np.zeros(STEP_BITMAPS, np.int64)
+        self._log = (-1, np.empty(0, np.uint8))
+
+    def step(self, now_ns: int) -> int:
+        """A short piece of work; 0 if there is none. Raises OSError, StoreFailed."""
+        if now_ns < self._retry_ns:
+            return 0
+        if self._steps is None:
+            waiting = self._waiting()
+            if waiting is None:
+                return 0
+            self._steps = self._catch_up(waiting)
+        try:
+            return next(self._steps)
+        except StopIteration:
+            self._forget()
+            return 1
+        except OSError as error:
+            self._forget()
+            if not is_disk_full(error):
+                raise
+            self._retry_ns = now_ns + RETRY_NS
+            return 0
+
+    def _forget(self) -> None:
+        self._steps = None
+        self._log = (-1, np.empty(0, np.uint8))
+
+    def _waiting(self) -> Bound | None:
+        """The filter whose bits begin first, above the log's beginning."""
+        low = self._board.word(layout.BOARD_LOW)
+        filters = self._extensions.filters
+        found = [item for item in filters.bound.values() if item.covered.start > low] if (
+            filters is not None
+        ) else []  # fmt: skip
+        return min(found, key=lambda item: item.covered.start, default=None)
+
+    def _catch_up(self, bound: Bound) -> Generator[int, None, None]:
+        covered, filters = bound.covered, self._extensions.filters
+        assert filters is not None, "nothing waits without filters"
+        topic = self._board.topic_named(covered.topic)
+        for queue_id in range(topic.queue_count if topic else 0):
+            assert topic is not None
+            for done in self._catch_up_queue(bound, topic.queue_base + queue_id, queue_id):
+                if covered.key not in filters.bound:
+                    return  # the group is forgotten, or wants something else now
+                yield done
+        self._queues.sync()
+        filters.lower(covered.key, 0)
+
+    def _catch_up_queue(
+        self, bound: Bound, queue: int, queue_id: int
+    ) -> Generator[int, None, None]:
+        at = self._board.queue_at(queue)
+        written = self._board.word(at + layout.QUEUE_WRITTEN)
+        offset = self._board.word(at + layout.QUEUE_MIN_OFFSET)
+        per_file = self._board.cq_bytes // layout.CQ_UNIT_BYTES
+        folder = queue_directory(bound.covered.topic, queue_id)
+        self._form[extend.END_POSITION] = bound.covered.start
+        while offset < written:
+            first = offset // per_file * per_file
+            name = f"{folder}/{first * layout.CQ_UNIT_BYTES:020d}"
+            end = min(written, first + per_file, offset + STEP_UNITS)
+            before = offset
+            offset = max(self._match(bound, queue, name, (first, offset, end)), before)
+            offset = max(offset, self._board.word(at + layout.QUEUE_MIN_OFFSET))
+            yield 1 + offset - before
+
+    def _match(self, bound: Bound, queue: int, name: str, units: tuple[int, int, int]) -> int:
+        """Units [offset, end) of the file that begins with `first`; how far it came."""
+        first, offset, end = units
+        if not self._storage.exists(name):
+            return end  # retention was here
+        file = self._storage.open(name)
+        view = file.view()
+        file.close()
+        form = self._form
+        form[extend.INDEX], form[extend.END_INDEX] = offset - first, end - first
+        while form[extend.INDEX] < form[extend.END_INDEX]:
+            stop = Stop(
+                extend.match_units(
+                    view, self._log[1], form, bound.alone.ctypes.data, self._found
+                )
+            )  # fmt: skip
+            for address in self._found[: int(form[extend.FOUND])].tolist():
+                self._extensions.set_bits(queue, address, bound.covered.positions)
+            if stop is Stop.LIMIT:
+                break
+            if stop is Stop.ROLL and self._enter(view, int(form[extend.INDEX])):
+                continue
+            if stop is not Stop.DONE:  # its record is gone, or damaged: nobody gets it by bits
+                form[extend.INDEX] += 1
+        return first + int(form[extend.INDEX])
+
+    def _enter(self, units: np.ndarray[tuple[int], np.dtype[np.uint8]], index: int) -> bool:
+        """Map the segment of a unit's record; False if it is gone, or is the one at hand."""
+        unit = layout.CQ_UNIT.unpack(units, index * layout.CQ_UNIT_BYTES)
+        size = self._board.segment_bytes
+        base = unit["physical_offset"] // size * size
+        if base == self._log[0]:
+            return False
+        try:
+            file = self._storage.open(segment_name(base))
+        except (FileNotFoundError, ValueError):
+            return False
+        self._log = (base, file.view())
+        file.close()
+        self._form[extend.BASE] = base
+        return True

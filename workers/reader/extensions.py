@@ -1,0 +1,246 @@
+"""ConsumeQueueExt files as the reader writes them (SF-71 to SF-74): extensions first, then units.
+
+An extension is written before the unit that has its address. What lies behind the extension of a
+queue's last unit belongs to nobody and is written over.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.bitmapnote import extension_directory, extension_files
+from shm.kernels import dispatch, extend
+from shm.marks import mark
+from shm.storage import clear_behind
+from workers.reader.filters import Filters
+from workers.reader.queues import queue_directory
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.storage import File, Storage
+    from workers.reader.queues import QueueFiles
+
+OPEN_FILES_MAX: Final = 1024
+#: A bit more than the units of a call need: where a file ends there is a mark of two bytes.
+_SPARE_BYTES: Final = 4096
+
+
+class Extensions:
+    """Makes and writes extensions of all queues but those of system topics."""
+
+    def __init__(
+        self, storage: Storage, board: Board, queues: QueueFiles, settings: Any  # noqa: ANN401
+    ) -> None:  # fmt: skip
+        self._storage = storage
+        self._board = board
+        self._queues = queues
+        self.filters: Filters | None = None
+        self.file_bytes: int = settings.mapped_file_size_consume_queue_ext
+        if settings.enable_calc_filter_bit_map:
+            self.filters = Filters(storage, board, settings)
+        bitmap = self.filters.form.bits // 8 if self.filters else 0
+        self._unit_bytes = layout.CQ_EXT_UNIT_BYTES + bitmap
+        self._ends = np.full(board.queues_max, -1, np.int64)
+        self._lists = np.zeros(board.queues_max, np.int64)
+        self._topics = -1  # changes of topics that `_lists` knows of
+        self._known: set[int] = set()
+        self._form = np.zeros(extend.FORM_WORDS, np.int64)
+        self._form[extend.FILE_BYTES] = self.file_bytes
+        self._form[extend.BITMAP_BYTES] = bitmap
+        self._out = np.zeros(0, np.uint8)
+        self._pieces = np.zeros(0, np.int64)
+        self._count = 0
+        self._open: OrderedDict[tuple[int, int], File] = OrderedDict()
+        for name in extension_files(storage):  # a reader before may have left them unsynced
+            queues.note_written(name)
+
+    def refresh(self, position: int) -> None:
+        """Before records from `position` on are dispatched. Raises OSError."""
+        changes = self._board.half(layout.BOARD_TOPIC_CHANGES)
+        count = self._board.half(layout.BOARD_TOPIC_COUNT)
+        fresh = self.filters is not None and self.filters.refresh(position)
+        if fresh or self._topics != (changes << 32 | count):
+            self._topics = changes << 32 | count
+            lists = self.filters.lists if self.filters else {}
+            for topic in self._board.topics():
+                queues = slice(topic.queue_base, topic.queue_base + topic.queue_count)
+                self._lists[queues] = lists.get(topic.name, 0)
+
+    def write(
+        self, view: NDArray[np.uint8], base: int, touched: NDArray[np.int64], count: int,
+        units: NDArray[np.uint8],
+    ) -> None:  # fmt: skip
+        """Write extensions of the units that `dispatch_log` has made; they get their addresses.
+
+        `advance` follows once the units are written. Raises OSError.
+        """
+        rows = touched[: count * dispatch.TOUCH_WORDS].reshape(count, -1)
+        for queue in rows[:, dispatch.TOUCH_QUEUE].tolist():
+            if queue not in self._known:
+                self._find_end(queue)
+        made = int(rows[:, dispatch.TOUCH_COUNT].sum())
+        self._make_room(made, count)
+        self._form[extend.BASE], self._form[extend.TOUCHED] = base, count
+        self._count = extend.extend_units(
+            view, self._form, touched, self._ends, self._lists, units, self._out, self._pieces
+        )
+        mark("reader.before_extensions")
+        data = self._out.data
+        for queue, address, start, end in self._rows():
+            self._write(queue, address, data[start:end])
+        mark("reader.after_extensions")
+
+    def advance(self) -> None:
+        """Units with the addresses of the last `write` are written: go on behind."""
+        for queue, address, start, end in self._rows():
+            self._ends[queue] = address + end - start
+        self._count = 0
+
+    def _rows(self) -> list[list[int]]:
+        rows: list[list[int]] = self._pieces[: self._count * extend.PIECE_WORDS].reshape(
+            -1, extend.PIECE_WORDS
+        ).tolist()  # fmt: skip
+        return rows
+
+    def _make_room(self, units: int, queues: int) -> None:
+        per_file = max(1, self.file_bytes // self._unit_bytes - 1)
+        pieces = 2 * queues + units // per_file + 1
+        wanted = units * self._unit_bytes + 2 * pieces + _SPARE_BYTES
+        if self._out.size < wanted:
+            self._out = np.empty(2 * wanted, np.uint8)
+        if self._pieces.size < pieces * extend.PIECE_WORDS:
+            self._pieces = np.zeros(2 * pieces * extend.PIECE_WORDS, np.int64)
+
+    def _write(self, queue: int, address: int, data: memoryview) -> None:
+        """A piece lies within a file; the mark at a file's end is its last two bytes of data."""
+        base = address // self.file_bytes * self.file_bytes
+        self._file(queue, base).write_at(data, address - base)
+
+    def set_bits(self, queue: int, address: int, positions: tuple[int, ...]) -> bool:
+        """Add bits to a bitmap that is there; False if it has another length."""
+        base = address // self.file_bytes * self.file_bytes
+        unit = bytearray(self._unit_bytes)
+        file = self._file(queue, base)
+        if file.read_into(unit, address - base) != len(unit):
+            return False
+        fields = layout.CQ_EXT_UNIT.unpack(unit)
+        if (
+            fields["size"] != len(unit)
+            or fields["bitmap_bytes"] != len(unit) - layout.CQ_EXT_UNIT_BYTES
+        ):
+            return False
+        before = bytes(unit)
+        for position in positions:
+            unit[layout.CQ_EXT_BITMAP + position // 8] |= 1 << position % 8
+        if unit != before:
+            bitmap = memoryview(unit)[layout.CQ_EXT_BITMAP :]
+            file.write_at(bitmap, address - base + layout.CQ_EXT_BITMAP)
+        return True
+
+    # ---------------------------------------------------------------------------------- the files
+
+    def _file(self, queue: int, base: int) -> File:
+        name = f"{self._folder(queue)}/{base:020d}"
+        self._queues.note_written(name)
+        file = self._open.get((queue, base))
+        if file is None:
+            self._close_passed(queue, base)
+            file = self._open[queue, base] = self._opened(name)
+            if len(self._open) > OPEN_FILES_MAX:
+                self._open.popitem(last=False)[1].close()
+        else:
+            self._open.move_to_end((queue, base))
+        return file
+
+    def _opened(self, name: str) -> File:
+        try:
+            file = self._storage.open(name, write=True)
+        except FileNotFoundError:
+            file = self._storage.create(name)
+        if file.size() < self.file_bytes:
+            file.truncate(self.file_bytes)
+        return file
+
+    def _close_passed(self, queue: int, base: int) -> None:
+        """A file that is full may be removed some day: held open, it would keep its blocks."""
+        passed = self._open.pop((queue, base - self.file_bytes), None)
+        if passed is not None:
+            passed.close()
+
+    def _folder(self, queue: int) -> str:
+        topic, queue_id = self._queue(queue)
+        return extension_directory(topic.name, queue_id)
+
+    def _queue(self, queue: int) -> Any:  # noqa: ANN401 - TopicSlot, queue id
+        row = self._board.queue(queue)
+        topic = self._board.topic(row["topic"])
+        if topic is None:
+            raise ValueError(f"queue {queue} belongs to no topic")
+        return topic, row["queue_id"]
+
+    def _find_end(self, queue: int) -> None:
+        """Where a queue's next extension goes: behind that of its last unit that has one."""
+        self._known.add(queue)
+        topic, queue_id = self._queue(queue)
+        if topic.system:
+            return
+        folder = extension_directory(topic.name, queue_id)
+        end = self._end_of(queue, topic.name, queue_id, folder)
+        self._ends[queue] = end
+        for name in self._storage.list(folder):
+            base = int(name)
+            if base >= end and base > 0:
+                self._storage.unlink(f"{folder}/{name}")
+            elif base + self.file_bytes > end:
+                file = self._storage.open(f"{folder}/{name}", write=True)
+                clear_behind(file, max(0, end - base), self.file_bytes)
+                file.close()
+
+    def _end_of(self, queue: int, topic: str, queue_id: int, folder: str) -> int:
+        written = self._board.word(self._board.queue_at(queue) + layout.QUEUE_WRITTEN)
+        names = self._storage.list(folder)
+        if not names:
+            return 0
+        address = self._last_address(f"{queue_directory(topic, queue_id)}", written)
+        if address is None:
+            # Extensions were switched off meanwhile: the addresses go on in a file of their own.
+            return int(names[-1]) + self.file_bytes
+        size = self._size_at(folder, address)
+        return address + size if size else int(names[-1]) + self.file_bytes
+
+    def _last_address(self, folder: str, written: int) -> int | None:
+        if not written:
+            return 0  # no unit has an address: all that is there belongs to nobody
+        at = (written - 1) * layout.CQ_UNIT_BYTES
+        base = at // self._board.cq_bytes * self._board.cq_bytes
+        unit = bytearray(layout.CQ_UNIT_BYTES)
+        file = self._storage.open(f"{folder}/{base:020d}")
+        file.read_into(unit, at - base)
+        file.close()
+        code = layout.CQ_UNIT.unpack(unit)["tags_code"]
+        return code - layout.CQ_EXT_ADDRESS_BASE if code <= layout.CQ_EXT_ADDRESS_MAX else None
+
+    def _size_at(self, folder: str, address: int) -> int:
+        """Bytes of the extension at an address; 0 if there is none."""
+        base = address // self.file_bytes * self.file_bytes
+        name = f"{folder}/{base:020d}"
+        if not self._storage.exists(name):
+            return 0
+        file = self._storage.open(name)
+        head = bytearray(layout.CQ_EXT_UNIT_BYTES)
+        file.read_into(head, address - base)
+        file.close()
+        fields = layout.CQ_EXT_UNIT.unpack(head)
+        whole = fields["size"] == layout.CQ_EXT_UNIT_BYTES + fields["bitmap_bytes"]
+        return int(fields["size"]) if whole else 0
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
