@@ -170,7 +170,7 @@ class Fetcher:
         self._turn += 1
         start = self._turn % max(1, len(self._active))
         waiting = [*self._active[start:], *self._active[:start]]
-        form[fetch.JUDGED] = passed = 0
+        passed = 0
         while waiting and form[fetch.ROWS] < rows:
             share = max(1, (rows - int(form[fetch.ROWS])) // len(waiting))
             left = []

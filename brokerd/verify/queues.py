@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from brokerd.verify.extensions import ExtensionCheck
 from brokerd.verify.holes import first_nonzero
 from shm import layout
 from shm.kernels import scan
@@ -73,6 +74,7 @@ class QueueCheck:
         self._form = np.zeros(unit_kernels.FORM_WORDS, np.int64)
         bound = scope.units_end
         self._form[unit_kernels.UNITS_END] = np.iinfo(np.int64).max if bound is None else bound
+        self._extensions = ExtensionCheck(storage, report)
         self._views: OrderedDict[str, NDArray[np.uint8] | None] = OrderedDict()
         #: By topic number << 32 | queue id.
         self.queues: dict[int, Queue] = {}
@@ -175,14 +177,17 @@ class QueueCheck:
         """Report the units of one file that differ; `first` is the number of the first one."""
         bad = (wanted != found).any(axis=1)
         left, right = _columns(wanted), _columns(found)
-        # SF-71: the address of an extension unit stands for the tagsCode.
-        fine = right["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX
+        # SF-71: the address of an extension that has the tagsCode stands for it.
+        tags = left["tags_code"].astype(np.int64)
+        fine = self._extensions.fits(queue.topic, queue.queue_id, right, tags)
         if queue.topic == SCHEDULE_TOPIC:
             fine |= self._is_earlier(queue.queue_id + 1, left["tags_code"], right["tags_code"])
         bad &= ~(fine & (wanted[:, :12] == found[:, :12]).all(axis=1))
         places = np.flatnonzero(bad)
         for index in places[:_LISTED_PER_CALL].tolist():
             what = "missing unit" if not found[index].any() else "wrong unit"
+            if right["tags_code"][index] <= layout.CQ_EXT_ADDRESS_MAX:
+                what = "unit whose extension is not the record's"
             self._report.add(
                 path, (first + index) * UNIT, what, _told(left[index]), _told(right[index])
             )
@@ -221,6 +226,7 @@ class QueueCheck:
     def finish(self) -> None:
         """Look at all queue files there are for what no record of the log accounts for."""
         self.compare()
+        self._extensions.check_names()
         self._views.clear()
         self._report.queues = len(self.queues)
         known = {(queue.topic, str(queue.queue_id)): queue for queue in self.queues.values()}

@@ -19,6 +19,10 @@ from workers.agent import Bells
 from workers.groups.agent import Groups, open_groups
 from workers.session import Session
 
+SETTINGS: Any = SimpleNamespace(
+    consume_timeout=15, message_delay_level="1s 5s 10s 30s", timer_precision_ms=1000,
+    max_error_rate_of_bloom_filter=20, expect_consumer_num_use_filter=32,
+)  # fmt: skip
 N = TypeVar("N", bound=groupwire.Notice)
 
 
@@ -124,13 +128,9 @@ class Rig:
 
     def open_agent(self) -> Groups:
         """Make the agent over the present disk."""
-        settings = SimpleNamespace(
-            consume_timeout=15, message_delay_level="1s 5s 10s 30s", timer_precision_ms=1000,
-            max_error_rate_of_bloom_filter=20, expect_consumer_num_use_filter=32,
-        )  # fmt: skip
         storage = SimStorage(self.disk, "groups", self.faults)
         return open_groups(
-            storage, self.clock, self.board, self.sessions, Bells.each(SimBell), settings
+            storage, self.clock, self.board, self.sessions, Bells.each(SimBell), SETTINGS
         )
 
     def attach(self) -> Hand:
