@@ -99,6 +99,15 @@ _CODES = """Exit codes: 0 all are settled so; 1 one was decided otherwise; 2 the
 message; 69 no broker runs, or no answer came."""
 
 
+def _help_of(command: str, what: str) -> str:
+    return f"""{what}
+{_SETTLED}
+\b
+Example: gantrymq tx list --state given_up --ids | xargs -r gantrymq tx {command} --as oncall
+{_CODES}
+"""
+
+
 def _settle(
     action: str, which: list[str], who: str | None, home: HomeOption, as_json: bool
 ) -> None:
@@ -107,14 +116,7 @@ def _settle(
     raise typer.Exit(settle_all(action, which, who, home=home, as_json=as_json))
 
 
-@app.command(
-    help=f"""Commit transactions: their messages are delivered.
-{_SETTLED}
-\b
-Example: gantrymq tx list --state given_up --ids | xargs -r gantrymq tx commit --as oncall
-{_CODES}
-"""
-)
+@app.command(help=_help_of("commit", "Commit transactions: their messages are delivered."))
 def commit(
     which: Which, who: Who = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:
@@ -123,12 +125,7 @@ def commit(
 
 
 @app.command(
-    help=f"""Roll transactions back: their messages are never delivered.
-{_SETTLED}
-\b
-Example: gantrymq tx list --state given_up --ids | xargs -r gantrymq tx rollback --as oncall
-{_CODES}
-"""
+    help=_help_of("rollback", "Roll transactions back: their messages are never delivered.")
 )
 def rollback(
     which: Which, who: Who = None, home: HomeOption = None, as_json: JsonOption = False
@@ -137,14 +134,7 @@ def rollback(
     _settle("rollback", which, who, home, as_json)
 
 
-@app.command(
-    help=f"""Have their producers asked again, from the first check on.
-{_SETTLED}
-\b
-Example: gantrymq tx list --state given_up --ids | xargs -r gantrymq tx recheck --as oncall
-{_CODES}
-"""
-)
+@app.command(help=_help_of("recheck", "Have their producers asked again, from the first check on."))
 def recheck(
     which: Which, who: Who = None, home: HomeOption = None, as_json: JsonOption = False
 ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+
+import pytest
 
 from shm import layout
 from shm import transactionwire as wire
@@ -18,6 +20,7 @@ from shm.record import Record
 from tests.support.memory_sessions import memory_session
 from tests.support.parking import Life, Parked
 from tests.support.simclock import SimClock
+from workers.transactions import progress as transactionprogress
 
 _numbers = count(1)
 CHECKER = Role.TXN_CHECKER
@@ -189,3 +192,14 @@ class Peer:
         answer = self.answer(self.end(halves, **what))  # type: ignore[arg-type]
         assert isinstance(answer, wire.Ended)
         return answer.outcome, answer.error
+
+
+def txn_life(
+    store: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, object] | None = None
+) -> Iterator[TxnLife]:
+    """A life for the time of a fixture, whose progress is noted each second."""
+    monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
+    made = TxnLife(store, SimClock(), sizes)
+    yield made
+    for agent in made.agents.values():
+        agent.close()

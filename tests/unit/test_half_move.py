@@ -16,9 +16,15 @@ from shm.codes import Role
 from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.record import Record
 from shm.transactionwire import COMMITTED, ROLLED_BACK
-from tests.support.simclock import SimClock
-from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, last_segment, remove_below
-from workers.transactions import progress as transactionprogress
+from tests.support.transacting import (
+    CHECKER,
+    GROUP,
+    Peer,
+    TxnLife,
+    last_segment,
+    remove_below,
+    txn_life,
+)
 
 SEGMENT = 1 << 16
 FILLER = b"x" * 1500
@@ -27,11 +33,7 @@ S = 1000  # milliseconds
 
 @pytest.fixture
 def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
-    monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
-    made = TxnLife(tmp_path / "store", SimClock(), {"mapped_file_size_commit_log": SEGMENT})
-    yield made
-    for agent in made.agents.values():
-        agent.close()
+    yield from txn_life(tmp_path / "store", monkeypatch, {"mapped_file_size_commit_log": SEGMENT})
 
 
 def tx_id(number: int) -> str:

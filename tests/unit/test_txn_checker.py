@@ -14,7 +14,7 @@ from shm.codes import Role
 from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.simclock import SimClock
-from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
+from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
 from workers.transactions import progress as transactionprogress
 from workers.transactions.note import FILE, read_note
 
@@ -25,11 +25,7 @@ S = 1000  # milliseconds
 
 @pytest.fixture
 def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
-    monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
-    made = TxnLife(tmp_path / "store", SimClock())
-    yield made
-    for agent in made.agents.values():
-        agent.close()
+    yield from txn_life(tmp_path / "store", monkeypatch)
 
 
 def test_a_commit_stores_the_message_once_and_names_the_half(life: TxnLife) -> None:

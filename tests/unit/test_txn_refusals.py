@@ -16,7 +16,15 @@ from shm.kernels.words import store_half
 from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.simclock import SimClock
-from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, last_segment, remove_below
+from tests.support.transacting import (
+    CHECKER,
+    GROUP,
+    Peer,
+    TxnLife,
+    last_segment,
+    remove_below,
+    txn_life,
+)
 from workers.groups.ledger import open_ledger
 from workers.groups.offsetfile import TRANSACTIONS_GROUP, Exports, read_offsets
 from workers.transactions import progress as transactionprogress
@@ -29,11 +37,7 @@ NO_TOPIC = 0x7FFF
 
 @pytest.fixture
 def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
-    monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
-    made = TxnLife(tmp_path / "store", SimClock())
-    yield made
-    for agent in made.agents.values():
-        agent.close()
+    yield from txn_life(tmp_path / "store", monkeypatch)
 
 
 def test_a_full_disk_leaves_the_half_open(life: TxnLife) -> None:

@@ -14,17 +14,14 @@ import numpy as np
 
 from shm import layout
 from shm.codes import Role
-from shm.errors import Corrupt, StoreFailed
 from shm.indexnote import Shape
 from shm.kernels.ring import arm as arm_flag
 from shm.kernels.words import store_half
 from shm.properties import parse_delay_levels
-from shm.storage import is_disk_full
 from workers.agent import IDLE_NS
-from workers.failure import declare_failed, has_failed
-from workers.logviews import LogViews
 from workers.origins import OriginScan
 from workers.outlet import Outlet
+from workers.outletagent import LOOK_NS, OutletAgent
 from workers.scheduler.delaylevels import NEVER, DelayLevels
 from workers.scheduler.delivery import PUTS_MAX, Delivery
 from workers.scheduler.progress import ProgressNote
@@ -43,11 +40,8 @@ if TYPE_CHECKING:
     from workers.agent import Bells
     from workers.session import SessionTable
 
-#: While something is awaited that rings no bell.
-LOOK_NS: Final = 1_000_000
 #: Who sleeps for so long holds nothing that can be had again.
 REST_NS: Final = 500_000_000
-SPACE_RETRY_NS: Final = 1_000_000_000
 
 
 class SchedulerSettings(DelaySettings, Protocol):
@@ -69,10 +63,12 @@ class SchedulerSettings(DelaySettings, Protocol):
         ...
 
 
-class Scheduler:
+class Scheduler(OutletAgent):
     """Agent; only writer of `gantry/schedule.json`, `gantry/timers/` and `delayOffset.json`."""
 
     name = "scheduler"
+    role = Role.SCHEDULER
+    writes = "schedule"
 
     def __init__(
         self,
@@ -83,47 +79,19 @@ class Scheduler:
         bells: Bells,
         settings: SchedulerSettings,
     ) -> None:
-        self._storage = storage
-        self._clock = clock
-        self._board = board
-        self._table = sessions
-        self._bells = bells
+        super().__init__(storage, clock, board, sessions, bells)
         self._delays = parse_delay_levels(settings.message_delay_level)
         self._precision_ms = settings.timer_precision_ms
         shape = Shape(settings.max_hash_slot_num, settings.max_index_num)
         self._shape = shape if settings.message_index_enable else None
-        self._views = LogViews(storage, board)
-        self._outlet: Outlet | None = None
         self._scan: OriginScan | None = None
-        self._cycles = self._busy = self._work = 0
         self._topics = (-1, -1)
-        self._space_ns = 0
-        self._failed = self._finished = self._held_up = False
+        self._held_up = False
 
     # -------------------------------------------------------------------------------- duty cycle
 
-    def do_work(self, now_ns: int) -> int:
-        """One short step; 0 if nothing is to be done now."""
-        self._hear_sessions()
-        if self._failed or self._finished:
-            return 0
-        if has_failed(self._board):
-            self._failed = True  # somebody else has said so
-            return 0
-        try:
-            done = self._step(now_ns)
-        except OSError as error:
-            if not is_disk_full(error):
-                self._fail(error.errno or 0, f"schedule: {error}")
-                return 0
-            self._table.note("warning", "no_space_for_schedule")
-            self._space_ns = now_ns + SPACE_RETRY_NS
-            done = 0
-        except (StoreFailed, Corrupt) as error:
-            self._fail(error.fields.get("errno") or 0, str(error))
-            return 0
-        self._count(done)
-        return done
+    def _note_no_space(self) -> None:
+        self._table.note("warning", "no_space_for_schedule")
 
     def _step(self, now_ns: int) -> int:
         if self._outlet is None or (self._outlet.is_lost() and not self._reconcile()):
@@ -151,19 +119,6 @@ class Scheduler:
         """Without a writer nothing is in its hands that the log does not tell."""
         self._finished = self._table.stopping()
         return 0
-
-    def _count(self, done: int) -> None:
-        self._cycles += 1
-        self._busy += int(done > 0)
-        self._work += done
-        at = self._board.process_at(Role.SCHEDULER)
-        self._board.set_word(at + layout.PROCESS_HEARTBEAT, self._cycles)
-        self._board.set_word(at + layout.PROCESS_BUSY, self._busy)
-        self._board.set_word(at + layout.PROCESS_WORK, self._work)
-
-    def _fail(self, errno: int, what: str) -> None:
-        self._failed = True
-        declare_failed(self._board, self._table, (), errno, what)
 
     # ----------------------------------------------------------------------------------- sessions
 

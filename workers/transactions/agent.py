@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from shm import layout
 from shm import transactionwire as wire
 from shm.codes import Role
-from shm.errors import Corrupt, StoreFailed
 from shm.properties import parse_delay_levels
-from shm.storage import is_disk_full
 from workers.agent import IDLE_NS
-from workers.failure import declare_failed, has_failed
-from workers.logviews import LogViews
 from workers.outlet import Outlet
+from workers.outletagent import LOOK_NS, OutletAgent
 from workers.session import Attached
 from workers.transactions.checks import Checks, Times
 from workers.transactions.decisions import Decisions
@@ -41,22 +38,21 @@ if TYPE_CHECKING:
     from workers.transactions.settings import CheckerSettings
     from workers.transactions.staging import Decision
 
-#: While something is awaited that rings no bell.
-LOOK_NS: Final = 1_000_000
 #: How often new units of half and give-up queue are looked for; a half may be older than that.
 READ_NS: Final = 1_000_000_000
 #: Who has done nothing for so long holds nothing that can be had again.
 REST_NS: Final = 1_000_000_000
-SPACE_RETRY_NS: Final = 1_000_000_000
 #: So many decisions of one step are waited for awake.
 FEW: Final = 2
 HOUR_MS: Final = 3_600_000
 
 
-class TxnChecker:
+class TxnChecker(OutletAgent):
     """Agent; only writer of `gantry/transactions.json`."""
 
     name = "txn_checker"
+    role = Role.TXN_CHECKER
+    writes = "transactions"
 
     def __init__(
         self,
@@ -67,11 +63,7 @@ class TxnChecker:
         bells: Bells,
         settings: CheckerSettings,
     ) -> None:
-        self._storage = storage
-        self._clock = clock
-        self._board = board
-        self._table = sessions
-        self._bells = bells
+        super().__init__(storage, clock, board, sessions, bells)
         self._timeout_s = settings.transaction_timeout
         self._times = Times(
             settings.transaction_check_interval,
@@ -83,43 +75,17 @@ class TxnChecker:
         # With the writer in this very thread there is nothing to look out for.
         own = settings.profile == "standard"
         self._rounds = settings.spin_rounds if own else 0
-        self._views = LogViews(storage, board)
         self._desk = Desk(sessions)
-        self._outlet: Outlet | None = None
         self._restart: Restart | None = None
         self._asked_before: list[tuple[int, object]] = []
-        self._cycles = self._busy = self._work = 0
-        self._read_ns = self._space_ns = self._worked_ns = 0
+        self._read_ns = self._worked_ns = 0
         self._low = 0  # nothing is known of what lies below
-        self._failed = self._finished = self._answered = False
-        self._process_at = board.process_at(Role.TXN_CHECKER)
+        self._answered = False
 
     # -------------------------------------------------------------------------------- duty cycle
 
-    def do_work(self, now_ns: int) -> int:
-        """One short step; 0 if nothing is to be done now."""
-        self._hear_sessions()
-        if self._failed or self._finished:
-            return 0
-        if has_failed(self._board):
-            self._failed = True  # somebody else has said so
-            return 0
-        try:
-            done = self._step(now_ns)
-        except OSError as error:
-            if not is_disk_full(error):
-                self._fail(error.errno or 0, f"transactions: {error}")
-                return 0
-            self._table.note("warning", "no_space_for_transactions")
-            self._space_ns = now_ns + SPACE_RETRY_NS
-            done = 0
-        except (StoreFailed, Corrupt) as error:
-            self._fail(error.fields.get("errno") or 0, str(error))
-            return 0
-        if done:
-            self._worked_ns = now_ns
-        self._count(done)
-        return done
+    def _note_no_space(self) -> None:
+        self._table.note("warning", "no_space_for_transactions")
 
     def _step(self, now_ns: int) -> int:
         outlet = self._outlet
@@ -145,21 +111,12 @@ class TxnChecker:
             done += self._note.keep(now_ns, self._parts)
         return done
 
-    def _count(self, done: int) -> None:
-        board, at = self._board, self._process_at
-        self._cycles += 1
-        board.set_word(at + layout.PROCESS_HEARTBEAT, self._cycles)
+    def _count(self, done: int, now_ns: int) -> None:
+        super()._count(done, now_ns)
         if done:
-            self._busy += 1
-            self._work += done
-            board.set_word(at + layout.PROCESS_BUSY, self._busy)
-            board.set_word(at + layout.PROCESS_WORK, self._work)
+            self._worked_ns = now_ns
             refused = self._endings.refused if self._restart is None and self._outlet else 0
-            board.set_word(at + layout.PROCESS_REFUSED, refused)
-
-    def _fail(self, errno: int, what: str) -> None:
-        self._failed = True
-        declare_failed(self._board, self._table, (), errno, what)
+            self._board.set_word(self._process_at + layout.PROCESS_REFUSED, refused)
 
     # ----------------------------------------------------------------------------------- sessions
 
