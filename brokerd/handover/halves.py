@@ -56,7 +56,8 @@ class Halves:
         self._again: list[NDArray[np.bool_]] = []
         self._ops: list[_Op] = []
         self._committed: list[NDArray[np.int64]] = []
-        self._given_up: list[tuple[int, int]] = []  # key, position of the copy
+        #: Key, position of the copy, and of its half (of a RocketMQ's copy its own).
+        self._given_up: list[tuple[int, int, int]] = []
         self._settled: list[int] = []  # positions of halves that an operator has settled
 
     def learn(self, piece: Piece, topics: NDArray[np.uint16], names: list[str], ours: bool) -> None:
@@ -80,6 +81,9 @@ class Halves:
         found = Transactions()
         found.half_offset = queues.get(HALVES, (0, 0))[1]
         found.op_offset = queues.get(OPS, (0, 0))[1]
+        known = set(self._keys)
+        lone = {half for key, _at, half in self._given_up if key not in known}
+        found.given_up = len(lone.difference(self._settled))  # their halves are removed
         if not self._rows:
             return found
         chains = _Chains(np.concatenate(self._rows), np.array(self._keys, np.int64))
@@ -90,7 +94,7 @@ class Halves:
         given_up = chains.given_up(self._given_up)
         settled_by_hand = np.isin(chains.rows["position"], self._settled)
         over = chains.any_of(is_committed | settled_by_hand)
-        found.given_up = int((given_up & ~over).sum())
+        found.given_up += int((given_up & ~over).sum())
         left = chains.newest[~(decided | given_up)]
         transactions = np.array(self._transactions, np.int64)
         finished = transactions[is_committed]
@@ -127,8 +131,11 @@ class Halves:
             self._ops.append(_Op(offset, until, np.array(words, np.int64)))
 
     def _learn_given_up(self, piece: Piece, rows: NDArray[np.int64]) -> None:
-        for at, properties in zip(rows[:, scan.AT], properties_of(piece, rows), strict=True):
-            self._given_up.append((hash(properties.get("UNIQ_KEY", "")), piece.base + int(at)))
+        places = rows[:, [scan.AT, scan.PREPARED]].tolist()
+        for (at, prepared), properties in zip(places, properties_of(piece, rows), strict=True):
+            position, origin = piece.base + at, -1 - prepared
+            half = origin if origin >= 0 else position
+            self._given_up.append((hash(properties.get("UNIQ_KEY", "")), position, half))
 
     def _learn_notes(self, piece: Piece, rows: NDArray[np.int64]) -> None:
         for at, size in rows[:, [scan.BODY_AT, scan.BODY_SIZE]].tolist():
@@ -187,10 +194,10 @@ class _Chains:
         counts = np.arange(len(self.rows)) >= self._begin[self._chain]
         return self.any_of(committed | named & counts)
 
-    def given_up(self, copies: list[tuple[int, int]]) -> NDArray[np.bool_]:
+    def given_up(self, copies: list[tuple[int, int, int]]) -> NDArray[np.bool_]:
         """Which chains have a copy in the topic of those, behind our last appending."""
         found = np.zeros(len(self._keys), np.bool_)
-        for key, position in copies:
+        for key, position, _half in copies:
             at = int(np.searchsorted(self._keys, key))
             if at < len(self._keys) and self._keys[at] == key:
                 found[at] |= position > self.rows["position"][self._begin[at]]

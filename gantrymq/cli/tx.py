@@ -74,6 +74,9 @@ def list_transactions(
 @app.command(
     help="""Show a half message: whose it is, what it says, how often it was checked, who decided.
 
+Also of one that was committed or rolled back: when, and by whom, as far as the log is kept. An
+operator is named; of a producer it is not kept whether it was asked.
+
 \b
 Example: gantrymq tx list --ids --limit 1 | xargs -r gantrymq tx show --hex
 Exit codes: 0 done; 2 there is no such half message; 70 the log is damaged; 74 an I/O error.

@@ -15,7 +15,7 @@ from gantrymq.cli.records import local_time, message_of, print_bytes, print_fiel
 from shm.errors import BrokerGone, Rejected
 from shm.properties import GANTRY_TX, GANTRY_TX_DELAY
 from shm.storage import PosixStorage
-from workers.transactions.indoubt import Doubt, InDoubt
+from workers.transactions.indoubt import Doubt, Entry, InDoubt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,10 +60,9 @@ def show_list(
 
 
 def show_one(message: str, *, home: Path | None, as_json: bool, hex: bool = False) -> None:
-    """Print a half message and what is known of it. Raises Rejected, Corrupt, OSError."""
-    doubts = look(home_of(home))
-    for number, doubt in enumerate(doubts.find(message)):
-        fields = _all_of(doubts, doubt)
+    """Print half messages and what is known of them. Raises Rejected, Corrupt, OSError."""
+    for number, (doubt, history) in enumerate(_find(look(home_of(home)), message)):
+        fields = _all_of(doubt, history)
         if as_json:
             fields["body"] = doubt.record.body.hex() if hex else fields["body"]
             print_json(fields)
@@ -120,7 +119,24 @@ def _row(doubt: Doubt, *, for_people: bool) -> dict[str, Any]:
     return {name: "-" if row[name] is None else row[name] for name in _SHOWN}
 
 
-def _all_of(doubts: InDoubt, doubt: Doubt) -> dict[str, Any]:
+def _find(doubts: InDoubt, text: str) -> list[tuple[Doubt, list[Entry]]]:
+    """What an id or position means, in doubt or decided, with its history."""
+    from workers.transactions.decided import Decided
+
+    try:
+        found = [(doubt, doubts.history(doubt)) for doubt in doubts.find(text)]
+    except Rejected:
+        found = []
+    if found and text.lower() != found[0][0].transaction_id:
+        return found
+    decided = Decided(doubts)
+    found += [(doubt, decided.history(doubt)) for doubt in decided.find(text)]
+    if not found:
+        raise Rejected(f"no half message has the id {text}: it was never stored, or is removed")
+    return found
+
+
+def _all_of(doubt: Doubt, history: list[Entry]) -> dict[str, Any]:
     message = message_of(doubt.record)
     return _row(doubt, for_people=False) | {
         "number": doubt.properties.get(GANTRY_TX, "").partition(",")[2] or None,
@@ -130,7 +146,7 @@ def _all_of(doubts: InDoubt, doubt: Doubt) -> dict[str, Any]:
         "keys": message["keys"],
         "properties": as_sent("", doubt.properties)[1],
         "born_timestamp": message["born_timestamp"],
-        "history": [entry.told() for entry in doubts.history(doubt)],
+        "history": [entry.told() for entry in history],
         "body": message["body"],
     }
 

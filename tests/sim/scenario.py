@@ -50,6 +50,7 @@ class World:
     vandals: list[SimVandal] = field(default_factory=list)
     recallers: list[SimRecaller] = field(default_factory=list)
     born: int = 0
+    produces: type[SimProducer] = SimProducer
 
     @property
     def dice(self) -> random.Random:
@@ -59,7 +60,7 @@ class World:
     def add_producer(self, count: int) -> SimProducer:
         """A fresh producer process."""
         self.born += 1
-        producer = SimProducer(f"producer-{self.born}", self.machine, count)
+        producer = self.produces(f"producer-{self.born}", self.machine, count)
         self.producers.append(producer)
         self.simulation.add(producer)
         return producer
@@ -125,11 +126,12 @@ class World:
         return True
 
 
-def new_world(seed: int) -> World:
+def new_world(seed: int, produces: type[SimProducer] = SimProducer) -> World:
     """A machine that is about to start, with two producers and two consumers."""
     safe = frozenset(name for name in TOPICS if TOPICS[name][1] == "durable")
     simulation, model = Simulation(seed), Model(safe)
     world = World(simulation, model, SimMachine(simulation, model, TOPICS), [], [])
+    world.produces = produces
     for _ in range(2):
         world.add_producer(simulation.dice.randint(5, 40))
         world.add_consumer()
@@ -226,6 +228,7 @@ def die_together_at_a_mark(world: World) -> None:
 def fill_the_disk(world: World) -> None:
     """No room for another segment; small files still fit. Sends are refused until there is."""
     world.simulation.note("no room for segments")
+    world.model.transactions.was_full = True
     world.machine.disk.allocate_max = 0
     for producer in world.producers:
         producer.send_more(20)
@@ -258,7 +261,7 @@ def overfill_the_disk(world: World) -> None:
     Consumers die or stand still meanwhile: whoever comes later, or goes on, finds a gap.
     """
     disk, model = world.machine.disk, world.model
-    model.may_force = True
+    model.may_force = model.transactions.was_full = True
     used = disk.used()
     disk.capacity = max(used * 100 // world.dice.choice([86, 88, 91]), used + OTHERS_LEAVE_BYTES)
     world.simulation.note(f"{used} of {disk.capacity} bytes of the disk are in use")
@@ -331,6 +334,18 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
     """One run; raises what the oracle or an agent finds. Returns the world for statistics."""
     world = new_world(seed)
     simulation = world.simulation
+    go_through(world, faults)
+    simulation.run_until(world.settled, STEPS_MAX)
+    wait(world)
+    wall_ms = simulation.clock.wall_ms()
+    start_again(world)
+    check_all_delivered(world.model, wall_ms, WAIT_MS)
+    return world
+
+
+def go_through(world: World, faults: tuple[Callable[[World], None], ...]) -> None:
+    """Traffic with faults in between, then calm."""
+    simulation = world.simulation
     for _ in range(world.dice.randint(0, 6) if faults else 0):
         world.more_traffic()
         pause = simulation.steps + world.dice.randint(20, 800)
@@ -339,16 +354,15 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
             make_room(world)
         world.dice.choice(faults)(world)
     calm(world)
-    simulation.run_until(world.settled, STEPS_MAX)
-    wait(world)
-    wall_ms = simulation.clock.wall_ms()
+
+
+def start_again(world: World) -> None:
+    """A clean stop and a start, after which all that is there has been consumed."""
     stop_cleanly(world)
     world.machine.ended_by = End.STOP
     world.machine.start()
-    simulation.run_until(lambda: world.machine.running, STEPS_MAX)
+    world.simulation.run_until(lambda: world.machine.running, STEPS_MAX)
     world.model.check_all_consumed(GROUP, set(TOPICS))
-    check_all_delivered(world.model, wall_ms, WAIT_MS)
-    return world
 
 
 def wait(world: World) -> None:

@@ -10,32 +10,46 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 
 from tests.sim import plants, scenario, scheduler_plants
+from tests.sim.scenario import World
 from tests.support.simulation import Simulation
 
 STORY_LINES = 40
 PLANTS = plants.PLANTS | scheduler_plants.PLANTS
+Faults = tuple[Callable[[World], None], ...]
 
 
-def tell(seed: int, faults: str, plant: str | None) -> str:
+def tell(program: str, seed: int, faults: str, plant: str | None) -> str:
     """Command that replays a seed."""
     planted = f" --plant {plant}" if plant else ""
-    return f"python -m tests.sim --seeds {seed}:{seed + 1} --faults {faults}{planted}"
+    return f"python -m {program} --seeds {seed}:{seed + 1} --faults {faults}{planted}"
 
 
 def main() -> None:
-    """Parse, run, report."""
+    """Runs of tests.sim.scenario."""
+    named = {fault.__name__: fault for fault in (*scenario.FAULTS, *scenario.RARE)}
+    run_seeds("tests.sim", scenario.run, (scenario.FAULTS, named), PLANTS)
+
+
+def run_seeds(
+    program: str,
+    run: Callable[[int, Faults], World],
+    faults: tuple[Faults, dict[str, Callable[[World], None]]],
+    plants: dict[str, Callable[[], None]],
+) -> None:
+    """Parse, run, report. `faults`: those of a run that names none, and all by their names."""
+    every, named = faults
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:100", help="first:behind the last")
-    named = {fault.__name__: fault for fault in (*scenario.FAULTS, *scenario.RARE)}
     parser.add_argument("--faults", default="all", help=f"all, none, or some of {','.join(named)}")
     parser.add_argument("--story", action="store_true", help="tell the story of good seeds too")
-    parser.add_argument("--plant", choices=PLANTS, help="put a known bug in first")
+    parser.add_argument("--plant", choices=plants, help="put a known bug in first")
     wanted = parser.parse_args()
     if wanted.plant:
-        PLANTS[wanted.plant]()
-    chosen = {"all": scenario.FAULTS, "none": ()}.get(wanted.faults)
+        plants[wanted.plant]()
+    chosen = {"all": every, "none": ()}.get(wanted.faults)
     if chosen is None:
         chosen = tuple(named[name] for name in wanted.faults.split(","))
     first, last = (int(number) for number in wanted.seeds.split(":"))
@@ -44,7 +58,7 @@ def main() -> None:
     for seed in range(first, last):
         story: list[str] = []
         try:
-            world = scenario.run(seed, chosen)
+            world = run(seed, chosen)
             story = world.simulation.trace
             tally += world.model.tally
         except BaseException as error:
@@ -52,7 +66,7 @@ def main() -> None:
             traceback.print_exc()
             print("\n".join(story[-STORY_LINES:]))
             print(f"seed {seed} fails: {type(error).__name__}: {error}")
-            print(f"replay: {tell(seed, wanted.faults, wanted.plant)}")
+            print(f"replay: {tell(program, seed, wanted.faults, wanted.plant)}")
             sys.exit(1)
         if wanted.story:
             print("\n".join(story))

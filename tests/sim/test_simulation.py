@@ -27,7 +27,7 @@ def test_promises_hold_without_faults(seed: int, simulate: Program) -> None:
 
 def test_promises_hold_under_all_faults(seed: int, simulate: Program) -> None:
     """P1 to P6, P10 to P14 as far as this part goes; `make soak` gives fresh seeds."""
-    done = simulate("--seeds", f"{seed}:{seed + 16}")
+    done = simulate("--seeds", f"{seed}:{seed + 12}")
     assert done.returncode == 0, done.stdout + done.stderr
     reached = set(re.findall(r"\d+ ([A-Za-z_ ]+)", done.stdout))
     assert {"OK", "batches", "parked", "delivered"} <= reached
@@ -69,7 +69,7 @@ def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int, simulate
 
 def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int, simulate: Program) -> None:
     """Its messages may be there, no other client is refused anything, no agent falls over."""
-    done = simulate("--seeds", f"{seed}:{seed + 8}", "--faults", "unleash_a_vandal")
+    done = simulate("--seeds", f"{seed}:{seed + 6}", "--faults", "unleash_a_vandal")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ cut off", done.stdout), done.stdout
 

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import pairwise
 
 from shm.codes import Status
-from shm.properties import SCHEDULE_TOPIC
+from shm.properties import HALF_TOPIC, SCHEDULE_TOPIC
 from shm.record import Record
 from shm.storage import Storage
 from tests.support.delivering import check_copies
@@ -21,9 +21,11 @@ from tests.support.parked import parking_place
 from tests.support.recalling import Recallable, Recalls, is_recall
 from tests.support.simtime import Moments
 from tests.support.storedlog import QueueName, Stored, broken, read_log, require
+from tests.support.txnoracle import Transactions
 
-#: By this name the log tells of messages that will never be delivered.
+#: By these names the log tells of messages that will never be delivered.
 SCHEDULER = "the scheduler"
+AGENTS = (SCHEDULER, "the txn-checker")
 ACCEPTED = (Status.OK, Status.DUPLICATE, Status.UNKNOWN_POSITION)
 
 
@@ -89,6 +91,7 @@ class Model:
         self.tally: Counter[str] = Counter()  # what has happened, to see that it does
         self.moments = Moments()
         self.recalls = Recalls(self.tally)
+        self.transactions = Transactions(self.tally)
 
     # ------------------------------------------------------------------------- what clients report
 
@@ -174,10 +177,12 @@ class Model:
             self.expired.append(record)
             self._note_expired(record, held, lost)
         waiting = self._note_waiting(going, records)
+        every = [*self.expired, *records]
+        self.transactions.going(going, every, self.durable, self.may_force)
         if told is not None:
             may = self.may_force or not lost + waiting
             require(may, "P10", f"retention removes below {low} what is needed: {lost}, {waiting}")
-            named = Counter({name: told.pop(name) for name in set(told) if name[0] == SCHEDULER})
+            named = Counter({name: told.pop(name) for name in set(told) if name[0] in AGENTS})
             require(lost == told, "P10", f"below {low} go unread {lost}, and it tells of {told}")
             require(waiting <= named, "P10", f"below {low} wait {waiting}, and it tells of {named}")
         self.tally["messages lost unread"] += lost.total()
@@ -223,9 +228,9 @@ class Model:
         """
         self.expired = [record for record in self.expired if record.position < low]
         self.log = self.expired + read_log(storage, appended, low)
-        copies = [r for r in self.log if r.origin >= 0 and not is_recall(r)]
         self.moments.recovered(appended)
-        sent = [record for record in self.log if record.origin < 0]
+        copies = [r for r in self.log if r.origin >= 0 and not r.doubted and not is_recall(r)]
+        sent = [record for record in self.log if record.is_sent]
         found = {(record.producer, record.seq): record for record in sent}
         self._check_identity(sent)
         check_copies(self, copies)
@@ -237,7 +242,9 @@ class Model:
         self._check_consumed(after)
         if after is End.POWER:
             self.recalls.power_cut(self.safe_topics)
+            self.transactions.power_cut()
         self.recalls.check(self.log)
+        self.transactions.check(self.log, low)
 
     def may_be_gone(self, message: Recallable) -> bool:
         """Whether a message that was parked may have left the log."""
@@ -258,13 +265,14 @@ class Model:
             intent = self.senders[record.producer].intents.get(record.seq)
             require(intent is not None, "P6", f"nobody sent {name}")
             assert intent is not None
-            topic, queue = record.destination or (record.topic, record.queue)
+            topic, queue = record.destination or record.real
             if (intent.topic, intent.body) != (topic, record.body):
                 broken("P6", f"{name} is not what was sent: {record}")
             if intent.queue not in (-1, queue):
                 broken("P6", f"{name} was sent to queue {intent.queue}: {record}")
             parked = parking_place(intent.due)
-            if record.topic not in (parked, intent.topic if parked != SCHEDULE_TOPIC else parked):
+            may_be_due = parked not in (SCHEDULE_TOPIC, HALF_TOPIC)
+            if record.topic not in (parked, intent.topic if may_be_due else parked):
                 broken("P6", f"{name} was to wait in {parked}: {record}")
             self.tally["parked"] += record.destination is not None
 
@@ -276,7 +284,7 @@ class Model:
             dense = record.offset == expected[name]
             require(dense, "P5", f"{name} goes on with {record.offset}, not {expected[name]}")
             expected[name] += 1
-            if record.origin >= 0:
+            if not record.is_sent:
                 continue
             rises = record.seq > last_seq[record.producer]
             require(
@@ -314,7 +322,7 @@ class Model:
                     broken(promise, f"{producer} {seq} is gone after a {after.value}: {receipt}")
                 sender.lost.add(seq)
             elif receipt.status is not Status.UNKNOWN_POSITION:
-                stored = (record.queue, record.offset, record.position, record.end)
+                stored = (record.real[1], record.offset, record.position, record.end)
                 told = (receipt.queue, receipt.offset, receipt.position, receipt.end)
                 require(stored == told, "P5", f"{producer} {seq} was told {told}, is at {stored}")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from shm.codes import ParkMode
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
+from shm.properties import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 
 
 def parking_place(due: tuple[int, int]) -> str:
-    """Where a message waits, unless its time has come when it is stored; "" if it does not."""
+    """Where a message waits, unless its time has come when it is stored; "" if not."""
     mode = due[0]
+    if mode == ParkMode.HALF:
+        return HALF_TOPIC
     if mode == ParkMode.LEVEL:
         return SCHEDULE_TOPIC
     return TIMER_TOPIC if mode else ""

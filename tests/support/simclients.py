@@ -26,6 +26,7 @@ class SimClient:
 
     groups = False
     scheduler = False
+    transactions = False
     producer = b""
 
     def __init__(self, name: str, machine: SimMachine) -> None:

@@ -46,6 +46,9 @@ SETTINGS = {
     "max_index_num": 100,
     "topics_max": 16,
     "board_queues_max": 64,
+    "transaction_timeout": 1,
+    "transaction_check_interval": 1,
+    "transaction_check_max": 3,
 }
 FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it costs time
 ROLES = tuple(agents.CONSTRUCTORS)
@@ -66,6 +69,7 @@ class Client(Protocol):
     producer: bytes
     groups: bool
     scheduler: bool
+    transactions: bool
 
     def session_over(self) -> None:
         """The socket ended: the session is over, the process lives on."""
@@ -342,8 +346,8 @@ class SimMachine:
         number, self._next_session = self._next_session, self._next_session + 1
         plan = plan_arena(4096, 4096, 4096, 4096)
         made = memory_session(number, plan, epoch=self.board.epoch, producer=client.producer)
-        made = replace(made, groups=client.groups, scheduler=client.scheduler)
-        session = replace(made, bell=client.bell)
+        lanes = {lane: getattr(client, lane) for lane in ("groups", "scheduler", "transactions")}
+        session = replace(made, bell=client.bell, **lanes)
         self.sessions[number] = (session, client)
         for role, table in self.tables.items():
             table.attach(session)

@@ -39,7 +39,7 @@ _BLOCK = b"TAGS\x01a\x02"
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class Sent:
     """A message on its way."""
 
     seq: int
@@ -61,9 +61,9 @@ class SimProducer(SimClient):
         self.delays = True  # some of its messages are due later
         self.waits = _DELAYS  # of which modes and values
         self.durable_end = 0  # somebody waits for this position
-        self._unanswered: deque[_Sent] = deque()
-        self._unput: deque[list[_Sent]] = deque()  # each list: one message, or a batch
-        self.answered: deque[_Sent] = deque(maxlen=UNANSWERED_MAX)
+        self._unanswered: deque[Sent] = deque()
+        self._unput: deque[list[Sent]] = deque()  # each list: one message, or a batch
+        self.answered: deque[Sent] = deque(maxlen=UNANSWERED_MAX)
         self._seq = 0
         self._words: NDArray[np.int64] = np.zeros(0, np.int64)
         self._life = 0  # of the broker, that the lane belongs to
@@ -155,7 +155,7 @@ class SimProducer(SimClient):
             body = f"{self.producer.hex()}:{self._seq}:".encode() + b"." * self.dice.choice(sizes)
             intent = Intent(topic, body, queue, batch, self._due() if count == 1 else (0, 0))
             self.model.sent(self.producer.hex(), self._seq, intent)
-            members.append(_Sent(self._seq, intent, int(flags)))
+            members.append(Sent(self._seq, intent, int(flags)))
         self._unanswered.extend(members)
         self._unput.append(members)
 
@@ -178,11 +178,16 @@ class SimProducer(SimClient):
         self._unput.popleft()
         return True
 
-    def _put_one(self, session: Session, sent: _Sent) -> int:
+    def _put_one(self, session: Session, sent: Sent) -> int:
         body = np.frombuffer(sent.intent.body, np.uint8)
-        return int(ring.put(session.arena, self._words, self._form(sent), body, _EXTRA))
+        extra = self._extra(sent.seq)
+        return int(ring.put(session.arena, self._words, self._form(sent), body, extra))
 
-    def _put_batch(self, session: Session, members: list[_Sent]) -> int:
+    def _extra(self, _seq: int) -> NDArray[np.uint8]:
+        """Properties that go with a message."""
+        return _EXTRA
+
+    def _put_batch(self, session: Session, members: list[Sent]) -> int:
         form = self._form(members[0])
         form[0] |= int(EntryFlag.BATCH)
         bodies = [sent.intent.body for sent in members]
@@ -191,7 +196,7 @@ class SimProducer(SimClient):
         payload = np.frombuffer(b"".join(bodies), np.uint8)
         return int(ring.put_batch(session.arena, self._words, form, payload, routes))
 
-    def _form(self, sent: _Sent) -> NDArray[np.int64]:
+    def _form(self, sent: Sent) -> NDArray[np.int64]:
         route = list(self.machine.topics).index(sent.intent.topic)
         born_ms = 1_700_000_000_000
         form = [sent.flags, route, sent.intent.queue, born_ms, 0, 0, *sent.intent.due]
@@ -221,13 +226,14 @@ class SimProducer(SimClient):
             int(row[frames.OUT_END]),
         )
         self.model.answered(self.producer.hex(), seq, receipt)
-        if self.delays and status == Status.OK and sent.intent.due[0]:
+        waits = sent.intent.due[0] not in (0, ParkMode.HALF)
+        if self.delays and status == Status.OK and waits:
             self._note_handle(sent, receipt, int(row[frames.OUT_MS]))
         self.answered.append(sent)
         if sent.flags & EntryFlag.DURABLE:
             self.durable_end = max(self.durable_end, receipt.end)
 
-    def _note_handle(self, sent: _Sent, receipt: Receipt, store_ms: int) -> None:
+    def _note_handle(self, sent: Sent, receipt: Receipt, store_ms: int) -> None:
         """What its sender could cancel it by (DT-70)."""
         producer = self.producer.hex()
         unique = f"{producer.upper()}{sent.seq:012X}"

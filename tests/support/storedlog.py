@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from shm import layout
@@ -11,6 +11,7 @@ from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import open_log
 from shm.storage import Storage, read_file
 from tests.support.parked import destination_of
+from tests.support.txnrecords import Doubted, doubted
 
 QueueName = tuple[str, int]
 _PARKED = (SCHEDULE_TOPIC, TIMER_TOPIC)
@@ -31,12 +32,24 @@ class Stored:
     offset: int
     position: int
     end: int
-    body: bytes
+    body: bytes = field(repr=False)
     destination: QueueName | None = None  # of a parked one
     origin: int = -1  # of a copy: the parked record's position
     store_ms: int = 0
     attempt: int = 0  # reconsumeTimes
     strikes: bool = False  # takes a parked one out
+    doubted: Doubted | None = None  # what it says of transactions
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether a producer has put it, not an agent."""
+        return self.origin < 0 and (self.doubted is None or self.doubted.is_half)
+
+    @property
+    def real(self) -> QueueName:
+        """The queue that it was sent to, as far as it does not wait for its time."""
+        half = self.doubted is not None and self.doubted.is_half
+        return self.doubted.real if half and self.doubted else (self.topic, self.queue)
 
 
 def broken(promise: str, what: str) -> NoReturn:
@@ -67,13 +80,13 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
             require(not rest.any(), "P13", f"bytes behind the filler at {position}")
         elif isinstance(item, Record):
             properties = item.property_map()
-            uniq = properties["UNIQ_KEY"]
+            uniq = properties.get("UNIQ_KEY", "")
             prepared = item.prepared_transaction_offset
             origin = -1 - prepared if prepared < 0 else -1
             found.append(
                 Stored(
                     uniq[:20].lower(),
-                    int(uniq[20:], 16),
+                    int(uniq[20:] or "0", 16),
                     item.topic,
                     item.queue_id,
                     item.queue_offset,
@@ -85,6 +98,7 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
                     item.store_timestamp,
                     item.reconsume_times,
                     "TIMER_DEL_UNIQKEY" in properties,
+                    doubted(item, properties),
                 )
             )
             if item.physical_offset != position:

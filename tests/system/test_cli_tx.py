@@ -132,12 +132,20 @@ def test_open_messages_are_listed_and_shown(broker: Broker) -> None:
     assert "66 69 72 73 74" in told
     table = command("tx", "list", "--home", broker.home).stdout
     assert table.endswith("2 open, 0 given up\n")
+    poll_until(lambda: describe_transactions(broker)["open"] == 2, "the board counts them")
     state = json.loads(command("status", "--json", "--home", broker.home).stdout)
     assert (state["transactions"]["open"], state["transactions"]["given_up"]) == (2, 0)
     assert state["transactions"]["oldest_s"] >= 0
     done = command("tx", "rollback", first["transaction_id"], "--home", broker.home)
     assert (done.returncode, done.stdout.count("rolled back")) == (0, 2)
     assert rows(broker) == []
+    for name in (first["message_id"], str(first["position"])):
+        found = shown(broker, name)
+        assert (found["state"], found["body"]) == ("rolled_back", "first")
+        assert found["history"][-1]["what"] == "rolled_back"
+        assert "@" in found["history"][-1]["by"]
+    told = command("tx", "show", first["transaction_id"], "--home", broker.home).stdout
+    assert told.count("  rolled back by ") == 2
 
 
 def test_what_is_given_up_is_settled_once(broker: Broker) -> None:
@@ -158,6 +166,8 @@ def test_what_is_given_up_is_settled_once(broker: Broker) -> None:
     again = command("tx", "commit", ids[0], "--home", broker.home)
     assert again.returncode == 2
     assert "it may have been decided" in again.stderr
+    found = shown(broker, ids[0])
+    assert (found["state"], found["history"][-1]["by"]) == ("committed", "auditor")
     inspected = command("store", "dump", broker.home / "store").stdout
     assert b"auditor".hex() in inspected.lower()
 
@@ -201,9 +211,34 @@ def look_at_a_stopped_store(broker: Broker) -> None:
     assert done.returncode == 0
 
 
+def test_what_became_of_a_decided_one_is_told(broker: Broker) -> None:
+    """When, and that its producer did it, by itself or perhaps when it was asked."""
+    with Producer(broker.home, producer_group=GROUP) as producer:
+        transaction = producer.begin_transaction()
+        sent = producer.send(Message(TOPIC, b"ended", keys=("ended",)), transaction=transaction)
+        transaction.commit()
+    found = shown(broker, sent.message_id)
+    assert (found["state"], found["topic"], found["keys"]) == ("committed", TOPIC, ["ended"])
+    (entry,) = found["history"]
+    assert (entry["what"], entry["by"]) == ("committed", "producer")
+    assert 0 <= entry["at_ms"] - found["stored_ms"] < 60_000
+    leave_open(broker, "asked")
+    row = row_of(broker, "asked")
+
+    def commit(_message: Message) -> TransactionResolution:
+        return TransactionResolution.COMMIT
+
+    with Producer(broker.home, producer_group=GROUP, transaction_checker=commit):
+        poll_until(lambda: rows(broker) == [], "it is committed", 30.0)
+    found = shown(broker, row["message_id"])
+    assert (found["state"], found["checks"]) == ("committed", 1)
+    assert [entry["what"] for entry in found["history"]] == ["checked", "committed"]
+    assert found["history"][-1]["by"] == "producer, perhaps when it was asked"
+
+
 def test_mistakes_are_named(broker: Broker, tmp_path: Path) -> None:
     unknown = command("tx", "show", "0" * 32, "--home", broker.home)
-    assert (unknown.returncode, "no half message in doubt" in unknown.stderr) == (2, True)
+    assert (unknown.returncode, "no half message has" in unknown.stderr) == (2, True)
     nowhere = command("tx", "list", "--home", tmp_path)
     assert (nowhere.returncode, "is no store" in nowhere.stderr) == (2, True)
     odd = command("tx", "list", "--state", "lost", "--home", broker.home)

@@ -8,6 +8,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from brokerd import epoch
@@ -18,7 +19,7 @@ from brokerd.handover.leaving import HandedOver, Target, look, make
 from shm import layout
 from shm.configfile import read_config
 from shm.imported import read_imported
-from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.record import Record
 from shm.storage import PosixStorage, replace_file
 from shm.storereader import StoreReader
@@ -97,6 +98,23 @@ def in_doubt() -> Log:
     log.add(GIVEN_UP_TOPIC, {"UNIQ_KEY": "given up"}, origin=given_up)
     log.commit(first)
     return log
+
+
+def test_what_was_parked_again_is_counted_once_without_its_half(tmp_path: Path) -> None:
+    """Retention has removed the halves and the first copies; an operator has settled one of them.
+
+    A RocketMQ's own first copy has no origin.
+    """
+    storage, log = PosixStorage(str(tmp_path)), Log(ours=True)
+    foreign = log.add(GIVEN_UP_TOPIC, {"UNIQ_KEY": "of a RocketMQ"})
+    log.add(GIVEN_UP_TOPIC, {"UNIQ_KEY": "of a RocketMQ"}, origin=foreign)
+    for half in (1 << 40, 1 << 41):
+        for _ in range(2):
+            log.add(GIVEN_UP_TOPIC, {"UNIQ_KEY": f"key {half}"}, origin=half)
+    note = msgspec.msgpack.encode(["settled", 1 << 41, "rollback", "ops@host", START_MS])
+    log.add(NOTES_TOPIC, {}, body=note)
+    log.write(storage)
+    assert handed(storage, dry_run=True).given_up == 2
 
 
 def test_what_is_decided_gets_its_op_record(tmp_path: Path) -> None:

@@ -200,7 +200,9 @@ class TxnChecker(OutletAgent):
             self._checks.came(now_ns)
         else:
             self._read_ns = now_ns + READ_NS
-        return read + self._given_up.read()
+        read += self._given_up.read()
+        self._note.show(self._halves, self._given_up)
+        return read
 
     # ----------------------------------------------------------------------------------- requests
 

@@ -184,7 +184,7 @@ class InDoubt:
 
     def __init__(self, storage: Storage, board: Board | None) -> None:
         self._storage, self._board = storage, board
-        self._files = _Files(storage, board)
+        self.files = _Files(storage, board)
         self._note = read_note(storage) or Note()
         self._counts: dict[int, int] | None = None
         if board is not None:
@@ -217,17 +217,17 @@ class InDoubt:
         rows = np.array([row[:3] for row in note.open], np.int64).reshape(-1, 3)
         known = np.zeros(len(rows), PLACE)
         known["offset"], known["position"], known["size"] = rows.T
-        places = np.concatenate([known, self._files.places(HALF_TOPIC, note.halves_next)])
+        places = np.concatenate([known, self.files.places(HALF_TOPIC, note.halves_next)])
         checks = self._checks()
         places = places[~self._is_settled(places)]
         named = self._named(note.ops_next)
         places = places[~np.isin(places["offset"], named)]
-        commits = self._files.commits(note.scanned)
+        commits = self.files.commits(note.scanned)
         done = np.isin(places["position"], commits)
         finished = {self._transaction(position) for position in commits.tolist()} - {None}
         newest: dict[str, Doubt] = {}
         for offset, position, _size in places[~done].tolist():
-            record = self._files.record(position)
+            record = self.files.record(position)
             if record is None or record.topic != HALF_TOPIC:
                 continue
             count = checks.get(offset, 0)
@@ -240,7 +240,7 @@ class InDoubt:
     def history(self, doubt: Doubt) -> list[Entry]:
         """What was noted of a half, as it came; checks as far as the log is kept."""
         found = []
-        for record in self._records(NOTES_TOPIC, 0):
+        for record in self.records(NOTES_TOPIC, 0):
             checks, settled = read_record(record.body)
             if doubt.half_offset in checks:
                 entry = Entry(record.store_timestamp, CHECKED, checks[doubt.half_offset])
@@ -256,16 +256,16 @@ class InDoubt:
         """Copies in their topic of which no settlement is noted."""
         note = self._note
         listed = {row[3]: row[1] for row in note.given_up}
-        for record in self._records(GIVEN_UP_TOPIC, note.given_next):
+        for record in self.records(GIVEN_UP_TOPIC, note.given_next):
             origin, position = record.origin, record.physical_offset
             listed[origin if origin >= 0 else position] = position
-        for record in self._records(NOTES_TOPIC, note.notes_next):
+        for record in self.records(NOTES_TOPIC, note.notes_next):
             settled = read_record(record.body)[1]
             if settled:
                 listed.pop(settled[0], None)
         checks = self._checks()
         for position, place in listed.items():
-            parked, half = self._files.record(place), self._files.record(position)
+            parked, half = self.files.record(place), self.files.record(position)
             if parked is None:
                 continue
             offset, stored_ms = -1, parked.store_timestamp  # a RocketMQ's copy names no half
@@ -278,13 +278,14 @@ class InDoubt:
         """By half queue offset."""
         if self._counts is None:
             self._counts = {row[0]: row[3] for row in self._note.open}
-            for record in self._records(NOTES_TOPIC, 0):
+            for record in self.records(NOTES_TOPIC, 0):
                 self._counts.update(read_record(record.body)[0])
         return self._counts
 
-    def _records(self, topic: str, start: int) -> Iterator[Record]:
-        for position in self._files.places(topic, start)["position"].tolist():
-            record = self._files.record(position)
+    def records(self, topic: str, start: int) -> Iterator[Record]:
+        """Of a system topic, from a queue offset on."""
+        for position in self.files.places(topic, start)["position"].tolist():
+            record = self.files.record(position)
             if record is not None:
                 yield record
 
@@ -301,13 +302,13 @@ class InDoubt:
     def _named(self, start: int) -> NDArray[np.int64]:
         """Half offsets that op records from a queue offset on name (TX-21, TX-22)."""
         found: list[int] = []
-        for record in self._records(OP_TOPIC, start):
+        for record in self.records(OP_TOPIC, start):
             text = record.body.decode("ascii", "replace")
             found += [int(word) for word in text.split(",") if word.isdecimal()]
         return np.array(found, np.int64)
 
     def _transaction(self, position: int) -> str | None:
-        record = self._files.record(position)
+        record = self.files.record(position)
         name = record.property_map().get(GANTRY_TX, "") if record else ""
         return name.partition(",")[0] or None
 

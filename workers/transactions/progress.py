@@ -57,7 +57,6 @@ class TransactionProgress:
 
     def _take_picture(self, halves: Halves, decisions: Decisions, given_up: GivenUp) -> None:
         table, sure_to = halves.table, decisions.sure_to
-        self._show(halves, given_up)
         first = halves.first_open()
         listed = len(table) <= LISTED_MAX
         start = halves.next if listed else first
@@ -80,7 +79,7 @@ class TransactionProgress:
         )
         self._picture = (note, self._board.word(layout.BOARD_APPENDED))
 
-    def _show(self, halves: Halves, given_up: GivenUp) -> None:
+    def show(self, halves: Halves, given_up: GivenUp) -> None:
         """Numbers for whoever looks at the board."""
         table, board = halves.table, self._board
         at = table.first()

@@ -1,0 +1,77 @@
+"""Known bugs of the txn-checker that can be put into a run, as those of tests.sim.plants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from brokerd.halvesholder import HalvesHolder
+from shm import transactionwire as wire
+from tests.sim.plants import put_over
+from workers.transactions import progress
+from workers.transactions.desk import Desk
+from workers.transactions.endings import Endings
+from workers.transactions.halves import Halves
+from workers.transactions.note import write_note
+from workers.transactions.restart import Restart
+
+
+def ended_before_stored() -> None:
+    """Who asks is answered before the decision is in the log."""
+    stage = Endings._stage
+
+    def hasty(endings: Endings, decision: Any, *how: Any) -> None:  # noqa: ANN401
+        stage(endings, decision, *how)
+        asked = [] if decision.error else decision.asked
+        for session, serial, request in asked:
+            if isinstance(request, wire.End):
+                endings._desk.tell(session, wire.Ended(serial, decision.outcome))
+        asked.clear()
+
+    put_over(Endings, "_stage", hasty)
+
+
+def op_records_unread() -> None:
+    """A start does not heed what op records name: what was committed is open again."""
+    put_over(Restart, "_learn_ops", lambda *_: None)
+
+
+def carried_out_again() -> None:
+    """An END that comes again is carried out again, whatever was decided (TX-14)."""
+    put_over(Halves, "outcome_at", lambda *_: None)
+    put_over(Halves, "is_open", lambda *_: True)
+
+
+def counted_unheard() -> None:
+    """A check counts while no producer of the group is there (TX-35)."""
+    member, ask = Desk.member, Desk.ask
+    put_over(Desk, "member", lambda desk, group: max(0, member(desk, group)))
+    put_over(Desk, "ask", lambda desk, session, check: not session or ask(desk, session, check))
+
+
+def open_halves_removed() -> None:
+    """Retention does not ask what transactions need."""
+    put_over(HalvesHolder, "lowest_position", lambda *_: None)
+
+
+def given_up_unlisted() -> None:
+    """The note counts the give-up queue as read, and lists nothing of it."""
+    put_over(
+        progress,
+        "write_note",
+        lambda storage, note: write_note(storage, replace(note, given_up=[])),
+    )
+
+
+PLANTS: dict[str, Callable[[], None]] = {
+    plant.__name__: plant
+    for plant in (
+        ended_before_stored,
+        op_records_unread,
+        carried_out_again,
+        counted_unheard,
+        open_halves_removed,
+        given_up_unlisted,
+    )
+}

@@ -1,0 +1,225 @@
+"""The oracle of transactions: what their producers decided and heard, and what the log says.
+
+P7: a half's message is in its topic once if its producer's own work was done, else never. P10: each
+half ends decided or is given up; nobody's answer is forgotten; no check counts that nobody heard.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shm import transactionwire as wire
+from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from tests.support.storedlog import broken, require
+from tests.support.txnrecords import Kind
+
+if TYPE_CHECKING:
+    from tests.support.storedlog import Stored
+
+DECIDED = (COMMITTED, ROLLED_BACK, GIVEN_UP)
+#: As in the settings of the simulated machine.
+CHECKS_MAX = 3
+RESERVED_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What its producer, and the database of its group, know."""
+
+    tx: str
+    group: str
+    producer: str
+    lives: Callable[[], bool] = field(repr=False)  # whether its producer may decide yet
+    safe: bool = False  # one of its topics is durable
+    local: bool | None = None  # whether the local work was done
+    wavers: bool = False  # its producer has asked for the contrary as well
+    unsure: bool = False  # whoever is asked about it does not know
+    told: dict[int, str] = field(default_factory=dict)  # by a half's position: the first answer
+
+
+class Transactions:
+    """All of a run."""
+
+    def __init__(self, tally: Counter[str]) -> None:
+        self.all: dict[str, Transaction] = {}
+        self.served: set[str] = set()  # groups of which a producer has ever answered checks
+        self.was_full = False  # the disk: checks may have found no room for their notes
+        self._tally = tally
+        self._halves: dict[int, Stored] = {}
+        self._low = 0
+        self._gone: set[int] = set()  # positions of halves that a full disk took while open
+
+    # ------------------------------------------------------------------------- what clients report
+
+    def answered(self, known: Transaction, request: wire.End, answer: wire.Ended) -> bool:
+        """An END was answered; False if it is to be asked again."""
+        self._tally[f"END {answer.error or answer.outcome}"] += 1
+        if answer.error == wire.DISK_FULL:
+            return False
+        places = [position for position, _offset in request.halves]
+        if answer.error in (wire.UNKNOWN, wire.NOT_A_HALF):
+            may = min(places) < self._low or (not known.safe and self._tally["power cuts"])
+            require(bool(may), "P10", f"{known} is told {answer}, and its halves are there")
+            return True
+        require(answer.error in ("", wire.DECIDED), "P7", f"{known} is told {answer}")
+        require(answer.outcome in DECIDED, "P7", f"{known} is told {answer}")
+        wanted = COMMITTED if request.commit else ROLLED_BACK
+        right = (answer.outcome == wanted) is (not answer.error)
+        require(right, "P7", f"{known} asked for {wanted} and is told {answer}")
+        for position in places if len(places) == 1 or not answer.error else ():
+            told = known.told.setdefault(position, answer.outcome)
+            require(told == answer.outcome, "P10", f"{known} is told {answer} of {position}")
+        return True
+
+    def power_cut(self) -> None:
+        """Of topics that are not durable an answer may be forgotten."""
+        self._tally["power cuts"] += 1
+        for known in self.all.values():
+            if not known.safe:
+                known.told.clear()
+
+    # --------------------------------------------------------------------------- what the log says
+
+    def check(self, log: list[Stored], low: int) -> None:
+        """Of all that is in the log, or was."""
+        self._low = low
+        found = [record for record in log if record.doubted]
+        self._halves = {r.position: r for r in found if r.doubted and r.doubted.is_half}
+        self._tally["halves appended again"] += sum(h.origin >= 0 for h in self._halves.values())
+        copies = self._copies(found)
+        parked = self._parked(found)
+        self._check_ops(found)
+        self._check_counts(found)
+        for position, half in self._halves.items():
+            first, told = self.first(position), self._transaction(half).told.get(position, "")
+            is_copied, is_parked = first in copies, first in parked
+            if is_copied and is_parked:
+                broken("P7", f"{half} was given up and committed")
+            if told == COMMITTED and not is_copied:
+                broken("P10", f"{half} was told to be committed, and there is no copy")
+            if is_copied and told not in ("", COMMITTED):
+                broken("P7", f"{half} was told to be {told}, and there is {copies[first]}")
+            if told == GIVEN_UP and not is_parked:
+                broken("P10", f"{half} was told to be given up, and is not")
+
+    def _transaction(self, half: Stored) -> Transaction:
+        known = self.all.get(half.doubted.tx if half.doubted else "")
+        if known is None:
+            broken("P6", f"nobody has begun the transaction of {half}")
+        return known
+
+    def first(self, position: int) -> int:
+        """The half that was sent, for one that was appended again."""
+        while (half := self._halves.get(position)) is not None and half.origin >= 0:
+            position = half.origin
+        return position
+
+    def _copies(self, found: list[Stored]) -> dict[int, Stored]:
+        """Commit copies by the first position of their half: one each, the right one, wanted."""
+        copies: dict[int, Stored] = {}
+        for record in found:
+            if record.doubted is None or record.doubted.kind is not Kind.COMMIT:
+                continue
+            half = self._halves.get(self.first(record.doubted.half))
+            if half is None or half.doubted is None:
+                broken("P7", f"{record} was never a half")
+            known = self._transaction(half)
+            if known.local is not True and not known.wavers:
+                broken("P7", f"{record} is committed, and the local work of {known} was not done")
+            before = copies.setdefault(half.position, record)
+            if before is not record:
+                broken("P7", f"{half} is committed by {before} and by {record}")
+            name = (record.producer, record.seq, record.body, record.topic, record.queue)
+            if name != (half.producer, half.seq, half.body, *half.doubted.real):
+                broken("P7", f"{record} is not the message of {half}")
+        self._tally["commit copies"] += len(copies)
+        return copies
+
+    def _parked(self, found: list[Stored]) -> dict[int, Stored]:
+        """What was given up, by the first position of the half: after its checks, or too old."""
+        counts: Counter[int] = Counter()
+        parked: dict[int, Stored] = {}
+        for record in found:
+            assert record.doubted is not None, "chosen by that"
+            for offset, checks in record.doubted.checks.items():
+                counts[offset] = max(counts[offset], checks)
+            if record.doubted.kind is not Kind.GIVEN_UP:
+                continue
+            half = self._halves.get(record.origin)
+            if half is None:
+                broken("P10", f"{record} was never a half")
+            first = self._halves[self.first(record.origin)]
+            old = record.store_ms - first.store_ms > RESERVED_MS
+            if counts[half.offset] < CHECKS_MAX and not (old or self.was_full):
+                broken("P10", f"{half} is given up after {counts[half.offset]} checks: {record}")
+            self._tally["parked again"] += first.position in parked
+            parked[first.position] = record
+        self._tally["given up"] += len(parked)
+        return parked
+
+    def _check_ops(self, found: list[Stored]) -> None:
+        offsets = {half.offset for half in self._halves.values()}
+        named = Counter(self.named(found))
+        for offset, count in named.items():
+            require(offset in offsets, "P6", f"op records name {offset}, which is no half")
+            require(count == 1, "P7", f"op records name {offset} {count} times")
+
+    @staticmethod
+    def named(found: Iterable[Stored]) -> list[int]:
+        """Half queue offsets that op records name."""
+        return [offset for r in found if r.doubted for offset in r.doubted.named]
+
+    def _check_counts(self, found: list[Stored]) -> None:
+        by_offset = {half.offset: half for half in self._halves.values()}
+        for record in found:
+            for offset in record.doubted.checks if record.doubted else ():
+                half = by_offset.get(offset)
+                if half is None or half.doubted is None:
+                    broken("P6", f"{record} counts checks of {offset}, which is no half")
+                if half.doubted.group not in self.served:
+                    broken("P10", f"{record} counts checks of {half}, which nobody heard")
+
+    def going(self, going: list[Stored], log: list[Stored], durable: int, forced: bool) -> None:
+        """Retention removes these: what waits may be among them on a full disk alone (P10)."""
+        sure = [record for record in log if record.end <= durable]
+        named, newest = set(self.named(sure)), self._newest(sure)
+        self._low = max(self._low, *(record.end for record in going), 0)
+        for record in going:
+            if record.doubted is None:
+                continue
+            is_open = record.doubted.is_half and record.offset not in named
+            if is_open or newest.get(record.origin) == record.position:
+                require(forced, "P10", f"{record} waits, and its segment goes")
+                self._gone.add(record.position)
+        self._tally["halves lost waiting"] = len(self._gone)
+
+    @staticmethod
+    def _newest(log: Iterable[Stored]) -> dict[int, int]:
+        """Where the newest copy is of what was given up, by the half's position."""
+        found = [r for r in log if r.doubted and r.doubted.kind is Kind.GIVEN_UP]
+        return {record.origin: record.position for record in found}
+
+    def undecided(self, log: list[Stored]) -> list[Stored]:
+        """Halves that no op record names."""
+        named = set(self.named(log))
+        halves = [r for r in log if r.doubted and r.doubted.is_half]
+        return [h for h in halves if h.offset not in named and h.position not in self._gone]
+
+    def check_all_ended(self, log: list[Stored], listed: set[int]) -> None:
+        """In the end each half is decided, as its producer has, or `listed` as given up (P10)."""
+        left = self.undecided(log)
+        require(not left, "P10", f"nobody decides {left}")
+        copies = self._copies([record for record in log if record.doubted])
+        newest = self._newest(log)
+        parked = {half for half, place in newest.items() if place not in self._gone}
+        require(parked == listed, "P10", f"given up are {parked}, listed {listed}")
+        firsts = {self.first(position) for position in {*newest, *self._gone}}
+        for half in self._halves.values():
+            known = self._transaction(half)
+            if half.origin >= 0 or half.position in firsts or known.wavers:
+                continue
+            if known.local and half.position not in copies:
+                broken("P7", f"the local work of {known} was done, and {half} is not committed")
