@@ -357,7 +357,8 @@ class Producer:
         """Cancel a delayed message; says whether that was in time.
 
         `recall_handle` is its receipt's. Levels have none. Raises MessageIllegal for what is no
-        handle of the topic, Timeout when it is not known what became of it.
+        handle of the topic, Timeout when it is not known what became of it, DiskFull when nothing
+        can be done for want of room.
         """
         self._link.require_open()
         patience = self._patience_s if timeout is None else timeout

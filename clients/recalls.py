@@ -11,9 +11,9 @@ import msgspec
 
 from clients.session import Session
 from shm import schedulerwire
-from shm.codes import ClientState
+from shm.codes import ClientState, Status
 from shm.controllane import ControlLane, End
-from shm.errors import Incompatible, MessageIllegal, StoreFailed, Timeout, Unavailable
+from shm.errors import DiskFull, Incompatible, MessageIllegal, StoreFailed, Timeout, Unavailable
 from shm.schedulerwire import Recall, Recalled
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class Recaller:
         self._serial = 0
 
     def recall(self, topic: str, handle: str, timeout: float) -> RecallOutcome:
-        """Cancel a message. Raises MessageIllegal, Timeout, or what a session raises."""
+        """Cancel a message.
+
+        Raises MessageIllegal, Timeout, DiskFull, StoreFailed, or what a session raises.
+        """
         _require_handle(topic, handle)
         deadline_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(timeout * 1e9)
         with self._lock:
@@ -118,6 +121,11 @@ def _require_handle(topic: str, handle: str) -> None:
 
 
 def _outcome(answer: Recalled) -> RecallOutcome:
+    if answer.refusal == Status.DISK_FULL.name:
+        raise DiskFull(
+            "the broker's disk is full: nothing is changed by this recall;"
+            " recall it again once there is room"
+        )
     if answer.refusal:
         raise StoreFailed(f"the recall could not be stored: {answer.refusal}")
     return RecallOutcome(answer.outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from base64 import urlsafe_b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from shm import schedulerwire
 from shm.arena import plan_arena
 from shm.codes import Role
 from shm.controllane import ControlLane, End
-from shm.schedulerwire import CANCELLED
+from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED
+from shm.storage import PosixFile
 from tests.support.memory_sessions import memory_session
 from tests.support.parking import Life, Parked, after_message, at_message, origins
 from tests.support.simclock import SimClock
@@ -41,13 +43,13 @@ class Asker:
         assert self.lane.put(schedulerwire.encode(schedulerwire.Recall(self.serial, topic, handle)))
 
     def answer(self) -> str:
-        """The outcome of what was asked last; time goes on until it is there."""
+        """The outcome, or why it was refused; time goes on until it is there."""
         for _ in range(2000):
             self.life.turn()
             if (body := self.lane.take()) is not None:
                 notice = schedulerwire.decode_notice(body)
                 assert notice.serial == self.serial
-                return notice.outcome
+                return notice.outcome or notice.refusal
             self.life.clock.advance(1_000_000)
         raise AssertionError("no answer")
 
@@ -155,3 +157,55 @@ def test_a_recall_stands_in_the_bucket_of_what_it_names(life: Life) -> None:
         for name in life.storage.list(DIRECTORY)
     ]
     assert [len(entries) for entries in buckets if len(entries)] == [2]
+
+
+def fill(patch: pytest.MonkeyPatch, call: str, under: str) -> None:
+    """From now on there is no room for what a call does to files of a folder."""
+    true = getattr(PosixFile, call)
+
+    def full(file: PosixFile, *what: object) -> None:
+        if file.name.startswith(under):
+            raise OSError(errno.ENOSPC, "no room", file.name)
+        true(file, *what)
+
+    patch.setattr(PosixFile, call, full)
+
+
+def test_without_room_for_buckets_a_recall_is_refused(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7: well within a client's timeout; once there is room it wins."""
+    life.settle()
+    fill(monkeypatch, "write_at", DIRECTORY)
+    message = at_message(life.clock.wall_ms() + 30_000)
+    life.park(message)
+    asker = Asker(life)
+    assert asker.recall(handle_of(message)) == "DISK_FULL"
+    monkeypatch.undo()
+    assert asker.recall(handle_of(message)) == CANCELLED
+    life.run_for(31_000)
+    assert not life.delivered()
+    life.stop()
+
+
+def test_a_copy_that_waits_for_room_is_not_called_delivered(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: it goes up again and again under other numbers, and each time it is none the more."""
+    life.settle()
+    fill(monkeypatch, "allocate", "")
+    now, body = life.clock.wall_ms(), bytes(life.board.segment_bytes // 8)
+    room = 7  # such records in a segment; there is no other
+    life.park(*[replace(at_message(now + 10**9), body=body)] * (room - 1))
+    message = replace(at_message(now + 300), body=body)
+    [position] = life.park(message)
+    life.run_for(500)
+    asker = Asker(life)
+    assert asker.recall(handle_of(message)) == "DISK_FULL"
+    assert asker.recall(handle_of(message)) == "DISK_FULL"
+    assert not life.delivered()
+    monkeypatch.undo()
+    life.run_for(300)
+    assert asker.recall(handle_of(message)) == ALREADY_DELIVERED
+    assert origins(life.delivered()) == [position]
+    life.stop()

@@ -216,3 +216,30 @@ def test_foreign_recalls_are_honoured(life: Life) -> None:
     life.run_for(40_000)
     assert origins(life.delivered()) == targets[2:]
     life.stop()
+
+
+def boots(directory: Path, clock: SimClock, number: int) -> Life:
+    """The machine has been started so many times."""
+    return Life(directory, clock, boot=bytes([number] * 16))
+
+
+@pytest.mark.parametrize("by_ms", [-7_200_000, 7_200_000])
+def test_what_is_counted_stays_so_over_boots(tmp_path: Path, by_ms: int) -> None:
+    """P9: delays in one bucket, some done, in boots whose walls have been set in between."""
+    clock = SimClock()
+    life = boots(tmp_path, clock, 1)
+    positions = []
+    for number in (1, 2, 3):
+        waits = [after_message(life, ms) for ms in (100, 20_000, 31_000)]
+        positions += life.park(*waits)
+        life.run_for(12_000)  # noted
+        if number == 1:
+            clock.step_wall(by_ms)
+        life.run_for(200)
+        life.stop()
+        life = boots(tmp_path, clock, number + 1)
+        life.kill(Role.SCHEDULER)
+    assert len(life.delivered()) < len(positions)
+    life.run_for(40_000)
+    assert sorted(origins(life.delivered())) == sorted(positions)
+    life.stop()

@@ -110,8 +110,10 @@ class Scheduler(OutletAgent):
         done += self._follow_topics(now_ns)
         if self._table.stopping():
             return self._finish(now_ns)
-        done += self._recalls.serve(self._time.wall_ms(), now_ns) + self._deliver()
-        if now_ns >= self._space_ns:
+        has_room = now_ns >= self._space_ns
+        done += self._recalls.serve(self._time.wall_ms(), now_ns, has_room=has_room)
+        done += self._deliver()
+        if has_room:
             done += self._timers.read() + self._move.work() + self._note.keep(now_ns)
         return done
 
@@ -141,7 +143,10 @@ class Scheduler(OutletAgent):
         )
         self._note = ProgressNote(self._storage, self._clock, self._board, self._delivery)
         stamp = partial(self._board.word, layout.BOARD_STORE_MS)
-        self._time = Timeline(self._clock, *self._note.clock(), stamp, self._note.found.frozen)
+        base_ns, seen_ms, shift_ms = self._note.clock()
+        self._time = Timeline(
+            self._clock, base_ns, seen_ms, stamp, self._note.found.frozen, shift_ms
+        )
         self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
         self._timers = Timers(
             self._storage, self._board, self._views, self._time, self._precision_ms

@@ -39,6 +39,7 @@ RETRY_NS: Final = 100_000_000
 #: How often a missing topic is asked for.
 ASK_NS: Final = 1_000_000_000
 NOTHING: Final[Rows] = np.zeros((0, DUE_WORDS), np.int64)
+_NO_SEQ: Final = 1 << 62
 _NO_VIEW: Final = np.zeros(0, np.uint8)
 
 
@@ -57,6 +58,8 @@ class _Put:
     rows: Rows
     first_seq: int
     appended: int
+    #: The number under which the first of them went up first: they may have been refused since.
+    since: int
 
     @property
     def last_seq(self) -> int:
@@ -86,6 +89,7 @@ class Delivery:
         self._topics = (-1, -1)
         self._flying: deque[_Put] = deque()
         self._again: Rows = NOTHING
+        self._again_since = 0  # of these, as `_Put.since`
         self._retry_ns = self._ask_ns = 0
         self.absent: Rows = NOTHING  # their topics are not on the board
         self.end = 0  # behind the last copy that was answered
@@ -117,10 +121,17 @@ class Delivery:
 
     @property
     def answered_seq(self) -> int:
-        """All copies up to this number are answered, and none of them is to be put again."""
-        if len(self._again):
-            return -1
-        return self._flying[0].first_seq - 1 if self._flying else self.put_seq
+        """All that went up under numbers up to this one is answered for good.
+
+        What was refused, or lost with a writer, goes up again under another number and still counts
+        as what it was at first.
+        """
+        return min(self._oldest(), self.put_seq + 1) - 1
+
+    def _oldest(self) -> int:
+        """The first number of all that is not answered for good."""
+        again = self._again_since if len(self._again) else _NO_SEQ
+        return min([again, *(put.since for put in self._flying)])
 
     def begin(self, left: NDArray[np.int64]) -> None:
         """What the agent before had passed over: positions and sizes."""
@@ -144,7 +155,7 @@ class Delivery:
             return 0  # order: these were due before
         return self._put(rows)
 
-    def _put(self, rows: Rows) -> int:
+    def _put(self, rows: Rows, since: int = _NO_SEQ) -> int:
         self._follow_topics()
         rows = rows[:PUTS_MAX]
         form, board = self._form, self._board
@@ -166,7 +177,7 @@ class Delivery:
             done = rows[first : int(form[parked.NEXT])]
             if form[parked.PUTS]:
                 kept = done[done[:, parked.DUE_STATE] == PUT]
-                self._flying.append(_Put(kept, seq, appended))
+                self._flying.append(_Put(kept, seq, appended, min(seq, since)))
                 self._outlet.ring_if_asked()
                 mark("scheduler.after_put")
             if form[parked.PASSED]:
@@ -251,8 +262,8 @@ class Delivery:
 
     def _put_again(self) -> int:
         again, self._again = self._again, NOTHING
-        taken = self._put(again)
-        self._again = np.concatenate((again[taken:], self._again))
+        taken = self._put(again, self._again_since)
+        self._again = again[taken:]
         return taken
 
     def _hear(self, answers: Rows, now_ns: int) -> None:
@@ -283,6 +294,7 @@ class Delivery:
         else:
             return  # not a delivery
         if status is Status.DISK_FULL:
+            self._again_since = self._oldest()
             self._again = np.concatenate((self._again, row))
             self.repeats += 1
             self._retry_ns = now_ns + RETRY_NS
@@ -300,6 +312,7 @@ class Delivery:
     def lost(self, found: NDArray[np.int64]) -> None:
         """The writer was replaced: of what had no answer, `found` are the origins in the log."""
         rows = [put.rows for put in self._flying]
+        self._again_since = self._oldest()
         self._flying.clear()
         self.repeats += 1
         if rows:

@@ -43,6 +43,9 @@ class Note:
     timers_floor: int = 0  # no timer below this log position counts: ADR 0018
     clock_boot_id: str = ""  # of the machine, when `base_ns` held: known before anything is counted
     frozen: list[int] = field(default_factory=list)  # storeTimestamps that have stood still
+    shift_ms: int = 0  # workers.scheduler.timeline: from its even wall to the buckets' time
+    filed_ms: int = 0  # the buckets' time, when this was written
+    ahead_ms: int = 0  # the machine's wall less the buckets' time then
 
     @property
     def counted_ms(self) -> int:
@@ -81,6 +84,7 @@ def read_note(storage: Storage) -> Note | None:
             int(content.get("timers_floor", 0)),
             str(content.get("clock_boot_id", content["boot_id"])),
             [int(stamp) for stamp in content.get("frozen", [])],
+            *(int(content.get(name, 0)) for name in ("shift_ms", "filed_ms", "ahead_ms")),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -7,7 +7,7 @@ and durable: then nothing that it counts can be missing in the log, whatever hap
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shm import layout
 from shm.marks import mark
@@ -20,6 +20,7 @@ from workers.scheduler.note import (
     write_note,
 )
 from workers.scheduler.othersettled import OtherSettled
+from workers.scheduler.timeline import STEP_MS, shift_after_boot
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -56,6 +57,9 @@ def _after_another_broker(note: Note, imported: Imported) -> Note:
         wall_ms=note.wall_ms,
         clock_boot_id=note.clock_boot_id,
         frozen=note.frozen,
+        shift_ms=note.shift_ms,
+        filed_ms=note.filed_ms,
+        ahead_ms=note.ahead_ms,
     )
 
 
@@ -94,26 +98,42 @@ class ProgressNote:
         self._timers = timers
         self._time = time
 
-    def clock(self) -> tuple[int | None, int]:
-        """`base_ns` and the largest wall clock of the agent before, as far as they hold still."""
-        same = self.found.clock_boot_id == self._board.boot_id.hex()
-        return (self.found.base_ns if same else None), self.found.wall_ms
+    def clock(self) -> tuple[int | None, int, int]:
+        """`base_ns`, largest wall clock and `shift_ms` of the timeline, by what was noted."""
+        found = self.found
+        if found.clock_boot_id == self._board.boot_id.hex():
+            return found.base_ns, found.wall_ms, found.shift_ms
+        filed_ms = max(found.filed_ms, found.delays_ms + 1)
+        return (
+            None, found.wall_ms, shift_after_boot(self._clock.wall_ms(), filed_ms, found.ahead_ms)
+        )  # fmt: skip
 
     def keep_clock(self) -> None:
         """Before anything is delivered in a boot of the machine: what its even wall is.
 
-        And at once, which storeTimestamps stand still. Otherwise who comes next takes a step of
-        the wall clock for time that has passed. Raises OSError.
+        And at once, which storeTimestamps stand still, and steps of the wall clock. Otherwise who
+        comes next takes a step for time that has passed. Raises OSError.
         """
-        boot_id, frozen = self._board.boot_id.hex(), list(self._time.frozen)
-        if self._written.clock_boot_id == boot_id and self._written.frozen == frozen:
+        known, clock = self._written, self._clock_now()
+        stepped = abs(clock["ahead_ms"] - known.ahead_ms) > STEP_MS
+        frozen = list(self._time.frozen)
+        if known.clock_boot_id == clock["clock_boot_id"] and known.frozen == frozen and not stepped:
             return
-        base_ns, wall_ms = self._time.base_ns, self._time.wall_ms()
-        note = replace(
-            self._written, base_ns=base_ns, wall_ms=wall_ms, clock_boot_id=boot_id, frozen=frozen
-        )  # what it counts stays, and of which boot that is
+        note = replace(known, **clock, frozen=frozen)  # what it counts stays, and of which boot
         write_note(self._storage, note)
         self._written = note
+
+    def _clock_now(self) -> dict[str, Any]:
+        """What a note says of clocks."""
+        time = self._time
+        return {
+            "clock_boot_id": self._board.boot_id.hex(),
+            "base_ns": time.base_ns,
+            "wall_ms": time.wall_ms(),
+            "shift_ms": time.shift_ms,
+            "filed_ms": time.filed_ms(),
+            "ahead_ms": time.ahead_ms(),
+        }
 
     def level_offsets(self) -> dict[int, int]:
         """Where levels go on: another broker may have been further since.
@@ -155,21 +175,21 @@ class ProgressNote:
         # Before anything that is not counted is put: its copy is behind this.
         scanned = min(board.word(layout.BOARD_APPENDED), board.word(layout.BOARD_DURABLE))
         done_ms = self._timers.done_ms()
+        if done_ms[0] < self._written.timers_ms or done_ms[1] < self._written.delays_ms:
+            return  # what came late is put first: to count less would repeat what is counted
         note = Note(
             scanned=scanned,
             levels=self._levels.offsets,
             absent=delivery.absent[:, :2].tolist(),
             boot_id=board.boot_id.hex(),
-            base_ns=self._time.base_ns,
-            wall_ms=self._time.wall_ms(),
             made=(self._timers.made or f"{board.epoch:x}") if self._timers.next else "",
             timers_ms=done_ms[0],
             delays_ms=done_ms[1],
             timers_next=self._timers.next,
             timers_position=self._timers.last_position,
             timers_floor=self._timers.moved.floor,
-            clock_boot_id=board.boot_id.hex(),
             frozen=list(self._time.frozen),
+            **self._clock_now(),
         )
         self._picture = (note, delivery.put_seq, delivery.repeats)
 

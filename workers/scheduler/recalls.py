@@ -36,6 +36,8 @@ TRACES_MAX: Final = 4
 #: The index is half a second behind; where it is not there, or far behind, time alone decides.
 INDEX_PATIENCE_NS: Final = 1_500_000_000
 TRACE_AGAIN_NS: Final = 100_000_000
+#: A disk may be full for long: who has waited so long for what needs room there is refused.
+ROOM_PATIENCE_NS: Final = 1_000_000_000
 _HOST: Final = bytes([127, 0, 0, 1]) + bytes(4)
 
 
@@ -61,6 +63,7 @@ class _Asked:
     appended: int = -1
     patience_ns: int = 0
     again_ns: int = 0
+    since_ns: int = -1  # when it was looked at first
 
 
 class RecallDesk:
@@ -82,6 +85,7 @@ class RecallDesk:
         self._delivery = delivery
         self._timers = timers
         self._traces = 0  # in this cycle
+        self._has_room = True  # on the disk
         self._peers: dict[int, _Peer] = {}
         self._asked: list[_Asked] = []
         self._flying: dict[int, _Asked] = {}  # by target
@@ -100,8 +104,12 @@ class RecallDesk:
         """It has ended; what it has asked for is done all the same."""
         self._peers.pop(session, None)
 
-    def serve(self, now_ms: int, now_ns: int) -> int:
-        """Take requests, work on them, answer; how much was done."""
+    def serve(self, now_ms: int, now_ns: int, *, has_room: bool = True) -> int:
+        """Take requests, work on them, answer; how much was done.
+
+        `has_room`: buckets have found room on the disk.
+        """
+        self._has_room = has_room and not self._delivery.waits_again
         done = sum(self._take(peer) for peer in list(self._peers.values()))
         self._traces = 0
         for asked in list(self._asked):
@@ -141,13 +149,17 @@ class RecallDesk:
     def _work(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         if asked.end >= 0:
             return self._answer_when_sure(asked)
-        return 0 if asked.target >= 0 else self._look_for(asked, now_ms, now_ns)
+        if asked.target >= 0:
+            return 0
+        if asked.since_ns < 0:
+            asked.since_ns = now_ns
+        return self._look_for(asked, now_ms, now_ns)
 
     def _look_for(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         handle = asked.handle
         if self._timers.is_moving:  # what it names may be another record in a moment
             asked.until = self._timers.written()
-            return 0
+            return self._refuse_without_room(asked, now_ns)
         if handle in self._cancelled:
             asked.end = self._cancelled[handle]
             return 1
@@ -162,8 +174,14 @@ class RecallDesk:
                     return 1
                 return self._recall(asked, position, ms)
         if not self._timers.has_read(asked.until) or not self._has_landed(asked, now_ns):
-            return 0
+            return self._refuse_without_room(asked, now_ns)
         return self._look_back(asked, now_ms, now_ns)
+
+    def _refuse_without_room(self, asked: _Asked, now_ns: int) -> int:
+        """What it waits for may be read, or land, as soon as there is room: nobody knows when."""
+        if self._has_room or now_ns - asked.since_ns < ROOM_PATIENCE_NS:
+            return 0
+        return self._close(asked, "", Status.DISK_FULL.name)
 
     def _has_landed(self, asked: _Asked, now_ns: int) -> bool:
         """Whether all that had gone up is in the log, as sure as its topic is."""

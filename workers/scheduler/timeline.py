@@ -4,6 +4,9 @@ A point in time has come once the largest wall clock seen has reached it: a cloc
 holds, and repeats nothing. A delay passes by CLOCK_BOOTTIME, which no step moves; its records know
 only the wall clock that they were stored at. So this keeps a wall of its own, which goes on evenly
 from the agent's first look, and how far the machine's was from it, and since when.
+
+Each boot has an even wall of its own. What is in buckets outlives a boot: it is filed by a time
+that goes on over boots, and never back.
 """
 
 from __future__ import annotations
@@ -35,6 +38,18 @@ class _Pace:
     last_ms: int
 
 
+def shift_after_boot(wall_ms: int, filed_ms: int, ahead_ms: int) -> int:
+    """`shift_ms` of a boot in which the even wall begins with `wall_ms`.
+
+    Of the boot before the note knows the buckets' time at some moment, and how far the wall was
+    ahead of it. That the machine's wall has gone on evenly since is the best that is known; where
+    it was set back, that time at least has been.
+    """
+    if abs(ahead_ms) <= STEP_MS and wall_ms >= filed_ms:
+        return 0
+    return max(-ahead_ms - STEP_MS - 1, filed_ms - wall_ms)
+
+
 class Timeline:
     """Two clocks in milliseconds, both of which never go back."""
 
@@ -45,16 +60,19 @@ class Timeline:
         seen_ms: int = 0,
         stamp: Callable[[], int] = int,
         frozen: Sequence[int] = (),
+        shift_ms: int = 0,
     ) -> None:
         """`base_ns`: as in `base_ns` of the agent before, in the same boot of the machine.
 
         `stamp` gives the newest storeTimestamp, at which records are stamped until the wall clock
-        is there again. `frozen`: as the agent before has left it.
+        is there again. `frozen`: as the agent before has left it. `shift_ms`: how far the time by
+        which buckets are filed is ahead of the even wall.
         """
         self._clock = clock
         self._stamp = stamp
         wall_ms = clock.wall_ms()
         self.base_ns = wall_ms * NS - clock.monotonic_ns() if base_ns is None else base_ns
+        self.shift_ms = shift_ms
         self._seen_ms = seen_ms
         ahead = wall_ms - self.delay_ms()
         # Before this agent's time the wall may have run either way: the later time counts.
@@ -71,6 +89,18 @@ class Timeline:
     def delay_ms(self) -> int:
         """The even wall, by which delays pass."""
         return self.delay_ns() // NS
+
+    def filed_ns(self) -> int:
+        """The time by which delays are filed in buckets, in nanoseconds."""
+        return self.delay_ns() + self.shift_ms * NS
+
+    def filed_ms(self) -> int:
+        """The time by which delays are filed in buckets."""
+        return self.filed_ns() // NS
+
+    def ahead_ms(self) -> int:
+        """How far the machine's wall is ahead of the time by which delays are filed."""
+        return self._clock.wall_ms() - self.filed_ms()
 
     def wall_ms(self) -> int:
         """The largest wall clock seen."""

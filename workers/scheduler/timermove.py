@@ -119,7 +119,7 @@ class TimerMove:
 
     def _times(self, entries: Entries) -> NDArray[np.int64]:
         """When delays end by the wall clock, for their record's time of storing goes with it."""
-        step_ms = self._time.wall_ms() - self._time.delay_ms()
+        step_ms = self._time.wall_ms() - self._time.filed_ms()
         if abs(step_ms) <= STEP_MS:
             step_ms = 0
         after = entries["size"] & AFTER_BIT != 0

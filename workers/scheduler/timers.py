@@ -144,7 +144,7 @@ class Timers:
         )
 
     def _horizon(self) -> int:
-        return max(self._time.wall_ms(), self._time.delay_ms()) + LEAD_MS
+        return max(self._time.wall_ms(), self._time.filed_ms()) + LEAD_MS
 
     def read(self) -> int:
         """Read some units, or open a bucket; how many units, or 1. Raises OSError."""
@@ -217,7 +217,7 @@ class Timers:
 
     def _now_after(self) -> int:
         """A delay was stored within a millisecond, and ends within one."""
-        return self._time.delay_ms() - 1
+        return self._time.filed_ms() - 1
 
     def _take_in(self, entries: Entries) -> None:
         """Into memory, but for recalls and what they name."""
@@ -278,7 +278,7 @@ class Timers:
         ms = 1_000_000
         horizon = (self._buckets.next_ms() - self._horizon()) * ms
         at = (self._at.next_ms() - self._time.wall_ms()) * ms
-        after = (self._after.next_ms() + 1) * ms - self._time.delay_ns()
+        after = (self._after.next_ms() + 1) * ms - self._time.filed_ns()
         loose = NEVER if not len(self._loose) else 0
         return max(0, min(horizon, at, after, loose))
 

@@ -55,12 +55,13 @@ class TimerUnits:
         return self._out[: len(positions) * TIMER_WORDS].reshape(-1, TIMER_WORDS)
 
     def entries(self, rows: NDArray[np.int64]) -> Entries:
-        """Rows of the kernel as entries, delays by the timeline's own wall."""
+        """Rows of the kernel as entries, delays by the time of buckets."""
         due, stored = rows[:, timer.DUE_MS], rows[:, timer.STORED_MS]
         after = rows[:, timer.KIND] & timer.AFTER != 0
         if after.any():
             due = due.copy()
-            due[after] += self._time.due_after(stored[after], 0) - 1 - stored[after]
+            begun = self._time.due_after(stored[after], 0) - 1 + self._time.shift_ms
+            due[after] += begun - stored[after]
         entries = np.zeros(len(rows), ENTRY)
         entries["ms"] = due
         entries["position"] = rows[:, timer.POSITION]
@@ -69,7 +70,10 @@ class TimerUnits:
         return entries
 
     def confirmed(self, entries: Entries) -> Entries:
-        """What a power cut may have torn: only what its record confirms, by the record's time."""
+        """What a power cut may have torn: only what its record confirms.
+
+        The time stays, by which the note has counted it or not.
+        """
         kept = []
         for first in range(0, len(entries), UNITS_MAX):
             part = entries[first : first + UNITS_MAX]
@@ -77,5 +81,5 @@ class TimerUnits:
             rows = self.rows(part["position"].astype(np.int64), sizes)
             true = rows[:, timer.KIND] == part["size"] >> KIND_SHIFT
             true &= rows[:, timer.KEY_HASH] == part["hash"]
-            kept.append(self.entries(rows[true]))
+            kept.append(part[true])
         return np.concatenate(kept) if kept else entries

@@ -50,7 +50,10 @@ class WaitingMessages:
         self._note = scheduler_note(storage, self._others, board.word(layout.BOARD_LOW))
         same_boot = self._note.boot_id == board.boot_id.hex()
         base_ns = self._note.base_ns if same_boot else None
-        time = Timeline(SystemClock(), base_ns, self._note.wall_ms, frozen=self._note.frozen)
+        shift_ms = self._note.shift_ms if same_boot else 0
+        time = Timeline(
+            SystemClock(), base_ns, self._note.wall_ms, frozen=self._note.frozen, shift_ms=shift_ms
+        )
         self._units = TimerUnits(self.views, time, precision_ms)
 
     def read(self) -> NDArray[np.void]:
