@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,9 +21,9 @@ from shm.errors import BrokerGone, StoreFailed
 from shm.marks import MARKS
 from tests.support import reached
 from tests.support.agents import AGENTS, pid_of, wait_until_shown
+from tests.support.forked import start_program
 from tests.support.loads import BackgroundLoad, Load
 from tests.support.stores import Stored, require_sound, require_whole
-from tests.support.tree import ROOT
 from tests.support.watchdog import PATIENCE_S, poll_until
 
 RECOVERY_MARKS = sorted(name for name in MARKS if name.startswith("recovery."))
@@ -141,8 +139,7 @@ def test_what_was_acknowledged_survives_the_kill_of_all(
     """P2: broker and sender die at one moment; every acknowledged message is there, once."""
     broker = start_broker()
     acks = tmp_path / "acks"
-    command = [sys.executable, "-c", SENDER, str(broker.home), str(acks)]
-    with subprocess.Popen(command, cwd=ROOT) as sender:
+    with start_program(SENDER, broker.home, acks) as sender:
         poll_until(lambda: acks.exists() and acks.read_bytes().count(b"\n") > 500, "acks come")
         sender.kill()
         kill(broker)

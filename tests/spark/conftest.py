@@ -32,6 +32,18 @@ def spark() -> Iterator[SparkSession]:
         started = session("tests", master="local[2]", memory="512m", settings=SETTINGS)
     yield started
     started.stop()
+    end_of_java()
+
+
+def end_of_java() -> None:
+    """Wait for Spark's Java, so that what it and its workers used is counted with the tests."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    assert gateway is not None, "it is made with the first session"
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # it ends with whoever has started it
+    gateway.proc.wait()
 
 
 @pytest.fixture(scope="session")

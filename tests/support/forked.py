@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -83,8 +84,9 @@ _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 @cache
 def _load_everything() -> None:
-    """What commands load and make when they run, once in the parent."""
+    """What brokers and commands load and make when they run, once in the parent."""
     import gantrymq.cli
+    from brokerd.agents import load_all
     from gantrymq.cli.app import command_line
 
     command_line()
@@ -93,12 +95,17 @@ def _load_everything() -> None:
     for name in _LOADED_LATE:
         with contextlib.suppress(ImportError):  # what a newer typer may do without
             importlib.import_module(name)
+    load_all()
 
 
-#: Modules that commands load inside of functions, and that take their time.
+#: Modules that are loaded inside of functions, and that take their time.
 _LOADED_LATE = (
-    "brokerd.__main__", "brokerd.doctor", "brokerd.dump", "brokerd.serve", "brokerd.verify",
-    "clients.consumer", "clients.producer",
+    "brokerd.__main__", "brokerd.doctor", "brokerd.dump", "brokerd.handover.adoption",
+    "brokerd.lags", "brokerd.metrics", "brokerd.rebuild", "brokerd.recovery", "brokerd.sample",
+    "brokerd.serve", "brokerd.verify",
+    "clients.consumer", "clients.producer", "clients.push.consumer",
+    "clients.transactions.transaction", "encodings.ascii", "numpy.ma", "prometheus_client",
+    "psutil", "workers.groups.ledgerreader",
     "pydantic.main", "pydantic.type_adapter", "typer._adapters", "typer.rich_utils",
     "rich.console", "rich.live", "rich.progress", "rich.table",
 )  # fmt: skip
@@ -117,7 +124,8 @@ def _fork(
             os.chdir(place[0])
             os.environ.clear()
             os.environ.update(place[1])
-        _live("gantrymq", arguments)
+        sys.argv = ["gantrymq", *arguments]
+        _live(lambda: _call("gantrymq"))
     return pid
 
 
@@ -131,6 +139,17 @@ def start_forked(
     The program is `gantrymq`, `brokerd` or `faulty_broker`. It
     has its own descriptors only, as after an exec.
     """
+
+    def run() -> int:
+        sys.argv = [name, *arguments]
+        return _call(name)
+
+    return _start(name, run, streams)
+
+
+def _start(
+    name: str, run: Callable[[], int | None], streams: dict[str, Any]
+) -> subprocess.Popen[Any]:
     _load_everything()
 
     def live() -> NoReturn:
@@ -139,9 +158,46 @@ def start_forked(
         leaks.mark_this_process()
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as an interpreter has it
             signal.signal(number, signal.SIG_IGN)
-        _live(name, arguments)
+        _live(run)
 
-    return subprocess.Popen([name, *arguments], preexec_fn=live, **streams)  # noqa: PLW1509
+    return subprocess.Popen([name], preexec_fn=live, **streams)  # noqa: PLW1509
+
+
+def start_program(
+    program: str | Path,
+    *arguments: object,
+    strict: bool = False,
+    **streams: Any,  # noqa: ANN401 - as Popen has them
+) -> subprocess.Popen[Any]:
+    """Start a program of Python, a file or its text, as `python program arguments` does.
+
+    With `strict` warnings are errors.
+    """
+
+    def run() -> None:
+        sys.argv = [str(program) if isinstance(program, Path) else "-c", *map(str, arguments)]
+        if strict:
+            warnings.simplefilter("error")
+        if isinstance(program, Path):
+            runpy.run_path(str(program), run_name="__main__")
+        else:
+            exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+
+    return _start("python", run, streams)
+
+
+def run_program(
+    program: str | Path, *arguments: object, strict: bool = False, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same to its end, with what it printed."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with start_program(program, *arguments, strict=strict, cwd=cwd, **pipes) as started:
+        try:
+            out, err = started.communicate(timeout=120.0)
+        except BaseException:
+            started.kill()
+            raise
+    return subprocess.CompletedProcess(["python", str(program)], started.returncode, out, err)
 
 
 def spawn_forked(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -152,7 +208,7 @@ def spawn_forked(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[b
 _Place = tuple[str, Mapping[str, str]]
 
 
-def _live(name: str, arguments: Sequence[str]) -> NoReturn:
+def _live(run: Callable[[], int | None]) -> NoReturn:
     """The child: become the program, and never come back."""
     gc.freeze()  # the parent's objects stay as they are
     atexit._clear()  # what the parent wants to do at its end
@@ -162,9 +218,8 @@ def _live(name: str, arguments: Sequence[str]) -> NoReturn:
         open(1, "w", closefd=False),  # noqa: SIM115
         open(2, "w", closefd=False, buffering=1),  # noqa: SIM115
     )
-    sys.argv = [name, *arguments]
     marks.set_hook(marks._from_environment())  # as its import does
-    code = _call(name)
+    code = _code_of(run)
     try:
         threading._shutdown()  # type: ignore[attr-defined] # as an interpreter ends
         atexit._run_exitfuncs()
@@ -177,14 +232,19 @@ def _call(name: str) -> int:
     from brokerd.__main__ import main as serve
     from gantrymq.cli import main
 
-    try:
-        if name == "brokerd":
-            return serve()
-        if name == "faulty_broker":
-            from tests.support.faulty_broker import main as serve_faultily
+    if name == "brokerd":
+        return serve()
+    if name == "faulty_broker":
+        from tests.support.faulty_broker import main as serve_faultily
 
-            return serve_faultily()
-        main()
+        return serve_faultily()
+    main()
+    return 0
+
+
+def _code_of(run: Callable[[], int | None]) -> int:
+    try:
+        return run() or 0
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
@@ -192,7 +252,6 @@ def _call(name: str) -> int:
     except BaseException:
         traceback.print_exc()
         return 1
-    return 0
 
 
 class CommandServer:

@@ -11,17 +11,21 @@ T = TypeVar("T")
 #: Long enough for a loaded machine; it ends a hang, it measures nothing.
 PATIENCE_S = 60.0
 _PAUSE_S = 0.002
+#: Pauses are at least that many times as long as a look: what is waited for needs the processor.
+_PAUSE_PER_LOOK = 3
 
 
 def poll_until(condition: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
     """Call `condition` until its result is true and return it; in the end fail, naming `what`."""
     deadline = time.monotonic() + patience_s
     while True:
+        began = time.monotonic()
         result = condition()
         if result:
             return result
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(
                 f"waited {patience_s:.0f} s in vain until {what}; the last answer was {result!r}"
             )
-        time.sleep(_PAUSE_S)
+        time.sleep(max(_PAUSE_S, _PAUSE_PER_LOOK * (now - began)))

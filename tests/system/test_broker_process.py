@@ -25,6 +25,7 @@ from shm.board import attach_board
 from shm.codes import BrokerState, ExitCode, Role
 from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
 from tests.support.brokers import ServingBroker, abort_file, descriptors_of, is_alive
+from tests.support.forked import start_program
 from tests.support.watchdog import poll_until
 
 AGENTS = (Role.SCHEDULER, Role.TXN_CHECKER, Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS)
@@ -170,7 +171,7 @@ def test_the_end_of_a_process_ends_its_session(serving: ServingBroker) -> None:
         f"s = Session({str(serving.home)!r}, producer=bytes(10)); print('up', flush=True);"
         "signal.pause()"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+    with start_program(code, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         assert serving.board.half(count) == 1

@@ -23,6 +23,7 @@ from shm.board import attach_board
 from shm.codes import ExitCode
 from shm.layout import RECORD_BODY_CRC
 from tests.support.brokers import ServingBroker, command
+from tests.support.forked import run_program, start_forked
 from tests.support.terminal import Terminal
 from tests.support.watchdog import poll_until
 
@@ -162,13 +163,15 @@ def test_top_shows_rates_and_needs_a_terminal(home: Path) -> None:
     assert "--once" in piped.stderr
 
 
-def test_top_refreshes_on_a_terminal_and_ends_with_the_broker() -> None:
+def test_top_refreshes_on_a_terminal_and_ends_with_the_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Broker.temporary() as broker, Terminal() as terminal:
-        line = [sys.executable, "-P", "-m", "gantrymq", "top", "--interval", "0.1", "--home"]
-        with subprocess.Popen(
-            [*line, str(broker.home)], stdout=terminal.slave, stderr=subprocess.PIPE,
-            env=os.environ | {"TERM": "xterm"}, text=True,
-        ) as process:  # fmt: skip
+        monkeypatch.setenv("TERM", "xterm")
+        line = ["top", "--interval", "0.1", "--home", str(broker.home)]
+        with start_forked(
+            "gantrymq", line, stdout=terminal.slave, stderr=subprocess.PIPE, text=True
+        ) as process:
             poll_until(lambda: terminal.read().count("topics by rate") >= 3, "it refreshes")
             with Producer(broker.home) as producer:
                 producer.send("rising", b"x")
@@ -229,9 +232,9 @@ def test_tail_is_no_member(home: Path) -> None:
 def test_tail_follows() -> None:
     with Broker.temporary() as broker, Producer(broker.home) as producer:
         producer.send("flow", b"first")
-        line = [sys.executable, "-P", "-m", "gantrymq", "tail", "flow", "-f", "--home"]
-        with subprocess.Popen(
-            [*line, str(broker.home)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        line = ["tail", "flow", "-f", "--home", str(broker.home)]
+        with start_forked(
+            "gantrymq", line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
             assert process.stdout
             assert process.stdout.readline() == "first\n"
@@ -309,21 +312,15 @@ def test_doctor_is_content_with_a_running_broker(home: Path) -> None:
     assert {"python", "packages", "/dev/shm", "kernel cache", "java", "disk"} <= set(findings)
 
 
-def test_completion_knows_topics_and_groups(home: Path) -> None:
+def test_completion_knows_topics_and_groups(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_GANTRYMQ_COMPLETE", "complete_bash")
+    monkeypatch.setenv("GANTRYMQ_HOME", str(home))
+
     def completed(line: str) -> list[str]:
-        words = line.split()
-        environment = os.environ | {
-            "_GANTRYMQ_COMPLETE": "complete_bash",
-            "COMP_WORDS": line,
-            "COMP_CWORD": str(len(words) - 1),
-            "GANTRYMQ_HOME": str(home),
-        }
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
         program = "import sys; sys.argv = ['gantrymq']; from gantrymq.cli.app import app; "
-        ran = subprocess.run(
-            [sys.executable, "-P", "-c", program + "app(prog_name='gantrymq')"],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return ran.stdout.split()
+        return run_program(program + "app(prog_name='gantrymq')").stdout.split()
 
     assert completed("gantrymq topic describe se") == ["seen"]
     assert completed("gantrymq group describe ha") == ["half"]

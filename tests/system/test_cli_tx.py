@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from gantrymq.cli.board import describe, running_board
 from gantrymq.cli.tx_show import look
 from gantrymq.temporary import Broker
 from tests.support.brokers import command
+from tests.support.forked import start_program
 from tests.support.watchdog import poll_until
 
 TOPIC = "orders"
@@ -45,7 +44,7 @@ def broker() -> Iterator[Broker]:
 
 def leave_open(broker: Broker, *bodies: str) -> None:
     """A producer sends the messages of one transaction, and dies."""
-    subprocess.run([sys.executable, "-c", DYING, str(broker.home), *bodies], check=True)
+    assert start_program(DYING, broker.home, *bodies).wait() == 0
 
 
 def rows(broker: Broker, *words: str) -> list[dict[str, Any]]:

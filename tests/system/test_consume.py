@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from gantrymq.temporary import Broker
 from shm.codes import Role
 from shm.errors import Closed, FilterSyntaxError, GroupIllegal
 from tests.support.brokers import ServingBroker
+from tests.support.forked import start_program
 from tests.support.watchdog import poll_until
 
 FIRST = ConsumeFrom.FIRST_OFFSET
@@ -313,8 +313,7 @@ with PullConsumer(group, [topic], home=home, consume_from=ConsumeFrom.FIRST_OFFS
 
 
 def member(home: Path, group: str, topic: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", MEMBER, str(home), group, topic]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return start_program(MEMBER, home, group, topic, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_killed_members_queues_go_on_elsewhere_and_nothing_is_lost(

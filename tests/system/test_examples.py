@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.forked import run_program
 from tests.support.tree import ROOT
 
 FOLDER = ROOT / "examples"
@@ -28,10 +27,7 @@ PRINTED = {
 
 
 def run(name: str, folder: Path, *arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), *map(str, arguments)],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_program(FOLDER / f"{name}.py", *arguments, strict=True, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert list(folder.glob("*")) == [Path(str(path)) for path in arguments]
     return done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from clients.push.consumeresult import ConsumeResult
 from gantrymq.temporary import Broker
 from shm import limits
 from shm.errors import GroupIllegal
+from tests.support.forked import start_program
 from tests.support.push import FIRST, LEVELS, PATIENCE_S, Seen, dead_letters, hold, left_over, send
 from tests.support.watchdog import poll_until
 
@@ -218,10 +218,7 @@ consumer.run()
 
 
 def consumer_process(broker: Broker, topic: str, out: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", DEADLY, str(broker.home), topic, str(out)],
-        stdout=subprocess.DEVNULL,
-    )
+    return start_program(DEADLY, broker.home, topic, out, stdout=subprocess.DEVNULL)
 
 
 def test_a_message_that_kills_its_consumers_is_a_dead_letter_in_the_end(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from clients.push.consumeresult import ConsumeResult
 from shm import layout
 from shm.codes import Role
 from tests.support.brokers import ServingBroker
+from tests.support.forked import start_program
 from tests.support.push import FIRST, PATIENCE_S, dead_letters, send
 from tests.support.watchdog import poll_until
 
@@ -63,8 +63,7 @@ def test_who_was_stopped_and_evicted_learns_it_first(
     send(serving, topic, range(6), queue_id=0)
     gate, seen = tmp_path / "gate", tmp_path / "seen"
     os.mkfifo(gate)
-    command = [sys.executable, "-c", STOPPED, str(serving.home), topic, str(tmp_path)]
-    child = subprocess.Popen(command)
+    child = start_program(STOPPED, serving.home, topic, tmp_path)
     try:
         poll_until(lambda: seen.exists() and "2 0" in seen.read_text(), "message 2 is begun")
         child.send_signal(signal.SIGSTOP)
@@ -134,8 +133,7 @@ def test_a_death_that_groups_never_saw_is_an_attempt(
     """P9: the supervisor keeps what a dead consumer's memory says for the next `groups`."""
     topic, group = unique_name, "g-" + unique_name
     send(serving, topic, range(1), queue_id=0)
-    command = [sys.executable, "-c", DEADLY, str(serving.home), topic]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE)
+    child = start_program(DEADLY, serving.home, topic, stdout=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdout.readline() == b"works\n"
     sessions = serving.board.half(layout.BOARD_SESSION_COUNT)

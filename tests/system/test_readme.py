@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.support.brokers import command
+from tests.support.forked import run_program
 from tests.support.tree import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -23,10 +22,7 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
     assert len(blocks) == 1
     program = tmp_path / "example.py"
     program.write_text(blocks[0], encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_program(program, strict=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     sent, received = done.stdout.splitlines()
     assert re.fullmatch(r"[0-9A-F]{32} \d+", sent)

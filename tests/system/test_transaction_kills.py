@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from clients.producer import Producer
 from clients.transactions.transaction import Transaction, TransactionResolution
 from shm.codes import Role
 from tests.support.brokers import ServingBroker
+from tests.support.forked import start_program
 from tests.support.stores import read_log
 from tests.support.watchdog import poll_until
 
@@ -51,8 +51,8 @@ def test_the_next_producer_is_asked(
     serving: ServingBroker, unique_name: str, answer: TransactionResolution
 ) -> None:
     """One was killed between its halves and the END; all of the transaction is decided alike."""
-    command = [sys.executable, "-c", ABANDON, str(serving.home), unique_name]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as dead:
+    pipe = subprocess.PIPE
+    with start_program(ABANDON, serving.home, unique_name, stdin=pipe, stdout=pipe) as dead:
         assert dead.stdout is not None
         assert dead.stdout.readline() == b"sent\n"
         dead.kill()
