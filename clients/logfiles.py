@@ -107,17 +107,19 @@ class LogFiles:
         return view
 
     def position(self, queue: MessageQueue, offset: int) -> int:
-        """Log position of the message at a queue offset; 0 if its unit is gone."""
+        """Log position of the message at a queue offset; -1 if its unit is gone."""
         try:
             first, units = self.queue_file(queue, offset)
         except FileNotFoundError:
-            return 0
+            return -1
         at = (offset - first) * layout.CQ_UNIT_BYTES
         return int.from_bytes(units[at : at + 8].tobytes(), "big", signed=True)
 
     def store_ms(self, queue: MessageQueue, offset: int) -> int:
         """When the message at a queue offset was stored, Unix ms; 0 or less if it is gone."""
         position = self.position(queue, offset)
+        if position < 0:
+            return 0
         try:
             base, log = self.segment(position)
         except FileNotFoundError:
@@ -135,13 +137,14 @@ class LogFiles:
                 log = self.segment(base)[1]
             except FileNotFoundError:
                 continue
-            chosen = (bases == base) & (positions <= base + log.size - STORED_MS_BYTES)
+            last = base + log.size - STORED_MS_BYTES
+            chosen = (bases == base) & (positions >= 0) & (positions <= last)
             times[chosen] = _stored_ms(log, positions[chosen] - base)
         return times
 
     def positions(self, queue: MessageQueue, start: int, end: int) -> NDArray[np.int64]:
-        """Of each offset in [start, end); 0 where the unit is gone."""
-        found = np.zeros(end - start, np.int64)
+        """Of each offset in [start, end); -1 where the unit is gone."""
+        found = np.full(end - start, -1, np.int64)
         at, size = start, layout.CQ_UNIT_BYTES
         while at < end:
             stop = min(end, (at // self.queue_file_units + 1) * self.queue_file_units)

@@ -42,7 +42,7 @@ DISPATCH_RECORDS_PER_QUEUE: Final = 256
 DISPATCH_RECORDS_MAX: Final = 262_144
 #: The indexer takes so many records at one time, some 100 us, and writes what it has gathered after
 #: so long: the later, the more entries share a page of slots.
-INDEX_RECORDS: Final = 256
+INDEX_RECORDS: Final = 512
 INDEX_INTERVAL_NS: Final = 500_000_000
 NAP_NS: Final = 200_000
 #: An agent naps after so many records in a cycle, or after cycles with work so close together.

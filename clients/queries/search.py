@@ -100,7 +100,7 @@ class Search:
         low, top = view.low, min(self._wanted.before, view.end)
         sure = max(indexed, low)
         yield from self._scanned(sure, top)
-        if self._over or indexed < 0:
+        if indexed < 0:
             return
         if view.doubt:
             self.reasons.append(view.doubt)
@@ -144,7 +144,7 @@ class Search:
     def _scanned(self, start: int, stop: int) -> Iterator[int]:
         """Candidates of [start, stop), segment by segment, the newest first."""
         bases = [int(name) for name in self._view.storage.list(LOG) if name.isdecimal()]
-        while bases and not self._over:
+        while bases:
             base = bases.pop()
             span = max(start, base), min(stop, base + self._view.segment_bytes)
             if span[0] >= span[1]:
@@ -153,7 +153,8 @@ class Search:
             if first_ms > self._wanted.end_ms and self._rises_to(span[1] - 1):
                 continue
             yield from self._scan(base, span)
-            self._over = first_ms < self._wanted.begin_ms and self._rises_to(base)
+            if first_ms < self._wanted.begin_ms and self._rises_to(base):
+                return  # all below is older
 
     def _first_ms(self, base: int) -> int:
         """When a segment's first record was stored; 0 if there is none."""

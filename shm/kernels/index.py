@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from shm.kernels.bytesearch import find_byte
 from shm.kernels.record import trailer_crc
 from shm.kernels.scan import (
     CHECK_PLACE,
@@ -100,9 +101,7 @@ def _find_keys(memory: Bytes, row: Words, places: Words) -> None:
         if end - at == TRAILER_BYTES and memory[at] == 95:  # "__CRC32#", nearly always
             if trailer_crc(memory, at, TRAILER_BYTES) >= 0:
                 break
-        stop = at
-        while stop < end and memory[stop] != 2:
-            stop += 1
+        stop = find_byte(memory, at, end, 2)
         _note_property(memory, places, at, stop)
         at = stop + 1
     value = hash_on(0, memory, row[TOPIC_AT], row[TOPIC_SIZE])
@@ -147,9 +146,7 @@ def _next_key(memory: Bytes, places: Words, tags: int) -> int:
     while at < end and memory[at] == _SPACE:
         at += 1
     if at < end:
-        stop = at
-        while stop < end and memory[stop] != _SPACE:
-            stop += 1
+        stop = find_byte(memory, at, end, _SPACE)
         places[KEYS_AT] = stop
         return _key_hash(places[START], memory, at, stop - at)
     places[KEYS_AT] = end
@@ -162,12 +159,11 @@ def _next_key(memory: Bytes, places: Words, tags: int) -> int:
 
 @kernel()
 def _put(
-    key_hash: int, position: int, store_ms: int, form: Words, front: Bytes, dirty: Bytes,
-    out: Bytes,
-) -> None:  # fmt: skip
-    """One entry (SF-79); there is room."""
+    key_hash: int, position: int, store_ms: int, form: Words, front: Bytes, out: Bytes
+) -> None:
+    """One entry (SF-79) but for its chain, which `_link` makes once its slot is at hand."""
     slot_at = INDEX_HEADER_BYTES + INDEX_SLOT_BYTES * (key_hash % form[SLOTS])
-    prev = machine.load_be32(front, slot_at)
+    machine.prefetch(front, slot_at)
     seconds = 0
     if form[BEGIN_MS] > 0 and store_ms > form[BEGIN_MS]:
         seconds = min((store_ms - form[BEGIN_MS]) // 1000, HASH_MAX)
@@ -175,18 +171,32 @@ def _put(
     machine.store_be32(out, at, key_hash)
     machine.store_be64(out, at + INDEX_POSITION, position)
     machine.store_be32(out, at + INDEX_TIME, seconds)
-    machine.store_be32(out, at + INDEX_PREV, prev)
-    machine.store_be32(front, slot_at, form[COUNT])
-    dirty[slot_at >> PAGE_SHIFT] = 1
+    machine.store_be32(out, at + INDEX_PREV, slot_at)
     if form[COUNT] <= 1:
         form[BEGIN_POSITION] = position
         form[BEGIN_MS] = store_ms
-    if prev == 0:
-        form[USED_SLOTS] += 1
     form[COUNT] += 1
     form[END_POSITION] = position
     form[END_MS] = store_ms
     form[MADE] += 1
+
+
+@kernel()
+def _link(first: int, form: Words, arrays: tuple[Bytes, Bytes, Bytes]) -> None:
+    """Chains of the entries from `first` on, which name their slot where `prev` belongs."""
+    front, dirty, out = arrays
+    number = form[COUNT] - (form[MADE] - first)
+    used = 0
+    for place in range(first, form[MADE]):
+        at = place * INDEX_ENTRY_BYTES + INDEX_PREV
+        slot_at = machine.load_be32(out, at)
+        prev = machine.load_be32(front, slot_at)
+        machine.store_be32(out, at, prev)
+        machine.store_be32(front, slot_at, number)
+        dirty[slot_at >> PAGE_SHIFT] = 1
+        used += 1 if prev == 0 else 0
+        number += 1
+    form[USED_SLOTS] += used
 
 
 @kernel()
@@ -195,7 +205,7 @@ def _enter(
     room: int,
 ) -> int:  # fmt: skip
     """Entries of one record from its key form[KEY] on. DONE, or why there is no room for more."""
-    front, dirty, out = arrays
+    front, _dirty, out = arrays
     _find_keys(memory, row, places)
     number = 0
     while True:
@@ -207,7 +217,7 @@ def _enter(
                 return ROLL
             if form[MADE] >= room:
                 return LIMIT
-            _put(key_hash, form[BASE] + form[AT], row[STORE_MS], form, front, dirty, out)
+            _put(key_hash, form[BASE] + form[AT], row[STORE_MS], form, front, out)
             form[KEY] = number + 1
         number += 1
 
@@ -250,7 +260,11 @@ def index_log(
     form[RECORDS] = 0
     arrays = (machine.raw(front), machine.raw(dirty), machine.raw(out))
     room = out.size // INDEX_ENTRY_BYTES
-    return _index(machine.raw(memory), machine.raw(form), arrays, room, machine.raw(row))
+    words = machine.raw(form)
+    first = words[MADE]
+    stop = _index(machine.raw(memory), words, arrays, room, machine.raw(row))
+    _link(first, words, arrays)
+    return stop
 
 
 # ------------------------------------------------------------------------- what is on the disk

@@ -63,15 +63,26 @@ _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "little")
 _TAGS = int.from_bytes(b"TAGS\x01", "little")
 _DELAY = int.from_bytes(b"DELAY\x01", "little")
 UNIQ_BYTES = 32
+_NOT_ASCII = -9187201950435737472  # 0x80 in each byte
 
 
 @kernel()
 def hash_on(value: int, memory: Bytes, at: int, count: int) -> int:
     """What Java's String.hashCode is, unsigned, after `value` and these bytes of UTF-8.
 
-    SF-4: over UTF-16 units.
+    SF-4: over UTF-16 units. Eight letters of ASCII at a time: what waits for one another is then
+    two multiplications, not eight.
     """
     end = at + count
+    while end - at >= 8:
+        word = machine.load64(memory, at)
+        if word & _NOT_ASCII:
+            break
+        pairs = 31 * (word & 0x00FF00FF00FF00FF) + ((word >> 8) & 0x00FF00FF00FF00FF)
+        fours = 961 * (pairs & 0x0000FFFF0000FFFF) + ((pairs >> 16) & 0x0000FFFF0000FFFF)
+        value = (923_521 * value + (fours & 0xFFFFFFFF)) & 0xFFFFFFFF
+        value = (923_521 * value + (fours >> 32)) & 0xFFFFFFFF
+        at += 8
     while at < end:
         lead = machine.load8(memory, at)
         if lead < 0x80:
@@ -118,7 +129,7 @@ def has_separator(memory: Bytes, at: int) -> int:
     found = np.int64(0)
     for step in range(4):
         word = machine.load64(memory, at + 8 * step)
-        found |= (word - 0x0303030303030303) & ~word & -9187201950435737472  # 0x80 in each byte
+        found |= (word - 0x0303030303030303) & ~word & _NOT_ASCII
     return 1 if found else 0
 
 

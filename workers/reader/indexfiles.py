@@ -21,8 +21,9 @@ from shm.kernels import index as kernels
 from shm.storage import File, Storage, clear_behind
 
 PAGE_BYTES: Final = 1 << kernels.PAGE_SHIFT
-#: Room for entries that are not in the file yet.
-PENDING_MAX: Final = 1 << 18
+#: Room for entries that are not in the file yet. In a flood each write of them takes along most of
+#: the slots, so that more of them are fewer writes.
+PENDING_MAX: Final = 1 << 20
 WRITE_BYTES: Final = 128 * 1024
 WRITES_MAX: Final = 24
 COMPARED_BYTES: Final = 1 << 20

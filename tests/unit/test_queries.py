@@ -1,0 +1,294 @@
+"""Queries against a model that reads the whole log: any key, time and page, however the index is.
+
+Rules SF-78 to SF-82, CQ-60, CQ-62, LW-60.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brokerd.config import Settings, load
+from clients.logfiles import LogFiles
+from clients.message import MessageQueue
+from clients.queries.bytime import Boundary, offset_at
+from clients.queries.found import Found
+from clients.queries.moments import moment_ms, parse_moment
+from clients.queries.request import Request
+from clients.queries.view import RunningStore, StoppedStore
+from shm import layout
+from shm.errors import Corrupt, Rejected, TopicNotFound
+from shm.indexnote import Shape
+from shm.ranges import EVERYTHING, OPEN, Ranges, write_ranges
+from shm.record import STRUCTURE, Record
+from shm.segment import open_log
+from shm.storage import PosixStorage
+from tests.support.indexing import Indexing
+from tests.support.keyed import SEGMENT_BYTES, TOPICS, WORDS, write_keyed_log
+from tests.support.memory_sessions import add_topic
+from tests.support.sealed import segment_of, write_segment
+
+SLOTS, ENTRIES = 64, 150
+QUEUE = MessageQueue("orders", 0)
+
+
+def settings() -> Settings:
+    sizes = {
+        "mapped_file_size_commit_log": SEGMENT_BYTES,
+        "max_message_size": 2048,
+        "max_hash_slot_num": SLOTS,
+        "max_index_num": ENTRIES,
+    }
+    return load(given=sizes, environment={}).settings
+
+
+class Place:
+    """A store with a log of keys, as a running broker shows it; the index may lag behind."""
+
+    def __init__(self, home: Path, dice: random.Random, *, ours: bool = True) -> None:
+        self.home, self.storage = home, PosixStorage(str(home / "store"))
+        self.end = write_keyed_log(home / "store", dice, 4)
+        scanned = open_log(self.storage).scan(0, self.end, STRUCTURE)
+        self.records = [item for _, item in scanned if isinstance(item, Record)]
+        if ours:
+            write_ranges(self.storage, EVERYTHING)
+        self.indexing = Indexing(self.storage, settings(), 0)
+        board = self.indexing.board
+        for topic in TOPICS:
+            add_topic(board, topic, 1)
+        self.view = RunningStore(home, self.storage, board)
+        self.view.__dict__["shape"] = Shape(SLOTS, ENTRIES)
+
+    def index_up_to(self, position: int) -> None:
+        self.indexing.follow(position)
+        self.indexing.run()
+        board = self.indexing.board
+        assert board.word(layout.BOARD_INDEXED) == position
+        board.set_word(layout.BOARD_APPENDED, self.end)
+
+    def found(self, request: Request) -> list[int]:
+        """Positions, in the order of the answer, by pages of three."""
+        answer = Found(request.results(self.view), None)
+        pages = iter(lambda: answer.page(3), [])
+        positions = [message.position for page in pages for message in page]
+        assert answer.unsearched == ()
+        return positions
+
+    def wanted(self, request: Request) -> list[int]:
+        """What the records alone say."""
+        return [
+            record.physical_offset
+            for record in reversed(self.records)
+            if record.transaction != layout.SYS_ROLLBACK
+            and record.topic == request.topic
+            and request.begin_ms <= record.store_timestamp <= request.end_ms
+            and (request.before is None or record.physical_offset < request.before)
+            and _has(record, request)
+        ]
+
+
+def _has(record: Record, request: Request) -> bool:
+    named = record.property_map()
+    if request.message_id is not None:
+        return named.get("UNIQ_KEY") == request.message_id
+    return request.key in named.get("KEYS", "").split(" ")
+
+
+def any_request(dice: random.Random, place: Place) -> Request:
+    words = [word for word in WORDS if word and " " not in word]
+    ids = [record.property_map().get("UNIQ_KEY") for record in place.records]
+    request = Request(topic=dice.choice(TOPICS), key=dice.choice([*words, "again", "no such"[:2]]))
+    if dice.random() < 0.3:
+        message_id = dice.choice([text for text in ids if text])
+        request = replace(request, key=None, message_id=message_id)
+    if dice.random() < 0.6:
+        times = [dice.choice(place.records).store_timestamp + dice.choice((-1, 0, 1)) for _ in "12"]
+        request = replace(request, begin_ms=min(times), end_ms=max(times))
+    if dice.random() < 0.3:
+        request = replace(request, before=dice.choice(place.records).physical_offset)
+    return replace(request, index=dice.random() < 0.9)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_any_query_is_exact_however_far_the_index_is(tmp_path: Path, seed: int, ours: bool) -> None:
+    """LW-60: keys of one hash, a key twice in a message, what is not indexed yet."""
+    dice = random.Random(seed)
+    place = Place(tmp_path, dice, ours=ours)
+    hits = 0
+    for part in (0, 0.3, 0.7, 1):
+        at = bisect_left([r.physical_offset for r in place.records], part * place.end)
+        place.index_up_to(place.records[at].physical_offset if part < 1 else place.end)
+        for _ in range(25):
+            request = any_request(dice, place)
+            wanted = place.wanted(request)
+            assert place.found(request) == wanted, request
+            hits += len(wanted)
+    assert hits > 100
+    place.indexing.stop()
+
+
+def test_a_file_that_does_not_hold_is_not_believed(tmp_path: Path, seed: int) -> None:
+    """Any damage of it: the log is asked in its place, and why is said."""
+    dice = random.Random(seed)
+    place = Place(tmp_path, dice)
+    place.index_up_to(place.end)
+    place.indexing.stop()
+    files = sorted((tmp_path / "store" / "index").iterdir())
+    front = layout.INDEX_HEADER_BYTES + layout.INDEX_SLOT_BYTES * SLOTS
+    whole = files[1].read_bytes()
+    told = 0
+    for number in range(40):
+        data = bytearray(whole)
+        if number % 4 == 0:  # slots ahead of their entries, as a power cut may leave them
+            at = layout.INDEX_HEADER_BYTES + layout.INDEX_SLOT_BYTES * dice.randrange(SLOTS)
+            data[at : at + 4] = (ENTRIES + 1).to_bytes(4, "big")
+        elif number % 4 == 1:  # entries that were never written
+            entry = dice.randrange(2, ENTRIES)
+            data[front + 20 * entry :] = bytes(len(data) - front - 20 * entry)
+        elif number % 4 == 2:  # a chain that goes on instead of back
+            at = front + 20 * dice.randrange(1, ENTRIES) + layout.INDEX_PREV
+            data[at : at + 4] = (ENTRIES - 1).to_bytes(4, "big")
+        else:
+            del data[dice.randrange(100, len(data)) :]
+        files[1].write_bytes(data)
+        request = replace(any_request(dice, place), index=True)
+        answer = Found(request.results(place.view), None)
+        assert [message.position for message in answer] == place.wanted(request), request
+        told += bool(answer.reasons)
+        assert all(files[1].name in reason for reason in answer.reasons)
+    assert told > 10
+
+
+def test_what_is_left_out_is_said(tmp_path: Path, seed: int) -> None:
+    place = Place(tmp_path, random.Random(seed))
+    request = Request(topic="orders", key="a", scan_bytes=1)
+    answer = Found(request.results(place.view), None)
+    place.index_up_to(place.records[0].physical_offset)
+    newest = place.records[-1].physical_offset // SEGMENT_BYTES * SEGMENT_BYTES
+    found = [message.position for message in answer]
+    assert found == [at for at in place.wanted(request) if at >= newest]
+    assert answer.unsearched == (
+        (newest - SEGMENT_BYTES, newest),
+        (newest - 2 * SEGMENT_BYTES, newest - SEGMENT_BYTES),
+        (0, newest - 2 * SEGMENT_BYTES),
+    )
+    assert answer.reasons == ("the index ends below",)
+
+
+def test_a_damaged_message_is_named_and_the_others_come(tmp_path: Path, seed: int) -> None:
+    place = Place(tmp_path, random.Random(seed))
+    place.index_up_to(place.end)
+    request = Request(topic="orders", key="a")
+    wanted = place.wanted(request)
+    broken = next(r for r in place.records if r.physical_offset == wanted[1])
+    base = broken.physical_offset // SEGMENT_BYTES * SEGMENT_BYTES
+    path = tmp_path / "store" / "commitlog" / f"{base:020d}"
+    data = bytearray(path.read_bytes())
+    data[broken.physical_offset - base + layout.RECORD.offset("flag")] ^= 1
+    path.write_bytes(data)
+    answer = Found(request.results(place.view), None)
+    assert next(answer).position == wanted[0]
+    with pytest.raises(Corrupt, match=f"record at {wanted[1]} is damaged"):
+        next(answer)
+    assert [message.position for message in answer] == wanted[2:]
+    place.indexing.stop()
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (Request(topic="orders", key=""), "empty"),
+        (Request(topic="orders", key="two words"), "one of them at a time"),
+        (Request(topic="orders", key="a\x01b"), "separates properties"),
+        (Request(topic="orders", key="\udcff"), "no Unicode text"),
+        (Request(topic="orders", key="x" * 32_768), "has 32768 bytes"),
+        (Request(topic="orders", message_id=""), "message id is empty"),
+        (Request(topic="orders", key="a", message_id="b"), "not both"),
+        (Request(topic="orders", begin_ms=2, end_ms=1), "swap them"),
+        (Request(topic="orders", before=-1), "0 and more"),
+        (Request(topic="orders", key="a", scan_bytes=-1), "0 and more"),
+    ],
+    ids=lambda item: item if isinstance(item, str) else "request",
+)
+def test_what_no_message_can_have_is_refused(tmp_path: Path, request_: Request, said: str) -> None:
+    view = StoppedStore(PosixStorage(str(tmp_path)), Shape(SLOTS, ENTRIES))
+    with pytest.raises(Rejected, match=said):
+        request_.results(view)
+    with pytest.raises(TopicNotFound, match="no topic orders"):
+        Request(topic="orders", key="x" * 32_767).results(view)
+
+
+def test_times_are_read_in_their_forms() -> None:
+    assert parse_moment("1700000000123") == moment_ms(1_700_000_000_123) == 1_700_000_000_123
+    assert parse_moment("2026-01-31T08:00+00:00") == 1_769_846_400_000
+    for text in ("yesterday", "", "1700000000123456", "٣", "2026-13-01"):
+        with pytest.raises(Rejected, match=r"no time: give Unix milliseconds"):
+            parse_moment(text)
+    for given in (1.5, True, "2026"):
+        with pytest.raises(Rejected, match="is no time"):
+            moment_ms(given)  # type: ignore[arg-type] # what a caller may do all the same
+
+
+# ------------------------------------------------------------------------------------- by time
+
+
+def timed_log(store: Path, times: list[int], ours_from: int) -> LogFiles:
+    """A queue of messages stored at these times; from a number on they are ours."""
+    records = [Record(topic="orders", body=b"x", store_timestamp=ms) for ms in times]
+    view, placed = segment_of(records, 64 * 1024, sealed=False)
+    write_segment(store, 0, view)
+    folder = store / "consumequeue" / "orders" / "0"
+    folder.mkdir(parents=True)
+    for first in range(0, len(placed), 16):
+        units = b"".join(
+            layout.CQ_UNIT.pack(physical_offset=r.physical_offset, size=r.total_size, tags_code=0)
+            for r in placed[first : first + 16]
+        )
+        (folder / f"{20 * first:020d}").write_bytes(units.ljust(320, b"\0"))
+    storage = PosixStorage(str(store))
+    start = placed[ours_from].physical_offset if ours_from < len(placed) else None
+    write_ranges(storage, Ranges(() if start is None else ((start, OPEN),)))
+    return LogFiles(str(store), StoppedStore(storage, Shape(SLOTS, ENTRIES)))
+
+
+def naive(times: list[int], low: int, time_ms: int, boundary: Boundary) -> int:
+    """CQ-62 by looking at every message."""
+    numbers = range(low, len(times))
+    if boundary is Boundary.LOWER:
+        return next((n for n in numbers if times[n] >= time_ms), len(times))
+    return next((n for n in reversed(numbers) if times[n] <= time_ms), low)
+
+
+@pytest.mark.parametrize("ours_from", [0, 40, 100])
+def test_a_set_clock_misleads_no_search_by_time(tmp_path: Path, seed: int, ours_from: int) -> None:
+    """CQ-62, LW-12: another broker's times go back; the first message then or later is found."""
+    dice = random.Random(seed)
+    times, now = [], 1_700_000_000_000
+    for number in range(100):
+        now += dice.choice((0, 0, 1, 5, 1000))
+        if number < ours_from and dice.random() < 0.1:
+            now += dice.choice((-1, 1)) * dice.choice((1, 500, 3_600_000))  # somebody sets it
+        if number == ours_from:
+            now = max([now, *times])
+        times.append(now)
+    files = timed_log(tmp_path, times, ours_from)
+    for time_ms in sorted({*times, *(ms + 1 for ms in times), times[0] - 1}):
+        for boundary in Boundary:
+            low = dice.choice((0, 7, 60))
+            found = offset_at(files, QUEUE, low, len(times), time_ms, boundary)
+            assert found == naive(times, low, time_ms, boundary), (time_ms, boundary)
+
+
+def test_times_of_a_stretch_are_those_of_its_messages(tmp_path: Path) -> None:
+    times = [1_700_000_000_000 + n * n for n in range(50)]
+    files = timed_log(tmp_path, times, 0)
+    assert np.array_equal(files.all_store_ms(QUEUE, 3, 49), times[3:49])
+    assert [files.store_ms(QUEUE, n) for n in range(50)] == times
+    (tmp_path / "consumequeue" / "orders" / "0" / f"{320:020d}").unlink()  # expired
+    gone = LogFiles(str(tmp_path), StoppedStore(PosixStorage(str(tmp_path)), Shape(1, 1)))
+    assert gone.all_store_ms(QUEUE, 14, 34).tolist() == [*times[14:16], *[0] * 16, *times[32:34]]
