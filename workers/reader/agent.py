@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout, limits
-from shm.bitmapnote import forget_covered
 from shm.codes import Role, Stop
 from shm.errors import Corrupt, StoreFailed
 from shm.kernels import dispatch
@@ -90,8 +89,6 @@ class Reader:
             self._extensions.refresh(self._dispatched)
         if self._extensions is not None and self._extensions.filters is not None:
             self.catch_up = CatchUp(storage, board, self._queues, self._extensions)
-        else:
-            forget_covered(storage)
         self._seen_durable = -1
         self._busy = self._flood = False
         self._work_ns = 0

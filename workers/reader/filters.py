@@ -69,14 +69,16 @@ class Filters:
         known = self._seen >= 0
         self._seen = changes
         noted = read_covered(self._storage)
-        before = {item.key: item.start for item in noted}
+        before = {(item.key, item.bits, item.positions): item.start for item in noted}
         bound = {}
         for entry in self._chosen():
             made = self._bind(entry, position)
             if made is not None:
                 key = made.covered.key
-                start = self.bound[key].covered.start if key in self.bound else before.get(key)
-                bound[key] = made if start is None else moved(made, start)
+                same = (key, made.covered.bits, made.covered.positions)
+                if key not in self.bound and same in before:
+                    made = moved(made, before[same])
+                bound[key] = made
         if known and bound.keys() == self.bound.keys():
             return False
         self.bound = bound
