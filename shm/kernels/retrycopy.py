@@ -248,7 +248,8 @@ def _add_death(form: Words, failed: Words, texts: Bytes, out: Bytes) -> None:
 @kernel()
 def _level(form: Words, attempt: int) -> int:
     """RD-19, DT-10."""
-    return max(1, min(form[FIRST_LEVEL] + attempt - 1, form[LEVELS]))
+    level: int = max(1, min(form[FIRST_LEVEL] + attempt - 1, form[LEVELS]))
+    return level
 
 
 @kernel()

@@ -76,8 +76,8 @@ class Stored:
             self.data.append((position, data))
             position += len(data)
         board.set_word(layout.BOARD_APPENDED, position)
-        for number, data in enumerate(segments):
-            self._write(storage, f"commitlog/{number * SEGMENT_BYTES:020d}", data)
+        for number, segment in enumerate(segments):
+            self._write(storage, f"commitlog/{number * SEGMENT_BYTES:020d}", segment)
         self._write(storage, f"consumequeue/orders/1/{0:020d}", units)
         topics = Topics(board)
         topics.refresh()

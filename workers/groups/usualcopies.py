@@ -49,9 +49,9 @@ class UsualCopies:
         self._rows = np.zeros(PROGRESS_WINDOW * _WORDS, np.int64)
         self._out = np.zeros(_OUT_BYTES, np.uint8)
         # What numpy would take most of the time for.
-        self._words = memoryview(self._form).cast("B").cast("q")
-        self._cells = memoryview(self._rows).cast("B").cast("q")
-        self._bytes = memoryview(self._out)
+        self._words = self._form.data.cast("B").cast("q")
+        self._cells = self._rows.data.cast("B").cast("q")
+        self._bytes = self._out.data
 
     def make(
         self, key: QueueKey, failed: Sequence[tuple[int, int, str]], died: Sequence[int],
