@@ -15,6 +15,7 @@ UNIQ_KEY_PROPERTY_BYTES: Final = 42  # "UNIQ_KEY" 01 32 hex digits 02
 TRAILER_BYTES: Final = 20  # SF-22
 FILLER_BYTES_MIN: Final = 8  # SF-20
 
+DELIVERIES_MAX: Final = 0xFFFF  # of one message that are counted, as the ledger has them
 DELIVER_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of the year 9999, UTC
 DELAY_LEVELS_MIN: Final = 18  # queues of SCHEDULE_TOPIC_XXXX, whatever message_delay_level says
 

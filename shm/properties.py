@@ -17,6 +17,12 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 #: A group's own topics: what is tried again, and what is given up (RD-1, RD-18).
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+#: What says how an earlier record was parked, and what the copy of a failed message has of its own.
+RETRY_DROPPED: Final = frozenset(
+    ("DELAY", "REAL_TOPIC", "REAL_QID", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",
+     "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_ROLL_LABEL", "TIMER_OUT_MS",
+     "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "DLQ_REASON", "WAIT", "__CRC32#")
+)  # fmt: skip
 # Transactions: halves, which of them are decided, those that were given up (transactions.md 1).
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -9,7 +9,8 @@ its copies exist, and puts the rest again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from shm import layout
 from shm.bell import Bell
 from shm.codes import EntryFlag, EntryKind
 from shm.kernels import frames
-from shm.kernels.ring import FULL, arm, put_raw, take_completions
+from shm.kernels.ring import arm, put_entries, take_completions
 from shm.kernels.words import load_word, store_half, store_word
 from shm.record import origin_field
 from workers.session import Session
@@ -122,28 +123,22 @@ class Outlet:
 
     def put(self, copy: Copy, tag: object) -> bool:
         """Hand a copy to the writer; False if its ring is full. `tag` comes with the outcome."""
-        return self.put_all([(copy, tag)]) == 1
+        return self.put_entries([entry_of(copy, 0)], [tag]) == 1
 
-    def put_all(self, copies: Iterable[tuple[Copy, object]]) -> int:
-        """Hand copies to the writer, each with its tag; returns how many its ring had room for."""
+    def put_entries(self, entries: Sequence[bytes], tags: Iterable[object]) -> int:
+        """Hand copies to the writer, as `entry_of` makes them, each with its tag.
+
+        Returns how many its ring had room for.
+        """
         assert self.trusted, "reconcile comes first"
+        room = int(self.words[frames.UP_MASK]) + 1
+        fitting = sum(1 for end in accumulate(map(len, entries)) if end <= room)
+        data = b"".join(entries[: max(1, fitting)])
         seq = int(self.words[frames.SEQ])
-        count = 0
-        asked = rung = False
-        for copy, tag in copies:
-            entry = np.frombuffer(entry_of(copy, seq + 1), np.uint8)
-            done = put_raw(self._arena, self.words, entry)
-            if done == FULL:
-                break
-            assert done == 1, "its ring is made for the largest message"
-            seq, count = seq + 1, count + 1
-            self._waiting[seq] = tag
-            asked = asked or bool(self.words[frames.RING])
-            if asked and not rung:  # it may begin while the rest is put
-                self._bell.ring()
-                asked, rung = False, True
-        if asked:
-            self._bell.ring()
+        count = put_entries(self._arena, self.words, np.frombuffer(data, np.uint8))
+        assert count >= 0, "its ring is made for the largest message"
+        self._waiting.update(zip(range(seq + 1, seq + 1 + count), tags, strict=False))
+        self.ring_if_asked()
         return count
 
     def ring_if_asked(self) -> None:

@@ -192,7 +192,8 @@ class Dispatcher(threading.Thread):
         until_ns = self._next_look()  # before: a failure that does not wake counts on it
         handoff.start_resting()
         try:
-            if self._stopping or handoff.failures or handoff.wants_more != wanted:
+            untold = handoff.failures and not handoff.gathering_ns
+            if self._stopping or untold or handoff.wants_more != wanted:
                 return
             attachment.wait(until_ns)
         finally:
@@ -201,9 +202,9 @@ class Dispatcher(threading.Thread):
     def _next_look(self) -> int:
         now = now_ns()
         wait_ns = LOOK_NS
-        lately = self._handoff.was_woken_lately
-        if lately or self.member.is_restless or any(c.rows for c in list(self._handoff.running)):
+        if self.member.is_restless or any(c.rows for c in list(self._handoff.running)):
             wait_ns = RELIEF_NS
+        wait_ns = min(wait_ns, self._handoff.gathering_ns or wait_ns)
         if self._handoff.running:
             wait_ns = min(wait_ns, max(RELIEF_NS, self._limits.consume_timeout_ns // 4))
         if self._due:
@@ -272,6 +273,9 @@ class Dispatcher(threading.Thread):
                     handoff.go_on(due.failure.chunk)
                 else:
                     handoff.failures.append(due.failure)
+        if not (self._untold or handoff.failures) or handoff.gathering_ns:
+            return
+        handoff.gather()
         failures, self._untold = self._untold, []
         while handoff.failures:
             failures.append(handoff.failures.popleft())
@@ -362,8 +366,9 @@ class Dispatcher(threading.Thread):
         attachment.sate(True)
         self._handoff.start_resting()
         try:
-            if not self._handoff.failures:
-                attachment.wait(now_ns() + RELIEF_NS)
+            gathering_ns = self._handoff.gathering_ns
+            if gathering_ns or not self._handoff.failures:
+                attachment.wait(now_ns() + (gathering_ns or RELIEF_NS))
         finally:
             self._handoff.stop_resting()
 

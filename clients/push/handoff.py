@@ -16,8 +16,9 @@ from clients.session import Session
 
 #: More is fetched while fewer rows than this wait for a thread.
 LOW_ROWS: Final = 512
-#: Failures wake the fetching thread no more often than this.
-GATHER_NS: Final = 4_000_000
+#: `groups` is told of failures no more often than this: each time costs it, and both processes'
+#: bells, more than dozens of messages do. A window lasts for longer.
+GATHER_NS: Final = 8_000_000
 
 
 class Handoff:
@@ -39,7 +40,8 @@ class Handoff:
         self._lonely = False  # such a one is on its way
         self._session: Session | None = None
         self._resting = False
-        self._woken_ns = 0  # when it was woken for a failure last
+        self._rung = False  # for a failure, since it began to rest
+        self._gather_ns = 0  # until then failures wait for others
 
     # ------------------------------------------------------------------------- fetching thread
 
@@ -105,6 +107,7 @@ class Handoff:
 
     def start_resting(self) -> None:
         """The fetching thread looks once more, and then sleeps until it is rung for."""
+        self._rung = False
         self._resting = True
 
     def stop_resting(self) -> None:
@@ -112,9 +115,13 @@ class Handoff:
         self._resting = False
 
     @property
-    def was_woken_lately(self) -> bool:
-        """Whether a failure has woken the fetching thread, so that others do not for now."""
-        return time.monotonic_ns() - self._woken_ns < GATHER_NS
+    def gathering_ns(self) -> int:
+        """How long what has failed waits for others; nobody is woken for it until then."""
+        return max(0, self._gather_ns - time.monotonic_ns())
+
+    def gather(self) -> None:
+        """`groups` is told now: what fails from now on waits for others."""
+        self._gather_ns = time.monotonic_ns() + GATHER_NS
 
     def wake(self) -> None:
         """Ring for the fetching thread if it sleeps."""
@@ -193,8 +200,8 @@ class Handoff:
                 return  # it took so long that it was sent back before
             chunk.failed.append(row)
             self.note(failure)
-        if self._resting and not self.was_woken_lately:
-            self._woken_ns = time.monotonic_ns()
+        if self._resting and not self._rung and not self.gathering_ns:
+            self._rung = True
             self.wake()
 
     # --------------------------------------------------------------------------------- insides

@@ -27,7 +27,7 @@ from shm.arena import plan_arena
 from shm.board import Board, format_board
 from shm.codes import EntryFlag, EntryKind, Role, Status
 from shm.kernels import frames
-from shm.kernels.ring import put_raw, take_completions
+from shm.kernels.ring import put_entries, take_completions
 from shm.storage import PosixStorage
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.lanes import lane_words, set_route
@@ -65,7 +65,9 @@ class Rig:
         metadata.load()
         metadata.publish(self.board, Recovered())
         for name in {record["topic"] for record in dump_lines(golden.name, "record")}:
-            metadata.open(name, create=True, of_member=True)  # the set's direct writes know topics of no list
+            metadata.open(
+                name, create=True, of_member=True
+            )  # the set's direct writes know topics of no list
         self.slots = {topic.name: topic.slot for topic in self.board.topics()}
         self.tables = [MemorySessions() for _ in range(3)]
         bells = Bells.each(SimBell)
@@ -100,7 +102,7 @@ class Rig:
 
     def put(self, entry: bytes) -> None:
         """Publish an entry, as a broker agent would."""
-        assert put_raw(self.session.arena, self.lane, np.frombuffer(entry, np.uint8)) == 1
+        assert put_entries(self.session.arena, self.lane, np.frombuffer(entry, np.uint8)) == 1
 
     def completions(self) -> list[dict[str, int]]:
         """What the writer has answered."""

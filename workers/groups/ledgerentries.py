@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import repeat
 from typing import Any, Final
+from zlib import crc32
 
 from shm import layout
 from shm.storage import Storage, read_file
@@ -37,11 +37,10 @@ class Kind(IntEnum):
 
 
 _KINDS: Final = frozenset(Kind)
-#: Codec and place of each number of an entry.
-_PLACES: Final = {
-    item.name: (struct.Struct(layout.LEDGER.order + item.code), layout.LEDGER.offset(item.name))
-    for item in layout.LEDGER.fields
-}
+#: All of an entry but its CRC, which is the last of it.
+_HEAD_FIELDS: Final = tuple(item.name for item in layout.LEDGER.fields)[1:-1]
+_HEAD: Final = layout.LEDGER.codec("kind", *_HEAD_FIELDS)
+_CRC_AT: Final = layout.LEDGER.offset("crc")
 
 
 @dataclass(slots=True)
@@ -57,7 +56,7 @@ def pack_entry(kind: Kind, name: bytes, **values: int) -> bytes:
     entry = bytearray(layout.LEDGER.pack(kind=kind, name_bytes=len(name), **values))
     entry += name + bytes(-len(name) % 8)
     at = layout.LEDGER.offset("crc")
-    entry[at : at + 4] = zlib.crc32(entry).to_bytes(4, "big")
+    entry[at : at + 4] = crc32(entry).to_bytes(4, "big")
     return bytes(entry)
 
 
@@ -65,16 +64,13 @@ def pack_entries(
     kind: Kind, fields: Mapping[str, int], columns: Mapping[str, Sequence[int]]
 ) -> bytes:
     """Entries without names that differ in `columns` only, each with its checksum."""
-    entry = bytearray(layout.LEDGER.pack(kind=kind, **fields))
-    places = [(_PLACES[name], column) for name, column in columns.items()]
-    crc_at = layout.LEDGER.offset("crc")
+    count = len(next(iter(columns.values())))
+    values = [columns.get(name, repeat(fields.get(name, 0), count)) for name in _HEAD_FIELDS]
     found = bytearray()
-    for index in range(len(places[0][1])):
-        entry[crc_at : crc_at + 4] = bytes(4)
-        for (codec, at), column in places:
-            codec.pack_into(entry, at, column[index])
-        entry[crc_at : crc_at + 4] = zlib.crc32(entry).to_bytes(4, "big")
-        found += entry
+    for row in zip(*values, strict=True):
+        head = _HEAD.pack(kind, *row)
+        found += head[:_CRC_AT]
+        found += crc32(head).to_bytes(4, "big")
     return bytes(found)
 
 
@@ -87,7 +83,7 @@ def read_entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
         end = at + size + (row["name_bytes"] + 7) // 8 * 8
         entry = bytearray(data[at:end])
         entry[crc_at : crc_at + 4] = bytes(4)
-        if end > len(data) or zlib.crc32(entry) != row["crc"] or row["kind"] not in _KINDS:
+        if end > len(data) or crc32(entry) != row["crc"] or row["kind"] not in _KINDS:
             return
         name = data[at + size : at + size + row["name_bytes"]].decode()
         yield row, name, end

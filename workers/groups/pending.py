@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from shm.properties import DLQ_PREFIX, RETRY_PREFIX
@@ -13,22 +15,60 @@ from workers.groups.retrycopy import NOWHERE, Parking
 if TYPE_CHECKING:
     from shm import groupwire
     from shm.record import Record
-    from workers.outlet import Copy
 
 Name = tuple[str, QueueKey, int]  # group, queue, offset
 
 
-@dataclass(slots=True)
 class Pending:
     """A copy that is to be put, or was put and has no outcome yet."""
 
-    name: Name
-    copy: Copy
-    dead: bool
-    bytes: int  # what it holds of the memory
-    durable: bool  # whether the session hears of it only when the copy is durable
-    asked: list[tuple[int, int, int]] = field(default_factory=list)  # session, serial, board queue
-    end: int = -1  # of the copy in the log
+    __slots__ = ("asked", "attempt", "dead", "durable", "end", "entry", "name", "origin")
+
+    def __init__(
+        self, name: Name, entry: bytes, origin: int, attempt: int, dead: bool, durable: bool
+    ) -> None:  # fmt: skip
+        """`durable`: whether the session hears of it only when the copy is durable."""
+        self.name = name
+        self.entry = entry  # as `outlet.entry_of` makes it
+        self.origin, self.attempt = origin, attempt
+        self.dead, self.durable = dead, durable
+        self.asked: list[tuple[int, int, int]] = []  # session, serial, board queue
+        self.end = -1  # of the copy in the log
+
+
+class InFlight:
+    """Copies that are to be put or have no outcome, by queue and offset."""
+
+    def __init__(self) -> None:
+        self.count = self.bytes = 0
+        self._queues: defaultdict[tuple[str, QueueKey], dict[int, Pending]]
+        self._queues = defaultdict(dict)
+
+    def __iter__(self) -> Iterator[Pending]:
+        return chain.from_iterable(queue.values() for queue in self._queues.values())
+
+    def of(self, group: str, key: QueueKey) -> dict[int, Pending]:
+        """Those of a queue, by offset; not to be changed."""
+        return self._queues[group, key]
+
+    def get(self, name: Name) -> Pending | None:
+        """The copy of a message, if there is one."""
+        group, key, offset = name
+        return self._queues[group, key].get(offset)
+
+    def add(self, pending: Pending) -> None:
+        """From now on it counts."""
+        group, key, offset = pending.name
+        self._queues[group, key][offset] = pending
+        self.count += 1
+        self.bytes += len(pending.entry)
+
+    def drop(self, pending: Pending) -> None:
+        """It has its outcome."""
+        group, key, offset = pending.name
+        if self._queues[group, key].pop(offset, None) is not None:
+            self.count -= 1
+            self.bytes -= len(pending.entry)
 
 
 @dataclass(slots=True)

@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from operator import itemgetter
 from typing import Final
 
-from shm.groupwire import ATTEMPTS_MAX, Attempts, Done, merged
-from shm.limits import PROGRESS_WINDOW
+from shm.groupwire import ATTEMPTS_MAX, Attempts, Done
+from shm.limits import DELIVERIES_MAX, PROGRESS_WINDOW
 
 UNSET = -1
-COUNT_MAX: Final = 0xFFFF  # attempts, as the ledger's entries have them
+_BEYOND: Final = 1 << 64  # all offsets
 
 
 @dataclass(slots=True)
@@ -48,11 +47,15 @@ class Progress:
             self.done.clear()
         self.committed = offset
         self.started = max(self.started, offset)
-        self.attempts = [
-            (max(first, offset), end, count) for first, end, count in self.attempts if end > offset
-        ]
-        self.done = [(max(first, offset), end) for first, end in self.done if end > offset]
-        if self.sending:
+        if self.attempts:
+            self.attempts = [
+                (max(first, offset), end, count)
+                for first, end, count in self.attempts
+                if end > offset
+            ]
+        if self.done and self.done[0][0] < offset:
+            self.done = [(max(first, offset), end) for first, end in self.done if end > offset]
+        if self.sending and min(self.sending) < offset:
             self.sending = {at: known for at, known in self.sending.items() if at >= offset}
 
     def finish(self, first: int, end: int) -> None:
@@ -69,9 +72,24 @@ class Progress:
             else:
                 for offset in [at for at in self.sending if first <= at < end]:
                     del self.sending[offset]
-        self.done = merged([*self.done, *news])
+        for first, end in news:
+            if first < end:
+                self._add_done(first, end)
         if self.lease is None:
             self._pass_done()
+
+    def _add_done(self, first: int, end: int) -> None:
+        """Merge a range into `done`."""
+        done = self.done
+        at = bisect_right(done, (first, _BEYOND))
+        if at and done[at - 1][1] >= first:
+            at -= 1
+            first = done[at][0]
+        behind = at
+        while behind < len(done) and done[behind][0] <= end:
+            end = max(end, done[behind][1])
+            behind += 1
+        done[at:behind] = [(first, end)]
 
     def _pass_done(self) -> None:
         """A holder moves `committed` itself; without one it passes what is done with."""
@@ -86,7 +104,7 @@ class Progress:
 
     def fail(self, offset: int, attempts: int) -> None:
         """So many deliveries of a message have failed."""
-        while self.attempts_of(offset) < min(attempts, COUNT_MAX):
+        while self.attempts_of(offset) < min(attempts, DELIVERIES_MAX):
             self.add_attempts([(offset, offset + 1)])
 
     def reset(self, offset: int) -> None:
@@ -96,7 +114,7 @@ class Progress:
 
     def is_done(self, offset: int) -> bool:
         """Whether a message is done with."""
-        at = bisect_right(self.done, offset, key=itemgetter(0)) - 1
+        at = bisect_right(self.done, (offset, _BEYOND)) - 1
         return offset < self.committed or (at >= 0 and offset < self.done[at][1])
 
     def fresh(self, ranges: list[Done]) -> list[Done]:
@@ -126,7 +144,7 @@ class Progress:
         for low, high in pairwise(sorted(steps)):
             count += steps[low]
             if count:
-                counted.append((low, high, min(count, COUNT_MAX)))
+                counted.append((low, high, min(count, DELIVERIES_MAX)))
         self.set_attempts(counted)
 
     def set_attempts(self, ranges: list[Attempts]) -> None:

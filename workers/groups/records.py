@@ -18,6 +18,9 @@ from workers.logviews import LogViews
 from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from shm.board import Board
     from shm.storage import File, Storage
 
@@ -60,7 +63,8 @@ class LiveReader(StoreReader):
         for offset in offsets:
             at = (offset - start) * layout.CQ_UNIT_BYTES
             if not 0 <= at <= len(units) - layout.CQ_UNIT_BYTES:
-                start, units, at = offset, self._units_from(topic, queue_id, offset), 0
+                start, at = offset, 0
+                units = self.units_from(topic, queue_id, offset, PROGRESS_WINDOW)
             there = len(units) >= layout.CQ_UNIT_BYTES
             position, size = _UNIT.unpack_from(units, at) if there else (0, 0)
             if not 0 < size < layout.CQ_FILLER_SIZE:
@@ -81,18 +85,22 @@ class LiveReader(StoreReader):
             except Corrupt as error:
                 yield error
 
-    def _units_from(self, topic: str, queue_id: int, offset: int) -> bytes:
-        """A window's units from an offset on, as far as they are in one file."""
+    def units_from(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
+        """Units from an offset on, as far as they are in one file and written."""
         if offset < 0:
             return b""
         at = offset * layout.CQ_UNIT_BYTES
         first = at // self._board.cq_bytes * self._board.cq_bytes
-        count = min(PROGRESS_WINDOW * layout.CQ_UNIT_BYTES, first + self._board.cq_bytes - at)
+        size = min(count * layout.CQ_UNIT_BYTES, first + self._board.cq_bytes - at)
         name = f"{queue_directory(topic, queue_id)}/{first:020d}"
         try:
-            return self._read(name, at - first, count)
+            return self._read(name, at - first, size)
         except FileNotFoundError:
             return b""  # expired
+
+    def segment_view(self, position: int) -> tuple[int, NDArray[np.uint8]]:
+        """First position and map of a record's segment. Raises FileNotFoundError if it is gone."""
+        return self._views.segment(position)
 
     def _taken_apart(self, position: int) -> Sound | None:
         """A record that is not ours, or unusual, or damaged. Raises Corrupt."""

@@ -15,6 +15,7 @@ from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 from shm.messageid import offset_message_id
 from shm.properties import (
     DLQ_PREFIX,
+    RETRY_DROPPED,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
@@ -34,12 +35,7 @@ MAX_ATTEMPTS: Final = 17
 FIRST_LEVEL: Final = 3  # RD-19
 #: The failure's type and text, kept by a dead letter.
 REASON: Final = b"DLQ_REASON"
-#: What says how an earlier record was parked, and what a copy has of its own.
-_PARKING: Final = frozenset(
-    b"""DELAY REAL_TOPIC REAL_QID TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_DELIVER_MS TIMER_ENQUEUE_MS
-    TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_ROLL_LABEL TIMER_OUT_MS TIMER_DEL_UNIQKEY
-    TIMER_DELAY_LEVEL DLQ_REASON WAIT __CRC32#""".split()
-)
+_DROPPED: Final = frozenset(name.encode() for name in RETRY_DROPPED)
 #: What a dead letter goes without, in this order, before it is too large to be stored.
 _OPTIONAL: Final = (
     REASON, b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID", b"WAIT", b"ORIGIN_MESSAGE_ID",
@@ -93,7 +89,7 @@ def copy_of(record: Sound, failure: Failure, parking: Parking) -> tuple[str, int
     found: Properties = {
         entry[0]: entry[1] for entry in entries if len(entry) == 2 and entry[0] and entry[1]
     }
-    for key in found.keys() & _PARKING:
+    for key in found.keys() & _DROPPED:
         del found[key]
     if b"RETRY_TOPIC" not in found:
         found[b"RETRY_TOPIC"] = record.topic  # RD-16
@@ -120,7 +116,7 @@ def _dead(found: Properties, failure: Failure) -> bytes:
     found[b"DELAY"] = b"0"  # RD-18
     found[b"DLQ_ORIGIN_TOPIC"] = found[b"RETRY_TOPIC"]
     found[b"DLQ_ORIGIN_MESSAGE_ID"] = found[b"ORIGIN_MESSAGE_ID"]
-    text = failure.why[:WHY_CHARACTERS].replace("\x01", " ").replace("\x02", " ")
+    text = reason_of(failure.why)
     data = _joined({**found, REASON: text.encode()} if text else found)
     if _excess(data) <= 0:
         return data
@@ -132,6 +128,11 @@ def _dead(found: Properties, failure: Failure) -> bytes:
             break
         found.pop(name, None)
     return _encode(found)
+
+
+def reason_of(why: str) -> str:
+    """What a dead letter says of why it died, if there is room for it."""
+    return why[:WHY_CHARACTERS].replace("\x01", " ").replace("\x02", " ")
 
 
 def _shortened(text: str, room: int) -> bytes:

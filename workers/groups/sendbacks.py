@@ -10,25 +10,22 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from shm import groupwire, layout
 from shm.board import Board
 from shm.clock import Clock
 from shm.codes import Status
-from shm.errors import Corrupt, MessageIllegal
-from shm.groupwire import DEAD_LETTER, Done
+from shm.groupwire import Done
 from shm.kernels.words import store_word
 from shm.record import Record
-from shm.soundrecord import Sound
+from workers.groups.copyplans import COPIES_BYTES_MAX, CopyPlans
 from workers.groups.ledger import Ledger, QueueKey
 from workers.groups.membership import Membership
-from workers.groups.pending import Asked, Name, Pending, whose
-from workers.groups.progress import COUNT_MAX, Progress
+from workers.groups.pending import Asked, InFlight, Name, Pending, whose
 from workers.groups.records import LiveReader
 from workers.groups.reports import LEASE_OVER
-from workers.groups.retrycopy import CopyMaker, Failure, TooLong
+from workers.groups.retrycopy import CopyMaker
 from workers.groups.unstorable import Unstorable
 from workers.outlet import Outcome, Outlet
 from workers.session import SessionTable
@@ -36,9 +33,8 @@ from workers.session import SessionTable
 if TYPE_CHECKING:
     from workers.scheduler.settings import DelaySettings
 
-#: Copies on their way at one time, and their bytes: beyond, what is asked waits.
+#: Copies on their way at one time: beyond, what is asked waits.
 COPIES_MAX: Final = 4096
-COPIES_BYTES_MAX: Final = 32 << 20
 #: Failed messages that are taken in one cycle.
 MESSAGES_PER_CYCLE: Final = 256
 #: A copy that found no room on the disk is tried again after.
@@ -67,14 +63,14 @@ class SendBacks:
         self._ledger: Ledger = membership.ledger
         self._board: Board = membership.board
         self._reader = reader
-        self._maker = CopyMaker(membership.topics, clock, settings)
         self._tell = tell
         self._unstorable = Unstorable(membership.board, sessions)
         self._asked: deque[Asked] = deque()  # what there was no room for
-        self._pending: dict[Name, Pending] = {}
+        self._flight = InFlight()
+        maker = CopyMaker(membership.topics, clock, settings)
+        self._plans = CopyPlans(membership, reader, maker, self._flight, self._unstorable)
         self._waiting: list[Pending] = []  # to be put, in order
         self._undurable: list[Pending] = []
-        self._bytes = 0
         self._left = MESSAGES_PER_CYCLE
         self._again_ns = 0
         self.last_end = 0  # of all copies that the ledger counts
@@ -88,7 +84,11 @@ class SendBacks:
 
     @property
     def _has_room(self) -> bool:
-        return self._left > 0 and len(self._pending) < COPIES_MAX and self._bytes < COPIES_BYTES_MAX
+        return self._room > 0 and self._flight.bytes < COPIES_BYTES_MAX
+
+    @property
+    def _room(self) -> int:
+        return min(self._left, COPIES_MAX - self._flight.count)
 
     def ask(self, session: int, request: groupwire.SendBack) -> None:
         """Hear a request; what it names is answered when the copy is in the log, or refused."""
@@ -117,7 +117,9 @@ class SendBacks:
             self._tell(session, groupwire.Committed(0, {request.queue: request.lease}))
             self._tell(session, groupwire.Refused(request.serial, "Evicted", LEASE_OVER, rest))
             return
-        self._plan(asked, *held)
+        before = asked.taken
+        self._waiting += self._plans.plan(asked, held, self._room)
+        self._left -= asked.taken - before
         group, key, _progress = held
         if asked.sending:
             appended = self._board.word(layout.BOARD_APPENDED)
@@ -130,77 +132,6 @@ class SendBacks:
         for (error, text), offsets in asked.refused.items():
             self._tell(session, groupwire.Refused(request.serial, error, text, offsets))
         asked.refused.clear()
-
-    def _plan(self, asked: Asked, group: str, key: QueueKey, progress: Progress) -> None:
-        """Decide what becomes of a request's messages, until there is no more room."""
-        request = asked.request
-        asked.parking = self._maker.parking(group)
-        asked.durable = self._maker.is_durable(key[0])
-        records = self._reader.records_of(*key, request.offsets[asked.taken :])
-        failures = islice(request.failures(), asked.taken, None)
-        for record, (offset, delay, why) in zip(records, failures, strict=True):
-            if not self._has_room:
-                return
-            asked.taken += 1
-            self._left -= 1
-            name = (group, key, offset)
-            how = (delay, request.max_attempts, why)
-            if name in self._pending:
-                self._pending[name].asked.append(asked.who)
-            elif offset >= progress.started:
-                text = f"offset {offset} of {key[0]}/{key[1]} was not handed out"
-                asked.refused[MessageIllegal.__name__, text].append(offset)
-            else:
-                try:
-                    self._plan_one(asked, name, self._copy(asked, name, record, how, progress))
-                except (MessageIllegal, Corrupt) as error:
-                    self._unstorable.refused(name, str(error))
-                    asked.refused[type(error).__name__, str(error)].append(offset)
-
-    def _plan_one(self, asked: Asked, name: Name, found: bool | Pending) -> None:
-        group, key, offset = name
-        if isinstance(found, bool):
-            asked.done.append((offset, found))
-            return
-        found.asked.append(asked.who)
-        if offset not in self._ledger.group(group).queue(key).sending:
-            asked.sending[offset] = found.copy.reconsume_times
-        self._pending[name] = found
-        self._bytes += found.bytes
-        self._waiting.append(found)
-
-    def _copy(
-        self, asked: Asked, name: Name, record: Sound | Corrupt | None,
-        how: tuple[int, int, str], progress: Progress,
-    ) -> bool | Pending:  # fmt: skip
-        """A copy to be put; only whether it is a dead letter if there is nothing to do any more.
-
-        `how`: delay, most attempts and reason. Raises MessageIllegal, Corrupt.
-        """
-        group, key, offset = name
-        if isinstance(record, Corrupt):
-            raise record
-        if record is None:  # retention was quicker than its consumers
-            self._ledger.finish(group, key, (offset, offset + 1))
-            return False
-        most = how[1]
-        attempt = record.reconsume_times + progress.attempts_of(offset) + 1
-        if 0 < most < attempt:  # used up before: this was no delivery more
-            attempt = max(record.reconsume_times, most)
-        attempt = min(attempt, COUNT_MAX)
-        if offset in progress.sending:
-            attempt = progress.sending[offset][0]
-        failure = Failure(group, attempt, *how)
-        if progress.is_done(offset):
-            return failure.is_dead
-        try:
-            copy = self._maker.copy(record, failure, asked.parking)
-        except TooLong as error:  # of no use to wait for: it may die now, but not be lost
-            failure = failure._replace(delay=DEAD_LETTER, why=f"{error}; {failure.why}")
-            copy = self._maker.copy(record, failure, asked.parking)
-            self._unstorable.dead_early(name, str(error))
-        size = len(copy.body) + len(copy.properties)
-        return Pending(name, copy, failure.is_dead, size, asked.durable)
 
     # ------------------------------------------------------------------------- the outlet's answers
 
@@ -230,7 +161,7 @@ class SendBacks:
             return None
         text = f"the writer refused the copy: {Status(outcome.status).name}"
         self._unstorable.refused(pending.name, text)
-        self._drop(pending)
+        self._flight.drop(pending)
         self._unsend(pending.name)
         for session, serial, _queue in pending.asked:
             offsets = [pending.name[2]]
@@ -272,7 +203,7 @@ class SendBacks:
         answers: dict[tuple[int, int, int], list[tuple[int, bool]]] = defaultdict(list)
         for pending in stored:
             group, key, offset = pending.name
-            self._drop(pending)
+            self._flight.drop(pending)
             ranges[group, key].append((offset, offset + 1))
             self.dead += pending.dead
             for who in pending.asked:
@@ -290,10 +221,6 @@ class SendBacks:
         if self._ledger.group(group).queue(key).lease is None:
             self._membership.mark(group)
 
-    def _drop(self, pending: Pending) -> None:
-        if self._pending.pop(pending.name, None) is not None:
-            self._bytes -= pending.bytes
-
     def _unsend(self, name: Name) -> None:
         group, key, offset = name
         if offset in self._ledger.group(group).queue(key).sending:
@@ -308,7 +235,8 @@ class SendBacks:
             return 0
         if now_ns < self._again_ns:
             return 0
-        count = self.outlet.put_all((pending.copy, pending) for pending in self._waiting)
+        entries = [pending.entry for pending in self._waiting]
+        count = self.outlet.put_entries(entries, self._waiting)
         del self._waiting[:count]
         return count
 
@@ -326,9 +254,9 @@ class SendBacks:
                 found = wanted.pop((record.origin, *whose(record)), None)
                 if found:
                     self._found(found[0], record)
-        self._waiting = [pending for pending in self._pending.values() if pending.end < 0]
+        self._waiting = [pending for pending in self._flight if pending.end < 0]
         for name, _position in wanted.values():
-            if name not in self._pending:
+            if self._flight.get(name) is None:
                 self._unsend(name)
         return True
 
@@ -338,11 +266,11 @@ class SendBacks:
             for key, queue in progress.queues.items():
                 for offset, (attempt, position) in list(queue.sending.items()):
                     name = (group, key, offset)
-                    pending = self._pending.get(name)
+                    pending = self._flight.get(name)
                     if pending is not None:
                         if pending.end >= 0:
                             continue  # it is there, and waits until it is durable
-                        origin = pending.copy.origin
+                        origin = pending.origin
                     else:
                         record = self._reader.record_of(*key, offset)
                         if record is None:
@@ -352,7 +280,7 @@ class SendBacks:
                     yield (origin, group, attempt), (name, position)
 
     def _found(self, name: Name, record: Record) -> None:
-        pending = self._pending.get(name)
+        pending = self._flight.get(name)
         if pending is not None:
             pending.end = record.physical_offset + record.total_size
             if self._is_stored(pending):
@@ -369,7 +297,7 @@ class SendBacks:
         if self.outlet is None:
             return _LONG_NS
         if self.outlet.is_lost():
-            return RECONCILE_NS if self._pending or self._has_sending() else _LONG_NS
+            return RECONCILE_NS if self._flight.count or self._has_sending() else _LONG_NS
         if not self.outlet.arm():
             return 0
         if self._waiting and self._again_ns > now_ns:

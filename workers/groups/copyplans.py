@@ -1,0 +1,157 @@
+"""What becomes of failed messages: a copy to be put, an answer at once, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from shm.errors import Corrupt, MessageIllegal
+from shm.groupwire import DEAD_LETTER
+from shm.limits import DELIVERIES_MAX
+from shm.soundrecord import Sound
+from workers.groups.ledger import QueueKey
+from workers.groups.pending import Asked, InFlight, Name, Pending
+from workers.groups.progress import Progress
+from workers.groups.retrycopy import CopyMaker, Failure, TooLong
+from workers.groups.usualcopies import UsualCopies
+from workers.outlet import entry_of
+
+if TYPE_CHECKING:
+    from workers.groups.membership import Membership
+    from workers.groups.records import LiveReader
+    from workers.groups.unstorable import Unstorable
+
+#: What a request names by board queue and lease: group, queue, and how far they are.
+Held = tuple[str, QueueKey, Progress]
+
+#: Bytes of copies on their way at one time: beyond, what is asked waits.
+COPIES_BYTES_MAX: Final = 32 << 20
+#: Of longer delays copies are made one by one.
+DELAY_MS_MAX: Final = 1 << 48
+
+
+class CopyPlans:
+    """Plans requests; copies that are to be put are in `flight` from then on."""
+
+    def __init__(
+        self, membership: Membership, reader: LiveReader, maker: CopyMaker, flight: InFlight,
+        unstorable: Unstorable,
+    ) -> None:  # fmt: skip
+        self._ledger = membership.ledger
+        self._reader = reader
+        self._maker = maker
+        self._usual = UsualCopies(reader, membership.board, membership.topics)
+        self._flight = flight
+        self._unstorable = unstorable
+
+    def plan(self, asked: Asked, held: Held, room: int) -> list[Pending]:
+        """Decide what becomes of up to `room` messages of a request; copies that are to be put."""
+        group, key, _progress = held
+        asked.parking = self._maker.parking(group)
+        asked.durable = self._maker.is_durable(key[0])
+        failures = list(islice(asked.request.failures(), asked.taken, asked.taken + room))
+        made = self._made(asked, held, failures)
+        slow = [failure[0] for failure in failures if failure[0] not in made]
+        records = self._reader.records_of(*key, slow)
+        launched: list[Pending] = []
+        for failure in failures:
+            if self._flight.bytes >= COPIES_BYTES_MAX:
+                break
+            asked.taken += 1
+            found = made.get(failure[0])
+            if found is not None:
+                asked.sending[failure[0]] = found.attempt
+            else:
+                found = self._planned_slowly(asked, held, failure, next(records))
+            if found is not None:
+                found.asked.append(asked.who)
+                self._flight.add(found)
+                launched.append(found)
+        return launched
+
+    def _made(
+        self, asked: Asked, held: Held, failures: Sequence[tuple[int, int, str]]
+    ) -> dict[int, Pending]:
+        """Copies of messages of which nothing is known but that they failed."""
+        (group, key, progress), most = held, asked.request.max_attempts
+        known, started, is_done = self._flight.of(group, key), progress.started, progress.is_done
+        usual = [
+            failure
+            for failure in failures
+            if failure[0] < started
+            and failure[1] <= DELAY_MS_MAX
+            and failure[0] not in known
+            and failure[0] not in progress.sending
+            and not is_done(failure[0])
+        ]
+        if not usual or most <= 0 or len({failure[0] for failure in usual}) < len(usual):
+            return {}
+        died = [progress.attempts_of(failure[0]) for failure in usual] if progress.attempts else ()
+        room = COPIES_BYTES_MAX - self._flight.bytes
+        made = self._usual.make(key, usual, died, (most, room), asked.parking)
+        return {
+            offset: Pending((group, key, offset), entry, origin, attempt, dead == 1, asked.durable)
+            for offset, entry, origin, attempt, dead in made
+        }
+
+    def _planned_slowly(
+        self, asked: Asked, held: Held, failure: tuple[int, int, str],
+        record: Sound | Corrupt | None,
+    ) -> Pending | None:  # fmt: skip
+        (group, key, progress), (offset, delay, why) = held, failure
+        name = (group, key, offset)
+        known = self._flight.get(name)
+        if known is not None:
+            known.asked.append(asked.who)
+            return None
+        if offset >= progress.started:
+            text = f"offset {offset} of {key[0]}/{key[1]} was not handed out"
+            asked.refused[MessageIllegal.__name__, text].append(offset)
+            return None
+        how = (delay, asked.request.max_attempts, why)
+        try:
+            found = self._copy(asked, name, record, how, progress)
+        except (MessageIllegal, Corrupt) as error:
+            self._unstorable.refused(name, str(error))
+            asked.refused[type(error).__name__, str(error)].append(offset)
+            return None
+        if isinstance(found, bool):
+            asked.done.append((offset, found))
+            return None
+        if offset not in progress.sending:
+            asked.sending[offset] = found.attempt
+        return found
+
+    def _copy(
+        self, asked: Asked, name: Name, record: Sound | Corrupt | None,
+        how: tuple[int, int, str], progress: Progress,
+    ) -> bool | Pending:  # fmt: skip
+        """A copy to be put; only whether it is a dead letter if there is nothing to do any more.
+
+        `how`: delay, most attempts and reason. Raises MessageIllegal, Corrupt.
+        """
+        group, key, offset = name
+        if isinstance(record, Corrupt):
+            raise record
+        if record is None:  # retention was quicker than its consumers
+            self._ledger.finish(group, key, (offset, offset + 1))
+            return False
+        most = how[1]
+        attempt = record.reconsume_times + progress.attempts_of(offset) + 1
+        if 0 < most < attempt:  # used up before: this was no delivery more
+            attempt = max(record.reconsume_times, most)
+        attempt = min(attempt, DELIVERIES_MAX)
+        if offset in progress.sending:
+            attempt = progress.sending[offset][0]
+        failure = Failure(group, attempt, *how)
+        if progress.is_done(offset):
+            return failure.is_dead
+        try:
+            copy = self._maker.copy(record, failure, asked.parking)
+        except TooLong as error:  # of no use to wait for: it may die now, but not be lost
+            failure = failure._replace(delay=DEAD_LETTER, why=f"{error}; {failure.why}")
+            copy = self._maker.copy(record, failure, asked.parking)
+            self._unstorable.dead_early(name, str(error))
+        entry, origin, dead = entry_of(copy, 0), copy.origin, failure.is_dead
+        return Pending(name, entry, origin, attempt, dead, asked.durable)
