@@ -31,14 +31,22 @@ ABOUT = {
 AGENTS = {"producer": 0.5, "broker/writer": 0.4}
 
 
+class Figures(dict[str, float]):
+    """Whatever a row asks for is there."""
+
+    others = 0.0
+
+    def __missing__(self, name: str) -> float:
+        return self.others
+
+
 @lru_cache
 def measured(scale: float) -> Measurement:
     """A measurement that has everything there is to show."""
     latencies = array("q", [round(scale * each) * 1000 for each in range(1, 1001)])
     found = measure.histogram(latencies)
-    names = "rate seconds mb_s ms cost cost_long cost_short percent memory_mb plain_rate early"
-    names += " rebuild_rate failing_rate ops bytes"
-    values = dict.fromkeys(names.split(), scale) | measure.percentiles(found)
+    values = Figures(measure.percentiles(found), rate=scale)
+    values.others = scale
     flow = [(0.1, 1e6 * scale), (0.2, 2e6 * scale)]
     return Measurement(values, AGENTS, 1000, curve=measure.curve(found), timeline=flow)
 
@@ -57,10 +65,9 @@ def document(sizes: Sizes = QUICK, *only: str) -> dict[str, Any]:
 
 def table_rows(text: str) -> list[tuple[str, str]]:
     """What names each line of a Markdown table: its first cell, and with whom it is compared."""
-    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    found = [
-        (row[0].strip(), row[2].strip().rpartition(": ")[0] or row[2].strip()) for row in cells
-    ]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    found = [(row[0], row[2].rpartition(": ")[0] or row[2]) for row in cells]
     return [row for row in found if row[0] != "what" and not row[0].startswith("--")]
 
 
