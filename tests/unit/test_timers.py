@@ -11,9 +11,13 @@ import pytest
 from brokerd.parkedholder import ParkedHolder
 from shm.codes import Role
 from shm.record import Record
+from shm.storage import PosixFile
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
 from workers.scheduler import timerbuckets, timers
+from workers.scheduler.agent import Scheduler
+from workers.scheduler.timerbuckets import DIRECTORY
+from workers.scheduler.timerfiling import MINUTES_MAX
 
 
 @pytest.fixture
@@ -215,6 +219,38 @@ def test_foreign_recalls_are_honoured(life: Life) -> None:
     )
     life.run_for(40_000)
     assert origins(life.delivered()) == targets[2:]
+    life.stop()
+
+
+def test_a_wide_spread_is_filed_in_short_steps(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300 minutes a step writes to a few, the next first; what is due waits for none of it."""
+    life.settle()
+    scheduler = life.agents.pop(Role.SCHEDULER)
+    assert isinstance(scheduler, Scheduler)
+    now = life.clock.wall_ms() + 40
+    positions = life.park(*(at_message(now + 60_000 * (n * 7 % 300)) for n in range(300)))
+    life.settle()
+    written: list[str] = []
+    write = PosixFile.write_at
+
+    def note(file: PosixFile, data: memoryview, at: int) -> None:
+        written.append(file.name)
+        write(file, data, at)
+
+    monkeypatch.setattr(PosixFile, "write_at", note)
+    steps, due_step = 0, 0
+    while not scheduler._timers.has_read(len(positions)):
+        before = len(written)
+        scheduler.do_work(life.clock.monotonic_ns())
+        assert len([n for n in written[before:] if n.startswith(DIRECTORY)]) <= MINUTES_MAX
+        life.clock.advance(10_000_000)
+        steps += 1
+        due_step = due_step or steps * (scheduler._delivery.put_seq > 0)
+    assert len({name for name in written if name.startswith(DIRECTORY)}) == 300
+    assert 0 < due_step < steps - 10
+    life.agents[Role.SCHEDULER] = scheduler
+    life.run_for(61_000)
+    assert len(origins(life.delivered())) == 2
     life.stop()
 
 

@@ -18,6 +18,7 @@ from shm.properties import TIMER_TOPIC
 from workers.scheduler.delivery import due_rows
 from workers.scheduler.strikes import sift
 from workers.scheduler.timerbuckets import SECOND_MS, TimerBuckets
+from workers.scheduler.timerfiling import TimerFiling
 from workers.scheduler.timerholds import TimerHolds
 from workers.scheduler.timermove import Moved
 from workers.scheduler.timerpool import (
@@ -49,7 +50,8 @@ POOL_MAX: Final = 1_500_000
 #: Buckets are opened so long before their time.
 LEAD_MS: Final = 2_000
 PUTS: Final = 4_096
-#: Units that are read together after a start: each bucket that they touch costs a write.
+#: Units that are filed together, and after a start: each bucket that they touch costs a write.
+FILED_UNITS: Final = 2 * UNITS_MAX
 CATCH_UP_UNITS: Final = 16 * UNITS_MAX
 
 
@@ -68,6 +70,7 @@ class Timers:
         self._views = views
         self._time = timeline
         self._buckets = TimerBuckets(storage)
+        self._filing = TimerFiling(self._buckets)
         self._units = TimerUnits(views, timeline, precision_ms)
         self._loose = TimerPool()  # of no bucket: due when they were read
         self._at = TimerPool()
@@ -75,12 +78,11 @@ class Timers:
         self._done: NDArray[np.int64] = np.zeros(0, np.int64)
         self._others: OtherSettled | None = None
         self.queue = -1
-        self.next = 0  # queue offset of the first unit that was not read
+        self.next = 0  # queue offset of the first unit that was not read, and filed
         self._counted = Counted()
         self.last_position = -1  # of the units that were read
         self._catch_up = 0  # until this offset is read, all goes into buckets
         self.made = ""
-        self._is_torn = False  # some of the units that come next may be in buckets already
         self._is_doubled = False  # some of what is in memory may be in buckets as well
         self._holds = TimerHolds()
         self.moved = Moved()
@@ -128,17 +130,20 @@ class Timers:
 
     def has_more(self) -> bool:
         """Whether there is something to read, or a bucket to open."""
-        return self._can_read() or self._can_open()
+        return bool(self._filing) or self._can_read() or self._can_open()
 
     def _can_read(self) -> bool:
         if self.queue < 0 or len(self._loose) or len(self._at) + len(self._after) > POOL_MAX:
             return False
-        return self._bounds()[1] > max(self.next, self._bounds()[0])
+        most = CATCH_UP_UNITS if self._is_catching_up else FILED_UNITS
+        if self._filing.has_begun or self._filing.units >= most:
+            return False
+        low, high = self._bounds()
+        return high > max(self.next, self._filing.next, low)
 
     def _can_open(self) -> bool:
         return (
             not self._is_catching_up
-            and not self._is_torn
             and not self.is_moving
             and self._buckets.next_ms() < self._horizon()
         )
@@ -147,11 +152,11 @@ class Timers:
         return max(self._time.wall_ms(), self._time.filed_ms()) + LEAD_MS
 
     def read(self) -> int:
-        """Read some units, or open a bucket; how many units, or 1. Raises OSError."""
-        if self._can_read():
-            return self._read_units()
+        """Open a bucket, or read some units, or file some; how many units, or 1. Raises OSError."""
         if not self._can_open():
-            return 0
+            if self._can_read():
+                return self._read_units()
+            return self._file_some() if self._filing else 0
         entries = self._buckets.open_next()
         if entries is not None:
             self._take_in(self._that_wait(entries))
@@ -169,17 +174,26 @@ class Timers:
 
     def _read_units(self) -> int:
         low, high = self._bounds()
-        first = at = max(self.next, low)
-        end = min(high, first + (CATCH_UP_UNITS if self._is_catching_up else UNITS_MAX))
-        last, found = self.last_position, []
-        while at < end:
-            entries, count, position = self._entries_from(at, min(end, at + UNITS_MAX))
-            found.append(entries)
-            at += count
-            last = max(last, position)
-        self._sort_out(np.concatenate(found))
-        self.next, self.last_position = at, last
-        return at - first
+        first = max(self.next, self._filing.next, low)
+        entries, count, position = self._entries_from(first, min(high, first + UNITS_MAX))
+        killers = entries["size"] & KILLERS != 0
+        loose = self._are_due(entries) & ~killers
+        if self._is_catching_up:
+            loose[:] = False  # what a bucket may have already is not delivered beside it
+        self._filing.gather(entries[~loose], (first, first + count), position)
+        self._loose.add(entries[loose])
+        return count
+
+    def _file_some(self) -> int:
+        filing = self._filing
+        behind = filing.next, max(self.last_position, filing.position)
+        opened = filing.file_some()
+        if not filing:
+            self.next, self.last_position = behind
+        if len(opened):
+            self._take_in(opened)
+            self._keep_small()
+        return 1
 
     def _entries_from(self, first: int, end: int) -> tuple[Entries, int, int]:
         """Entries of units, as far as they are in one file, how many units, their last position."""
@@ -194,21 +208,6 @@ class Timers:
 
     def _are_done(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         return are_among(positions, self._done)
-
-    def _sort_out(self, entries: Entries) -> None:
-        """New entries to where they belong: a bucket, memory, or both."""
-        killers = entries["size"] & KILLERS != 0
-        loose = self._are_due(entries) & ~killers
-        if self._is_catching_up or self._is_torn:
-            loose[:] = False  # what a bucket may have already is not delivered beside it
-        kept = entries[~loose]
-        self._is_torn = True  # without room on the disk the same units are read again
-        opened = self._buckets.append(kept)
-        self._is_torn = False
-        self._loose.add(entries[loose])
-        if opened.any():
-            self._take_in(kept[opened])
-            self._keep_small()
 
     def _are_due(self, entries: Entries) -> NDArray[np.bool_]:
         after = entries["size"] & AFTER_BIT != 0
@@ -364,7 +363,8 @@ class Timers:
     @property
     def can_be_counted(self) -> bool:
         """Whether all that was read is in a bucket or was put."""
-        return not len(self._loose) and not self._is_catching_up and not self.moved.below
+        on_the_way = len(self._loose) or self._filing
+        return not on_the_way and not self._is_catching_up and not self.moved.below
 
     def done_ms(self) -> tuple[int, int]:
         """Points in time, and delays, up to which all is put, of the units that were read."""
