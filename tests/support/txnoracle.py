@@ -46,6 +46,8 @@ class Transactions:
     def __init__(self, tally: Counter[str]) -> None:
         self.all: dict[str, Transaction] = {}
         self.served: set[str] = set()  # groups of which a producer has ever answered checks
+        self.asked: set[int] = set()  # positions that an operator wanted to settle
+        self.settled: dict[int, str] = {}  # by an operator: a half's position, and what it was told
         self.was_full = False  # the disk: checks may have found no room for their notes
         self._tally = tally
         self._halves: dict[int, Stored] = {}
@@ -74,6 +76,20 @@ class Transactions:
             require(told == answer.outcome, "P10", f"{known} is told {answer} of {position}")
         return True
 
+    def settle(self, position: int) -> None:
+        """An operator is about to settle a half that is in doubt: whatever its producer says."""
+        self.asked.add(position)
+        half = self._halves.get(position)
+        for known in self.all.values() if half is None else [self._transaction(half)]:
+            known.wavers = True
+
+    def was_settled(self, position: int, action: str, answer: wire.Settled) -> None:
+        """An operator was answered, durably."""
+        self._tally[f"settled: {answer.error or answer.outcome}"] += 1
+        if answer.error:
+            return
+        self.settled[position] = answer.outcome if action != wire.RECHECK else ""
+
     def power_cut(self) -> None:
         """Of topics that are not durable an answer may be forgotten."""
         self._tally["power cuts"] += 1
@@ -93,10 +109,16 @@ class Transactions:
         parked = self._parked(found)
         self._check_ops(found)
         self._check_counts(found)
+        for position, outcome in self.settled.items():
+            if outcome == COMMITTED and self.first(position) not in copies:
+                broken("P10", f"an operator has committed what is at {position}: there is no copy")
         for position, half in self._halves.items():
             first, told = self.first(position), self._transaction(half).told.get(position, "")
+            by_hand = self.settled.get(position, "")
             is_copied, is_parked = first in copies, first in parked
-            if is_copied and is_parked:
+            if by_hand and told == GIVEN_UP:
+                told = by_hand
+            if is_copied and is_parked and not self._may_be_both(first):
                 broken("P7", f"{half} was given up and committed")
             if told == COMMITTED and not is_copied:
                 broken("P10", f"{half} was told to be committed, and there is no copy")
@@ -104,6 +126,10 @@ class Transactions:
                 broken("P7", f"{half} was told to be {told}, and there is {copies[first]}")
             if told == GIVEN_UP and not is_parked:
                 broken("P10", f"{half} was told to be given up, and is not")
+
+    def _may_be_both(self, first: int) -> bool:
+        """Whether an operator may have committed what was given up, or had it checked again."""
+        return any(self.first(position) == first for position in self.asked)
 
     def _transaction(self, half: Stored) -> Transaction:
         known = self.all.get(half.doubted.tx if half.doubted else "")
@@ -215,7 +241,9 @@ class Transactions:
         copies = self._copies([record for record in log if record.doubted])
         newest = self._newest(log)
         parked = {half for half, place in newest.items() if place not in self._gone}
-        require(parked == listed, "P10", f"given up are {parked}, listed {listed}")
+        parked -= self.settled.keys()
+        maybe = self.asked - self.settled.keys()  # an answer that nobody has heard
+        require(parked - maybe <= listed <= parked, "P10", f"given up are {parked}, not {listed}")
         firsts = {self.first(position) for position in {*newest, *self._gone}}
         for half in self._halves.values():
             known = self._transaction(half)
