@@ -33,7 +33,7 @@ class Transaction:
     group: str
     producer: str
     lives: Callable[[], bool] = field(repr=False)  # whether its producer may decide yet
-    safe: bool = False  # one of its topics is durable
+    safe: set[int] = field(default_factory=set)  # positions of halves for durable topics
     local: bool | None = None  # whether the local work was done
     wavers: bool = False  # its producer has asked for the contrary as well
     unsure: bool = False  # whoever is asked about it does not know
@@ -63,7 +63,8 @@ class Transactions:
             return False
         places = [position for position, _offset in request.halves]
         if answer.error in (wire.UNKNOWN, wire.NOT_A_HALF):
-            may = min(places) < self._low or (not known.safe and self._tally["power cuts"])
+            unsure = self._tally["power cuts"] and not known.safe.issuperset(places)
+            may = min(places) < self._low or unsure
             require(bool(may), "P10", f"{known} is told {answer}, and its halves are there")
             return True
         require(answer.error in ("", wire.DECIDED), "P7", f"{known} is told {answer}")
@@ -86,16 +87,14 @@ class Transactions:
     def was_settled(self, position: int, action: str, answer: wire.Settled) -> None:
         """An operator was answered, durably."""
         self._tally[f"settled: {answer.error or answer.outcome}"] += 1
-        if answer.error:
-            return
-        self.settled[position] = answer.outcome if action != wire.RECHECK else ""
+        if not answer.error and action != wire.RECHECK:
+            self.settled[position] = answer.outcome
 
     def power_cut(self) -> None:
         """Of topics that are not durable an answer may be forgotten."""
         self._tally["power cuts"] += 1
         for known in self.all.values():
-            if not known.safe:
-                known.told.clear()
+            known.told = {at: told for at, told in known.told.items() if at in known.safe}
 
     # --------------------------------------------------------------------------- what the log says
 
@@ -109,9 +108,7 @@ class Transactions:
         parked = self._parked(found)
         self._check_ops(found)
         self._check_counts(found)
-        for position, outcome in self.settled.items():
-            if outcome == COMMITTED and self.first(position) not in copies:
-                broken("P10", f"an operator has committed what is at {position}: there is no copy")
+        self._check_settled(copies)
         for position, half in self._halves.items():
             first, told = self.first(position), self._transaction(half).told.get(position, "")
             by_hand = self.settled.get(position, "")
@@ -126,6 +123,11 @@ class Transactions:
                 broken("P7", f"{half} was told to be {told}, and there is {copies[first]}")
             if told == GIVEN_UP and not is_parked:
                 broken("P10", f"{half} was told to be given up, and is not")
+
+    def _check_settled(self, copies: dict[int, Stored]) -> None:
+        for position, outcome in self.settled.items():
+            if outcome == COMMITTED and self.first(position) not in copies:
+                broken("P10", f"an operator has committed what is at {position}: there is no copy")
 
     def _may_be_both(self, first: int) -> bool:
         """Whether an operator may have committed what was given up, or had it checked again."""
