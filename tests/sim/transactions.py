@@ -16,6 +16,7 @@ from shm.marks import MARKS
 from tests.sim import scenario
 from tests.sim.scenario import STEPS_MAX, World
 from tests.sim.transaction_plants import PLANTS
+from tests.support.simoperator import SimOperator
 from tests.support.simpace import tarry
 from tests.support.simtransactor import GROUP, ORPHANS, SimTransactor
 from tests.support.storedlog import Stored, read_log
@@ -67,6 +68,13 @@ def let_halves_wait(world: World) -> None:
     scenario.let_time_pass(world)
 
 
+def call_an_operator(world: World) -> None:
+    """Who settles some of what is in doubt."""
+    world.born += 1
+    name = f"operator-{world.born}"
+    world.simulation.add(SimOperator(name, world.machine, world.dice.randint(1, 4)))
+
+
 OFTEN = (kill_a_decider, kill_near_a_decision, kill_a_producer, wait_for_checks)
 FAULTS: tuple[Callable[[World], None], ...] = (
     *OFTEN,
@@ -79,6 +87,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     scenario.fill_the_disk,
     scenario.drop_a_connection,
     let_halves_wait,
+    call_an_operator,
     scenario.let_time_pass,
     scenario.ask_for_timers,
     scenario.overfill_the_disk,

@@ -158,7 +158,6 @@ class SimTransactor(SimProducer):
     def _intend_half(self, known: Transaction, number: int) -> None:
         self._seq += 1
         topic = self.dice.choice(self.topics or list(self.machine.topics))
-        known.safe = known.safe or topic in self.model.safe_topics
         flags = EntryFlag.RECEIPT
         if topic in self.model.safe_topics:
             flags |= EntryFlag.DURABLE
@@ -190,7 +189,9 @@ class SimTransactor(SimProducer):
         going.waits.discard(seq)
         if receipt.status in (Status.OK, Status.DUPLICATE) and receipt.position >= 0:
             going.places.append((receipt.position, receipt.offset))
-            going.end = max(going.end, receipt.end)
+            if self.model.senders[self.producer.hex()].intents[seq].topic in self.model.safe_topics:
+                going.known.safe.add(receipt.position)
+                going.end = max(going.end, receipt.end)
         else:
             going.failed = True
 
@@ -199,7 +200,7 @@ class SimTransactor(SimProducer):
         board = self.machine.board
         for going in [one for one in self._going if not one.waits]:
             durable = board.word(layout.BOARD_DURABLE) if board is not None else 0
-            if self.dice.random() < 0.5 or (going.known.safe and durable < going.end):
+            if self.dice.random() < 0.5 or durable < going.end:
                 continue
             self._worked = True
             known = going.known

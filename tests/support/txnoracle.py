@@ -33,7 +33,7 @@ class Transaction:
     group: str
     producer: str
     lives: Callable[[], bool] = field(repr=False)  # whether its producer may decide yet
-    safe: bool = False  # one of its topics is durable
+    safe: set[int] = field(default_factory=set)  # positions of halves for durable topics
     local: bool | None = None  # whether the local work was done
     wavers: bool = False  # its producer has asked for the contrary as well
     unsure: bool = False  # whoever is asked about it does not know
@@ -46,6 +46,8 @@ class Transactions:
     def __init__(self, tally: Counter[str]) -> None:
         self.all: dict[str, Transaction] = {}
         self.served: set[str] = set()  # groups of which a producer has ever answered checks
+        self.asked: set[int] = set()  # positions that an operator wanted to settle
+        self.settled: dict[int, str] = {}  # by an operator: a half's position, and what it was told
         self.was_full = False  # the disk: checks may have found no room for their notes
         self._tally = tally
         self._halves: dict[int, Stored] = {}
@@ -61,7 +63,8 @@ class Transactions:
             return False
         places = [position for position, _offset in request.halves]
         if answer.error in (wire.UNKNOWN, wire.NOT_A_HALF):
-            may = min(places) < self._low or (not known.safe and self._tally["power cuts"])
+            unsure = self._tally["power cuts"] and not known.safe.issuperset(places)
+            may = min(places) < self._low or unsure
             require(bool(may), "P10", f"{known} is told {answer}, and its halves are there")
             return True
         require(answer.error in ("", wire.DECIDED), "P7", f"{known} is told {answer}")
@@ -74,12 +77,24 @@ class Transactions:
             require(told == answer.outcome, "P10", f"{known} is told {answer} of {position}")
         return True
 
+    def settle(self, position: int) -> None:
+        """An operator is about to settle a half that is in doubt: whatever its producer says."""
+        self.asked.add(position)
+        half = self._halves.get(position)
+        for known in self.all.values() if half is None else [self._transaction(half)]:
+            known.wavers = True
+
+    def was_settled(self, position: int, action: str, answer: wire.Settled) -> None:
+        """An operator was answered, durably."""
+        self._tally[f"settled: {answer.error or answer.outcome}"] += 1
+        if not answer.error and action != wire.RECHECK:
+            self.settled[position] = answer.outcome
+
     def power_cut(self) -> None:
         """Of topics that are not durable an answer may be forgotten."""
         self._tally["power cuts"] += 1
         for known in self.all.values():
-            if not known.safe:
-                known.told.clear()
+            known.told = {at: told for at, told in known.told.items() if at in known.safe}
 
     # --------------------------------------------------------------------------- what the log says
 
@@ -93,10 +108,14 @@ class Transactions:
         parked = self._parked(found)
         self._check_ops(found)
         self._check_counts(found)
+        self._check_settled(copies)
         for position, half in self._halves.items():
             first, told = self.first(position), self._transaction(half).told.get(position, "")
+            by_hand = self.settled.get(position, "")
             is_copied, is_parked = first in copies, first in parked
-            if is_copied and is_parked:
+            if by_hand and told == GIVEN_UP:
+                told = by_hand
+            if is_copied and is_parked and not self._may_be_both(first):
                 broken("P7", f"{half} was given up and committed")
             if told == COMMITTED and not is_copied:
                 broken("P10", f"{half} was told to be committed, and there is no copy")
@@ -104,6 +123,15 @@ class Transactions:
                 broken("P7", f"{half} was told to be {told}, and there is {copies[first]}")
             if told == GIVEN_UP and not is_parked:
                 broken("P10", f"{half} was told to be given up, and is not")
+
+    def _check_settled(self, copies: dict[int, Stored]) -> None:
+        for position, outcome in self.settled.items():
+            if outcome == COMMITTED and self.first(position) not in copies:
+                broken("P10", f"an operator has committed what is at {position}: there is no copy")
+
+    def _may_be_both(self, first: int) -> bool:
+        """Whether an operator may have committed what was given up, or had it checked again."""
+        return any(self.first(position) == first for position in self.asked)
 
     def _transaction(self, half: Stored) -> Transaction:
         known = self.all.get(half.doubted.tx if half.doubted else "")
@@ -215,7 +243,9 @@ class Transactions:
         copies = self._copies([record for record in log if record.doubted])
         newest = self._newest(log)
         parked = {half for half, place in newest.items() if place not in self._gone}
-        require(parked == listed, "P10", f"given up are {parked}, listed {listed}")
+        parked -= self.settled.keys()
+        maybe = self.asked - self.settled.keys()  # an answer that nobody has heard
+        require(parked - maybe <= listed <= parked, "P10", f"given up are {parked}, not {listed}")
         firsts = {self.first(position) for position in {*newest, *self._gone}}
         for half in self._halves.values():
             known = self._transaction(half)

@@ -251,7 +251,7 @@ def test_an_operator_settles_what_was_given_up(
 def test_an_operator_settles_an_open_one(life: TxnLife) -> None:
     peer = Peer(life)
     kept, dropped = life.half(TX), life.half(OTHER)
-    life.run_for(2 * S)
+    life.settle()
     assert peer.settle(kept.position, wire.COMMIT).outcome == COMMITTED
     assert peer.settle(dropped.position, wire.ROLLBACK).outcome == ROLLED_BACK
     assert peer.settle(10**9, wire.ROLLBACK).error == wire.UNKNOWN
@@ -301,6 +301,22 @@ def test_a_durable_topic_is_answered_once_the_disk_has_it(
     answer = peer.answer(serial)
     assert isinstance(answer, wire.Ended)
     assert answer.outcome == COMMITTED
+
+
+def test_an_operator_is_answered_once_the_disk_has_it(tmp_path: Path) -> None:
+    life = TxnLife(tmp_path / "store", SimClock())
+    peer = Peer(life)
+    half = life.half(TX)
+    life.run_for(2 * S)
+    serial = peer.put(wire.Settle(peer.next_serial(), half.position, wire.COMMIT, "ops@host"))
+    flusher = life.agents.pop(Role.FLUSHER)
+    for _ in range(50):
+        life.turn()
+        peer.hear()
+    assert serial not in peer.heard
+    assert life.committed() == {half.position: 1}
+    life.agents[Role.FLUSHER] = flusher
+    assert peer.answer(serial).outcome == COMMITTED  # type: ignore[union-attr]
 
 
 def test_the_note_spares_a_start_what_is_settled(life: TxnLife) -> None:

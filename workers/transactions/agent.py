@@ -228,6 +228,7 @@ class TxnChecker(OutletAgent):
                 self._desk.enlist(session, request.group)
                 self._desk.tell(session, wire.Enlisted(request.serial))
             case wire.Settle():
+                self._read(self._clock.monotonic_ns(), now_ms)  # what came just now, too
                 self._settling.settle(session, request, now_ms)
             case _:
                 pass  # Unknown: the check has been counted

@@ -123,7 +123,6 @@ class Settling:
 
     def settle(self, session: int, request: Settle, now_ms: int) -> None:
         """Take a request; it is answered when what it wants is in the log."""
-        self._given_up.read()  # what was given up just now is to be settled, too
         position = self._halves.newest(request.position)
         if request.action not in _ACTIONS:
             self._refuse(session, request, wire.NOT_A_HALF, f"no action {request.action!r}")
@@ -194,7 +193,8 @@ class Settling:
         slots = self._decisions.slots
         note = transactionnotes.settled(slots, position, request.action, request.who, now_ms)
         asked: list[Asked] = [(session, request.serial, _Asked(position, request.action))]
-        decision = Decision("", [], asked, copies=[*copies, note], named=False)
+        # Durable whatever the topic's level: it is an operator's word.
+        decision = Decision("", [], asked, copies=[*copies, note], named=False, durable=True)
         self._endings.decide(decision, now_ms)
         self._given_up.unsettled.pop(position, None)
 
