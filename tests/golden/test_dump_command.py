@@ -12,14 +12,14 @@ import pytest
 
 from gantrymq.cli.store_dump import dump
 from shm.codes import ExitCode
+from tests.support.forked import run_program
 from tests.support.golden import GoldenStore, dump_text
 
 Golden = Callable[[str], GoldenStore]
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "brokerd.dump", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_program("import runpy; runpy.run_module('brokerd.dump', {}, '__main__')", *arguments)
 
 
 def test_it_prints_ascii_lines(golden: Golden) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from brokerd.children import AGENT_UP
 from brokerd.log import LEVELS
 from shm.wire import GROUP_JOINED, SESSIONS_SETTLED
-from tests.support.tree import ROOT, parsed, python_files
+from tests.support.tree import ROOT, nodes, parsed, python_files
 
 #: Notes between processes that are no lines of the log.
 _SILENT = {AGENT_UP, GROUP_JOINED, SESSIONS_SETTLED}
@@ -18,7 +18,7 @@ _CALL = re.compile(r"(^|\.)_?log$")
 
 def events(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Level and event of each line that a module writes, by itself or by a note."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
@@ -53,7 +53,7 @@ def test_every_call_names_its_event_in_the_open() -> None:
     """A name that is computed could not be listed; only the supervisor passes on notes."""
     hidden = []
     for path in python_files("brokerd", "workers"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes(parsed(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 owner = ast.unparse(node.func.value)
                 named = node.args and isinstance(node.args[0], ast.Constant)

@@ -33,10 +33,19 @@ FIRST = (
 assert said == [(0, 1, "offset"), (1, 1, "")], said
 """
 )
+#: Where each of some changes, one after the other, would be compiled to: each time by a process
+#: that has not looked yet.
 WHERE = """
-import json
-from shm.jit import cache_directory
-print(json.dumps([0, str(cache_directory()), 0]))
+import os, sys
+for name in [None, *sys.argv[1:]]:
+    if name:
+        with open("shm/" + name, "a") as file:
+            file.write("# changed\\n")
+    if not os.fork():
+        from shm.jit import cache_directory
+        print(cache_directory(), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 PROBE = """
 from shm.jit import i8, kernel
@@ -76,15 +85,20 @@ def copied_cache(compiled: tuple[Path, tuple[int, str, int]], copy: Path) -> Pat
 
 def run(folder: Path, program: str = PROGRAM) -> tuple[int, str, int]:
     """Value, cache directory and number of kernels compiled, in a process of its own."""
+    value, directory, count = json.loads(output_of(folder, program))
+    return int(value), str(directory), int(count)
+
+
+def output_of(folder: Path, program: str, *arguments: str) -> str:
+    """What a program prints that has the package and the cache of a folder."""
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(folder)}
     environment.pop("NUMBA_DISABLE_JIT", None)
-    command = [sys.executable, "-W", "error", "-c", program]
+    command = [sys.executable, "-W", "error", "-c", program, *arguments]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    value, directory, count = json.loads(done.stdout)
-    return int(value), str(directory), int(count)
+    return done.stdout
 
 
 def replace_in(path: Path, old: str, new: str) -> None:
@@ -150,12 +164,8 @@ def test_a_moved_field_is_seen_by_kernels_that_did_not_change(
 
 def test_a_change_of_any_source_is_another_cache(copy: Path) -> None:
     names = ("jit.py", "compile.py", "clmul.py", "limits.py", "kernels/probe.py")
-    seen = [run(copy, WHERE)[1]]
-    for name in names:
-        with (copy / "shm" / name).open("a") as file:
-            file.write("# changed\n")
-        seen.append(run(copy, WHERE)[1])
-    assert len(set(seen)) == len(names) + 1
+    seen = output_of(copy, WHERE, *names).split()
+    assert len(set(seen)) == len(seen) == len(names) + 1
 
 
 def test_warming_names_each_kernel(compiled: tuple[Path, tuple[int, str, int]]) -> None:

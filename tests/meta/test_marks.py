@@ -10,7 +10,7 @@ import pytest
 
 from shm.marks import MARKS
 from tests.support import reached
-from tests.support.tree import PACKAGES, ROOT, module_name, parsed, python_files
+from tests.support.tree import PACKAGES, ROOT, module_name, nodes, parsed, python_files
 
 CRASH = ROOT / "tests" / "crash" / "test_marks.py"
 
@@ -18,7 +18,7 @@ CRASH = ROOT / "tests" / "crash" / "test_marks.py"
 def marks_in(tree: ast.AST) -> list[str]:
     """Names of `mark("...")` calls; a name that is no literal counts as ''."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         named = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "mark"
         if named and isinstance(node, ast.Call):
             first = node.args[0] if node.args else None

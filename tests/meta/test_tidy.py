@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tree import PACKAGES, ROOT, module_name, parsed, project_files, python_files
+from tests.support.tree import (
+    PACKAGES,
+    ROOT,
+    module_name,
+    nodes,
+    parsed,
+    project_files,
+    python_files,
+)
 
 BODY_LINES_MAX = 60
 FILE_LINES_MAX = 400
@@ -32,7 +40,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def functions(tree: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+    return (node for node in nodes(tree) if isinstance(node, Function))
 
 
 def body_lines(function: Function) -> int:
@@ -66,7 +74,7 @@ def environment_reads(tree: ast.AST) -> list[int]:
     names = {"environ", "environb", "getenv"}
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if (isinstance(node, ast.Attribute) and node.attr in names)
         or (isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names})
     ]
@@ -81,7 +89,7 @@ def anonymous_todos(text: str) -> list[str]:
 def mentioned_modules(tree: ast.AST) -> set[str]:
     """Dotted names that a file imports, or holds as a string to load later."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

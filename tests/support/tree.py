@@ -36,6 +36,12 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a syntax tree, as ast.walk does; several tests look at the same trees."""
+    return tuple(ast.walk(tree))
+
+
 def module_name(path: Path) -> str:
     """Return the dotted name of a Python file; a package's `__init__` has the package's name."""
     parts = path.relative_to(ROOT).with_suffix("").parts
