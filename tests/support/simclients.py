@@ -10,6 +10,7 @@ from shm.codes import AgentState, Role
 from shm.controllane import ControlLane, End
 from shm.kernels import progress
 from shm.record import OWN, Record, parse_record
+from tests.support import simbits
 from tests.support.model import Model
 from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
@@ -142,7 +143,8 @@ class SimConsumer(SimClient):
         self._serial += 1
         self._join_serial = self._serial
         start = groupwire.ConsumeFrom.FIRST_OFFSET
-        self._outbox.append(groupwire.Join(self._serial, self.group, slots, start))
+        told = [(slot, simbits.DIALECT, simbits.EXPRESSION) for slot in slots]
+        self._outbox.append(groupwire.Join(self._serial, self.group, slots, start, filters=told))
 
     def _hear(self, session: Session) -> bool:
         lane = self._lane

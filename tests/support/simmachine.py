@@ -22,6 +22,7 @@ from shm import layout, wire
 from shm.arena import plan_arena
 from shm.board import Board, format_board
 from shm.codes import BrokerState, Role
+from tests.support import simbits
 from tests.support.checkindex import check_index
 from tests.support.faults import Fault, FaultPlan, KilledError
 from tests.support.memory_sessions import MemorySessions, memory_session
@@ -98,7 +99,7 @@ class SimMachine:
         self.model = model
         self.topics = topics
         self.disk = Disk(file_bytes_max=FILE_BYTES_MAX)
-        self.configuration = load(None, SETTINGS, {})
+        self.configuration = load(None, SETTINGS | simbits.settings_of(simulation.seed), {})
         self.plans = Plans()
         self.board: Board | None = None
         self.metadata: Metadata | None = None
@@ -235,6 +236,10 @@ class SimMachine:
                 name = (topic.name, queue_id)
                 log, low = self.model.log, board.word(layout.BOARD_LOW)
                 check_units(self._storage("oracle"), log, name, row["max_offset"], low)
+                denied = simbits.check_bits(
+                    self._storage("oracle"), log, name, row["max_offset"], low
+                )
+                self.model.tally["denied_by_bits"] += denied
 
     def _format(self, number: int) -> Board:
         settings = self.configuration.settings

@@ -76,8 +76,10 @@ SHARED = {
         " cq_bytes 56 started_ms 64 state 128 failed_errno 132 topic_count 136 queue_count 140"
         " session_count 144 topic_changes 148 appended 256 store_ms 264 settled 384"
         " durable_wanted 512 durable 640 flusher_armed 648 dispatched 768 reader_armed 776"
+        " bitmap_changes 780"
         " low 896 disk_full 904 disk_used 908 timers_wanted 912 indexed 1024 half_progress 1152"
-        " op_progress 1160 open_halves 1168 oldest_half_ms 1176 given_up 1184",
+        " op_progress 1160 open_halves 1168 oldest_half_ms 1176 given_up 1184"
+        " filter_changes 1280",
     ),
     layout.PROCESS: (
         128,

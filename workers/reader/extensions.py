@@ -204,9 +204,9 @@ class Extensions:
     def _end_of(self, queue: int, topic: str, queue_id: int, folder: str) -> int:
         written = self._board.word(self._board.queue_at(queue) + layout.QUEUE_WRITTEN)
         names = self._storage.list(folder)
-        if not names:
-            return 0
-        address = self._last_address(f"{queue_directory(topic, queue_id)}", written)
+        if not names or not written:
+            return 0  # no unit has an address: all that is there belongs to nobody
+        address = self._last_address(queue_directory(topic, queue_id), written)
         if address is None:
             # Extensions were switched off meanwhile: the addresses go on in a file of their own.
             return int(names[-1]) + self.file_bytes
@@ -214,8 +214,6 @@ class Extensions:
         return address + size if size else int(names[-1]) + self.file_bytes
 
     def _last_address(self, folder: str, written: int) -> int | None:
-        if not written:
-            return 0  # no unit has an address: all that is there belongs to nobody
         at = (written - 1) * layout.CQ_UNIT_BYTES
         base = at // self._board.cq_bytes * self._board.cq_bytes
         unit = bytearray(layout.CQ_UNIT_BYTES)
