@@ -37,7 +37,8 @@ def measured(scale: float) -> Measurement:
     latencies = array("q", [round(scale * each) * 1000 for each in range(1, 1001)])
     found = measure.histogram(latencies)
     names = "rate seconds mb_s ms cost cost_long cost_short percent memory_mb plain_rate early"
-    names += " rebuild_rate failing_rate ops bytes"
+    names += " rebuild_rate failing_rate ops bytes simple typical hard loop rare rarer with without"
+    names += " reader_with reader_without"
     values = dict.fromkeys(names.split(), scale) | measure.percentiles(found)
     flow = [(0.1, 1e6 * scale), (0.2, 2e6 * scale)]
     return Measurement(values, AGENTS, 1000, curve=measure.curve(found), timeline=flow)
