@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,9 +133,24 @@ def test_a_kill_of_the_broker_takes_no_message_from_a_filter(tmp_path: Path) -> 
         report = verify(store_of(tmp_path))
         assert report.ok, str(report)
         assert report.units == 2 * COUNT
-        path = sorted((store_of(tmp_path) / "consumequeue_ext/orders/0").iterdir())[0]
-        flip(path, layout.CQ_EXT_TAGS + 7)
-        (finding,) = verify(store_of(tmp_path)).findings
-        assert "extension" in finding.what
+        shutil.rmtree(store_of(tmp_path) / "consumequeue_ext")
+        broker.again().wait_until_ready(epoch)
+        fill(tmp_path, "orders")
+        found, _judged = consume(tmp_path, "orders", "billing", RARE, 3 * COUNT)
+        assert found == PASSING * 3, "no address comes twice"
+        broker.stop()
+        assert len(verify(store_of(tmp_path)).findings) > 1, "extensions are missing"
         assert command("store", "rebuild", store_of(tmp_path)).returncode == 0
         assert verify(store_of(tmp_path)).ok
+
+
+def test_a_flipped_bit_of_an_extension_is_found() -> None:
+    with Broker.temporary(**BITMAPS) as broker:
+        make(broker.home, "orders")
+        fill(broker.home, "orders")
+        broker.stop()
+        assert verify(store_of(broker.home)).ok
+        path = sorted((store_of(broker.home) / "consumequeue_ext/orders/0").iterdir())[0]
+        flip(path, layout.CQ_EXT_TAGS + 7)
+        (finding,) = verify(store_of(broker.home)).findings
+        assert "extension" in finding.what

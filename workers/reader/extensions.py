@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.bitmapnote import extension_directory, extension_files
 from shm.kernels import dispatch, extend
-from shm.marks import mark
 from shm.storage import clear_behind
 from workers.reader.filters import Filters
 from workers.reader.queues import queue_directory
@@ -89,11 +88,9 @@ class Extensions:
         self._count = extend.extend_units(
             view, self._form, touched, self._ends, self._lists, units, self._out, self._pieces
         )
-        mark("reader.before_extensions")
         data = self._out.data
         for queue, address, start, end in self._rows():
             self._write(queue, address, data[start:end])
-        mark("reader.after_extensions")
 
     def advance(self) -> None:
         """Units with the addresses of the last `write` are written: go on behind."""
@@ -202,26 +199,39 @@ class Extensions:
                 file.close()
 
     def _end_of(self, queue: int, topic: str, queue_id: int, folder: str) -> int:
+        """Behind all addresses that units of the queue have, also where their files are gone.
+
+        An address may never come twice: a unit would get the bits of another message.
+        """
         written = self._board.word(self._board.queue_at(queue) + layout.QUEUE_WRITTEN)
-        names = self._storage.list(folder)
-        if not names or not written:
+        if not written:
             return 0  # no unit has an address: all that is there belongs to nobody
         address = self._last_address(queue_directory(topic, queue_id), written)
         if address is None:
-            # Extensions were switched off meanwhile: the addresses go on in a file of their own.
-            return int(names[-1]) + self.file_bytes
+            names = self._storage.list(folder)
+            return int(names[-1]) + self.file_bytes if names else 0
         size = self._size_at(folder, address)
-        return address + size if size else int(names[-1]) + self.file_bytes
+        return address + size if size else (address // self.file_bytes + 1) * self.file_bytes
 
     def _last_address(self, folder: str, written: int) -> int | None:
-        at = (written - 1) * layout.CQ_UNIT_BYTES
-        base = at // self._board.cq_bytes * self._board.cq_bytes
-        unit = bytearray(layout.CQ_UNIT_BYTES)
-        file = self._storage.open(f"{folder}/{base:020d}")
-        file.read_into(unit, at - base)
-        file.close()
-        code = layout.CQ_UNIT.unpack(unit)["tags_code"]
-        return code - layout.CQ_EXT_ADDRESS_BASE if code <= layout.CQ_EXT_ADDRESS_MAX else None
+        """The address of the last unit that has one; as a rule that is the very last unit."""
+        end = written * layout.CQ_UNIT_BYTES
+        for name in reversed(self._storage.list(folder)):
+            base = int(name)
+            if base >= end:
+                continue
+            file = self._storage.open(f"{folder}/{name}")
+            units = file.view()[: min(end - base, self._board.cq_bytes)]
+            file.close()
+            whole = units[: units.size // layout.CQ_UNIT_BYTES * layout.CQ_UNIT_BYTES]
+            codes = whole.view(layout.CQ_UNIT.dtype)["tags_code"]
+            found = np.flatnonzero(codes[-1:] <= layout.CQ_EXT_ADDRESS_MAX)
+            if not found.size:
+                found = np.flatnonzero(codes <= layout.CQ_EXT_ADDRESS_MAX)
+                codes = codes[: found[-1] + 1] if found.size else codes
+            if found.size:
+                return int(codes[-1]) - layout.CQ_EXT_ADDRESS_BASE
+        return None
 
     def _size_at(self, folder: str, address: int) -> int:
         """Bytes of the extension at an address; 0 if there is none."""
