@@ -55,19 +55,22 @@ class CopyPlans:
         slow = [failure[0] for failure in failures if failure[0] not in made]
         records = self._reader.records_of(*key, slow)
         launched: list[Pending] = []
+        who, flight, taken = asked.who, self._flight, 0
         for failure in failures:
-            if self._flight.bytes >= COPIES_BYTES_MAX:
+            if flight.bytes >= COPIES_BYTES_MAX:
                 break
-            asked.taken += 1
+            taken += 1
             found = made.get(failure[0])
             if found is not None:
                 asked.sending[failure[0]] = found.attempt
             else:
                 found = self._planned_slowly(asked, held, failure, next(records))
             if found is not None:
-                found.asked.append(asked.who)
-                self._flight.add(found)
+                found.asked.append(who)
+                found.durable = asked.durable
+                flight.add(found)
                 launched.append(found)
+        asked.taken += taken
         return launched
 
     def _made(
@@ -90,8 +93,9 @@ class CopyPlans:
         died = [progress.attempts_of(failure[0]) for failure in usual] if progress.attempts else ()
         room = COPIES_BYTES_MAX - self._flight.bytes
         made = self._usual.make(key, usual, died, (most, room), asked.parking)
+        where = group, key
         return {
-            offset: Pending((group, key, offset), entry, origin, attempt, dead == 1, asked.durable)
+            offset: Pending(where, offset, entry, origin, attempt, dead == 1)
             for offset, entry, origin, attempt, dead in made
         }
 
@@ -154,4 +158,4 @@ class CopyPlans:
             copy = self._maker.copy(record, failure, asked.parking)
             self._unstorable.dead_early(name, str(error))
         entry, origin, dead = entry_of(copy, 0), copy.origin, failure.is_dead
-        return Pending(name, entry, origin, attempt, dead, asked.durable)
+        return Pending(name[:2], offset, entry, origin, attempt, dead)

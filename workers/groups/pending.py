@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,24 +16,30 @@ if TYPE_CHECKING:
     from shm import groupwire
     from shm.record import Record
 
-Name = tuple[str, QueueKey, int]  # group, queue, offset
+Where = tuple[str, QueueKey]  # group, queue
+Name = tuple[str, QueueKey, int]  # and offset
 
 
 class Pending:
     """A copy that is to be put, or was put and has no outcome yet."""
 
-    __slots__ = ("asked", "attempt", "dead", "durable", "end", "entry", "name", "origin")
+    __slots__ = ("asked", "attempt", "dead", "durable", "end", "entry", "offset", "origin", "where")
 
     def __init__(
-        self, name: Name, entry: bytes, origin: int, attempt: int, dead: bool, durable: bool
-    ) -> None:  # fmt: skip
-        """`durable`: whether the session hears of it only when the copy is durable."""
-        self.name = name
+        self, where: Where, offset: int, entry: bytes, origin: int, attempt: int, dead: bool
+    ) -> None:
+        self.where, self.offset = where, offset
         self.entry = entry  # as `outlet.entry_of` makes it
         self.origin, self.attempt = origin, attempt
-        self.dead, self.durable = dead, durable
+        self.dead = dead
+        self.durable = False  # True: the session hears of it only when the copy is durable
         self.asked: list[tuple[int, int, int]] = []  # session, serial, board queue
         self.end = -1  # of the copy in the log
+
+    @property
+    def name(self) -> Name:
+        """Of the message."""
+        return *self.where, self.offset
 
 
 class InFlight:
@@ -41,8 +47,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self.count = self.bytes = 0
-        self._queues: defaultdict[tuple[str, QueueKey], dict[int, Pending]]
-        self._queues = defaultdict(dict)
+        self._queues: defaultdict[Where, dict[int, Pending]] = defaultdict(dict)
 
     def __iter__(self) -> Iterator[Pending]:
         return chain.from_iterable(queue.values() for queue in self._queues.values())
@@ -58,17 +63,17 @@ class InFlight:
 
     def add(self, pending: Pending) -> None:
         """From now on it counts."""
-        group, key, offset = pending.name
-        self._queues[group, key][offset] = pending
+        self._queues[pending.where][pending.offset] = pending
         self.count += 1
         self.bytes += len(pending.entry)
 
-    def drop(self, pending: Pending) -> None:
-        """It has its outcome."""
-        group, key, offset = pending.name
-        if self._queues[group, key].pop(offset, None) is not None:
-            self.count -= 1
-            self.bytes -= len(pending.entry)
+    def drop(self, where: Where, pendings: Iterable[Pending]) -> None:
+        """Copies of a queue have their outcome."""
+        queue = self._queues[where]
+        for pending in pendings:
+            if queue.pop(pending.offset, None) is not None:
+                self.count -= 1
+                self.bytes -= len(pending.entry)
 
 
 @dataclass(slots=True)

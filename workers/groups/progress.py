@@ -64,7 +64,8 @@ class Progress:
 
     def finish_all(self, ranges: Iterable[Done]) -> None:
         """The same for many ranges."""
-        news = [(max(first, self.committed), end) for first, end in ranges if end > self.committed]
+        base = self.committed
+        news = [(first if first > base else base, end) for first, end in ranges if end > base]
         for first, end in news:
             if end - first <= len(self.sending):
                 for offset in range(first, end):

@@ -16,18 +16,17 @@ from shm import groupwire, layout
 from shm.board import Board
 from shm.clock import Clock
 from shm.codes import Status
-from shm.groupwire import Done
 from shm.kernels.words import store_word
 from shm.record import Record
 from workers.groups.copyplans import COPIES_BYTES_MAX, CopyPlans
 from workers.groups.ledger import Ledger, QueueKey
 from workers.groups.membership import Membership
-from workers.groups.pending import Asked, InFlight, Name, Pending, whose
+from workers.groups.pending import Asked, InFlight, Name, Pending, Where, whose
 from workers.groups.records import LiveReader
 from workers.groups.reports import LEASE_OVER
 from workers.groups.retrycopy import CopyMaker
 from workers.groups.unstorable import Unstorable
-from workers.outlet import Outcome, Outlet
+from workers.outlet import Outlet
 from workers.session import SessionTable
 
 if TYPE_CHECKING:
@@ -142,31 +141,32 @@ class SendBacks:
         if self.outlet.is_lost() and not self._reconcile():
             return 0
         outcomes = self.outlet.poll()
-        settled = (self._settle(outcome, now_ns) for outcome in outcomes)
-        stored = [pending for pending in settled if pending is not None]
+        stored: list[Pending] = []
+        for outcome in outcomes:
+            pending = outcome.tag
+            assert isinstance(pending, Pending), "the tag that was given"
+            if outcome.status != Status.OK:
+                self._not_stored(pending, outcome.status, now_ns)
+                continue
+            pending.end = outcome.end
+            if self._is_stored(pending):
+                stored.append(pending)
         if stored:
             self._finish(stored)
         return len(outcomes) + self._tell_durable()
 
-    def _settle(self, outcome: Outcome, now_ns: int) -> Pending | None:
-        """Take an outcome; the copy's if the ledger may say now that it is in the log."""
-        pending = outcome.tag
-        assert isinstance(pending, Pending), "the tag that was given"
-        if outcome.status == Status.OK:
-            pending.end = outcome.end
-            return pending if self._is_stored(pending) else None
-        if outcome.status == Status.DISK_FULL:
+    def _not_stored(self, pending: Pending, status: int, now_ns: int) -> None:
+        if status == Status.DISK_FULL:
             self._again_ns = now_ns + AGAIN_NS
             self._waiting.append(pending)
-            return None
-        text = f"the writer refused the copy: {Status(outcome.status).name}"
+            return
+        text = f"the writer refused the copy: {Status(status).name}"
         self._unstorable.refused(pending.name, text)
-        self._flight.drop(pending)
+        self._flight.drop(pending.where, [pending])
         self._unsend(pending.name)
         for session, serial, _queue in pending.asked:
-            offsets = [pending.name[2]]
-            self._tell(session, groupwire.Refused(serial, "MessageIllegal", text, offsets))
-        return None
+            refused = groupwire.Refused(serial, "MessageIllegal", text, [pending.offset])
+            self._tell(session, refused)
 
     def _is_stored(self, pending: Pending) -> bool:
         """Whether a copy that lies in the log is as safe as its topic asks for, or will be told."""
@@ -199,21 +199,24 @@ class SendBacks:
 
     def _finish(self, stored: Sequence[Pending]) -> None:
         """Copies are in the log: their messages are done with."""
-        ranges: dict[tuple[str, QueueKey], list[Done]] = defaultdict(list)
-        answers: dict[tuple[int, int, int], list[tuple[int, bool]]] = defaultdict(list)
+        queues: dict[Where, list[Pending]] = defaultdict(list)
+        answers: dict[tuple[int, int, int], tuple[list[int], list[bool]]] = {}
         for pending in stored:
-            group, key, offset = pending.name
-            self._flight.drop(pending)
-            ranges[group, key].append((offset, offset + 1))
+            queues[pending.where].append(pending)
             self.dead += pending.dead
             for who in pending.asked:
-                answers[who].append((offset, pending.dead))
+                if who not in answers:
+                    answers[who] = [], []
+                offsets, dead = answers[who]
+                offsets.append(pending.offset)
+                dead.append(pending.dead)
         self.sent += len(stored)
-        for (group, key), done in ranges.items():
-            self._ledger.finish_all(group, key, done)
-            self._note_settled(group, key)
-        for (session, serial, queue), rows in answers.items():
-            offsets, dead = (list(column) for column in zip(*rows, strict=True))
+        for where, pendings in queues.items():
+            self._flight.drop(where, pendings)
+            done = [(pending.offset, pending.offset + 1) for pending in pendings]
+            self._ledger.finish_all(*where, done)
+            self._note_settled(*where)
+        for (session, serial, queue), (offsets, dead) in answers.items():
             self._tell(session, groupwire.SentBack(serial, queue, offsets, dead))
 
     def _note_settled(self, group: str, key: QueueKey) -> None:

@@ -83,14 +83,14 @@ class UsualCopies:
         self, failed: Sequence[tuple[int, int, str]], died: Sequence[int], texts: bytearray
     ) -> None:
         """Write the rows, and the reasons behind `texts`."""
-        places: dict[str, tuple[int, int]] = {}
+        places: dict[str, list[int]] = {}
         cells: list[int] = []
         for number, (offset, delay, why) in enumerate(failed):
-            place = places.get(why)
-            if place is None:
-                place = places[why] = _add_reason(texts, why)
-            cells += (offset, died[number] if died else 0, max(delay, _DEAD), *place)
-            cells += _NOTHING_FOUND
+            known = places.get(why)
+            if known is None:
+                known = places[why] = [*_add_reason(texts, why), *_NOTHING_FOUND]
+            dead = delay < _DEAD
+            cells += (offset, died[number] if died else 0, _DEAD if dead else delay, *known)
         self._cells[: len(cells)] = array("q", cells)
 
     def _aim(self, parking: Parking, asked: tuple[int, int, int]) -> None:
