@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from clients.consumer import ConsumeFrom, PullConsumer
@@ -32,3 +34,40 @@ def run(program: str, *arguments: object) -> str:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+_LOOKS = """
+import json, os, sys
+from gantrymq.cli import main
+for line in json.loads(sys.argv[1]):
+    if not os.fork():
+        sys.argv = ["gantrymq", *line]
+        code = 1
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        finally:
+            sys.stdout.flush()
+            print("loaded", line, {"numpy", "numba"} & sys.modules.keys(), file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.wait()[1])
+    print("code", line, code, file=sys.stderr, flush=True)
+"""
+
+
+def require_light(lines: Sequence[Sequence[object]]) -> None:
+    """Run commands in forks of an interpreter that has loaded no more than the command line.
+
+    Each ends well, and has loaded neither numpy nor numba.
+    """
+    given = [[str(word) for word in line] for line in lines]
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOKS, json.dumps(given)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    told = [line for line in done.stderr.splitlines() if line.startswith(("loaded", "code"))]
+    wanted = [text for line in given for text in (f"loaded {line} set()", f"code {line} 0")]
+    assert told == wanted, done.stderr

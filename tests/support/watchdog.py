@@ -13,6 +13,7 @@ PATIENCE_S = 60.0
 _PAUSE_S = 0.002
 #: Pauses are at least that many times as long as a look: what is waited for needs the processor.
 _PAUSE_PER_LOOK = 3
+_PAUSE_MAX_S = 0.1
 
 
 def poll_until(condition: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
@@ -28,4 +29,4 @@ def poll_until(condition: Callable[[], T], what: str, patience_s: float = PATIEN
             raise AssertionError(
                 f"waited {patience_s:.0f} s in vain until {what}; the last answer was {result!r}"
             )
-        time.sleep(max(_PAUSE_S, _PAUSE_PER_LOOK * (now - began)))
+        time.sleep(max(_PAUSE_S, min(_PAUSE_PER_LOOK * (now - began), _PAUSE_MAX_S)))

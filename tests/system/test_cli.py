@@ -16,6 +16,7 @@ import pytest
 
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
+from tests.support.applications import require_light
 from tests.support.brokers import command
 
 #: What is said of a setting.
@@ -124,20 +125,8 @@ def test_status_after_a_kill_says_that_nothing_runs() -> None:
 
 
 def test_status_loads_neither_numpy_nor_numba(home: Path) -> None:
-    code = (
-        "import sys\nsys.argv = ['gantrymq', *sys.argv[1:]]\n"
-        "from gantrymq.cli import main\n"
-        "try:\n    main()\nfinally:\n"
-        "    loaded = {'numpy', 'numba'} & set(sys.modules)\n"
-        "    assert not loaded, loaded\n"
-    )
-    for arguments in (["status"], ["topic", "list"], ["topic", "create", "light"], ["--help"]):
-        given = arguments if arguments == ["--help"] else [*arguments, "--home", str(home)]
-        ran = subprocess.run(
-            [sys.executable, "-c", code, *given], capture_output=True, text=True, check=False
-        )
-        assert "AssertionError" not in ran.stderr, ran.stderr
-        assert ran.returncode == 0, ran
+    looks = (["status"], ["topic", "list"], ["topic", "create", "light"])
+    require_light([*([*look, "--home", home] for look in looks), ["--help"]])
 
 
 def test_the_life_of_a_topic(home: Path) -> None:

@@ -11,7 +11,6 @@ import platform
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 from clients.producer import Producer
 from shm.codes import ExitCode, Role
 from tests.support.brokers import START_S, ServingBroker
+from tests.support.manager import FirstStart, Manager, step_of
 from tests.support.seccomp import only_system_service
 from tests.support.tree import ROOT
 from tests.support.watchdog import poll_until
@@ -35,28 +35,6 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_MDWE, _PR_MDWE_REFUSE_EXEC_GAIN = 38, 65, 1
 def cold_starts() -> bool:
     """What is said while a broker starts is part of what is shown here."""
     return True
-
-
-class Manager:
-    """The receiving end of NOTIFY_SOCKET."""
-
-    def __init__(self, folder: Path) -> None:
-        self.address = str(folder / "notify")
-        self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.channel.bind(self.address)
-        self.channel.setblocking(False)
-        self.said: list[str] = []
-
-    def hear(self) -> list[str]:
-        """All states so far, one an entry."""
-        while True:
-            try:
-                self.said += self.channel.recv(4096).decode().split("\n")
-            except BlockingIOError:
-                return self.said
-
-    def patted(self) -> int:
-        return self.hear().count("WATCHDOG=1")
 
 
 @pytest.fixture
@@ -114,23 +92,10 @@ def test_a_failed_start_is_shown(tmp_path: Path, manager: Manager) -> None:
     assert any(state.startswith("STATUS=not started: ") for state in manager.said)
 
 
-def test_the_first_compile_asks_for_time(
-    tmp_path: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("NUMBA_DISABLE_JIT", raising=False)
-
-    def steps() -> list[str]:
-        found = [
-            re.match(r"STATUS=starting: \w+ \((\d+) of \d+\)", text) for text in manager.hear()
-        ]
-        return [match[1] for match in found if match]
-
-    with ServingBroker(tmp_path / "home") as broker:
-        poll_until(lambda: len(set(steps())) >= 3, "steps of the compile are told", START_S)
-        broker.process.send_signal(signal.SIGTERM)
-        assert broker.end()[0] == ExitCode.OK
-    states = manager.hear()
+def test_the_first_compile_asks_for_time(first_start: FirstStart) -> None:
+    assert first_start.code == ExitCode.OK
+    states = first_start.states
+    assert len(set(filter(None, map(step_of, states)))) >= 3, "steps of the compile are told"
     asked = [state for state in states if state.startswith("EXTEND_TIMEOUT_USEC=")]
     assert len(asked) >= 3
     assert "READY=1" not in states

@@ -1,0 +1,86 @@
+"""A parent that speaks sd_notify as systemd does, and a first start of a broker below it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.brokers import START_S
+from tests.support.terminal import Terminal
+from tests.support.watchdog import poll_until
+
+_STEPS = 3
+
+
+class Manager:
+    """The receiving end of NOTIFY_SOCKET."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = str(folder / "notify")
+        self.channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.channel.bind(self.address)
+        self.channel.setblocking(False)
+        self.said: list[str] = []
+
+    def hear(self) -> list[str]:
+        """All states so far, one an entry."""
+        while True:
+            try:
+                self.said += self.channel.recv(4096).decode().split("\n")
+            except BlockingIOError:
+                return self.said
+
+    def patted(self) -> int:
+        return self.hear().count("WATCHDOG=1")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStart:
+    """What a broker said that was told to stop amid its first compile."""
+
+    code: int
+    shown: str  # on the terminal
+    states: list[str]  # to the manager
+
+
+def step_of(state: str) -> str | None:
+    """Number of the kernel that is compiled, if a state tells it."""
+    found = re.match(r"STATUS=starting: \w+ \((\d+) of \d+\)", state)
+    return found[1] if found else None
+
+
+def start_first(folder: Path) -> FirstStart:
+    """Start a broker that finds nothing compiled, and stop it after a few kernels."""
+    manager = Manager(folder)
+    environment = os.environ | {
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "NOTIFY_SOCKET": manager.address,
+    }
+    environment.pop("NUMBA_DISABLE_JIT", None)
+    command = [sys.executable, "-P", "-m", "gantrymq", "serve", "--home", str(folder / "home")]
+    with Terminal() as terminal:
+
+        def told() -> bool:
+            terminal.read()  # what nobody reads would hold it up
+            return len({step_of(state) for state in manager.hear()} - {None}) >= _STEPS
+
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=terminal.slave, env=environment
+        )
+        try:
+            poll_until(told, f"{_STEPS} steps", START_S)
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(START_S)
+        finally:
+            process.kill()
+            process.wait()
+        shown = terminal.read()
+    states = manager.hear()
+    manager.channel.close()
+    return FirstStart(code, shown, states)
