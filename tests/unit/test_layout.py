@@ -77,7 +77,7 @@ SHARED = {
         " session_count 144 topic_changes 148 appended 256 store_ms 264 settled 384"
         " durable_wanted 512 durable 640 flusher_armed 648 dispatched 768 reader_armed 776"
         " low 896 disk_full 904 disk_used 908 timers_wanted 912 indexed 1024 half_progress 1152"
-        " op_progress 1160 open_halves 1168 oldest_half_ms 1176 given_up 1184",
+        " op_progress 1160 open_halves 1168 oldest_half_ms 1176 given_up 1184 checks_sent 1192",
     ),
     layout.PROCESS: (
         128,
