@@ -119,6 +119,11 @@ class BoardCollector(Collector):
             "Half messages given up, and not settled by an operator.",
             value=board.word(layout.BOARD_GIVEN_UP),
         )
+        yield CounterMetricFamily(
+            "gantrymq_transaction_checks",
+            "Checks sent to producers of open transactions, since the broker started.",
+            value=board.word(layout.BOARD_CHECKS_SENT),
+        )
 
     def _agents(self) -> Iterator[Metric]:
         slots = {role.name.lower(): self._board.process(role) for role in Role}

@@ -339,7 +339,10 @@ BOARD: Final = Struct(
         Field("open_halves", "u8", "half messages without a decision", "txn-checker"),
         Field("oldest_half_ms", "i8", "storeTimestamp of the oldest; 0: none", "txn-checker"),
         Field("given_up", "u8", "given up and not settled by an operator", "txn-checker"),
-        Field("pad9", 88, "zero"),
+        Field(
+            "checks_sent", "u8", "checks of transactions, since the broker started", "txn-checker"
+        ),
+        Field("pad9", 80, "zero"),
         Field("filter_changes", "u4", "counts changes of config/consumerFilter.json", "groups"),
         Field("pad10", 124, "zero"),
         Field("reserved", 640, "zero"),
@@ -369,6 +372,7 @@ BOARD_OP_PROGRESS: Final = BOARD.offset("op_progress")
 BOARD_OPEN_HALVES: Final = BOARD.offset("open_halves")
 BOARD_OLDEST_HALF_MS: Final = BOARD.offset("oldest_half_ms")
 BOARD_GIVEN_UP: Final = BOARD.offset("given_up")
+BOARD_CHECKS_SENT: Final = BOARD.offset("checks_sent")
 BOARD_DISK_FULL: Final = BOARD.offset("disk_full")
 BOARD_DISK_USED: Final = BOARD.offset("disk_used")
 BOARD_TIMERS_WANTED: Final = BOARD.offset("timers_wanted")

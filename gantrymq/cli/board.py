@@ -97,6 +97,7 @@ def _transactions(board: Board) -> dict[str, float | None]:
         "open": board.word(layout.BOARD_OPEN_HALVES),
         "oldest_s": round(max(time.time() - oldest_ms / 1000, 0.0), 1) if oldest_ms else None,
         "given_up": board.word(layout.BOARD_GIVEN_UP),
+        "checks": board.word(layout.BOARD_CHECKS_SENT),
     }
 
 

@@ -106,7 +106,7 @@ def _page(home: Path, shown: dict[str, Any]) -> RenderableType:
 def _in_doubt(shown: dict[str, Any]) -> str:
     """Transactions, where there are any."""
     halves = shown["transactions"]
-    if not any(halves.values()):
+    if not (halves["open"] or halves["given_up"]):
         return ""
     return f"; {halves['open']} half messages open, {halves['given_up']} given up"
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from brokerd import epoch
 from shm import layout, marks
-from shm.codes import ParkMode, Role
+from shm.codes import Role
 from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
@@ -298,33 +298,6 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
     drop_a_connection, fill_the_disk_of_groups, let_time_pass, overfill_the_disk,
 )  # fmt: skip
-
-
-def leave_unanswered(world: World) -> None:
-    """The writer dies between append and completions: what was sent is sent again."""
-    for producer in world.producers:
-        producer.send_more(10)
-    world.simulation.kill_at_mark("writer.after_appended", world.dice.randint(1, 3))
-
-
-def hold_by_timers(world: World) -> None:
-    """Old segments are held by timers alone that wait for years: these are appended again."""
-    for producer in world.producers:
-        producer.waits = [due for due in producer.waits if due[0] == ParkMode.AT]
-        producer.send_more(40)
-    let_time_pass(world)
-
-
-def ask_for_timers(world: World) -> None:
-    """As retention does, whatever else holds these segments."""
-    if (board := world.machine.board) is not None:
-        base = board.word(layout.BOARD_APPENDED) // board.segment_bytes * board.segment_bytes
-        wanted = max(base, board.word(layout.BOARD_TIMERS_WANTED))
-        board.set_word(layout.BOARD_TIMERS_WANTED, wanted)
-
-
-#: Faults to be asked for by name: each makes likely what those above meet now and then only.
-RARE: tuple[Callable[[World], None], ...] = (leave_unanswered, hold_by_timers, ask_for_timers)
 
 
 # ------------------------------------------------------------------------------------------- a run

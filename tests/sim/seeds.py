@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 
-from tests.sim import plants, scenario, scheduler_plants
+from tests.sim import plants, rare_faults, scenario, scheduler_plants
 from tests.sim.scenario import World
 from tests.support.simulation import Simulation
 
@@ -29,7 +29,7 @@ def tell(program: str, seed: int, faults: str, plant: str | None) -> str:
 
 def main() -> None:
     """Runs of tests.sim.scenario."""
-    named = {fault.__name__: fault for fault in (*scenario.FAULTS, *scenario.RARE)}
+    named = {fault.__name__: fault for fault in (*scenario.FAULTS, *rare_faults.RARE)}
     run_seeds("tests.sim", scenario.run, (scenario.FAULTS, named), PLANTS)
 
 

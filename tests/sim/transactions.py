@@ -14,6 +14,7 @@ from shm import layout
 from shm.codes import Role
 from shm.marks import MARKS
 from tests.sim import scenario
+from tests.sim.rare_faults import ask_for_timers
 from tests.sim.scenario import STEPS_MAX, World
 from tests.sim.transaction_plants import PLANTS
 from tests.support.simoperator import SimOperator
@@ -89,7 +90,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     let_halves_wait,
     call_an_operator,
     scenario.let_time_pass,
-    scenario.ask_for_timers,
+    ask_for_timers,
     scenario.overfill_the_disk,
 )
 

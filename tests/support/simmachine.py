@@ -34,6 +34,7 @@ from tests.support.simretention import expire
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
 from tests.support.storedlog import check_units
+from tests.support.txnoracle import TRANSACTION_SETTINGS
 from workers.agent import Bells
 from workers.session import Session
 
@@ -47,9 +48,7 @@ SETTINGS = {
     "max_index_num": 100,
     "topics_max": 16,
     "board_queues_max": 64,
-    "transaction_timeout": 1,
-    "transaction_check_interval": 1,
-    "transaction_check_max": 3,
+    **TRANSACTION_SETTINGS,
 }
 FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it costs time
 ROLES = tuple(agents.CONSTRUCTORS)
@@ -115,7 +114,7 @@ class SimMachine:
         self.expect_cut_off: set[str] = set()  # clients that break the rules on purpose
         self.then: Callable[[], None] | None = None  # what the next agent's death brings along
         self._old_board: Board | None = None
-        self._bells = self._new_bells()
+        self._bells = Bells.each(SimBell)
         self._next_session = 1
         self._due: list[tuple[int, Callable[[], None]]] = []
         self._seen_low = 0
@@ -221,7 +220,7 @@ class SimMachine:
         if self.index_holds:
             check_index(self._storage("oracle"), found.appended, settled, self.model.tally)
         self._old_board = board
-        self._bells = self._new_bells()
+        self._bells = Bells.each(SimBell)
         self._own = [self._own_session(role) for role in agents.SENDERS]
         for role in ROLES:
             self.start_agent(role)
@@ -401,9 +400,6 @@ class SimMachine:
         storage = SimStorage(self.disk, process, plan)
         self.stores[process] = storage
         return storage
-
-    def _new_bells(self) -> Bells:
-        return Bells.each(SimBell)
 
     def _random_bytes(self, count: int) -> bytes:
         return self.simulation.dice.getrandbits(8 * count).to_bytes(count, "big")

@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from tests.support.storedlog import Stored
 
 DECIDED = (COMMITTED, ROLLED_BACK, GIVEN_UP)
-#: As in the settings of the simulated machine.
 CHECKS_MAX = 3
+#: Of the simulated machine, whose `file_reserved_time` is an hour.
+TRANSACTION_SETTINGS = {
+    "transaction_timeout": 1,
+    "transaction_check_interval": 1,
+    "transaction_check_max": CHECKS_MAX,
+}
 RESERVED_MS = 3_600_000
 
 

@@ -65,7 +65,7 @@ PARTS = {
         "appended", "settled", "durable", "dispatched", "indexed", "low", "durable_lag_bytes",
         "dispatch_lag_bytes", "index_lag_bytes",
     },
-    "transactions": {"open", "oldest_s", "given_up"},
+    "transactions": {"open", "oldest_s", "given_up", "checks"},
     "processes": {
         "agent", "pid", "restarts", "started_ms", "heartbeats", "busy_cycles", "work", "bytes",
         "refused", "cut_off",

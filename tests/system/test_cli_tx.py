@@ -152,10 +152,11 @@ def test_what_is_given_up_is_settled_once(broker: Broker) -> None:
     ids = [row["message_id"] for row in give_up(broker, "bought")]
     history = shown(broker, ids[0])["history"]
     assert [entry["what"] for entry in history] == ["checked", "checked", "given_up"]
-    counts = {"open": 0, "oldest_s": None, "given_up": 1}
+    counts = {"open": 0, "oldest_s": None, "given_up": 1, "checks": 2}
     poll_until(lambda: describe_transactions(broker) == counts, "status counts it")
     metrics = command("metrics", "--home", broker.home).stdout
     assert "gantrymq_given_up_halves 1.0" in metrics
+    assert "gantrymq_transaction_checks_total 2.0" in metrics
     assert "gantrymq_open_halves 0.0" in metrics
     done = command("tx", "commit", ids[0], "--as", "auditor", "--json", "--home", broker.home)
     assert done.returncode == 0, done

@@ -78,7 +78,7 @@ SHARED = {
         " durable_wanted 512 durable 640 flusher_armed 648 dispatched 768 reader_armed 776"
         " bitmap_changes 780"
         " low 896 disk_full 904 disk_used 908 timers_wanted 912 indexed 1024 half_progress 1152"
-        " op_progress 1160 open_halves 1168 oldest_half_ms 1176 given_up 1184"
+        " op_progress 1160 open_halves 1168 oldest_half_ms 1176 given_up 1184 checks_sent 1192"
         " filter_changes 1280",
     ),
     layout.PROCESS: (

@@ -148,7 +148,7 @@ class TxnChecker(OutletAgent):
         self._endings = Endings(halves, decisions, past, desk)
         self._settling = Settling(halves, decisions, given_up, self._endings, desk)
         self._move = HalfMove(self._board, halves, decisions, self._endings, given_up)
-        self._checks = Checks(halves, decisions, self._endings, given_up, desk)
+        self._checks = Checks(self._board, halves, decisions, self._endings, given_up, desk)
         self._parts = (halves, decisions, given_up)
 
     # ----------------------------------------------------------------------------- what is there

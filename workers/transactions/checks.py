@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from shm import layout
 from shm import transactionwire as wire
 from shm.properties import GANTRY_TX
 from workers.transactions import records as transactionnotes
 from workers.transactions.staging import Decision
 
 if TYPE_CHECKING:
+    from shm.board import Board
     from workers.transactions.decisions import Decisions
     from workers.transactions.desk import Desk
     from workers.transactions.endings import Endings
@@ -45,15 +47,21 @@ class Checks:
     """Looks over the table when the first half is due."""
 
     def __init__(
-        self, halves: Halves, decisions: Decisions, endings: Endings, given_up: GivenUp, desk: Desk
+        self,
+        board: Board,
+        halves: Halves,
+        decisions: Decisions,
+        endings: Endings,
+        given_up: GivenUp,
+        desk: Desk,
     ) -> None:
+        self._board = board
         self._halves = halves
         self._decisions = decisions
         self._endings = endings
         self._given_up = given_up
         self._desk = desk
         self.next_ns = 0
-        self.sent = self.given = 0
 
     def step(self, now_ns: int, now_ms: int, times: Times) -> int:
         """Check what is due; how many halves were."""
@@ -70,7 +78,8 @@ class Checks:
         if asked:
             copy = transactionnotes.checked(self._decisions.slots, asked, now_ms)
             self._endings.decide(Decision("", [], [], copies=[copy], named=False), now_ms)
-            self.sent += len(asked)
+            sent = self._board.word(layout.BOARD_CHECKS_SENT) + len(asked)
+            self._board.set_word(layout.BOARD_CHECKS_SENT, sent)
         if len(due) > CHECKS_MAX:
             self.next_ns = now_ns + PASS_NS
         else:
@@ -130,7 +139,6 @@ class Checks:
         decision = self._given_up.give_up(position, int(row["offset"]))
         if decision is not None:
             self._endings.decide(decision, now_ms)
-            self.given += 1
             checks = int(row["checks"])
             self._desk.note(
                 "warning", "half_given_up", position=position, group=group, checks=checks

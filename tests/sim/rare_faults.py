@@ -1,0 +1,37 @@
+"""Faults to be asked for by name: each makes likely what others meet now and then only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shm import layout
+from shm.codes import ParkMode
+from tests.sim import scenario
+from tests.sim.scenario import World
+
+
+def leave_unanswered(world: World) -> None:
+    """The writer dies between append and completions: what was sent is sent again."""
+    for producer in world.producers:
+        producer.send_more(10)
+    world.simulation.kill_at_mark("writer.after_appended", world.dice.randint(1, 3))
+
+
+def hold_by_timers(world: World) -> None:
+    """Old segments are held by timers alone that wait for years: these are appended again."""
+    for producer in world.producers:
+        producer.waits = [due for due in producer.waits if due[0] == ParkMode.AT]
+        producer.send_more(40)
+    scenario.let_time_pass(world)
+
+
+def ask_for_timers(world: World) -> None:
+    """As retention does, whatever else holds these segments."""
+    if (board := world.machine.board) is not None:
+        base = board.word(layout.BOARD_APPENDED) // board.segment_bytes * board.segment_bytes
+        wanted = max(base, board.word(layout.BOARD_TIMERS_WANTED))
+        board.set_word(layout.BOARD_TIMERS_WANTED, wanted)
+
+
+#: By name.
+RARE: tuple[Callable[[World], None], ...] = (leave_unanswered, hold_by_timers, ask_for_timers)
