@@ -12,39 +12,40 @@ from bench.crew import BenchError, Crew, Phase
 from bench.harness import Bench
 from bench.measure import Measurement, histogram, percentiles
 from bench.ours import TOPIC, Serving, make_topic, scratch, serving
-from bench.sizes import ENTRIES_PER_MESSAGE, KEYS_SHARED
+from bench.sizes import ENTRIES_PER_MESSAGE
 from bench.store_speed import dispatch_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from gantrymq import Client
+
 _QUEUES = 4
 _LOOK_S = 0.05
 
 
 def indexing(bench: Bench) -> Measurement:
-    """A reader on a log that nobody has dispatched: `rate` alone, `indexed_rate` with all keys.
+    """A reader on a log that nobody has dispatched: `rate` alone, `visible`, `indexed` with keys.
 
-    Records a second until the last has its unit, and, for the second, its entries in the files.
+    Records a second until all can be consumed, and until all have their entries in the files.
     """
     with scratch(bench) as directory:
         settings = {"message_index_enable": "false"}
         with serving(directory, settings, bench.sizes.timeout_s) as server:
             _fill(bench, server)
-        found = {}
-        for name, index in (("rate", False), ("indexed_rate", True)):
-            deadline = time.monotonic() + bench.sizes.timeout_s
-            records, seconds = dispatch_log(server.home, deadline, index=index)
-            found[name] = records / seconds
-    return Measurement(values=found, count=records)
+        deadline = time.monotonic() + bench.sizes.timeout_s
+        records, alone_s, _ = dispatch_log(server.home, deadline)
+        _, visible_s, indexed_s = dispatch_log(server.home, deadline, index=True)
+    seconds = {"rate": alone_s, "visible": visible_s, "indexed": indexed_s}
+    return Measurement(values={n: records / s for n, s in seconds.items()}, count=records)
 
 
 def querying(bench: Bench) -> Measurement:
     """Queries by a key that one message has, of a running broker: `warm`, then `cold`.
 
     Cold: after a stop, nothing of the store in the page cache, and a `Client` of its own for each
-    query. `shared`: warm, by a key that KEYS_SHARED messages have, all of them read.
+    query.
     """
     with scratch(bench) as directory:
         with serving(directory, {}, bench.sizes.timeout_s) as server:
@@ -59,19 +60,14 @@ def _warm(bench: Bench, server: Serving, count: int) -> dict[str, float]:
     from gantrymq import Client
 
     numbers = _numbers(bench, count)
-    apart = max(1, count // KEYS_SHARED)
     with Client(server.home) as client:
 
         def ask(number: int) -> None:
-            _ask(client, f"own-{number}", 1)
-
-        def ask_shared(number: int) -> None:
-            _ask(client, f"shared-{number % apart}", min(KEYS_SHARED, count))
+            _ask(client, number)
 
         for number in numbers:  # what is read is in memory from here on
             ask(number)
-            ask_shared(number)
-        return _timed(numbers, "warm", ask) | _timed(numbers, "shared", ask_shared)
+        return _timed(numbers, "warm", ask)
 
 
 def _cold(bench: Bench, home: Path, count: int) -> dict[str, float]:
@@ -79,7 +75,7 @@ def _cold(bench: Bench, home: Path, count: int) -> dict[str, float]:
 
     def ask(number: int) -> None:
         with Client(home) as client:
-            _ask(client, f"own-{number}", 1)
+            _ask(client, number)
 
     return _timed(_numbers(bench, count), "cold", ask, before=lambda: _drop_cache(home / "store"))
 
@@ -101,11 +97,11 @@ def _timed(
     return {f"{name}_p50_ms": found["p50_us"] / 1000, f"{name}_p99_ms": found["p99_us"] / 1000}
 
 
-def _ask(client: object, key: str, count: int) -> None:
-    found = client.query(TOPIC, key)  # type: ignore[attr-defined] # a Client, loaded late
+def _ask(client: Client, number: int) -> None:
+    found = client.query(TOPIC, f"order-{number}")
     bodies = [message.body for message in found]
-    if len(bodies) != count or found.reasons:
-        raise BenchError(f"query {key}: {len(bodies)} messages, not {count}; {found.reasons}")
+    if len(bodies) != 1 or found.reasons:
+        raise BenchError(f"query of order-{number}: {len(bodies)} messages; {found.reasons}")
 
 
 def _numbers(bench: Bench, count: int) -> list[int]:

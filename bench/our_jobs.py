@@ -12,7 +12,7 @@ from bench.bodies import due_of, make_bodies, timed_body, touch_columns
 from bench.crew import BenchError, Outcome, Phase, Progress
 from bench.measure import paced
 from bench.ours import TOPIC
-from bench.sizes import BATCH_MESSAGES, BODIES, IN_FLIGHT, KEYS_SHARED
+from bench.sizes import BATCH_MESSAGES, BODIES, IN_FLIGHT
 from gantrymq import ConsumeFrom, Message, Producer, PullConsumer
 
 if TYPE_CHECKING:
@@ -65,15 +65,13 @@ class FillSends(OnewaySends):
 
 
 class KeyedSends(_ProducerJob):
-    """`send_oneway` of messages with two keys: one of its own, one that KEYS_SHARED have."""
+    """`send_oneway` of messages with a key of their own, beside the message id."""
 
     def run(self, phase: Phase) -> Outcome:
         send, bodies = self._producer.send_oneway, self._bodies
-        apart = max(1, phase.count // KEYS_SHARED)
         started = time.monotonic_ns()
         for number in range(phase.count):
-            keys = (f"own-{number}", f"shared-{number % apart}")
-            send(TOPIC, bodies[number % BODIES], keys=keys)
+            send(TOPIC, bodies[number % BODIES], keys=(f"order-{number}",))
         self._producer.flush(_SILENT_S)
         return Outcome(started, time.monotonic_ns(), phase.count)
 

@@ -16,10 +16,8 @@ IN_FLIGHT: Final = 64
 QUEUE_COUNTS: Final = (1, 100, 1000)
 BUSY_SESSIONS: Final = 10
 KIB_BODY_BYTES: Final = 1024
-KEYS_SHARED: Final = 10
-"""So many messages have a key of the second kind."""
-ENTRIES_PER_MESSAGE: Final = 3
-"""Of a message with two keys: its message id is one, too."""
+ENTRIES_PER_MESSAGE: Final = 2
+"""In the key index: for its message id, and for a key."""
 
 
 @dataclass(frozen=True)

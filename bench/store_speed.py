@@ -84,12 +84,16 @@ def dispatch(bench: Bench, queues: int) -> Measurement:
         with serving(directory, {}, bench.sizes.timeout_s) as server:
             make_topic(server, queues)
             fill(bench, server)
-        records, seconds = dispatch_log(server.home, time.monotonic() + bench.sizes.timeout_s)
+        deadline = time.monotonic() + bench.sizes.timeout_s
+        records, seconds, _indexed = dispatch_log(server.home, deadline)
     return Measurement(values={"rate": records / seconds}, count=records)
 
 
-def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[int, float]:
-    """Forget all units, then let a reader make them, and keys with `index`; records, seconds."""
+def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[int, float, float]:
+    """Forget all units, then let a reader make them, and with `index` all keys' entries.
+
+    Returns records, seconds until all can be consumed, and until all is done.
+    """
     from brokerd.checkpoint import read_checkpoint
     from brokerd.metadata import Metadata
     from brokerd.recovery import Recovered
@@ -121,17 +125,19 @@ def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[i
         agent = InSpareTime(agent, Indexer(storage, clock, board, _Nobody(), settings))
     jit.warm()
     started = time.monotonic()
-    while board.word(layout.BOARD_INDEXED if index else layout.BOARD_DISPATCHED) < end:
-        if not agent.do_work(clock.monotonic_ns()) and (not index or time.monotonic() > deadline):
-            raise BenchError(f"dispatch: stopped at {board.word(layout.BOARD_DISPATCHED)}")
-    seconds = time.monotonic() - started
+    spent = []
+    for word in (layout.BOARD_DISPATCHED, *([layout.BOARD_INDEXED] if index else [])):
+        while board.word(word) < end:
+            if not agent.do_work(clock.monotonic_ns()) and time.monotonic() > deadline:
+                raise BenchError(f"dispatch: stopped at {board.word(layout.BOARD_DISPATCHED)}")
+        spent.append(time.monotonic() - started)
     agent.close()
     units = sum(
         board.queue(topic.queue_base + queue)["written"]
         for topic in board.topics()
         for queue in range(topic.queue_count)
     )
-    return units, seconds
+    return units, spent[0], spent[-1]
 
 
 def _configuration(storage: object) -> Configuration:

@@ -20,8 +20,8 @@ Golden = Callable[[str], GoldenStore]
 
 
 def client_of(store: GoldenStore) -> Client:
-    sizes = (int(store.settings[name]) for name in ("maxHashSlotNum", "maxIndexNum"))
-    return Client(store.directory, index_shape=Shape(*sizes))
+    slots, entries = (int(store.settings[name]) for name in ("maxHashSlotNum", "maxIndexNum"))
+    return Client(store.directory, index_shape=Shape(slots, entries))
 
 
 def positions(client: Client, topic: str, **wanted: Any) -> list[int]:
@@ -34,9 +34,8 @@ def test_answers_are_the_brokers_without_strangers(golden: Golden, name: str) ->
     records = {line["physicalOffset"]: line for line in dump_lines(name, "record")}
     client = client_of(golden(name))
     asked = dump_lines(name, "indexQuery")
-    step = max(1, len(asked) // 60)
-    special = [line for line in asked if not line["key"].isascii()][:10]
-    strangers = 0
+    step = max(1, len(asked) // 30)
+    special = [line for line in asked if not line["key"].isascii()][:8]
     for line in [*asked[::step], *special]:
         topic, key = line["topic"], line["key"]
         theirs = [at for at in line["physicalOffsets"] if records[at]["topic"] == topic]
@@ -47,8 +46,6 @@ def test_answers_are_the_brokers_without_strangers(golden: Golden, name: str) ->
         by_id = [at for at, has in zip(theirs, names, strict=True) if has.get("UNIQ_KEY") == key]
         assert positions(client, topic, key=key)[:64] == list(dict.fromkeys(by_key))
         assert positions(client, topic, message_id=key) == list(dict.fromkeys(by_id))
-        strangers += len({*line["physicalOffsets"]}) - len({*by_key, *by_id})
-    assert strangers >= 0
 
 
 @pytest.mark.parametrize("name", ["plain-533", "crash"])
@@ -57,8 +54,7 @@ def test_the_log_alone_gives_the_same(golden: Golden, name: str) -> None:
     client = client_of(golden(name))
     lines = dump_lines(name, "record")
     keys = {(r["topic"], word) for r in lines for word in r["properties"].get("KEYS", "").split()}
-    keys |= {("NoSuch", "x")} & keys
-    for topic, key in sorted(keys)[:: max(1, len(keys) // 40)]:
+    for topic, key in sorted(keys)[:: max(1, len(keys) // 20)]:
         by_index, by_log = (client.query(topic, key, index=index) for index in (True, False))
         found = [message.position for message in by_index]
         assert found == [message.position for message in by_log]
@@ -71,7 +67,7 @@ def test_the_log_alone_gives_the_same(golden: Golden, name: str) -> None:
 
 def test_messages_are_found_by_every_id(golden: Golden) -> None:
     client = client_of(golden("odd"))
-    for line in dump_lines("odd", "record")[::7]:
+    for line in dump_lines("odd", "record")[::11]:
         found = client.get(line["offsetMsgId"])
         assert (found.position, found.offset_msg_id) == (line["physicalOffset"], line["offsetMsgId"])
         assert client.get(str(line["physicalOffset"])) == found
@@ -100,7 +96,7 @@ def test_queues_are_listed_and_searched_by_time(golden: Golden, name: str) -> No
         assert client.min_offset(queue) == line["minOffset"]
         assert client.max_offset(queue) == line["maxOffset"]
         times = [records[at]["storeTimestamp"] for at in places]
-        for time_ms in times[::9]:
+        for time_ms in times[::19]:
             first = line["minOffset"] + next(n for n, ms in enumerate(times) if ms >= time_ms)
             assert client.search_offset(queue, time_ms) == first
             last = line["minOffset"] + max(n for n, ms in enumerate(times) if ms <= time_ms)

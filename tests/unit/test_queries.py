@@ -268,7 +268,8 @@ def naive(times: list[int], low: int, time_ms: int, boundary: Boundary) -> int:
 def test_a_set_clock_misleads_no_search_by_time(tmp_path: Path, seed: int, ours_from: int) -> None:
     """CQ-62, LW-12: another broker's times go back; the first message then or later is found."""
     dice = random.Random(seed)
-    times, now = [], 1_700_000_000_000
+    times: list[int] = []
+    now = 1_700_000_000_000
     for number in range(100):
         now += dice.choice((0, 0, 1, 5, 1000))
         if number < ours_from and dice.random() < 0.1:
