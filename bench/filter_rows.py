@@ -22,7 +22,7 @@ def filters() -> list[Line]:
                 "sql",
                 f"{what}, examined",
                 value(what, "/s", "sql", kind),
-                None,
+                value("`a > 5`", "/s", "sql", "simple") if kind != "simple" else None,
                 Bound("ours", ">=", 1e6) if kind != "hard" else None,
                 Bound("ours", ">=", 2e6) if kind != "hard" else None,
             )

@@ -231,14 +231,10 @@ class SimMachine:
         assert board is not None, "checked while running"
         for topic in board.topics():
             for queue_id in range(topic.queue_count):
-                row = board.queue(topic.queue_base + queue_id)
-                name = (topic.name, queue_id)
-                log, low = self.model.log, board.word(layout.BOARD_LOW)
-                check_units(self._storage("oracle"), log, name, row["max_offset"], low)
-                denied = simbits.check_bits(
-                    self._storage("oracle"), log, name, row["max_offset"], low
-                )
-                self.model.tally["denied_by_bits"] += denied
+                units = board.queue(topic.queue_base + queue_id)["max_offset"]
+                name, low = (topic.name, queue_id), board.word(layout.BOARD_LOW)
+                check_units(self._storage("oracle"), self.model.log, name, units, low)
+                simbits.check_bits(self._storage("oracle"), self.model, name, units, low)
 
     def _format(self, number: int) -> Board:
         settings = self.configuration.settings
