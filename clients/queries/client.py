@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from clients.home import find_home
 from clients.queries.found import Found, FoundMessage, message_of
@@ -23,6 +23,17 @@ from shm.indexreader import EVER_MS
 if TYPE_CHECKING:
     from clients.message import MessageQueue
     from shm.indexnote import Shape
+
+
+class QueryParts(TypedDict, total=False):
+    """What `query` takes besides a topic and a key."""
+
+    message_id: str | None
+    begin: datetime | int | None
+    end: datetime | int | None
+    before: int | None
+    scan_bytes: int
+    index: bool
 
 
 class Client:
@@ -41,18 +52,13 @@ class Client:
         self._view: StoreView | None = None
         self._look()
 
-    def query(  # noqa: PLR0913 - each says one thing
+    def query(
         self,
         topic: str,
         key: str | None = None,
         *,
-        message_id: str | None = None,
-        begin: datetime | int | None = None,
-        end: datetime | int | None = None,
-        before: int | None = None,
         limit: int | None = None,
-        scan_bytes: int = SCAN_BYTES,
-        index: bool = True,
+        **parts: Unpack[QueryParts],
     ) -> Found:
         """A topic's messages, newest first: those with a key, with a `message_id`, or all.
 
@@ -61,15 +67,16 @@ class Client:
         `scan_bytes` of the log are looked through; without `index` the log alone. Raises Rejected
         for what no message can have, TopicNotFound.
         """
+        begin, end = parts.get("begin"), parts.get("end")
         request = Request(
             topic=topic,
             key=key,
-            message_id=message_id,
+            message_id=parts.get("message_id"),
             begin_ms=-EVER_MS if begin is None else moment_ms(begin),
             end_ms=EVER_MS if end is None else moment_ms(end),
-            before=before,
-            scan_bytes=scan_bytes,
-            index=index,
+            before=parts.get("before"),
+            scan_bytes=parts.get("scan_bytes", SCAN_BYTES),
+            index=parts.get("index", True),
         )
         return Found(request.results(self._look()), limit)
 

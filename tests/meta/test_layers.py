@@ -43,6 +43,7 @@ def test_the_pure_part_of_shm_is_kept_from_its_whole_edge() -> None:
         "shm.controllane",
         "shm.configfile",
         "shm.imported",
+        "shm.indexnote",
         "shm.ranges",
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gantrymq
-from gantrymq import Message, Producer, PullConsumer, PushConsumer, SendReceipt
+from gantrymq import Client, Message, Producer, PullConsumer, PushConsumer, SendReceipt
 from tests.support.tree import PACKAGES, ROOT, project_files, python_files
 
 PAGES = sorted(path for path in project_files() if path.suffix == ".md")
@@ -70,7 +70,7 @@ def test_migrating_names_what_there_is() -> None:
     ours = {
         name for row in rows for name in re.findall(r"`(?:producer\.|consumer\.)?(\w+)\(", row[-1])
     }
-    faces = (Producer, PullConsumer, PushConsumer, SendReceipt, Message)
+    faces = (Client, Producer, PullConsumer, PushConsumer, SendReceipt, Message)
     there = {name for face in faces for name in dir(face)} | {*dir(gantrymq), "dict", "await"}
     assert {"send", "send_async", "poll", "commit", "seek"} <= ours
     assert ours - there == set()
