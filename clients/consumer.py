@@ -12,13 +12,14 @@ from typing import Final, Literal, Self
 from clients.assigned import Assigned
 from clients.attachment import Attachment
 from clients.batch import MessageBatch
-from clients.member import now_ns
+from clients.member import GroupMember, Terms, now_ns
 from clients.message import Message, MessageQueue
 from clients.queries.bytime import offset_at
 from clients.queries.moments import milliseconds
+from clients.session import Session
 from clients.subscription import Subscription, parse_subscription
 from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
-from shm.groupwire import ConsumeFrom
+from shm.groupwire import ASSIGNMENTS, STICKY, ConsumeFrom, bad_assignment
 from shm.kernels import poll
 
 __all__ = ["ConsumeFrom", "MessageBatch", "PullConsumer"]
@@ -45,7 +46,7 @@ class PullConsumer:
     restart of the broker the consumer attaches again and goes on. Not safe for threads.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own, by name
         self,
         group: str,
         subscription: Subscription,
@@ -54,15 +55,21 @@ class PullConsumer:
         consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
         consume_timestamp: datetime | None = None,
         auto_commit: bool = True,
+        assignment: str = STICKY,
     ) -> None:
         """Attach and join; `subscription` lists topics, or maps them to tags ("a || b", "*").
 
         `consume_from` says where a group begins that has no offset yet; TIMESTAMP needs
-        `consume_timestamp`. Raises BrokerGone, GroupIllegal, TopicNotFound, FilterSyntaxError, ...
+        `consume_timestamp`. `assignment` says how queues are spread over members: "sticky" moves
+        few, "average" does as RocketMQ. Raises BrokerGone, GroupIllegal, TopicNotFound,
+        FilterSyntaxError, ...
         """
         if consume_from is ConsumeFrom.TIMESTAMP and consume_timestamp is None:
             raise GroupIllegal("consume_from TIMESTAMP needs consume_timestamp")
+        if assignment not in ASSIGNMENTS:
+            raise GroupIllegal(bad_assignment(assignment))
         self.group = group
+        self._terms = Terms(assignment=assignment)
         self.auto_commit = auto_commit
         self._filters = parse_subscription(subscription)
         self._home = home
@@ -280,9 +287,20 @@ class PullConsumer:
 
     # -------------------------------------------------------------------------------- the session
 
+    def _make_member(
+        self,
+        session: Session,
+        group: str,
+        names: dict[int, str],
+        places: dict[MessageQueue, tuple[int, int]],
+    ) -> GroupMember:
+        member = GroupMember(session, group, names, places)
+        member.terms = self._terms
+        return member
+
     def _attach(self, places: dict[MessageQueue, tuple[int, int]]) -> Attachment:
         """Begin a session and join; `places` are those of the session before."""
-        attachment = Attachment(self._home, self.group, self._filters)
+        attachment = Attachment(self._home, self.group, self._filters, self._make_member)
         attachment.join(self._consume_from, self._consume_ms, places, self._chosen)
         self._attachment = attachment
         self._member, before = attachment.member, getattr(self, "_member", None)

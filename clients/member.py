@@ -39,6 +39,7 @@ class Terms(NamedTuple):
     digest: int = 0
     orderly: bool = False
     subscription: str = ""
+    assignment: str = groupwire.STICKY
 
 
 class GroupMember:
@@ -95,9 +96,10 @@ class GroupMember:
 
         Raises GroupIllegal, Timeout, or what the session raises.
         """
+        terms = self.terms if chosen is None else self.terms._replace(assignment="")
         self._join = groupwire.Join(
             self._next_serial(), self.group, sorted(self.names), consume_from, starts, chosen,
-            *self.terms, list(self.filters),
+            *terms, list(self.filters),
         )  # fmt: skip
         self._ask(self._join.serial, self._join)
 

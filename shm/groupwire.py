@@ -42,6 +42,15 @@ FILTERS_PER_JOIN: Final = 8
 #: `SendBack.delays`: RocketMQ's ladder (RD-19), and the dead-letter queue at once.
 LADDER: Final = 0
 DEAD_LETTER: Final = -1
+#: How queues are spread over members: few are moved, or as RocketMQ's clients do it (CQ-46).
+STICKY: Final = "sticky"
+AVERAGE: Final = "average"
+ASSIGNMENTS: Final = (STICKY, AVERAGE)
+
+
+def bad_assignment(name: object) -> str:
+    """What is said of a name that is none of ASSIGNMENTS."""
+    return f"{name!r} is no assignment: {' or '.join(ASSIGNMENTS)}"
 
 
 class Request(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -53,7 +62,8 @@ class Join(Request, frozen=True):
 
     With `queues` (board queues) the member takes these by hand and none by balancing. All members
     of a group that state a `digest` (of topics, expressions, `orderly` and `max_attempts`; 0: not
-    stated) must state the same; `subscription` is what people are shown of it. `filters` are SQL92
+    stated) must state the same; `subscription` is what people are shown of it. `assignment` is a
+    name of ASSIGNMENTS, the same for all that state one ("": not stated). `filters` are SQL92
     expressions that bits may be made for: topic slot, dialect, text.
     """
 
@@ -67,6 +77,7 @@ class Join(Request, frozen=True):
     digest: int = 0
     orderly: bool = False
     subscription: str = ""
+    assignment: str = ""
     filters: list[tuple[int, str, str]] = []
 
 

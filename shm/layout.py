@@ -315,7 +315,7 @@ BOARD: Final = Struct(
         Field(
             "timers_wanted",
             "i8",
-            "timers below this log position are to be appended again, or they are lost",
+            "retention waits until no timer or open half below this position counts",
             "retention",
         ),
         Field("pad7", 104, "zero"),

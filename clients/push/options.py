@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final, TypedDict
 
 from shm.errors import GroupIllegal
-from shm.groupwire import ConsumeFrom
+from shm.groupwire import ASSIGNMENTS, STICKY, ConsumeFrom, bad_assignment
 
 #: Deliveries in all: RocketMQ's 16 retries (RD-22).
 MAX_ATTEMPTS: Final = 17
@@ -34,6 +34,7 @@ class PushOptions(TypedDict, total=False):
     consume_timestamp: datetime | None
     consume_timeout: float
     instance: str
+    assignment: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Options:
     consume_timeout: float = CONSUME_TIMEOUT_S
     #: Tells broadcasting consumers of one group and user apart: each has offsets of its own.
     instance: str = "default"
+    #: How queues are spread over members: "sticky" moves few, "average" does as RocketMQ (CQ-46).
+    assignment: str = STICKY
 
     def __post_init__(self) -> None:
         """Check all of it."""
@@ -77,6 +80,7 @@ class Options:
             isinstance(self.consume_from, ConsumeFrom),
             f"consume_from is a ConsumeFrom, not {self.consume_from!r}",
         )
+        _require(self.assignment in ASSIGNMENTS, bad_assignment(self.assignment))
         _require(
             self.consume_from is not ConsumeFrom.TIMESTAMP or self.consume_timestamp is not None,
             "consume_from TIMESTAMP needs consume_timestamp",

@@ -18,6 +18,7 @@ from workers.scheduler.progress import ProgressNote
 from workers.scheduler.recalls import RecallDesk
 from workers.scheduler.timeline import NS, Timeline
 from workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
+from workers.scheduler.timermove import Moved
 
 
 def counted_before_durable() -> None:
@@ -92,6 +93,19 @@ def freed_when_asked() -> None:
     put_over(parkedholder, "read_note", hasty)
 
 
+def moved_twice() -> None:
+    """That a bucket's timers were appended again is forgotten once."""
+    add = Moved.add
+
+    def forgetful(moved: Moved, name: str) -> None:
+        known = vars(moved).setdefault("_known", set())
+        if name in known:
+            add(moved, name)
+        known.add(name)
+
+    put_over(Moved, "add", forgetful)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -103,5 +117,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         recalls_forgotten,
         lost_at_the_minute,
         freed_when_asked,
+        moved_twice,
     )
 }

@@ -117,6 +117,7 @@ WITHIN = {
     "cancelled_before_stored": (4, 100, "kill_everything,die_together_at_a_mark"),
     "recalls_forgotten": (38, 100, "kill_an_agent"),
     "freed_when_asked": (22, 60, "hold_by_timers"),
+    "moved_twice": (0, 20, "hold_by_timers"),
     "lost_at_the_minute": (0, 20, "none"),
 }
 

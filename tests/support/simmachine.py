@@ -234,7 +234,7 @@ class SimMachine:
                 units = board.queue(topic.queue_base + queue_id)["max_offset"]
                 name, low = (topic.name, queue_id), board.word(layout.BOARD_LOW)
                 check_units(self._storage("oracle"), self.model.log, name, units, low)
-                simbits.check_bits(self._storage("oracle"), self.model, name, units, low)
+                simbits.check_bits(self._storage("oracle"), self.model.log, name, units, low)
 
     def _format(self, number: int) -> Board:
         settings = self.configuration.settings

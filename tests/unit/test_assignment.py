@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.groups.assignment import assign
+from shm import groupwire
+from tests.support.faults import FaultPlan
+from tests.support.groups_rig import Rig, only
+from workers.groups.assignment import assign, assign_average
 
 
 def test_a_newcomer_takes_only_what_is_due_to_it() -> None:
@@ -68,3 +72,45 @@ def most_that_could_stay(
     held = [sum(owned.get(q) == m for q in pool) for m in subscribers]
     gains = sorted((min(h, base + 1) - min(h, base) for h in held), reverse=True)
     return sum(min(h, base) for h in held) + sum(gains[:extra])
+
+
+def test_the_average_strategy_is_rocketmqs() -> None:
+    """CQ-46, AVG: neighbouring queues, the first members have one more, whoever had them."""
+    spread = assign_average({0: range(10, 18)}, {3: {0}, 1: {0}, 2: {0}})
+    assert spread == dict(zip(range(10, 18), [1, 1, 1, 2, 2, 2, 3, 3], strict=True))
+    assert assign_average({0: [0, 1]}, {1: {0}, 2: {0}, 3: {0}}) == {0: 1, 1: 2}
+    assert assign_average({0: [0, 1, 2, 3]}, {1: {0}, 2: {0}}) == {0: 1, 1: 1, 2: 2, 3: 2}
+
+
+def test_the_average_strategy_goes_topic_by_topic() -> None:
+    """CQ-46: only subscribers count, and each topic begins with the first member."""
+    spread = assign_average({0: [0], 1: [1, 2, 3], 2: [4]}, {1: {0, 1}, 2: {1}})
+    assert spread == {0: 1, 1: 1, 2: 1, 3: 2}
+
+
+@pytest.mark.parametrize(
+    ("first", "spread"),
+    [("sticky", [{0, 1}, {3, 4}, {2, 5}]), ("average", [{0, 1}, {2, 3}, {4, 5}])],
+)
+def test_members_of_a_group_have_one_strategy(first: str, spread: list[set[int]]) -> None:
+    """CQ-46 by name; another one, or none that exists, is refused as another subscription is."""
+    rig = Rig(FaultPlan(), orders=6)
+    hands = []
+    for _ in range(3):
+        hands.append(rig.attach())
+        hands[-1].join(assignment=first)
+        for hand in hands:
+            hand.listen()
+            hand.release_revoked()
+    for hand in hands:
+        hand.listen()
+    assert [set(hand.leases) for hand in hands] == spread
+    second = "average" if first == "sticky" else "sticky"
+    other = rig.attach()
+    refused = only(other.join(assignment=second), groupwire.Refused)
+    assert refused.error == "GroupIllegal"
+    assert f"assignment {first!r}; this one wants {second!r}" in refused.text
+    assert "'best' is no" in only(other.join(assignment="best"), groupwire.Refused).text
+    other.join(queues=[5])  # by hand: it takes no part
+    hands[2].listen()
+    assert hands[2].revoked == {5}

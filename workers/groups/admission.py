@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shm import limits
-from shm.groupwire import SUBSCRIPTION_CHARACTERS, Join
+from shm.groupwire import ASSIGNMENTS, SUBSCRIPTION_CHARACTERS, Join, bad_assignment
 from workers.groups.membership import Membership
 
 
@@ -18,6 +18,8 @@ def fault_of(membership: Membership, session: int, request: Join) -> str:
     other = membership.group_of.get(session, request.group)
     if other != request.group:
         return f"this session is in group {other!r} already"
+    if request.assignment not in ("", *ASSIGNMENTS):
+        return bad_assignment(request.assignment)
     return _difference(membership, session, request)
 
 
@@ -35,10 +37,18 @@ def _difference(membership: Membership, session: int, request: Join) -> str:
     Who was there first stays; once it is gone the newcomer may join with what it wants.
     """
     group = membership.groups.get(request.group)
-    if group is None or not request.digest:
-        return ""
-    for number, member in sorted(group.members.items()):
-        if number != session and member.digest not in (0, request.digest):
+    for number, member in sorted(group.members.items()) if group else ():
+        if number == session:
+            continue
+        if "" not in (member.assignment, request.assignment) and (
+            member.assignment != request.assignment
+        ):
+            return (
+                f"group {request.group!r} has a member (session {number}) with assignment"
+                f" {member.assignment!r}; this one wants {request.assignment!r}. Give all members"
+                " the same, or use another group"
+            )
+        if request.digest and member.digest not in (0, request.digest):
             return (
                 f"group {request.group!r} has a member (session {number}) that subscribes"
                 f" {_cut(member.subscription)}; this one wants {_cut(request.subscription)}."

@@ -1,8 +1,9 @@
 """Which member gets which queue: a pure function, balanced first and sticky second.
 
 Topics with the same subscribers are one pool. Within a pool shares differ by at most one, and as
-many queues as that allows stay where they are. (RocketMQ's clients each compute CQ-46 alone, which
-moves queues that need not move and differs while views differ; here `groups` decides for all.)
+many queues as that allows stay where they are. Or, where a group asks for it, as RocketMQ's clients
+do by default (CQ-46): each member has neighbouring queues of each topic, whoever had them before.
+There each client computes it alone, and differs while views differ; here `groups` decides for all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,25 @@ def assign(
         share = _assign_pool(queues, members, owned, load)
         load.update(share.values())
         result |= share
+    return result
+
+
+def assign_average(
+    queues_of: Mapping[int, Iterable[int]], subscribed: Mapping[int, Collection[int]]
+) -> dict[int, int]:
+    """Return queue -> member, each topic by itself (CQ-46, AVG). Arguments as `assign` has them."""
+    result: dict[int, int] = {}
+    for topic in sorted(queues_of):
+        queues = sorted(queues_of[topic])
+        members = sorted(m for m, topics in subscribed.items() if topic in topics)
+        for index, member in enumerate(members):
+            rest = len(queues) % len(members)
+            gets_more = rest > 0 and index < rest
+            size = len(queues) // len(members) + gets_more
+            if len(queues) <= len(members):
+                size = 1
+            start = index * size if gets_more else index * size + rest
+            result |= dict.fromkeys(queues[start : start + size], member)
     return result
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from shm import layout
 from shm.board import Board, TopicSlot
-from shm.groupwire import ConsumeFrom, Done, Failed, Join
+from shm.groupwire import AVERAGE, ConsumeFrom, Done, Failed, Join
 from shm.properties import RETRY_PREFIX
-from workers.groups.assignment import assign
+from workers.groups.assignment import assign, assign_average
 from workers.groups.ledger import Ledger, QueueKey
 from workers.groups.progress import UNSET, Lease, Progress
 
@@ -27,6 +27,7 @@ class Member:
     chosen: frozenset[int] | None = None  # queues taken by hand; None: by balancing
     digest: int = 0  # of its subscription; 0: not stated
     subscription: str = ""
+    assignment: str = ""  # how queues are to be spread; "": not stated
 
 
 @dataclass(slots=True)
@@ -36,6 +37,11 @@ class Group:
     name: str
     members: dict[int, Member] = field(default_factory=dict)
     dirty: bool = True
+
+    @property
+    def is_averaged(self) -> bool:
+        """Whether its members have asked for RocketMQ's way of spreading queues."""
+        return any(member.assignment == AVERAGE for member in self.members.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,7 @@ class Membership:
         group = self.groups.setdefault(request.group, Group(request.group))
         member = Member(session, frozenset(request.topics), request.consume_from)
         member.digest, member.subscription = request.digest, request.subscription
+        member.assignment = request.assignment
         if request.queues is not None:
             offered = (queue for slot in member.topics for queue in self.topics.queues(slot))
             member.chosen = frozenset(offered).intersection(request.queues)
@@ -343,7 +350,10 @@ class Membership:
                 for slot in slots
                 if self._is_retry(slot) == retries
             }
-            target |= assign(queues_of, subscribed, owned)
+            if group.is_averaged:
+                target |= assign_average(queues_of, subscribed)
+            else:
+                target |= assign(queues_of, subscribed, owned)
         target |= by_hand
         return {q: session for q, session in target.items() if (group.name, q) not in self.blocked}
 
