@@ -18,7 +18,7 @@ EDGE = ("arena", "board", "bell", "storage", "clock", "marks")
 #: Loaded by the command line, the control path or Spark: no numba below these.
 WITHOUT_NUMBA = {
     *("shm.structs", "shm.layout", "shm.limits", "shm.codes", "shm.errors", "shm.record"),
-    *("shm.segment", "shm.configfile", "shm.bitmapnote", "shm.ranges", "clients.spark.source"),
+    *("shm.segment", "shm.configfile", "shm.ranges", "clients.spark.source"),
 }
 
 
