@@ -5,6 +5,7 @@ from __future__ import annotations
 from shm import layout
 from shm.bitmapnote import Covered, extension_directory, read_covered
 from shm.storage import Storage, read_file
+from tests.support.model import Model
 from tests.support.storedlog import QueueName, Stored, require
 
 EVERY = 7
@@ -23,13 +24,12 @@ def settings_of(seed: int) -> dict[str, object]:
     return dict(SETTINGS) if seed % EVERY == 0 else {}
 
 
-def check_bits(storage: Storage, log: list[Stored], queue: QueueName, units: int, low: int) -> int:
-    """No extension that a consumer believes denies a filter that is TRUE (FL-65); how many do."""
+def check_bits(storage: Storage, model: Model, queue: QueueName, units: int, low: int) -> None:
+    """No extension that a consumer believes denies a filter that is TRUE (FL-65)."""
     topic, queue_id = queue
     known = [covered for covered in read_covered(storage) if covered.topic == topic]
     folder = f"consumequeue/{topic}/{queue_id}"
-    records = {(r.topic, r.queue, r.offset): r for r in log if r.position >= low}
-    denied = 0
+    records = {(r.topic, r.queue, r.offset): r for r in model.log if r.position >= low}
     for name in storage.list(folder) if known else ():
         data = read_file(storage, f"{folder}/{name}")
         first = int(name) // layout.CQ_UNIT_BYTES
@@ -39,8 +39,8 @@ def check_bits(storage: Storage, log: list[Stored], queue: QueueName, units: int
             if record is not None and unit["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX:
                 address = unit["tags_code"] - layout.CQ_EXT_ADDRESS_BASE
                 bitmap = _bitmap(storage, queue, address)
-                denied += sum(_denies(covered, record, bitmap) for covered in known)
-    return denied
+                denied = sum(_denies(covered, record, bitmap) for covered in known)
+                model.tally["denied_by_bits"] += denied
 
 
 def _denies(covered: Covered, record: Stored, bitmap: bytes) -> bool:

@@ -229,12 +229,11 @@ class SimMachine:
     def _check_queues(self) -> None:
         board = self.board
         assert board is not None, "checked while running"
-        for topic in board.topics():
-            for queue_id in range(topic.queue_count):
-                units = board.queue(topic.queue_base + queue_id)["max_offset"]
-                name, low = (topic.name, queue_id), board.word(layout.BOARD_LOW)
-                check_units(self._storage("oracle"), self.model.log, name, units, low)
-                simbits.check_bits(self._storage("oracle"), self.model.log, name, units, low)
+        storage, low = self._storage("oracle"), board.word(layout.BOARD_LOW)
+        for topic, queue_id in ((t, q) for t in board.topics() for q in range(t.queue_count)):
+            units = board.queue(topic.queue_base + queue_id)["max_offset"]
+            check_units(storage, self.model.log, (topic.name, queue_id), units, low)
+            simbits.check_bits(storage, self.model, (topic.name, queue_id), units, low)
 
     def _format(self, number: int) -> Board:
         settings = self.configuration.settings
