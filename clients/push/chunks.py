@@ -69,7 +69,7 @@ class Chunk:
         """Acknowledge rows below `end` but for failed ones; returns how many were refused."""
         run, first, rows = self.run, self.settled, 0
         ranges: list[Done] = []
-        for row in [*(row for row in self.failed if first <= row < end), end]:
+        for row in [*sorted(row for row in self.failed if first <= row < end), end]:
             if first < row:
                 ranges.append((run.low(first), run.high(row - 1)))
                 rows += row - first

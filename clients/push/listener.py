@@ -134,7 +134,10 @@ def _caught(error: BaseException) -> tuple[ConsumeResult, str]:
     return ConsumeResult.FAILURE, f"{type(error).__name__}: {error}"
 
 
+_ANSWERED: Final = {result: f"the listener answered {result.name}" for result in ConsumeResult}
+
+
 def _why_not(result: object) -> str:
     if isinstance(result, ConsumeResult):
-        return f"the listener answered {result.name}"
+        return _ANSWERED[result]
     return f"the listener answered {result!r}, which is no ConsumeResult"
