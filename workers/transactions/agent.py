@@ -13,6 +13,7 @@ from shm import layout
 from shm import transactionwire as wire
 from shm.codes import Role
 from shm.errors import Corrupt, StoreFailed
+from shm.lookout import Lookout
 from shm.properties import parse_delay_levels
 from shm.storage import is_disk_full
 from workers.agent import IDLE_NS
@@ -31,6 +32,7 @@ from workers.transactions.halves import Halves
 from workers.transactions.pastdecisions import MISSING, PastDecisions
 from workers.transactions.progress import TransactionProgress
 from workers.transactions.restart import Restart
+from workers.transactions.staging import MOVED
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -50,6 +52,8 @@ REST_NS: Final = 1_000_000_000
 SPACE_RETRY_NS: Final = 1_000_000_000
 #: So many decisions of one step are waited for awake.
 FEW: Final = 2
+#: Requests and answers that are met in one step, each looked out for behind the last.
+TURNS_MAX: Final = 64
 HOUR_MS: Final = 3_600_000
 
 
@@ -85,12 +89,13 @@ class TxnChecker:
         self._rounds = settings.spin_rounds if own else 0
         self._views = LogViews(storage, board)
         self._desk = Desk(sessions)
+        self._lookout = Lookout()
         self._outlet: Outlet | None = None
         self._restart: Restart | None = None
         self._asked_before: list[tuple[int, object]] = []
         self._cycles = self._busy = self._work = 0
         self._read_ns = self._space_ns = self._worked_ns = 0
-        self._failed = self._finished = self._answered = False
+        self._failed = self._finished = False
         self._process_at = board.process_at(Role.TXN_CHECKER)
 
     # -------------------------------------------------------------------------------- duty cycle
@@ -134,12 +139,17 @@ class TxnChecker:
         done += self._serve(now_ms)
         if self._table.stopping():
             return self._finish(done, now_ms)
+        done += self._decisions.flush(now_ms)
+        if done and self._rounds:
+            self._attend(now_ns)
+            if outlet.is_lost():
+                return 1
         if now_ns >= self._read_ns:
             done += self._read(now_ns, now_ms)
         if now_ns >= self._checks.next_ns:
             done += self._checks.step(now_ns, now_ms, self._times)
         done += self._move.step(now_ns, now_ms)
-        done += self._go_up(now_ns, now_ms)
+        done += self._decisions.flush(now_ms)
         if now_ns >= self._space_ns:
             done += self._note.keep(now_ns, self._parts)
         return done
@@ -226,7 +236,7 @@ class TxnChecker:
             self._hear(session, request, now_ms)
         self._checks.came(now_ns)
         self._read_ns = now_ns + READ_NS
-        self._go_up(now_ns, now_ms)
+        self._decisions.flush(now_ms)
         return 1
 
     def _read(self, now_ns: int, now_ms: int) -> int:
@@ -278,21 +288,43 @@ class TxnChecker:
 
     # ------------------------------------------------------------------------------------ outcomes
 
-    def _go_up(self, now_ns: int, now_ms: int) -> int:
-        """Publish what was decided; a few decisions are waited for awake."""
-        if not self._decisions.flush(now_ms):
-            return 0
-        if self._rounds and self._decisions.flying <= FEW:
-            self._decisions.look_out(self._rounds)
+    def _attend(self, now_ns: int) -> None:
+        """Wait awake for what follows soon: a sleep takes longer than the others' work for it.
+
+        That is the writer's answer, or a sync of the log, or the next request of a lone session.
+        """
+        outlet, decisions = self._outlet, self._decisions
+        assert outlet is not None, "it is trusted"
+        for _ in range(TURNS_MAX):
+            if not self._look_out():
+                return
             self._take(now_ns)
-        return 1
+            if outlet.is_lost() or self._table.stopping():
+                return
+            now_ms = self._clock.wall_ms()
+            self._serve(now_ms)
+            decisions.flush(now_ms)
+
+    def _look_out(self) -> bool:
+        decisions, desk, lookout = self._decisions, self._desk, self._lookout
+        flying = decisions.flying
+        if flying > FEW or not (flying or desk.is_lone):
+            return False
+        lookout.begin()
+        desk.watch(lookout)
+        decisions.watch(lookout)
+        if lookout.wait(self._rounds):
+            return True
+        desk.forget_lone()
+        return False
 
     def _take(self, now_ns: int) -> int:
         settled = self._decisions.take(now_ns)
         for decision in settled:
-            if self._move.settled(decision, now_ns, self._clock.wall_ms()):
+            if decision.outcome != MOVED or self._move.settled(
+                decision, now_ns, self._clock.wall_ms()
+            ):
                 self._settled(decision)
-            self._answered = True
         if self._decisions.ops:
             self._halves.note_ops(self._decisions.ops)
         return len(settled)
@@ -311,10 +343,6 @@ class TxnChecker:
         if not self._outlet.trusted or self._restart is not None:
             waits = self._restart is None or self._restart.waits
             return LOOK_NS if waits else 0
-        if self._answered and self._rounds:
-            self._answered = False
-            if not self._decisions.flying and self._desk.look_out(self._rounds):
-                return 0
         answers_ns = self._decisions.arm(now_ns)
         if not answers_ns or not self._desk.arm() or len(self._past):
             return 0

@@ -20,7 +20,8 @@ from shm.codes import EntryFlag, Status
 from shm.errors import StoreFailed
 from shm.kernels import decide, frames
 from shm.kernels.decide import publish_decisions
-from shm.kernels.words import spin, store_word
+from shm.kernels.words import store_word
+from shm.lookout import Lookout, address_of
 from shm.marks import mark
 from shm.properties import OP_TOPIC
 from shm.transactionwire import (
@@ -70,13 +71,16 @@ class Decisions(Staging):
         self.end = 0  # behind the last record that was answered
         self._outlet = outlet
         self._view = outlet.words.data
-        self._tail_at = outlet.session.plan.writer.control + layout.LANE_DOWN_TAIL
+        tail_at = outlet.session.plan.writer.control + layout.LANE_DOWN_TAIL
+        self._tail_address = address_of(self._arena, tail_at)
+        self._durable_address = address_of(self._words, layout.BOARD_DURABLE)
         self._op = np.zeros(decide.OP_WORDS, np.int64)
         self._op_view = self._op.data
         self._flights: deque[_Flight] = deque()
         self._first_seq = int(self._lane[frames.SEQ]) + 1
         self._refused: dict[int, int] = {}
         self._undurable: list[Decision] = []
+        self._durable_seen = 0
         self._again: list[Decision] = []
         self._again_from = 0  # where the log ended before the first of these
         self._retry_ns = 0
@@ -120,20 +124,22 @@ class Decisions(Staging):
         lane = self._view
         if not batch and lane[frames.SEQ] < self._first_seq:
             return False
-        commits = [
-            str(half[1]) for one in batch if one.named and one.is_commit for half in one.halves
-        ]
-        others = [
-            str(half[1]) for one in batch if one.named and not one.is_commit for half in one.halves
-        ]
+        commits: list[str] = []
+        others: list[str] = []
+        told, flags = True, _RECEIPT
+        for one in batch:
+            if one.durable:
+                flags |= _DURABLE
+            if one.named:
+                told = told and one.is_told
+                (commits if one.is_commit else others).extend([str(half[1]) for half in one.halves])
         names = commits + others
         body = f"{','.join(names)},".encode() if names else b""
         op = self._op_view
         op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
         op[decide.OP_BORN_MS] = now_ms
-        told = all(one.is_told for one in batch if one.named)
         op[decide.OP_FLAG] = 1 + len(commits) if told else 0
-        op[decide.OP_FLAGS] = _RECEIPT | (_DURABLE if any(one.durable for one in batch) else 0)
+        op[decide.OP_FLAGS] = flags
         appended = self._board.word(layout.BOARD_APPENDED)
         mark("txn_checker.before_put")
         seq = publish_decisions(self._arena, self._lane, self._op, np.frombuffer(body, np.uint8))
@@ -147,9 +153,12 @@ class Decisions(Staging):
         self.batch = []
         return True
 
-    def look_out(self, rounds: int) -> None:
-        """Look out for the writer's answer: a sleep takes longer than its work for one decision."""
-        spin(self._arena, self._tail_at, self._view[frames.DOWN_CURSOR], rounds)
+    def watch(self, lookout: Lookout) -> None:
+        """Look out for the writer's answers, and for a sync that decisions wait for."""
+        if self._flights:
+            lookout.add(self._tail_address, self._view[frames.DOWN_CURSOR])
+        if self._undurable:
+            lookout.add(self._durable_address, self._durable_seen)
 
     # ------------------------------------------------------------------------------------ answers
 
@@ -161,7 +170,7 @@ class Decisions(Staging):
             if len(answers):
                 self._hear(answers, settled)
         if self._undurable:
-            durable = self._board.word(layout.BOARD_DURABLE)
+            durable = self._durable_seen = self._board.word(layout.BOARD_DURABLE)
             settled += [one for one in self._undurable if one.end <= durable]
             self._undurable = [one for one in self._undurable if one.end > durable]
         if self._again and now_ns >= self._retry_ns:
@@ -171,11 +180,12 @@ class Decisions(Staging):
     def _hear(self, answers: NDArray[np.int64], settled: list[Decision]) -> None:
         if self._view[frames.BAD]:
             self._note_refusals(answers)
-        last = int(answers[-1, frames.OUT_SEQ])
+        newest = answers[-1].tolist()
+        last = newest[frames.OUT_SEQ]
         flights = self._flights
         while flights and flights[0].last_seq <= last:
             flight = flights.popleft()
-            row = answers[-1] if flight.last_seq == last else self._row(answers, flight.last_seq)
+            row = newest if flight.last_seq == last else self._row(answers, flight.last_seq)
             end = int(row[frames.OUT_END])
             if self._refused:
                 self._mend(flight, answers, settled)
@@ -194,6 +204,8 @@ class Decisions(Staging):
 
     def _note_places(self, flight: _Flight, answers: NDArray[np.int64]) -> None:
         """Where halves are now that were appended again."""
+        if not any(map(_is_move, flight.decisions)):
+            return
         seq = self._first_copy(flight) - 1
         for one in flight.decisions:
             seq += one.puts

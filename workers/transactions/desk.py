@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shm import layout
 from shm import transactionwire as wire
 from shm.codes import AgentState
 from shm.controllane import BrokenLane, ControlLane, End
 from shm.errors import Incompatible
-from shm.kernels.words import spin
+from shm.lookout import Lookout
 from shm.transactionwire import AnyNotice, AnyRequest
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class Desk:
     def detach(self, session: int) -> None:
         """It has ended; what it has asked for is done all the same."""
         peer = self._peers.pop(session, None)
+        self._active.pop(session, None)
         if peer is not None and peer.group:
             self._members[peer.group].remove(session)
 
@@ -148,14 +148,20 @@ class Desk:
 
     # ------------------------------------------------------------------------------------ sleeping
 
-    def look_out(self, rounds: int) -> bool:
-        """Look for the next request of a lone session that has just been answered."""
-        if len(self._active) != 1:
-            return False
-        lane = next(iter(self._active.values())).lane
+    @property
+    def is_lone(self) -> bool:
+        """Whether one session asks, and no other one."""
+        return len(self._active) == 1
+
+    def watch(self, lookout: Lookout) -> None:
+        """Look out for the next request of a lone session."""
+        if len(self._active) == 1:
+            for peer in self._active.values():
+                lookout.add(peer.lane.tail_address, peer.lane.seen)
+
+    def forget_lone(self) -> None:
+        """It asks nothing for now."""
         self._active = {}
-        at = lane.plan.control + layout.LANE_UP_TAIL
-        return bool(spin(lane.arena, at, lane.seen, rounds))
 
     @property
     def waits(self) -> bool:
