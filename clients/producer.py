@@ -346,9 +346,7 @@ class Producer:
             if self._transactions is None:
                 self._link.require_open()
                 group = require_group(self.producer_group)
-                self._transactions = Transactions(
-                    self._home, group, self._patience_s, self._link
-                )
+                self._transactions = Transactions(self._home, group, self._patience_s, self._link)
             return self._transactions
 
     def recall_message(

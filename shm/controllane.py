@@ -97,6 +97,15 @@ class ControlLane:
         return None if got < 0 else self._taken_bytes[:got].tobytes()
 
     @property
+    def wants_ring(self) -> bool:
+        """Whether the last call of a kernel over `words` wants the peer rung."""
+        return bool(self._view[frames.RING])
+
+    def follow(self) -> None:
+        """A kernel has taken messages by `words`."""
+        self._seen = self._view[self._cursor]
+
+    @property
     def unpublished_bytes(self) -> int:
         """Agent: bytes that were taken and are in the ring still."""
         return self._seen - self._published

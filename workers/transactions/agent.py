@@ -26,6 +26,7 @@ from workers.transactions.decisions import Decisions
 from workers.transactions.delayedcommit import Delays
 from workers.transactions.desk import Desk
 from workers.transactions.endings import Endings
+from workers.transactions.ends import CommonEnds, Ends
 from workers.transactions.givenup import GivenUp, Settling
 from workers.transactions.halfmove import HalfMove
 from workers.transactions.halves import Halves
@@ -198,6 +199,7 @@ class TxnChecker:
         past = PastDecisions(self._storage, self._board, self._views, decisions, (halves, given_up))
         self._halves, self._given_up, self._past = halves, given_up, past
         self._endings = Endings(halves, decisions, past, desk)
+        self._common = CommonEnds(halves, decisions, self._endings, desk)
         self._settling = Settling(halves, decisions, given_up, self._endings, desk)
         self._move = HalfMove(self._board, halves, decisions, self._endings)
         self._checks = Checks(halves, decisions, self._endings, given_up, desk)
@@ -257,6 +259,8 @@ class TxnChecker:
             done += self._look_back(now_ms)
         if not self._endings.go_on(now_ms):
             return done
+        self._desk.begin()
+        done += self._common.take(now_ms)
         for session, request in self._desk.requests():
             done += 1
             self._hear(session, request, now_ms)
@@ -330,6 +334,9 @@ class TxnChecker:
         return len(settled)
 
     def _settled(self, decision: Decision) -> None:
+        if isinstance(decision, Ends):
+            self._common.settled(decision)
+            return
         self._endings.settled(decision)
         if decision.copies is not None:
             self._settling.settled(decision)
@@ -350,7 +357,7 @@ class TxnChecker:
             IDLE_NS, answers_ns, self._read_ns - now_ns, self._checks.next_ns - now_ns,
             max(self._note.wait_ns(now_ns), self._space_ns - now_ns),
         )  # fmt: skip
-        if self._desk.waits or self._endings.held:
+        if self._desk.waits or self._endings.held or self._decisions.hand:
             sleep_ns = min(sleep_ns, LOOK_NS)
         if now_ns - self._worked_ns >= REST_NS and not self._decisions.waits:
             self._decisions.window.drop()  # maps count as our memory

@@ -20,6 +20,7 @@ from shm.codes import EntryFlag, Status
 from shm.errors import StoreFailed
 from shm.kernels import decide, frames
 from shm.kernels.decide import publish_decisions
+from shm.kernels.ends import publish_ends
 from shm.kernels.words import store_word
 from shm.lookout import Lookout, address_of
 from shm.marks import mark
@@ -28,15 +29,15 @@ from shm.transactionwire import (
     DISK_FULL,
     UNSTORABLE,
 )
-from workers.transactions.delayedcommit import Delays
-from workers.transactions.staging import LATER, MOVED, Decision, Staging
+from workers.transactions.ends import Ends, EndStaging
+from workers.transactions.staging import LATER, MOVED, Decision
 
 if TYPE_CHECKING:
     from shm.board import Board
     from shm.storage import Storage
     from workers.logviews import LogViews
-    from workers.transactions.staging import LATER, Decision, Staging
-from workers.outlet import Outlet
+    from workers.outlet import Outlet
+    from workers.transactions.delayedcommit import Delays
 
 RETRY_NS: Final = 100_000_000
 _RECEIPT: Final = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
@@ -59,7 +60,7 @@ def _is_move(one: Decision) -> bool:
     return one.outcome == MOVED and bool(one.puts) and one.place is None
 
 
-class Decisions(Staging):
+class Decisions(EndStaging):
     """Only user of the txn-checker's outlet."""
 
     def __init__(
@@ -95,7 +96,12 @@ class Decisions(Staging):
     @property
     def waits(self) -> bool:
         """Whether something is not settled that has no bell of its own."""
-        return bool(self._flights or self._undurable or self._again)
+        return bool(self._flights or self._undurable or self._again or self.hand)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is staged."""
+        return not (self.batch or self.hand) and self._view[frames.SEQ] < self._first_seq
 
     @property
     def sure_to(self) -> int:
@@ -109,12 +115,15 @@ class Decisions(Staging):
         """The writer was replaced: decisions without an answer, as if nobody had asked yet."""
         waiting = [one for flight in self._flights for one in flight.decisions]
         waiting += [*self.batch, *self._undurable, *self._again]
+        if self.hand is not None:
+            waiting.append(self.hand)
+            self.hand = None
         for queue in (self._flights, self.batch, self._undurable, self._again):
             queue.clear()
         self._refused.clear()
-        self._lane = self._outlet.words
+        self._lane, self._view = self._outlet.words, self._outlet.words.data
         self._first_seq = int(self._lane[frames.SEQ]) + 1
-        return waiting
+        return [part for one in waiting for part in one.parts()]
 
     # --------------------------------------------------------------------------------- going up
 
@@ -122,6 +131,8 @@ class Decisions(Staging):
         """Publish all that was staged, with its op record; whether anything went up."""
         batch = self.batch
         lane = self._view
+        if self.hand is not None:
+            return self._flush_ends(self.hand, now_ms)
         if not batch and lane[frames.SEQ] < self._first_seq:
             return False
         commits: list[str] = []
@@ -145,13 +156,33 @@ class Decisions(Staging):
         seq = publish_decisions(self._arena, self._lane, self._op, np.frombuffer(body, np.uint8))
         if seq < 0:
             return False
-        self._outlet.ring_if_asked()
-        mark("txn_checker.after_put")
-        last = lane[frames.SEQ]
-        self._flights.append(_Flight(self._first_seq, last, seq, appended, batch))
-        self._first_seq = last + 1
+        self._took_off(seq, appended, batch)
         self.batch = []
         return True
+
+    def _flush_ends(self, ends: Ends, now_ms: int) -> bool:
+        op = self._op_view
+        op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
+        op[decide.OP_BORN_MS] = now_ms
+        op[decide.OP_FLAGS] = _RECEIPT | (_DURABLE if ends.durable else 0)
+        appended = self._board.word(layout.BOARD_APPENDED)
+        mark("txn_checker.before_put")
+        seq = publish_ends(
+            self._arena, self._lane, self._op, ends.words, len(ends.rows), self._text
+        )
+        if seq < 0:
+            return False
+        self._took_off(seq, appended, [ends])
+        self.hand = None
+        return True
+
+    def _took_off(self, seq: int, appended: int, decisions: list[Decision]) -> None:
+        """All that was staged is on its way, with the op record of a seq (0: none)."""
+        self._outlet.ring_if_asked()
+        mark("txn_checker.after_put")
+        last = self._view[frames.SEQ]
+        self._flights.append(_Flight(self._first_seq, last, seq, appended, decisions))
+        self._first_seq = last + 1
 
     def watch(self, lookout: Lookout) -> None:
         """Look out for the writer's answers, and for a sync that decisions wait for."""
@@ -255,6 +286,7 @@ class Decisions(Staging):
             self._note_op(flight.decisions, int(row[frames.OUT_OFFSET]))
         ends = answers[answers[:, frames.OUT_STATUS] <= Status.DUPLICATE, frames.OUT_END]
         end = int(ends.max(initial=0))
+        flight.decisions = [part for one in flight.decisions for part in one.parts()]
         seq = self._first_copy(flight)
         for one in flight.decisions:
             seqs = range(seq, seq + one.puts)

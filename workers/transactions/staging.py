@@ -76,6 +76,14 @@ class Decision:
         """Whether the op record says the outcome; otherwise another record of the log does."""
         return self.outcome in (COMMITTED, ROLLED_BACK)
 
+    def of(self, position: int) -> Decision:
+        """The decision of a half."""
+        return self
+
+    def parts(self) -> list[Decision]:
+        """Decisions that stand each for itself."""
+        return [self]
+
     @property
     def puts(self) -> int:
         """How many copies it puts."""
