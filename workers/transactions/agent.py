@@ -259,7 +259,6 @@ class TxnChecker:
             done += self._look_back(now_ms)
         if not self._endings.go_on(now_ms):
             return done
-        self._desk.begin()
         done += self._common.take(now_ms)
         for session, request in self._desk.requests():
             done += 1
@@ -300,14 +299,14 @@ class TxnChecker:
         outlet, decisions = self._outlet, self._decisions
         assert outlet is not None, "it is trusted"
         for _ in range(TURNS_MAX):
-            if not self._look_out():
+            if not self._look_out() or outlet.is_lost() or self._table.stopping():
                 return
-            self._take(now_ns)
-            if outlet.is_lost() or self._table.stopping():
-                return
+            if decisions.waits and self._take(now_ns):
+                continue  # what else there may be is seen at once
             now_ms = self._clock.wall_ms()
-            self._serve(now_ms)
-            decisions.flush(now_ms)
+            if not self._common.take(now_ms):
+                self._serve(now_ms)
+                decisions.flush(now_ms)
 
     def _look_out(self) -> bool:
         decisions, desk, lookout = self._decisions, self._desk, self._lookout

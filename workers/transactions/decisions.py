@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.codes import EntryFlag, Status
 from shm.errors import StoreFailed
-from shm.kernels import decide, frames
+from shm.kernels import decide, ends, frames
 from shm.kernels.decide import publish_decisions
 from shm.kernels.ends import publish_ends
 from shm.kernels.words import store_word
@@ -132,7 +132,13 @@ class Decisions(EndStaging):
         batch = self.batch
         lane = self._view
         if self.hand is not None:
-            return self._flush_ends(self.hand, now_ms)
+            hand = self.hand
+            seq, appended = self._publish_ends(hand.words, len(hand.rows), hand.durable, now_ms)
+            if seq < 0:
+                return False
+            self.hand = None
+            self._took_off(seq, appended, [hand])
+            return True
         if not batch and lane[frames.SEQ] < self._first_seq:
             return False
         commits: list[str] = []
@@ -156,29 +162,40 @@ class Decisions(EndStaging):
         seq = publish_decisions(self._arena, self._lane, self._op, np.frombuffer(body, np.uint8))
         if seq < 0:
             return False
+        self._outlet.ring_if_asked()
         self._took_off(seq, appended, batch)
         self.batch = []
         return True
 
-    def _flush_ends(self, ends: Ends, now_ms: int) -> bool:
+    def go_up(self, now_ms: int) -> Ends:
+        """Publish the ENDs that were staged; without room for their op record they stay in hand."""
+        durable = self.ends_durable()
+        count = self._ask_view[ends.COUNT]
+        seq, appended = self._publish_ends(self._end_rows, count, durable, now_ms)
+        taken = self.take_up(durable)
+        if seq < 0:
+            self.hand = taken
+        else:
+            self._took_off(seq, appended, [taken])
+        return taken
+
+    def _publish_ends(
+        self, rows: NDArray[np.int64], count: int, durable: bool, now_ms: int
+    ) -> tuple[int, int]:
+        """Seq of their op record, or FULL; where the log ended before."""
         op = self._op_view
         op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
         op[decide.OP_BORN_MS] = now_ms
-        op[decide.OP_FLAGS] = _RECEIPT | (_DURABLE if ends.durable else 0)
+        op[decide.OP_FLAGS] = _RECEIPT | (_DURABLE if durable else 0)
         appended = self._board.word(layout.BOARD_APPENDED)
         mark("txn_checker.before_put")
-        seq = publish_ends(
-            self._arena, self._lane, self._op, ends.words, len(ends.rows), self._text
-        )
-        if seq < 0:
-            return False
-        self._took_off(seq, appended, [ends])
-        self.hand = None
-        return True
+        seq = publish_ends(self._arena, self._lane, self._op, rows, count, self._text)
+        if seq >= 0:
+            self._outlet.ring_if_asked()
+        return seq, appended
 
     def _took_off(self, seq: int, appended: int, decisions: list[Decision]) -> None:
         """All that was staged is on its way, with the op record of a seq (0: none)."""
-        self._outlet.ring_if_asked()
         mark("txn_checker.after_put")
         last = self._view[frames.SEQ]
         self._flights.append(_Flight(self._first_seq, last, seq, appended, decisions))

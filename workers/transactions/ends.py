@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from shm.bell import give_way
 from shm.codes import Stop
 from shm.kernels import ends as kernels
 from shm.kernels import halfform
@@ -83,6 +84,7 @@ class EndStaging(Staging):
         self._ask_view = self._ask.data
         self._ask_view[kernels.ROOM] = kernels.ENDS_MAX
         self._end_rows = np.zeros(kernels.ENDS_MAX * kernels.END_WORDS, np.int64)
+        self._end_view = self._end_rows.data
         self._body = np.zeros(kernels.BODY_ROOM, np.uint8)
         self._end_names = np.zeros(kernels.BODY_ROOM, np.uint8)
         self._text = np.zeros(kernels.OP_ROOM, np.uint8)
@@ -111,18 +113,22 @@ class EndStaging(Staging):
         lane.follow()
         return ask[kernels.COUNT]
 
-    def take_up(self) -> Ends:
+    def ends_durable(self) -> bool:
+        """Whether a topic of what was staged asks for the disk."""
+        durables, view = self.durables, self._end_view
+        if not durables:
+            return False
+        end = self._ask_view[kernels.COUNT] * kernels.END_WORDS
+        return any(view[at] in durables for at in range(halfform.TOPIC, end, kernels.END_WORDS))
+
+    def take_up(self, durable: bool) -> Ends:
         """What was staged as one decision."""
         count = self._ask_view[kernels.COUNT]
         self._ask_view[kernels.COUNT] = 0
         words = self._end_rows[: count * kernels.END_WORDS].copy()
         rows = words.reshape(count, kernels.END_WORDS).tolist()
         halves = [(row[halfform.POSITION], row[halfform.OFFSET]) for row in rows]
-        ends = self.hand = Ends(COMMITTED, halves, [], rows=rows, words=words)
-        durables = self.durables
-        if durables:
-            ends.durable = any(row[halfform.TOPIC] in durables for row in rows)
-        return ends
+        return Ends(COMMITTED, halves, [], durable=durable, rows=rows, words=words)
 
 
 class CommonEnds:
@@ -137,6 +143,7 @@ class CommonEnds:
     def take(self, now_ms: int) -> int:
         """Take what sessions ask, and publish it; how many."""
         halves, decisions = self._halves, self._decisions
+        self._desk.begin()
         if not decisions.is_clean or self._endings.held:
             return 0
         count = 0
@@ -150,8 +157,7 @@ class CommonEnds:
             count = taken
         if not count:
             return 0
-        ends = decisions.take_up()
-        decisions.flush(now_ms)
+        ends = decisions.go_up(now_ms)
         for position, _offset in ends.halves:
             self._endings.fly(position, ends)
         return count
@@ -168,6 +174,8 @@ class CommonEnds:
                 if row[kernels.SESSION] == session:
                     outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
                     self._desk.tell(session, Ended(row[kernels.SERIAL], outcome))
+        if len(rows) == 1:
+            give_way()  # who waits for it may be on our own processor
         for row in rows:
             position = row[halfform.POSITION]
             outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
