@@ -297,6 +297,7 @@ def put_commits(
 
 @kernel()
 def put_op(arena: Bytes, lane: Words, form: Words, body: Bytes, count: int) -> int:
+    """Put an op record unpublished: its entry's seq, 0 without a body, or FULL."""
     if count == 0:
         return 0
     extra = len(_OP_EXTRAS)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
+    #: As shm.kernels.decide has them.
+    Targets = tuple[Bytes, Words, Bytes, Words, int]
 
 DONE = int(Stop.DONE)
 ROLL = int(Stop.ROLL)
@@ -191,6 +193,37 @@ def _is_seen(form: Words, limit: int, position: int) -> int:
     return 1 if 0 <= place < limit else 0
 
 
+@kernel()
+def _read(
+    body: Bytes, size: int, ask: Words, form: Words, names: Bytes, rows: Words, at: int
+) -> int:
+    """Fill a row; DONE, or OTHER."""
+    if not _parse(body, size, ask, form, names, rows, at):
+        return OTHER
+    ask[NEED] = rows[at + halfform.POSITION]
+    return DONE
+
+
+@kernel()
+def _settle(
+    log: Bytes, limit: int, form: Words, rows: Words, at: int, targets: Targets, names: Bytes
+) -> int:
+    """Judge the half of a row, and put its commit copy: DONE, or what `take_ends` returns."""
+    if not _is_seen(form, limit, rows[at + halfform.POSITION]):
+        return ROLL
+    if judge_half(log, limit, form, rows, at, names) != halfform.GOOD:
+        return OTHER
+    # With the copy there must be room for the op record: nothing goes up without it.
+    most = rows[at + halfform.SIZE] + ENTRY_BYTES + APPEND_BYTES + OP_ROOM
+    if ring.reserve(targets[0], targets[1], targets[1][frames.UP_CURSOR], most) < 0:
+        return BACKPRESSURE
+    form[halfform.COMMIT] = rows[at + IS_COMMIT]
+    state = decide_half(log, form, rows, at, targets)
+    if state == halfform.NEW:
+        return BACKPRESSURE
+    return DONE if state == (halfform.PUT if rows[at + IS_COMMIT] else halfform.GOOD) else OTHER
+
+
 @kernel(
     i8, BYTES_RO, WORDS, WORDS, WORDS, BYTES_RO, WORDS_RO, BYTES, WORDS, BYTES, WORDS, BYTES, BYTES,
     BYTES,
@@ -214,25 +247,13 @@ def take_ends(
         if size <= 0:
             return DONE if size == 0 else OTHER
         at = ask[COUNT] * END_WORDS
-        if not _parse(raw(body), size, ask, form, raw(names), rows, at):
-            return OTHER
-        if not _is_new(ask, taken, rows[at + halfform.OFFSET]):
-            return OTHER
-        ask[NEED] = rows[at + halfform.POSITION]
-        if not _is_seen(form, log.size, ask[NEED]):
-            return ROLL
-        if judge_half(raw(log), log.size, raw(form), raw(rows), at, raw(names)) != halfform.GOOD:
-            return OTHER
-        # With the copy there must be room for the op record: nothing goes up without it.
-        most = rows[at + halfform.SIZE] + ENTRY_BYTES + APPEND_BYTES + OP_ROOM
-        if ring.reserve(targets[0], targets[1], lane[frames.UP_CURSOR], most) < 0:
-            return BACKPRESSURE
-        form[halfform.COMMIT] = rows[at + IS_COMMIT]
-        state = decide_half(raw(log), raw(form), raw(rows), at, targets)
-        if state == halfform.NEW:
-            return BACKPRESSURE
-        if state != (halfform.PUT if rows[at + IS_COMMIT] else halfform.GOOD):
-            return OTHER
+        stop = _read(raw(body), size, ask, form, raw(names), rows, at)
+        if stop == DONE and not _is_new(ask, taken, rows[at + halfform.OFFSET]):
+            stop = OTHER
+        if stop == DONE:
+            stop = _settle(raw(log), log.size, raw(form), raw(rows), at, targets, raw(names))
+        if stop != DONE:
+            return stop
         rows[at + SESSION] = ask[WHO]
         taken[rows[at + halfform.OFFSET] & (len(taken) - 1)] = 1
         control[frames.UP_CURSOR] += ask[LENGTH]

@@ -143,8 +143,11 @@ class TxnChecker:
         done += self._decisions.flush(now_ms)
         if done and self._rounds:
             self._attend(now_ns)
-            if outlet.is_lost():
-                return 1
+        return done if outlet.is_lost() else done + self._look_around(now_ns, now_ms)
+
+    def _look_around(self, now_ns: int, now_ms: int) -> int:
+        """What is due by itself: new units, checks, halves to append again, the note."""
+        done = 0
         if now_ns >= self._read_ns:
             done += self._read(now_ns, now_ms)
         if now_ns >= self._checks.next_ns:
@@ -304,7 +307,7 @@ class TxnChecker:
             if decisions.waits and self._take(now_ns):
                 continue  # what else there may be is seen at once
             now_ms = self._clock.wall_ms()
-            if not self._common.take(now_ms):
+            if not self._common.take(now_ms) or not decisions.is_clean:
                 self._serve(now_ms)
                 decisions.flush(now_ms)
 

@@ -80,6 +80,7 @@ class EndStaging(Staging):
         super().__init__(storage, board, views, outlet, delays)
         #: Staged, and not published with its op record yet.
         self.hand: Ends | None = None
+        self.mixed = False  # requests of another form are waiting behind some
         self._ask = np.zeros(kernels.ASK_WORDS, np.int64)
         self._ask_view = self._ask.data
         self._ask_view[kernels.ROOM] = kernels.ENDS_MAX
@@ -109,6 +110,7 @@ class EndStaging(Staging):
             )  # fmt: skip
             if stop != Stop.ROLL or not window.enter(ask[kernels.NEED]):
                 break
+        self.mixed = self.mixed or stop != Stop.DONE
         self._expected = ("", "none yet")  # its words are in the form no more
         lane.follow()
         return ask[kernels.COUNT]
@@ -147,6 +149,7 @@ class CommonEnds:
         if not decisions.is_clean or self._endings.held:
             return 0
         count = 0
+        decisions.mixed = False
         for peer in self._desk.asking():
             number = peer.session.session
             taken = decisions.stage_ends(
@@ -157,6 +160,11 @@ class CommonEnds:
             count = taken
         if not count:
             return 0
+        if decisions.mixed:  # others follow: one op record is to name them all
+            for part in decisions.take_up(decisions.ends_durable()).parts():
+                decisions.batch.append(part)
+                self._endings.fly(part.halves[0][0], part)
+            return count
         ends = decisions.go_up(now_ms)
         for position, _offset in ends.halves:
             self._endings.fly(position, ends)
