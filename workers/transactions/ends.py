@@ -62,9 +62,9 @@ class Ends(Decision):
                 durable=self.durable,
             )
         for asked in self.asked:
-            request = asked[2]
-            assert isinstance(request, End), "nothing else waits for them"
-            for position, _offset in request.halves:
+            end = asked[2]
+            assert isinstance(end, End), "nothing else waits for them"
+            for position, _offset in end.halves:
                 if position in self.apart:
                     self.apart[position].asked.append(asked)
                     break
