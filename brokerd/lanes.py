@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from shm import layout, limits
 from shm.kernels import frames
 from shm.kernels.record import legal_properties
-from shm.kernels.words import load_word, spin, store_word
+from shm.kernels.words import load_word, store_word
+from shm.lookout import Lookout
 
 if TYPE_CHECKING:
     from brokerd.producers import Producers
@@ -105,10 +106,10 @@ class Lane:
         store_word(arena, control + layout.LANE_ADOPTED, adopted)
         self.session.bell.ring()
 
-    def look_out(self, rounds: int) -> bool:
-        """Look for the next entry without sleeping."""
-        at = self.view[frames.CONTROL] + layout.LANE_UP_TAIL
-        return bool(spin(self.session.arena, at, self.view[frames.UP_CURSOR], rounds))
+    @property
+    def tail_address(self) -> int:
+        """Where the end of what its client has put is in our memory."""
+        return int(self.view[frames.ARENA_AT] + self.view[frames.CONTROL]) + layout.LANE_UP_TAIL
 
     def load_route(self, number: int, board: Board) -> None:
         """Copy, check and remember the route that the next entry names."""
@@ -146,6 +147,9 @@ class LaneTable:
         self.count = 0
         self.array = np.zeros(2 * _ROOM_FIRST, np.int64)
         self._view = self.array.data
+        self._lookout = Lookout()
+        self._clients: list[Lane] = []
+        self._agents: list[tuple[int, memoryview[int]]] = []  # addresses of tails, words
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self.lanes)
@@ -164,6 +168,28 @@ class LaneTable:
         """A session's lane."""
         return next((lane for lane in self.lanes if lane.session.session == session), None)
 
+    def lone_client(self, before: Lane | None) -> Lane | None:
+        """The only client that is busy; if none is, the one that was, as long as it is there."""
+        found = None
+        for lane in self._clients:
+            if lane.view[frames.HOT]:
+                if found is not None:
+                    return None
+                found = lane
+        return found or (before if before in self._clients else None)
+
+    def look_out(self, client: Lane, rounds: int) -> bool:
+        """Look for the next entry of a client without sleeping.
+
+        What it asks an agent for comes by the agent's own lane: these are looked at as well.
+        """
+        lookout = self._lookout
+        lookout.begin()
+        lookout.add(client.tail_address, client.view[frames.UP_CURSOR])
+        for address, view in self._agents:
+            lookout.add(address, view[frames.UP_CURSOR])
+        return lookout.wait(rounds)
+
     def ringing(self, count: int) -> list[Lane]:
         """Lanes whose clients `tell_lanes` wants rung: so many numbers behind the addresses."""
         room = len(self._view) // 2
@@ -175,6 +201,9 @@ class LaneTable:
             self.array = np.zeros(2 * self.array.size, np.int64)
             self._view = self.array.data
         self.array[: self.count] = [lane.words.ctypes.data for lane in self.lanes]
+        self._clients = [lane for lane in self.lanes if not lane.session.owner]
+        own = [lane for lane in self.lanes if lane.session.owner]
+        self._agents = [(lane.tail_address, lane.view) for lane in own]
 
 
 def take_cursors(session: Session) -> NDArray[np.int64] | None:

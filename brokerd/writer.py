@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 #: Naps without work before the writer goes to sleep in earnest.
 NAPS_MAX = 2
 URGENT = int(EntryFlag.URGENT)
-#: Rounds of looking out for a client between two looks for the agents.
-LOOK_ROUNDS = 64
 #: Batches that a clean stop writes at most while clients keep sending.
 STOP_ROUNDS = 64
 
@@ -111,23 +109,12 @@ class Writer:
         """
         if not self._batch[frames.FLAGS_SEEN] & URGENT:
             return False
-        busy = [lane for lane in self._lanes if lane.hot and not lane.session.owner]
-        if len(busy) > 1:
-            return False
-        # What an agent has put for a lone client is followed by that client's next entry.
-        lone = busy[0] if busy else self._lone
-        if lone is None or lone not in self._lanes:
+        lone = self._lanes.lone_client(self._lone)
+        if lone is None:
             return False
         self._lone = lone
         self._batch[frames.FLAGS_SEEN] = 0
-        own = [lane for lane in self._lanes if lane.session.owner]
-        for _ in range(0, self._spin_rounds, LOOK_ROUNDS):
-            if lone.look_out(LOOK_ROUNDS):
-                return True
-            # What that client asks another agent for comes back here by the agent's own session.
-            if any(lane.published() != lane.view[frames.UP_CURSOR] for lane in own):
-                return True
-        return False
+        return self._lanes.look_out(lone, self._spin_rounds)
 
     def disarm(self) -> None:
         """The next cycle wakes busy lanes; idle ones stay armed until they have something."""

@@ -16,6 +16,7 @@ from shm.kernels.ring import (
     take_completions,
 )
 from shm.kernels.words import load_word, spin, store_half, store_word
+from shm.lookout import Lookout, address_of
 
 #: Completions taken at one time.
 DRAIN_ROWS = 4096
@@ -34,6 +35,8 @@ class WriterLane:
         words[frames.SEQ] = seq
         words[frames.COMPLETED] = completed
         self.words = words
+        self._view = words.data
+        self._tail_address = address_of(arena, plan.control + layout.LANE_DOWN_TAIL)
         self._rows = np.zeros(DRAIN_ROWS * frames.COMPLETION_WORDS, np.int64)
 
     @property
@@ -44,7 +47,7 @@ class WriterLane:
     @property
     def wants_bell(self) -> bool:
         """Whether the last call wants the writer rung."""
-        return bool(self.words[frames.RING])
+        return bool(self._view[frames.RING])
 
     def put(
         self, form: NDArray[np.int64], body: NDArray[np.uint8], extra: NDArray[np.uint8]
@@ -76,7 +79,11 @@ class WriterLane:
     def spin_completed(self, rounds: int) -> bool:
         """Look out for a completion without sleeping."""
         at = self.plan.control + layout.LANE_DOWN_TAIL
-        return bool(spin(self.arena, at, int(self.words[frames.DOWN_CURSOR]), rounds))
+        return bool(spin(self.arena, at, self._view[frames.DOWN_CURSOR], rounds))
+
+    def watch(self, lookout: Lookout) -> None:
+        """Look out for a completion, among other things."""
+        lookout.add(self._tail_address, self._view[frames.DOWN_CURSOR])
 
     def taken(self) -> int:
         """Bytes of the up ring that the writer has taken; entries below are in the log."""

@@ -335,7 +335,7 @@ class Producer:
 
         Raises GroupIllegal for a producer without producer_group.
         """
-        return self._begun().begin()
+        return (self._transactions or self._begun()).begin()
 
     #: To be ended by its `commit` or `rollback`, as in the official client.
     begin_transaction = transaction
@@ -346,9 +346,7 @@ class Producer:
             if self._transactions is None:
                 self._link.require_open()
                 group = require_group(self.producer_group)
-                self._transactions = Transactions(
-                    self._home, group, self._patience_s, self._link.require_open, self._link.look
-                )
+                self._transactions = Transactions(self._home, group, self._patience_s, self._link)
             return self._transactions
 
     def recall_message(

@@ -27,6 +27,7 @@ from shm.codes import EntryFlag, Status
 from shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
 from shm.kernels import frames, ring
 from shm.kernels.words import spin
+from shm.lookout import Lookout
 
 RECEIPT: Final = int(EntryFlag.RECEIPT)
 #: Receipts asked for between two looks at the completions.
@@ -192,6 +193,10 @@ class WriterLink:
         while not settled():
             if not self._wait_once(deadline, settled):
                 raise Timeout("not everything is in the log yet", seen=lane.taken())
+
+    def watch_completions(self, lookout: Lookout) -> None:
+        """Look out for completions, among other things."""
+        self.lane.watch(lookout)
 
     def look(self) -> None:
         """Take the completions that are there, without waiting."""

@@ -12,6 +12,7 @@ from shm.arena import LanePlan
 from shm.codes import EntryKind
 from shm.errors import Incompatible
 from shm.kernels import frames, message, ring
+from shm.lookout import address_of
 
 
 class End(IntEnum):
@@ -53,10 +54,16 @@ class ControlLane:
         )
         self.words[frames.UP_CURSOR] = _word(arena, plan.control + up)
         self.words[frames.DOWN_CURSOR] = _word(arena, plan.control + down)
+        self._view = self.words.data
+        self._up = end.value
+        self._kind = (EntryKind.REQUEST if end is End.CLIENT else EntryKind.NOTICE).value
         self._taken = np.zeros(max(plan.up_bytes, plan.down_bytes) // 2, np.uint8)
+        self._taken_bytes = self._taken.data
         tail = layout.LANE_DOWN_TAIL if end is End.CLIENT else layout.LANE_UP_TAIL
         at = plan.control + tail
         self._peer_tail = arena[at : at + 8].view(np.int64).data
+        #: Of the word that changes when the peer puts something; good while the arena is held.
+        self.tail_address = address_of(arena, at)
         at = plan.control + layout.LANE_UP_HEAD
         self._up_head = arena[at : at + 8].view(np.int64).data
         self._cursor = frames.DOWN_CURSOR if end is End.CLIENT else frames.UP_CURSOR
@@ -64,11 +71,11 @@ class ControlLane:
 
     def put(self, body: bytes) -> bool:
         """Publish one message; False if there is no room now. Raises BrokenLane, Incompatible."""
-        kind = EntryKind.REQUEST if self.end is End.CLIENT else EntryKind.NOTICE
-        data = np.frombuffer(body, np.uint8)
-        self.words[frames.RING] = 0
-        done = message.put_message(self.arena, self.words, self.end.value, kind.value, data)
-        self.wants_bell = bool(self.words[frames.RING])
+        self._view[frames.RING] = 0
+        done = message.put_message(
+            self.arena, self.words, self._up, self._kind, np.frombuffer(body, np.uint8)
+        )
+        self.wants_bell = bool(self._view[frames.RING])
         if done == ring.HOSTILE:
             raise BrokenLane("head of the ring is impossible")
         if done == ring.TOO_LARGE:
@@ -80,13 +87,23 @@ class ControlLane:
         if self._peer_tail[0] == self._seen:
             self.wants_bell = False
             return None
-        self.words[frames.RING] = 0
-        got = message.take_message(self.arena, self.words, 1 - self.end.value, self._taken)
-        self._seen = int(self.words[self._cursor])
-        self.wants_bell = bool(self.words[frames.RING])
+        view = self._view
+        view[frames.RING] = 0
+        got = message.take_message(self.arena, self.words, 1 - self._up, self._taken)
+        self._seen = view[self._cursor]
+        self.wants_bell = bool(view[frames.RING])
         if got == ring.HOSTILE:
             raise BrokenLane("an entry of the ring breaks its rules")
-        return None if got < 0 else self._taken[:got].tobytes()
+        return None if got < 0 else self._taken_bytes[:got].tobytes()
+
+    @property
+    def wants_ring(self) -> bool:
+        """Whether the last call of a kernel over `words` wants the peer rung."""
+        return bool(self._view[frames.RING])
+
+    def follow(self) -> None:
+        """A kernel has taken messages by `words`."""
+        self._seen = self._view[self._cursor]
 
     @property
     def unpublished_bytes(self) -> int:

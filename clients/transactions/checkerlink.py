@@ -20,6 +20,7 @@ from shm.codes import ClientState
 from shm.controllane import ControlLane, End
 from shm.errors import Closed, Incompatible, Timeout, Unavailable
 from shm.kernels.words import spin
+from shm.lookout import Lookout
 from shm.transactionwire import Check, Ended
 
 if TYPE_CHECKING:
@@ -105,13 +106,10 @@ class CheckerLink:
         self.take()
         return serial in self._ended
 
-    def look_out(self) -> None:
-        """Wait for a notice without sleeping, shortly; take what has come."""
-        session, lane = self.living()
-        spin(
-            session.arena, lane.plan.control + layout.LANE_DOWN_TAIL, lane.seen, limits.SPIN_ROUNDS
-        )
-        self.take()
+    def watch(self, lookout: Lookout) -> None:
+        """Look out for a notice, among other things. Raises what `living` raises."""
+        _session, lane = self.living()
+        lookout.add(lane.tail_address, lane.seen)
 
     def put(self, body: bytes) -> bool:
         """Put a request; False if there is no room now. Raises what `living` raises."""

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from clients.receipts import Pending, ReceiptFuture
 from clients.transactions.checkerlink import now_ns
-from shm import transactionwire
+from shm import limits, transactionwire
 from shm.codes import Level
 from shm.errors import Closed, GantryError, Timeout, Unavailable
+from shm.lookout import Lookout
 from shm.transactionwire import End
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Commits:
         with self._lock:
             waiting = self._waiting
             if waiting and not waiting[0]._transaction.is_ready():
-                self._owner.look()
+                self._owner.writer.look()
             while waiting and (ready := waiting[0]._transaction.is_ready()):
                 self._ask(waiting.popleft(), commit=ready > 0)
             if self._asked:
@@ -161,12 +162,19 @@ class Commits:
                 self._repeat()
 
     def _wait_answer(self, future: CommitFuture, deadline_ns: int) -> None:
-        self._link.look_out()
-        if future.settle():
+        if self._look_out() or future.settle():
             return
         until = min(deadline_ns, now_ns() + _REPEAT_NS)
         if not self._link.sleep(until, lambda: bool(self._link.answered) or future.settle()):
             self._repeat()
+
+    def _look_out(self) -> bool:
+        """Whether something has come within the time of a wake-up: an answer, or a half's place."""
+        lookout = Lookout()
+        self._link.watch(lookout)
+        if self._waiting:
+            self._owner.writer.watch_completions(lookout)
+        return lookout.wait(limits.SPIN_ROUNDS)
 
     def _wait_halves(self, deadline_ns: int) -> None:
         """Until the first that waits has its halves in the log."""

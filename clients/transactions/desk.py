@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from clients.transactions.checkerlink import CheckerLink, now_ns
@@ -15,17 +17,19 @@ from shm.properties import GANTRY_TX, encode_properties
 from shm.transactionwire import End, Ended
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from clients.message import Message
     from clients.transactions.checks import CheckAnswers
     from clients.transactions.transaction import TransactionResolution
+    from clients.writerlink import WriterLink
 
 #: While the disk is full the decision is asked for again so often.
 _DISK_FULL_S: Final = 0.2
 #: Closing waits no longer for the rollback of a transaction that was left open.
 _CLOSE_S: Final = 3.0
+#: Numbers that a transaction's id has room for.
+_COUNTED: Final = (1 << 40) - 1
 log = logging.getLogger("gantrymq")
 
 
@@ -37,16 +41,15 @@ class Transactions:
         home: str | os.PathLike[str] | None,
         group: str,
         timeout: float,
-        require_open: Callable[[], None],
-        look: Callable[[], None],
+        writer: WriterLink,
     ) -> None:
-        """`look` takes what receipts have come, `require_open` raises Closed."""
+        """`writer` is the producer's way into the log, by which halves go."""
         self.group = group
         self.prefix = encode_properties({"TRAN_MSG": "true", "PGROUP": group}) + (
             f"{GANTRY_TX}\x01".encode()
         )
-        self.require_open = require_open
-        self.look = look
+        self.require_open = writer.require_open
+        self.writer = writer
         #: With halves, not ended; and those in a `with`, whose end is sure to come.
         self.open: dict[str, Transaction] = {}
         self.running: dict[str, Transaction] = {}
@@ -55,11 +58,17 @@ class Transactions:
         self._link = CheckerLink(home)
         self._answers: CheckAnswers | None = None
         self.commits = Commits(self, self._link)
+        self._id_start = os.urandom(11).hex()
+        self._ids = count(1)
 
     def begin(self) -> Transaction:
         """A transaction without messages. Raises Closed."""
         self.require_open()
         return Transaction(self)
+
+    def next_id(self) -> str:
+        """Of the next transaction: 32 hex digits, of which the last 10 count."""
+        return f"{self._id_start}{next(self._ids) & _COUNTED:010x}"
 
     def deadline(self, timeout: float | None) -> int:
         """Nanoseconds of CLOCK_BOOTTIME."""

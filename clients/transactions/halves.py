@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from clients.producer import Producer
 
 DURABLE: Final = int(EntryFlag.DURABLE)
+URGENT: Final = int(EntryFlag.URGENT)
 _TAG: Final = {"tag"}
 _DELAY_NAMES: Final = {ParkMode.LEVEL: "level", ParkMode.AT: "at", ParkMode.AFTER: "after"}
 
@@ -100,7 +101,8 @@ class HalfSends:
         if timeout is None and type(message) is str and (not parts or parts.keys() == _TAG):
             level = self._producer._known_level(message, durability)
             if level is not None:
-                flags |= DURABLE if level else 0
+                if level and (durability is not None or flags & URGENT):
+                    flags |= DURABLE  # who does not wait is content with the sync of the commit
                 if parts:
                     seq = self.put(message, body, block, flags, tag=parts["tag"])
                 else:

@@ -7,7 +7,6 @@ when the producer has died, a `transaction_checker` of its group is asked.
 
 from __future__ import annotations
 
-import os
 import threading
 from enum import StrEnum
 from itertools import count
@@ -71,7 +70,7 @@ class Transaction:
 
     def __init__(self, owner: Transactions) -> None:
         self._owner = owner
-        self.transaction_id = os.urandom(16).hex()
+        self.transaction_id = owner.next_id()
         self.state = "open"
         self.lock = threading.RLock()
         self._prefix = owner.prefix + self.transaction_id.encode() + b","
@@ -195,6 +194,8 @@ class Transaction:
     def _await_halves(self, deadline_ns: int) -> None:
         """Until each half has its place; one that has none is a failure."""
         for half in self._halves:
+            if half.settle() and half._exception is None and half.place() is not None:
+                continue
             try:
                 half.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
                 if half.place() is None:

@@ -129,7 +129,7 @@ def _is_expected(memory: Bytes, form: Words, expected: Bytes) -> int:
 
 
 @kernel()
-def _judge(log: Bytes, limit: int, form: Words, rows: Words, at: int, expected: Bytes) -> int:
+def judge_half(log: Bytes, limit: int, form: Words, rows: Words, at: int, expected: Bytes) -> int:
     """Whether the record of a row is the half that it is said to be."""
     position = rows[at + POSITION]
     checks = _CHECKS_OWN if form[OURS] else _CHECKS_FOREIGN
@@ -242,7 +242,7 @@ def _put_commit(log: Bytes, form: Words, targets: Targets, topic: int) -> int:
 
 
 @kernel()
-def _decide(log: Bytes, form: Words, rows: Words, at: int, targets: Targets) -> int:
+def decide_half(log: Bytes, form: Words, rows: Words, at: int, targets: Targets) -> int:
     """What becomes of a half that is as expected: its state, NEW without room in the ring."""
     topic = _aim(log, form, targets)
     rows[at + TOPIC] = topic
@@ -264,9 +264,9 @@ def _put_commits(
             return ROLL
         if position < form[BASE] or position >= form[BASE] + limit:
             return ROLL
-        state = _judge(log, limit, form, rows, at, expected)
+        state = judge_half(log, limit, form, rows, at, expected)
         if state == GOOD:
-            state = _decide(log, form, rows, at, targets)
+            state = decide_half(log, form, rows, at, targets)
             if state == NEW:
                 return BACKPRESSURE
         rows[at + STATE] = state
@@ -290,7 +290,8 @@ def put_commits(
 
 
 @kernel()
-def _put_op(arena: Bytes, lane: Words, form: Words, body: Bytes, count: int) -> int:
+def put_op(arena: Bytes, lane: Words, form: Words, body: Bytes, count: int) -> int:
+    """Put an op record unpublished: its entry's seq, 0 without a body, or FULL."""
     if count == 0:
         return 0
     extra = len(_OP_EXTRAS)
@@ -328,7 +329,7 @@ def publish_decisions(arena: Bytes, lane: Words, form: Words, body: Bytes) -> in
     Returns the op entry's seq (0 without one), or FULL: then nothing is published.
     """
     ends, words = machine.raw(arena), machine.raw(lane)
-    seq: int = _put_op(ends, words, machine.raw(form), machine.raw(body), body.size)
+    seq: int = put_op(ends, words, machine.raw(form), machine.raw(body), body.size)
     if seq < 0:
         return seq
     ring.publish_entries(ends, words, lane[frames.UP_CURSOR], lane[frames.SEQ], URGENT)

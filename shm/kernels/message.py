@@ -40,8 +40,14 @@ def put_message(arena: Bytes, lane: Words, up: int, kind: int, body: Bytes) -> i
     Returns 1, FULL, TOO_LARGE, or HOSTILE if the peer's head is impossible. `lane[RING]` says
     whether to ring.
     """
+    return put_bytes(arena, lane, up, kind, body, body.size)
+
+
+@kernel()
+def put_bytes(arena: Bytes, lane: Words, up: int, kind: int, body: Bytes, count: int) -> int:
+    """`put_message` of the first bytes of a body."""
     own, peer, base, mask, cursor_at = _direction(lane, up)
-    size = (MESSAGE_BYTES + body.size + 7) & ~7
+    size = (MESSAGE_BYTES + count + 7) & ~7
     if 2 * size > mask + 1:
         return TOO_LARGE
     cursor = lane[cursor_at]
@@ -56,8 +62,8 @@ def put_message(arena: Bytes, lane: Words, up: int, kind: int, body: Bytes) -> i
         _message_head(arena, base + (cursor & mask), skip, PAD)
     at = base + ((cursor + skip) & mask)
     _message_head(arena, at, size, kind)
-    machine.store32(arena, at + MESSAGE_BODY, body.size)
-    machine.copy(arena, at + MESSAGE_BYTES, body, 0, body.size)
+    machine.store32(arena, at + MESSAGE_BODY, count)
+    machine.copy(arena, at + MESSAGE_BYTES, body, 0, count)
     lane[cursor_at] = cursor + skip + size
     # SYNC POINT: message tail (other end: `take_message`)
     atomics.store_release(arena, own, cursor + skip + size)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shm import atomics, machine
-from shm.jit import BYTES, BYTES_RO, i8, kernel
+from shm.jit import BYTES, BYTES_RO, WORDS_RO, i8, kernel
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
+    Words = NDArray[np.int64]
 
 
 @kernel(i8, BYTES, i8)
@@ -47,6 +48,23 @@ def spin(memory: Bytes, at: int, seen: int, rounds: int) -> int:
     for turn in range(rounds):
         if atomics.load_acquire(memory, at) != seen:
             return 1
+        machine.pause()
+        if turn % SPIN_ROUNDS_OWN == 0:
+            machine.give_way()
+    return 0
+
+
+@kernel(i8, WORDS_RO, i8, i8, nogil=True)
+def watch(table: Words, count: int, rounds: int) -> int:
+    """As `spin`, several words at a time: 1 once one differs from what was seen of it.
+
+    `table`: for each the address of the word, whose memory the caller holds, and what was seen.
+    """
+    for turn in range(rounds):
+        for number in range(count):
+            memory = machine.bytes_at(table[2 * number])
+            if atomics.load_acquire(memory, 0) != table[2 * number + 1]:
+                return 1
         machine.pause()
         if turn % SPIN_ROUNDS_OWN == 0:
             machine.give_way()

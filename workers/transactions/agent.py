@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from shm import layout
 from shm import transactionwire as wire
 from shm.codes import Role
+from shm.lookout import Lookout
 from shm.properties import parse_delay_levels
 from workers.agent import IDLE_NS
 from workers.outlet import Outlet
@@ -22,12 +23,14 @@ from workers.transactions.decisions import Decisions
 from workers.transactions.delayedcommit import Delays
 from workers.transactions.desk import Desk
 from workers.transactions.endings import Endings
+from workers.transactions.ends import CommonEnds, Ends
 from workers.transactions.givenup import GivenUp, Settling
 from workers.transactions.halfmove import HalfMove
 from workers.transactions.halves import Halves
 from workers.transactions.pastdecisions import MISSING, PastDecisions
 from workers.transactions.progress import TransactionProgress
 from workers.transactions.restart import Restart
+from workers.transactions.staging import MOVED
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -44,6 +47,8 @@ READ_NS: Final = 1_000_000_000
 REST_NS: Final = 1_000_000_000
 #: So many decisions of one step are waited for awake.
 FEW: Final = 2
+#: Requests and answers that are met in one step, each looked out for behind the last.
+TURNS_MAX: Final = 64
 HOUR_MS: Final = 3_600_000
 
 
@@ -76,11 +81,11 @@ class TxnChecker(OutletAgent):
         own = settings.profile == "standard"
         self._rounds = settings.spin_rounds if own else 0
         self._desk = Desk(sessions)
+        self._lookout = Lookout()
         self._restart: Restart | None = None
         self._asked_before: list[tuple[int, object]] = []
         self._read_ns = self._worked_ns = 0
         self._low = 0  # nothing is known of what lies below
-        self._answered = False
 
     # -------------------------------------------------------------------------------- duty cycle
 
@@ -101,12 +106,20 @@ class TxnChecker(OutletAgent):
         done += self._serve(now_ms)
         if self._table.stopping():
             return self._finish(done, now_ms)
+        done += self._decisions.flush(now_ms)
+        if done and self._rounds:
+            self._attend(now_ns)
+        return done if outlet.is_lost() else done + self._look_around(now_ns, now_ms)
+
+    def _look_around(self, now_ns: int, now_ms: int) -> int:
+        """What is due by itself: new units, checks, halves to append again, the note."""
+        done = 0
         if now_ns >= self._read_ns:
             done += self._read(now_ns, now_ms)
         if now_ns >= self._checks.next_ns:
             done += self._checks.step(now_ns, now_ms, self._times)
         done += self._move.step(now_ns, now_ms)
-        done += self._go_up(now_ns, now_ms)
+        done += self._decisions.flush(now_ms)
         if now_ns >= self._space_ns:
             done += self._note.keep(now_ns, self._parts)
         return done
@@ -146,6 +159,7 @@ class TxnChecker(OutletAgent):
         past = PastDecisions(self._board, self._views, decisions, (halves, given_up))
         self._halves, self._given_up, self._past = halves, given_up, past
         self._endings = Endings(halves, decisions, past, desk)
+        self._common = CommonEnds(halves, decisions, self._endings, desk)
         self._settling = Settling(halves, decisions, given_up, self._endings, desk)
         self._move = HalfMove(self._board, halves, decisions, self._endings, given_up)
         self._checks = Checks(self._board, halves, decisions, self._endings, given_up, desk)
@@ -185,7 +199,7 @@ class TxnChecker(OutletAgent):
             self._hear(session, request, now_ms)
         self._checks.came(now_ns)
         self._read_ns = now_ns + READ_NS
-        self._go_up(now_ns, now_ms)
+        self._decisions.flush(now_ms)
         return 1
 
     def _read(self, now_ns: int, now_ms: int) -> int:
@@ -213,6 +227,7 @@ class TxnChecker(OutletAgent):
             done += self._look_back(now_ms)
         if not self._endings.go_on(now_ms):
             return done
+        done += self._common.take(now_ms)
         for session, request in self._desk.requests():
             done += 1
             self._hear(session, request, now_ms)
@@ -245,26 +260,51 @@ class TxnChecker(OutletAgent):
 
     # ------------------------------------------------------------------------------------ outcomes
 
-    def _go_up(self, now_ns: int, now_ms: int) -> int:
-        """Publish what was decided; a few decisions are waited for awake."""
-        if not self._decisions.flush(now_ms):
-            return 0
-        if self._rounds and self._decisions.flying <= FEW:
-            self._decisions.look_out(self._rounds)
-            self._take(now_ns)
-        return 1
+    def _attend(self, now_ns: int) -> None:
+        """Wait awake for what follows soon: a sleep takes longer than the others' work for it.
+
+        That is the writer's answer, or a sync of the log, or the next request of a lone session.
+        """
+        outlet, decisions = self._outlet, self._decisions
+        assert outlet is not None, "it is trusted"
+        for _ in range(TURNS_MAX):
+            if not self._look_out() or outlet.is_lost() or self._table.stopping():
+                return
+            if decisions.waits and self._take(now_ns):
+                continue  # what else there may be is seen at once
+            now_ms = self._clock.wall_ms()
+            if not self._common.take(now_ms) or not decisions.is_clean:
+                self._serve(now_ms)
+                decisions.flush(now_ms)
+
+    def _look_out(self) -> bool:
+        decisions, desk, lookout = self._decisions, self._desk, self._lookout
+        flying = decisions.flying
+        if flying > FEW or not (flying or desk.is_lone):
+            return False
+        lookout.begin()
+        desk.watch(lookout)
+        decisions.watch(lookout)
+        if lookout.wait(self._rounds):
+            return True
+        desk.forget_lone()
+        return False
 
     def _take(self, now_ns: int) -> int:
         settled = self._decisions.take(now_ns)
         for decision in settled:
-            if self._move.settled(decision, now_ns, self._clock.wall_ms()):
+            if decision.outcome != MOVED or self._move.settled(
+                decision, now_ns, self._clock.wall_ms()
+            ):
                 self._settled(decision)
-            self._answered = True
         if self._decisions.ops:
             self._halves.note_ops(self._decisions.ops)
         return len(settled)
 
     def _settled(self, decision: Decision) -> None:
+        if isinstance(decision, Ends):
+            self._common.settled(decision)
+            return
         self._endings.settled(decision)
         if decision.copies is not None:
             self._settling.settled(decision)
@@ -278,10 +318,6 @@ class TxnChecker(OutletAgent):
         if not self._outlet.trusted or self._restart is not None:
             waits = self._restart is None or self._restart.waits
             return LOOK_NS if waits else 0
-        if self._answered and self._rounds:
-            self._answered = False
-            if not self._decisions.flying and self._desk.look_out(self._rounds):
-                return 0
         answers_ns = self._decisions.arm(now_ns)
         if not answers_ns or not self._desk.arm() or len(self._past):
             return 0
@@ -289,7 +325,7 @@ class TxnChecker(OutletAgent):
             IDLE_NS, answers_ns, self._read_ns - now_ns, self._checks.next_ns - now_ns,
             max(self._note.wait_ns(now_ns), self._space_ns - now_ns),
         )  # fmt: skip
-        if self._desk.waits or self._endings.held:
+        if self._desk.waits or self._endings.held or self._decisions.hand:
             sleep_ns = min(sleep_ns, LOOK_NS)
         if now_ns - self._worked_ns >= REST_NS and not self._decisions.waits:
             self._decisions.window.drop()  # maps count as our memory

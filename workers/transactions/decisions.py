@@ -18,21 +18,23 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.codes import EntryFlag, Status
 from shm.errors import StoreFailed
-from shm.kernels import decide, frames
+from shm.kernels import decide, ends, frames
 from shm.kernels.decide import publish_decisions
-from shm.kernels.words import spin, store_word
+from shm.kernels.ends import publish_ends
+from shm.kernels.words import store_word
+from shm.lookout import Lookout, address_of
 from shm.marks import mark
 from shm.properties import OP_TOPIC
 from shm.transactionwire import DISK_FULL, GIVEN_UP, UNSTORABLE
-from workers.transactions.delayedcommit import Delays
-from workers.transactions.staging import LATER, MOVED, Decision, Staging
+from workers.transactions.ends import Ends, EndStaging
+from workers.transactions.staging import LATER, MOVED, Decision
 
 if TYPE_CHECKING:
     from shm.board import Board
     from shm.storage import Storage
     from workers.logviews import LogViews
-    from workers.transactions.staging import LATER, Decision, Staging
-from workers.outlet import Outlet
+    from workers.outlet import Outlet
+    from workers.transactions.delayedcommit import Delays
 
 RETRY_NS: Final = 100_000_000
 _RECEIPT: Final = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
@@ -56,7 +58,7 @@ def _is_move(one: Decision) -> bool:
     return again and bool(one.puts) and one.place is None
 
 
-class Decisions(Staging):
+class Decisions(EndStaging):
     """Only user of the txn-checker's outlet."""
 
     def __init__(
@@ -68,13 +70,16 @@ class Decisions(Staging):
         self.end = 0  # behind the last record that was answered
         self._outlet = outlet
         self._view = outlet.words.data
-        self._tail_at = outlet.session.plan.writer.control + layout.LANE_DOWN_TAIL
+        tail_at = outlet.session.plan.writer.control + layout.LANE_DOWN_TAIL
+        self._tail_address = address_of(self._arena, tail_at)
+        self._durable_address = address_of(self._words, layout.BOARD_DURABLE)
         self._op = np.zeros(decide.OP_WORDS, np.int64)
         self._op_view = self._op.data
         self._flights: deque[_Flight] = deque()
         self._first_seq = int(self._lane[frames.SEQ]) + 1
         self._refused: dict[int, int] = {}
         self._undurable: list[Decision] = []
+        self._durable_seen = 0
         self._again: list[Decision] = []
         self._begun: list[Decision] = []  # of these something is missing in the log
         self._retry_ns = 0
@@ -89,7 +94,12 @@ class Decisions(Staging):
     @property
     def waits(self) -> bool:
         """Whether something is not settled that has no bell of its own."""
-        return bool(self._flights or self._undurable or self._again)
+        return bool(self._flights or self._undurable or self._again or self.hand)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is staged."""
+        return not (self.batch or self.hand) and self._view[frames.SEQ] < self._first_seq
 
     @property
     def sure_to(self) -> int:
@@ -103,12 +113,15 @@ class Decisions(Staging):
         """The writer was replaced: decisions without an answer, as if nobody had asked yet."""
         waiting = [one for flight in self._flights for one in flight.decisions]
         waiting += [*self.batch, *self._undurable, *self._again]
+        if self.hand is not None:
+            waiting.append(self.hand)
+            self.hand = None
         for queue in (self._flights, self.batch, self._undurable, self._again, self._begun):
             queue.clear()
         self._refused.clear()
-        self._lane = self._outlet.words
+        self._lane, self._view = self._outlet.words, self._outlet.words.data
         self._first_seq = int(self._lane[frames.SEQ]) + 1
-        return waiting
+        return [part for one in waiting for part in one.parts()]
 
     def owe(self, decision: Decision, begun_at: int) -> None:
         """Something of it is in the log behind a position: a start looks there until all is."""
@@ -121,38 +134,82 @@ class Decisions(Staging):
         """Publish all that was staged, with its op record; whether anything went up."""
         batch = self.batch
         lane = self._view
+        if self.hand is not None:
+            hand = self.hand
+            seq, appended = self._publish_ends(hand.words, len(hand.rows), hand.durable, now_ms)
+            if seq < 0:
+                return False
+            self.hand = None
+            self._took_off(seq, appended, [hand])
+            return True
         if not batch and lane[frames.SEQ] < self._first_seq:
             return False
-        commits = [
-            str(half[1]) for one in batch if one.named and one.is_commit for half in one.halves
-        ]
-        others = [
-            str(half[1]) for one in batch if one.named and not one.is_commit for half in one.halves
-        ]
+        commits: list[str] = []
+        others: list[str] = []
+        told, flags = True, _RECEIPT
+        for one in batch:
+            if one.durable:
+                flags |= _DURABLE
+            if one.named:
+                told = told and one.is_told
+                (commits if one.is_commit else others).extend([str(half[1]) for half in one.halves])
         names = commits + others
         body = f"{','.join(names)},".encode() if names else b""
         op = self._op_view
         op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
         op[decide.OP_BORN_MS] = now_ms
-        told = all(one.is_told for one in batch if one.named)
         op[decide.OP_FLAG] = 1 + len(commits) if told else 0
-        op[decide.OP_FLAGS] = _RECEIPT | (_DURABLE if any(one.durable for one in batch) else 0)
+        op[decide.OP_FLAGS] = flags
         appended = self._board.word(layout.BOARD_APPENDED)
         mark("txn_checker.before_put")
         seq = publish_decisions(self._arena, self._lane, self._op, np.frombuffer(body, np.uint8))
         if seq < 0:
             return False
         self._outlet.ring_if_asked()
-        mark("txn_checker.after_put")
-        last = lane[frames.SEQ]
-        self._flights.append(_Flight(self._first_seq, last, seq, appended, batch))
-        self._first_seq = last + 1
+        self._took_off(seq, appended, batch)
         self.batch = []
         return True
 
-    def look_out(self, rounds: int) -> None:
-        """Look out for the writer's answer: a sleep takes longer than its work for one decision."""
-        spin(self._arena, self._tail_at, self._view[frames.DOWN_CURSOR], rounds)
+    def go_up(self, now_ms: int) -> Ends:
+        """Publish the ENDs that were staged; without room for their op record they stay in hand."""
+        durable = self.ends_durable()
+        count = self._ask_view[ends.COUNT]
+        seq, appended = self._publish_ends(self._end_rows, count, durable, now_ms)
+        taken = self.take_up(durable)
+        if seq < 0:
+            self.hand = taken
+        else:
+            self._took_off(seq, appended, [taken])
+        return taken
+
+    def _publish_ends(
+        self, rows: NDArray[np.int64], count: int, durable: bool, now_ms: int
+    ) -> tuple[int, int]:
+        """Seq of their op record, or FULL; where the log ended before."""
+        op = self._op_view
+        op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
+        op[decide.OP_BORN_MS] = now_ms
+        op[decide.OP_FLAGS] = _RECEIPT | (_DURABLE if durable else 0)
+        appended = self._board.word(layout.BOARD_APPENDED)
+        mark("txn_checker.before_put")
+        seq = publish_ends(self._arena, self._lane, self._op, rows, count, self._text)
+        if seq >= 0:
+            self._outlet.ring_if_asked()
+        return seq, appended
+
+    def _took_off(self, seq: int, appended: int, decisions: list[Decision]) -> None:
+        """All that was staged is on its way, with the op record of a seq (0: none)."""
+        mark("txn_checker.after_put")
+        last = self._view[frames.SEQ]
+        self._flights.append(_Flight(self._first_seq, last, seq, appended, decisions))
+        self._first_seq = last + 1
+
+    def watch(self, lookout: Lookout) -> None:
+        """Look out for the writer's answers, and for a sync that decisions wait for."""
+        if self._flights:
+            lookout.add(self._tail_address, self._view[frames.DOWN_CURSOR])
+        if self._undurable:
+            lookout.add(self._durable_address, self._durable_seen)
 
     # ------------------------------------------------------------------------------------ answers
 
@@ -164,7 +221,7 @@ class Decisions(Staging):
             if len(answers):
                 self._hear(answers, settled)
         if self._undurable:
-            durable = self._board.word(layout.BOARD_DURABLE)
+            durable = self._durable_seen = self._board.word(layout.BOARD_DURABLE)
             settled += [one for one in self._undurable if one.end <= durable]
             self._undurable = [one for one in self._undurable if one.end > durable]
         if self._again and now_ns >= self._retry_ns:
@@ -174,11 +231,12 @@ class Decisions(Staging):
     def _hear(self, answers: NDArray[np.int64], settled: list[Decision]) -> None:
         if self._view[frames.BAD]:
             self._note_refusals(answers)
-        last = int(answers[-1, frames.OUT_SEQ])
+        newest = answers[-1].tolist()
+        last = newest[frames.OUT_SEQ]
         flights = self._flights
         while flights and flights[0].last_seq <= last:
             flight = flights.popleft()
-            row = answers[-1] if flight.last_seq == last else self._row(answers, flight.last_seq)
+            row = newest if flight.last_seq == last else self._row(answers, flight.last_seq)
             end = int(row[frames.OUT_END])
             if self._refused:
                 self._mend(flight, answers, settled)
@@ -197,6 +255,8 @@ class Decisions(Staging):
 
     def _note_places(self, flight: _Flight, answers: NDArray[np.int64]) -> None:
         """Where halves are now that were appended again."""
+        if not any(map(_is_move, flight.decisions)):
+            return
         seq = self._first_copy(flight) - 1
         for one in flight.decisions:
             seq += one.puts
@@ -248,6 +308,7 @@ class Decisions(Staging):
             self._note_op(flight.decisions, int(row[frames.OUT_OFFSET]))
         ends = answers[answers[:, frames.OUT_STATUS] <= Status.DUPLICATE, frames.OUT_END]
         end = int(ends.max(initial=0))
+        flight.decisions = [part for one in flight.decisions for part in one.parts()]
         seq = self._first_copy(flight)
         for one in flight.decisions:
             seqs = range(seq, seq + one.puts)

@@ -7,17 +7,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import numpy as np
 
-from shm import layout
 from shm import transactionwire as wire
 from shm.codes import AgentState
 from shm.controllane import BrokenLane, ControlLane, End
 from shm.errors import Incompatible
-from shm.kernels.words import spin
+from shm.kernels.ends import BODY_ROOM, tell_ends
+from shm.lookout import Lookout
 from shm.transactionwire import AnyNotice, AnyRequest
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from workers.session import Session, SessionTable
+
+    Words = NDArray[np.int64]
 
 #: Requests of one session that are taken at one time.
 REQUESTS_MAX: Final = 256
@@ -41,7 +46,9 @@ class Desk:
         self._peers: dict[int, Peer] = {}
         self._members: dict[str, list[int]] = {}  # producer group -> sessions that are enlisted
         self._active: dict[int, Peer] = {}  # who asked in the last cycle in which anybody did
+        self._fresh = True
         self._turn = 0
+        self._text = np.zeros(BODY_ROOM, np.uint8)
         self.refused = 0
 
     # ----------------------------------------------------------------------------------- sessions
@@ -54,6 +61,7 @@ class Desk:
     def detach(self, session: int) -> None:
         """It has ended; what it has asked for is done all the same."""
         peer = self._peers.pop(session, None)
+        self._active.pop(session, None)
         if peer is not None and peer.group:
             self._members[peer.group].remove(session)
 
@@ -81,9 +89,40 @@ class Desk:
 
     # ----------------------------------------------------------------------------------- requests
 
+    def asking(self) -> list[Peer]:
+        """Sessions that are listened to; `heard` says that one has asked something."""
+        return [peer for peer in self._peers.values() if not peer.told]
+
+    def heard(self, peer: Peer) -> None:
+        """A kernel has taken requests of a session: whoever asked repeats what was not answered."""
+        self._note_active(peer)
+        if peer.lane.publish_taken():
+            peer.session.bell.ring()
+
+    def begin(self) -> None:
+        """Whoever asks from now on asks in this cycle."""
+        self._fresh = True
+
+    def _note_active(self, peer: Peer) -> None:
+        if self._fresh:
+            self._active, self._fresh = {}, False
+        self._active[peer.session.session] = peer
+
+    def tell_ends(self, session: int, rows: Words, count: int) -> int:
+        """Answer a session's rows of `shm.kernels.ends` as far as it has room; how far that was."""
+        peer = self._peers.get(session)
+        if peer is None:
+            return count
+        if peer.told:
+            return 0
+        lane = peer.lane
+        told = int(tell_ends(rows, count, session, lane.arena, lane.words, self._text))
+        if lane.wants_ring:
+            peer.session.bell.ring()
+        return told
+
     def requests(self) -> Iterator[tuple[int, AnyRequest]]:
         """What sessions ask; one whose answers find no room is not listened to."""
-        active: dict[int, Peer] = {}
         for peer in list(self._peers.values()):
             if peer.told:
                 continue
@@ -95,8 +134,7 @@ class Desk:
                         break
                     if lane.publish_taken():  # whoever asked repeats what was not answered
                         peer.session.bell.ring()
-                    active[number] = peer
-                    self._active = active
+                    self._note_active(peer)
                     yield number, wire.decode_request(body)
             except (BrokenLane, msgspec.DecodeError) as error:
                 self._cut_off(peer, error)
@@ -148,14 +186,20 @@ class Desk:
 
     # ------------------------------------------------------------------------------------ sleeping
 
-    def look_out(self, rounds: int) -> bool:
-        """Look for the next request of a lone session that has just been answered."""
-        if len(self._active) != 1:
-            return False
-        lane = next(iter(self._active.values())).lane
+    @property
+    def is_lone(self) -> bool:
+        """Whether one session asks, and no other one."""
+        return len(self._active) == 1
+
+    def watch(self, lookout: Lookout) -> None:
+        """Look out for the next request of a lone session."""
+        if len(self._active) == 1:
+            for peer in self._active.values():
+                lookout.add(peer.lane.tail_address, peer.lane.seen)
+
+    def forget_lone(self) -> None:
+        """It asks nothing for now."""
         self._active = {}
-        at = lane.plan.control + layout.LANE_UP_TAIL
-        return bool(spin(lane.arena, at, lane.seen, rounds))
 
     @property
     def waits(self) -> bool:

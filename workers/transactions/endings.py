@@ -70,7 +70,7 @@ class Endings:
         """Whether a half is being decided for somebody, or was before what is remembered."""
         flying = self._flying.get(position)
         if flying is not None:
-            flying.asked.append((session, request.serial, request))
+            flying.of(position).asked.append((session, request.serial, request))
             return True
         if self._halves.is_open(offset):
             return False
@@ -80,8 +80,9 @@ class Endings:
     def _stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> None:
         error = LATER if self.held else self._decisions.stage(decision, group, tx, now_ms)
         if not error or error is LATER:
-            for position, _offset in decision.halves:
+            for position, offset in decision.halves:
                 self._flying[position] = decision
+                self._halves.take(offset)
             if error:
                 self.held.append((decision, group, tx))
             return
@@ -120,15 +121,28 @@ class Endings:
         """A half was appended again: who asked meanwhile is answered by what stands for it now."""
         if not decision.error:
             self._halves.decided(decision)
+        self.ask_again(decision.asked)
+
+    def ask_again(self, asked: list[Asked]) -> None:
+        """Take ENDs once more in the next step."""
         self._again += [
             (session, request)
-            for session, _serial, request in decision.asked
+            for session, _serial, request in asked
             if isinstance(request, wire.End)
         ]
 
-    def keep(self, position: int, decision: Decision) -> None:
+    def keep(self, half: Half, decision: Decision) -> None:
         """Whoever asks for a half is to wait for this decision."""
+        self._flying[half[0]] = decision
+        self._halves.take(half[1])
+
+    def fly(self, position: int, decision: Decision) -> None:
+        """A half is on its way."""
         self._flying[position] = decision
+
+    def landed(self, position: int) -> None:
+        """It has arrived."""
+        self._flying.pop(position, None)
 
     def settled(self, decision: Decision) -> None:
         """A decision is in the log, or nothing of it is: tell all who asked."""

@@ -129,6 +129,6 @@ class HalfMove:
             copies = [transactionnotes.checked(self._decisions.slots, counts, now_ms)]
         done = Decision(MOVED, [half], decision.asked, copies=copies, place=decision.place)
         self._decisions.owe(done, decision.end)
-        self._endings.keep(decision.place[0], done)
+        self._endings.keep(decision.place, done)
         self._endings.decide(done, now_ms)
         return False

@@ -31,6 +31,8 @@ MS: Final = 1_000_000
 UNITS_MAX: Final = 16_384
 #: Outcomes that are remembered: the latest so many, at least.
 REMEMBERED: Final = 65_536
+#: Units of the half queue that are expected between two looks at it; a power of two.
+TAKEN_ROOM: Final = 65_536
 #: Op records by which RocketMQ's progress is told; beyond it they are merged by pairs.
 OP_MARKS_MAX: Final = 16_384
 
@@ -44,6 +46,10 @@ class Halves:
         self.table = OpenHalves()
         self.next = 0  # first unit of the half queue that was not read
         self.done: set[int] = set()  # queue offsets from there on that are decided
+        #: By the low bits of a queue offset from `next` on, below `taken_end`: 1 once it is decided
+        #: or about to be.
+        self.taken = np.zeros(TAKEN_ROOM, np.uint8)
+        self._far = -1  # highest one that `taken` has no room for
         self.ops_next = 0  # first unit of the op queue that is not known
         self.others: OtherSettled | None = None  # what another broker has decided or put back
         #: Position of a record -> position and queue offset of the one that stands for it.
@@ -74,16 +80,44 @@ class Halves:
 
     def decided(self, decision: Decision) -> None:
         """A decision is in the log."""
-        outcome, recent = decision.outcome, self._recent
         for position, offset in decision.halves:
-            if outcome != MOVED:
-                recent[position] = outcome
-            if offset >= self.next:
-                self.done.add(offset)
-            elif (index := self.table.find(offset)) >= 0:
-                self.table.remove(index)
-        if len(recent) >= REMEMBERED:
-            self._older, self._recent = recent, {}
+            self.decide(position, offset, decision.outcome)
+
+    def decide(self, position: int, offset: int, outcome: str) -> None:
+        """A half's decision is in the log."""
+        if outcome != MOVED:
+            self._recent[position] = outcome
+        if offset >= self.next:
+            self.done.add(offset)
+            self.take(offset)
+        elif (index := self.table.find(offset)) >= 0:
+            self.table.remove(index)
+        if len(self._recent) >= REMEMBERED:
+            self._older, self._recent = self._recent, {}
+
+    @property
+    def taken_end(self) -> int:
+        """Below this queue offset `taken` tells all."""
+        return self.next + TAKEN_ROOM if self._far < self.next else self.next
+
+    def take(self, offset: int) -> None:
+        """A half is about to be decided."""
+        if offset >= self.next + TAKEN_ROOM:
+            self._far = max(self._far, offset)
+        elif offset >= self.next:
+            self.taken[offset & (TAKEN_ROOM - 1)] = 1
+
+    def _forget_taken(self, first: int) -> None:
+        """`next` went on from `first`."""
+        if self.next - first >= TAKEN_ROOM:
+            self.taken[:] = 0
+            return
+        start, end = first & (TAKEN_ROOM - 1), self.next & (TAKEN_ROOM - 1)
+        if start <= end:
+            self.taken[start:end] = 0
+        else:
+            self.taken[start:] = 0
+            self.taken[:end] = 0
 
     def forget_below(self, low: int) -> int:
         """Halves that retention has taken off a full disk are no longer known; how many."""
@@ -151,7 +185,9 @@ class Halves:
 
     def read(self, now_ns: int, now_ms: int, most: int = UNITS_MAX) -> int:
         """Take in units of the half queue; how many. Raises Corrupt, OSError."""
+        before = self.next
         self.next = max(self.next, self.lowest())
+        self._forget_taken(before)
         end = min(self.written(), self.next + most)
         if self.next >= end:
             return 0
@@ -168,6 +204,7 @@ class Halves:
             rows = self.rows_of(chosen, now_ns, now_ms)
             self.table.add(rows)
         self.next = first + len(offsets)
+        self._forget_taken(first)
         self.done = {offset for offset in self.done if offset >= self.next}
         return len(offsets)
 

@@ -125,7 +125,9 @@ class Restart:
         kept = ~np.isin(halves.table.rows["offset"], ops[:, 0])
         halves.table.keep_only(kept)
         named = ops[:, 0]
-        halves.done.update(named[named >= halves.next].tolist())
+        for offset in named[named >= halves.next].tolist():
+            halves.done.add(offset)
+            halves.take(offset)
 
     # ------------------------------------------------------------------------------------- notes
 

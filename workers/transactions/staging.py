@@ -77,6 +77,14 @@ class Decision:
         """Whether the op record says the outcome; otherwise another record of the log does."""
         return self.outcome in (COMMITTED, ROLLED_BACK)
 
+    def of(self, position: int) -> Decision:
+        """The decision of a half."""
+        return self
+
+    def parts(self) -> list[Decision]:
+        """Decisions that stand each for itself."""
+        return [self]
+
     @property
     def puts(self) -> int:
         """How many copies it puts."""
@@ -104,7 +112,9 @@ class Staging:
         self._rows_view = self._rows.data
         self._index = np.zeros(16, np.int64)
         self._topics = (-1, -1)
-        self._expected = ("", "none yet", np.zeros(0, np.uint8))
+        self._expected = ("", "none yet")
+        self._names = np.zeros(512, np.uint8)  # group and transaction of these
+        self._name_bytes = self._names.data
         self.slots: dict[str, int] = {}
         self.durables: set[int] = set()
 
@@ -159,14 +169,21 @@ class Staging:
 
     def differs(self, decision: Decision) -> bool:
         """Whether it needs an op record of another kind than the batch in hand has."""
+        if not self.batch or not decision.named:
+            return False
         kinds = {one.is_told for one in self.batch if one.named}
-        return decision.named and bool(kinds) and decision.is_told not in kinds
+        return bool(kinds) and decision.is_told not in kinds
 
     def _expect(self, group: str, tx: str) -> None:
-        if (group, tx) == self._expected[:2]:
+        if (group, tx) == self._expected:
             return
+        self._expected = (group, tx)
         name, number = group.encode(), tx.encode()
-        self._expected = (group, tx, np.frombuffer(name + number, np.uint8))
+        size = len(name) + len(number)
+        if size > len(self._name_bytes):
+            self._names = np.zeros(size, np.uint8)
+            self._name_bytes = self._names.data
+        self._name_bytes[:size] = name + number
         self._form_view[halfform.GROUP_BYTES] = len(name) if name else -1
         self._form_view[halfform.TX_BYTES] = len(number)
 
@@ -186,7 +203,7 @@ class Staging:
             form[halfform.OURS] = window.ours
             stop = put_commits(
                 window.view, self._form, self._rows, self._words, self._index, self._arena,
-                self._lane, self._expected[2],
+                self._lane, self._names,
             )  # fmt: skip
             if stop != Stop.ROLL:
                 return stop

@@ -1,0 +1,192 @@
+"""ENDs in their common form: one half each, of which nothing is known; kernels do the work.
+
+What `shm.kernels.ends` takes at one time is one `Decision` here, on the same way as others. If the
+writer refused something of it, it falls apart into decisions of one half each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm.bell import give_way
+from shm.codes import Stop
+from shm.kernels import ends as kernels
+from shm.kernels import halfform
+from shm.transactionwire import COMMITTED, ROLLED_BACK, End, Ended
+from workers.transactions.staging import Decision, Staging
+
+if TYPE_CHECKING:
+    from shm.board import Board
+    from shm.controllane import ControlLane
+    from shm.storage import Storage
+    from workers.logviews import LogViews
+    from workers.outlet import Outlet
+    from workers.transactions.decisions import Decisions
+    from workers.transactions.delayedcommit import Delays
+    from workers.transactions.desk import Desk
+    from workers.transactions.endings import Endings
+    from workers.transactions.halves import Halves
+
+
+@dataclass(slots=True)
+class Ends(Decision):
+    """Decisions that went up together; `rows` as kernels have them."""
+
+    rows: list[list[int]] = field(default_factory=list)
+    words: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    apart: dict[int, Decision] = field(default_factory=dict)  # by position, once it fell apart
+
+    @property
+    def puts(self) -> int:
+        """How many copies it puts."""
+        return sum(row[kernels.IS_COMMIT] for row in self.rows)
+
+    def of(self, position: int) -> Decision:
+        """The decision of one of the halves."""
+        return self.apart.get(position, self)
+
+    def parts(self) -> list[Decision]:
+        """A decision for each half, with who waits for it."""
+        for row in self.rows:
+            half = (row[halfform.POSITION], row[halfform.OFFSET])
+            commit = bool(row[kernels.IS_COMMIT])
+            request = End(row[kernels.SERIAL], "", "", commit, [half])
+            self.apart[half[0]] = Decision(
+                COMMITTED if commit else ROLLED_BACK,
+                [half],
+                [(row[kernels.SESSION], row[kernels.SERIAL], request)],
+                durable=self.durable,
+            )
+        for asked in self.asked:
+            end = asked[2]
+            assert isinstance(end, End), "nothing else waits for them"
+            for position, _offset in end.halves:
+                if position in self.apart:
+                    self.apart[position].asked.append(asked)
+                    break
+        return list(self.apart.values())
+
+
+class EndStaging(Staging):
+    """Takes ENDs in their common form out of sessions' rings."""
+
+    def __init__(
+        self, storage: Storage, board: Board, views: LogViews, outlet: Outlet, delays: Delays
+    ) -> None:
+        super().__init__(storage, board, views, outlet, delays)
+        #: Staged, and not published with its op record yet.
+        self.hand: Ends | None = None
+        self.mixed = False  # requests of another form are waiting behind some
+        self._ask = np.zeros(kernels.ASK_WORDS, np.int64)
+        self._ask_view = self._ask.data
+        self._ask_view[kernels.ROOM] = kernels.ENDS_MAX
+        self._end_rows = np.zeros(kernels.ENDS_MAX * kernels.END_WORDS, np.int64)
+        self._end_view = self._end_rows.data
+        self._body = np.zeros(kernels.BODY_ROOM, np.uint8)
+        self._end_names = np.zeros(kernels.BODY_ROOM, np.uint8)
+        self._text = np.zeros(kernels.OP_ROOM, np.uint8)
+
+    def differs(self, decision: Decision) -> bool:
+        """Whether it needs an op record of another kind than what is in hand has."""
+        return self.hand is not None or super().differs(decision)
+
+    def stage_ends(self, lane: ControlLane, session: int, open_from: int, taken: NDArray[np.uint8],
+                   open_end: int) -> int:  # fmt: skip
+        """Take what is of the common form, put its copies; how many are in hand now."""
+        ask, form, window = self._ask_view, self._form_view, self.window
+        ask[kernels.WHO], ask[kernels.OPEN_FROM], ask[kernels.OPEN_END] = (
+            session, open_from, open_end,
+        )  # fmt: skip
+        while True:
+            form[halfform.BASE], form[halfform.OURS] = window.base, window.ours
+            form[halfform.STRETCH_FROM], form[halfform.STRETCH_END] = window.start, window.end
+            stop = kernels.take_ends(
+                window.view, self._form, self._ask, self._end_rows, self._words, self._index,
+                self._arena, self._lane, lane.arena, lane.words, self._body, self._end_names, taken,
+            )  # fmt: skip
+            if stop != Stop.ROLL or not window.enter(ask[kernels.NEED]):
+                break
+        self.mixed = self.mixed or stop != Stop.DONE
+        self._expected = ("", "none yet")  # its words are in the form no more
+        lane.follow()
+        return ask[kernels.COUNT]
+
+    def ends_durable(self) -> bool:
+        """Whether a topic of what was staged asks for the disk."""
+        durables, view = self.durables, self._end_view
+        if not durables:
+            return False
+        end = self._ask_view[kernels.COUNT] * kernels.END_WORDS
+        return any(view[at] in durables for at in range(halfform.TOPIC, end, kernels.END_WORDS))
+
+    def take_up(self, durable: bool) -> Ends:
+        """What was staged as one decision."""
+        count = self._ask_view[kernels.COUNT]
+        self._ask_view[kernels.COUNT] = 0
+        words = self._end_rows[: count * kernels.END_WORDS].copy()
+        rows = words.reshape(count, kernels.END_WORDS).tolist()
+        halves = [(row[halfform.POSITION], row[halfform.OFFSET]) for row in rows]
+        return Ends(COMMITTED, halves, [], durable=durable, rows=rows, words=words)
+
+
+class CommonEnds:
+    """ENDs in their common form, from the request to the answer."""
+
+    def __init__(self, halves: Halves, decisions: Decisions, endings: Endings, desk: Desk) -> None:
+        self._halves = halves
+        self._decisions = decisions
+        self._endings = endings
+        self._desk = desk
+
+    def take(self, now_ms: int) -> int:
+        """Take what sessions ask, and publish it; how many."""
+        halves, decisions = self._halves, self._decisions
+        self._desk.begin()
+        if not decisions.is_clean or self._endings.held:
+            return 0
+        count = 0
+        decisions.mixed = False
+        for peer in self._desk.asking():
+            number = peer.session.session
+            taken = decisions.stage_ends(
+                peer.lane, number, halves.next, halves.taken, halves.taken_end
+            )
+            if taken > count:
+                self._desk.heard(peer)
+            count = taken
+        if not count:
+            return 0
+        if decisions.mixed:  # others follow: one op record is to name them all
+            for part in decisions.take_up(decisions.ends_durable()).parts():
+                decisions.batch.append(part)
+                self._endings.fly(part.halves[0][0], part)
+            return count
+        ends = decisions.go_up(now_ms)
+        for position, _offset in ends.halves:
+            self._endings.fly(position, ends)
+        return count
+
+    def settled(self, ends: Ends) -> None:
+        """They are in the log: tell all who asked."""
+        rows = ends.rows
+        sessions = {row[kernels.SESSION] for row in rows} if len(rows) > 1 else {
+            rows[0][kernels.SESSION]
+        }  # fmt: skip
+        for session in sessions:
+            told = self._desk.tell_ends(session, ends.words, len(rows))
+            for row in rows[told:]:
+                if row[kernels.SESSION] == session:
+                    outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
+                    self._desk.tell(session, Ended(row[kernels.SERIAL], outcome))
+        if len(rows) == 1:
+            give_way()  # who waits for it may be on our own processor
+        for row in rows:
+            position = row[halfform.POSITION]
+            outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
+            self._endings.landed(position)
+            self._halves.decide(position, row[halfform.OFFSET], outcome)
+        self._endings.ask_again(ends.asked)
