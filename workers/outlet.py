@@ -20,7 +20,8 @@ from shm import layout
 from shm.bell import Bell
 from shm.codes import EntryFlag, EntryKind
 from shm.kernels import frames
-from shm.kernels.ring import arm, put_entries, take_completions
+from shm.kernels.ready import put_entries
+from shm.kernels.ring import arm, take_completions
 from shm.kernels.words import load_word, store_half, store_word
 from shm.record import origin_field
 from workers.session import Session

@@ -27,7 +27,8 @@ from shm.arena import plan_arena
 from shm.board import Board, format_board
 from shm.codes import EntryFlag, EntryKind, Role, Status
 from shm.kernels import frames
-from shm.kernels.ring import put_entries, take_completions
+from shm.kernels.ready import put_entries
+from shm.kernels.ring import take_completions
 from shm.storage import PosixStorage
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.lanes import lane_words, set_route
