@@ -32,7 +32,8 @@ from workers.transactions import progress as transactionprogress
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
 S = 1000  # milliseconds
-NO_TOPIC = 0x7FFF
+#: The last slot of the table: no topic has it. Slots of agents are believed, and must be in it.
+NO_TOPIC = 63
 
 
 @pytest.fixture
