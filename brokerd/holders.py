@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd.queuefiles import QueueKey, unit_of
+from shm.lognames import PINS
 from shm.storage import read_file
 from workers.groups.progress import UNSET
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from shm.board import Board, TopicSlot
     from shm.storage import Storage
     from workers.groups.ledger import Ledger
-
-PINS: Final = "gantry/pins"
 
 
 @dataclass(frozen=True, slots=True)

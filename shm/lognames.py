@@ -1,10 +1,12 @@
-"""What the files of the commit log are called; for all layers."""
+"""What the files of the commit log, and those about it, are called; for all layers."""
 
 from __future__ import annotations
 
 from typing import Final
 
 DIRECTORY: Final = "commitlog"
+#: One file for each reader without a group, who holds the log for himself (ADR 0015).
+PINS: Final = "gantry/pins"
 
 
 def segment_name(base: int) -> str:

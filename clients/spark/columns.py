@@ -317,7 +317,18 @@ def _born_hosts(rows: Rows) -> Any:  # noqa: ANN401
     return pick(names, numbers)
 
 
-#: Arrow types follow from Spark's types of these columns (clients/spark/source.py).
+#: Arrow's types by Spark's (clients/spark/options.py), as Spark itself translates them.
+ARROW_TYPES: Final[dict[str, Any]] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "array<string>": pa.list_(pa.field("element", pa.string())),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "boolean": pa.bool_(),
+}
+
 COLUMNS: Final[dict[str, Callable[[Rows], Any]]] = {
     "topic": lambda rows: pick(rows.topics, rows.topic_numbers),
     "queue_id": _integers("queue_id", pa.int32()),

@@ -41,6 +41,8 @@ _SYSTEM_TOPICS: Final = frozenset(
         "OFFSET_MOVED_EVENT",
     )
 )
+#: Behind every position.
+OFFSET_MAX: Final = (1 << 63) - 1
 _SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 _KNOWN: Final = {
     name.lower(): name
@@ -50,6 +52,8 @@ _KNOWN: Final = {
         "topic",
         "startTime",
         "endTime",
+        "startOffset",
+        "endOffset",
         "columns",
         "includeSystem",
         "includeActive",
@@ -66,12 +70,17 @@ def is_system_topic(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of one read; times are storeTimestamps in Unix ms, `start_ms` <= t < `end_ms`."""
+    """Options of one read; times are storeTimestamps in Unix ms, `start_ms` <= t < `end_ms`.
+
+    Offsets are positions in the log, in bytes: records that begin in [start, end).
+    """
 
     store: str
     topics: frozenset[str] = frozenset()  # empty: all
     start_ms: int | None = None
     end_ms: int | None = None
+    start_offset: int = 0
+    end_offset: int = OFFSET_MAX
     columns: tuple[str, ...] = tuple(COLUMN_TYPES)
     include_system: bool = False
     include_active: bool = False
@@ -94,6 +103,8 @@ class ReadOptions:
             topics=frozenset(_words(given.get("topic", ""))),
             start_ms=_time_ms(given, "starttime"),
             end_ms=_time_ms(given, "endtime"),
+            start_offset=_number(given, "startoffset", 0),
+            end_offset=_number(given, "endoffset", OFFSET_MAX),
             columns=_columns(given.get("columns")),
             include_system=_flag(given, "includesystem"),
             include_active=_flag(given, "includeactive"),
@@ -150,6 +161,13 @@ def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> st
         words = " or ".join(choices)
         raise SettingIllegal(f"option {_KNOWN[name]!r} = {value!r} is not {words}", name=name)
     return value
+
+
+def _number(given: Mapping[str, str], name: str, default: int) -> int:
+    value = str(given.get(name, default))
+    if not value.isdecimal() or int(value) > OFFSET_MAX:
+        raise SettingIllegal(f"option {_KNOWN[name]!r} = {value!r} is no number", name=name)
+    return int(value)
 
 
 def _time_ms(given: Mapping[str, str], name: str) -> int | None:

@@ -1,13 +1,12 @@
-"""What a Spark read does, without Spark: plan ranges of segments, and read one as Arrow batches.
+"""What a Spark read does, without Spark: read a range of a segment as Arrow batches.
 
-Sealed segments never change: those with a sidecar are cut, pruned and checked by it, a store
-without `gantry/` (a real RocketMQ's) is walked record by record. Nothing is written.
+Segments with a sidecar are checked by it; a store without `gantry/` (a real RocketMQ's) is walked
+record by record. What ranges there are: clients/spark/planning.py. Nothing is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,141 +14,27 @@ import numpy as np
 from clients.spark.bodies import Refuse, split_batches, unpack_bodies
 from clients.spark.columns import Rows
 from clients.spark.options import ReadOptions
+from clients.spark.planning import SegmentRange, load_sidecar, sums_hold
 from shm import layout, sidecar
-from shm.errors import Corrupt, SettingIllegal, StoreFailed
+from shm.errors import Corrupt, StoreFailed
 from shm.ranges import Ranges, ranges_of
 from shm.record import Filler
 from shm.record_columns import (
     RecordColumns,
-    check_bodies,
     check_trailers,
     find_lost,
     number_topics,
     read_records,
 )
-from shm.segment import Segment, open_files
+from shm.segment import Segment
 from shm.sidecar import Sidecar
-from shm.storage import PosixStorage, read_file
+from shm.storage import PosixStorage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-COMMIT_LOG: Final = "commitlog"
-#: A store that GantryMQ has run on has this.
-RANGE_BYTES: Final = 64 << 20
 BATCH_RECORDS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
-#: With this many segments there is enough to do at once: each is one range and need not be walked
-#: while planning.
-_WALKED_SEGMENTS_MAX: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRange:
-    """Records of one segment from byte `start` on that begin before byte `end` (None: its end).
-
-    `sealed` segments end with a filler; in the active one anything else than a record is the end.
-    """
-
-    base: int
-    start: int
-    end: int | None
-    sealed: bool
-
-    @property
-    def name(self) -> str:
-        """The file, relative to the store's root."""
-        return f"{COMMIT_LOG}/{self.base:020d}"
-
-
-# ----------------------------------------------------------------------------------------- planning
-
-
-def plan(options: ReadOptions) -> list[SegmentRange]:
-    """Ranges of about 64 MiB that hold all records that the options ask for, in log order.
-
-    Raises SettingIllegal if the store has no commit log.
-    """
-    storage = PosixStorage(options.store)
-    if not storage.is_directory(COMMIT_LOG):
-        raise SettingIllegal(f"no {COMMIT_LOG}/ in {options.store!r}: is it a store's root?")
-    used = [Segment(*file) for file in open_files(storage, COMMIT_LOG)]
-    while used and not _first_ms(used[-1].view):  # made ahead, not used yet
-        used.pop()
-    following = [_first_ms(segment.view) for segment in used[1:]] + [None]
-    walk = len(used) <= _WALKED_SEGMENTS_MAX
-    ranges: list[SegmentRange] = []
-    for segment, next_ms in zip(used, following, strict=True):
-        known = load_sidecar(storage, segment)
-        if known is not None:
-            ranges += _by_sidecar(known, options)
-        elif next_ms is None:
-            ranges += _active(segment, ranges_of(storage)) if options.include_active else []
-        elif options.overlaps(_first_ms(segment.view) or 0, next_ms):
-            bounds = sidecar.walk(segment.view, segment.base) if walk else None
-            ranges += _cut(segment.base, bounds, sealed=True)
-    return ranges
-
-
-def load_sidecar(storage: PosixStorage, segment: Segment) -> Sidecar | None:
-    """A segment's sidecar; None without one, or if it is damaged or another segment's."""
-    name = f"{sidecar.DIRECTORY}/{segment.base:020d}"
-    try:
-        found = sidecar.parse(read_file(storage, name), name)
-    except (FileNotFoundError, Corrupt):
-        return None
-    same = (found.base, found.segment_bytes) == (segment.base, len(segment.view))
-    return found if same else None
-
-
-def _first_ms(view: NDArray[np.uint8]) -> int | None:
-    """The storeTimestamp of a segment's first record; None if there is none."""
-    if len(view) < layout.RECORD_BYTES_MIN:
-        return None
-    columns = read_records(view, np.zeros(1, np.int64), np.full(1, len(view)), 0)
-    return int(columns.store_timestamp[0]) or None
-
-
-def _by_sidecar(known: Sidecar, options: ReadOptions) -> list[SegmentRange]:
-    wanted = any(options.wants(name) for name in known.names)
-    if not wanted or not options.overlaps(known.first_ms, known.last_ms):
-        return []
-    return _cut(known.base, known.bounds(), sealed=True)
-
-
-def _active(segment: Segment, written: Ranges) -> list[SegmentRange]:
-    """The segment that is being written, up to its last whole record; more may follow any time."""
-    bounds = sidecar.walk(segment.view, segment.base)
-    while len(bounds) > 1 and _is_torn(segment, bounds[-2:], written):
-        bounds = bounds[:-1]
-    return _cut(segment.base, bounds, sealed=False) if len(bounds) > 1 else []
-
-
-def _is_torn(segment: Segment, bounds: NDArray[np.int64], written: Ranges) -> bool:
-    """Whether a part of one record is not visible yet: what is written becomes so page by page."""
-    record = read_records(segment.view, bounds[:1], np.diff(bounds), segment.base)
-    no_end = record.properties_bytes[0] > 0 and segment.view[bounds[1] - 1] == 0
-    return bool(no_end or not _sums_hold(segment, record, written)[0])
-
-
-def _cut(base: int, bounds: NDArray[np.int64] | None, *, sealed: bool) -> list[SegmentRange]:
-    """Ranges that begin at records, each of about RANGE_BYTES; one if the bounds are not known.
-
-    The last one of a sealed segment has no end, so that its reader looks at what follows.
-    """
-    if bounds is None:
-        return [SegmentRange(base, 0, None, sealed)]
-    targets = np.arange(0, max(int(bounds[-1]), 1), RANGE_BYTES)
-    starts = np.unique(bounds[np.searchsorted(bounds, targets)])
-    starts = starts[starts < max(bounds[-1], 1)]
-    ends: list[int | None] = [*starts[1:].tolist(), None if sealed else int(bounds[-1])]
-    return [
-        SegmentRange(base, start, end, sealed)
-        for start, end in zip(starts.tolist(), ends, strict=True)
-    ]
-
-
-# ------------------------------------------------------------------------------------------ reading
 
 
 def read(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]:  # noqa: ANN401
@@ -158,13 +43,18 @@ def read(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]
     Raises Corrupt at the first damaged record unless the options say that they be reported, and
     StoreFailed if the segment is gone. Bodies are unpacked if they are asked for.
     """
+    for rows in read_plain(part, options, bodies="body" in schema.names):
+        yield rows.batch(schema)
+
+
+def read_plain(part: SegmentRange, options: ReadOptions, *, bodies: bool) -> Iterator[Rows]:
+    """As `read`, before columns are made."""
     for rows in read_rows(part, options):
-        plain = unpack_bodies(rows, _refusal(part, options)) if "body" in schema.names else rows
-        yield plain.batch(schema)
+        yield unpack_bodies(rows, _refusal(part, options)) if bodies else rows
 
 
 def read_rows(part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:
-    """As `read`, before columns are made; inner batches are split into their messages."""
+    """The same with bodies as stored; inner batches are split into their messages."""
     storage = PosixStorage(options.store)
     segment = _open(storage, part)
     known = load_sidecar(storage, segment)
@@ -281,7 +171,7 @@ def _walked(
         edges = bounds[batch.start : batch.stop + 1]
         records = read_records(segment.view, edges[:-1], np.diff(edges), segment.base)
         numbers, names = number_topics(segment.view, records)
-        crc_ok = _sums_hold(segment, records, written)
+        crc_ok = sums_hold(segment, records, written)
         yield Rows(segment.view, segment.base, records, numbers, names, crc_ok)
     end = int(bounds[-1])
     expected = len(segment.view) if part.end is None else part.end
@@ -301,22 +191,6 @@ def _walked(
 
 def _is_filler(segment: Segment, at: int) -> bool:
     return isinstance(segment.item_at(segment.base + at), Filler)
-
-
-def _sums_hold(segment: Segment, records: RecordColumns, written: Ranges) -> NDArray[np.bool_]:
-    """Whether each body's sum is true and, in what GantryMQ wrote, the trailer (SF-22)."""
-    found = check_bodies(segment.view, records)
-    if not len(records):
-        return found
-    places = segment.base + records.at
-    ours = np.zeros(len(records), np.bool_)
-    for stretch in written.stretches(int(places[0]), int(places[-1]) + 1):
-        if stretch.ours:
-            ours |= (places >= stretch.start) & (places < stretch.end)
-    if ours.any():
-        _, holds = check_trailers(segment.view, records)
-        found = found & (holds | ~ours)
-    return np.asarray(found, np.bool_)
 
 
 def _selected(rows: Rows, options: ReadOptions) -> Rows:

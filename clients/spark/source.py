@@ -22,7 +22,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from clients.spark.columns import COLUMNS
 from clients.spark.options import ReadOptions
-from clients.spark.scan import plan, read
+from clients.spark.planning import plan
+from clients.spark.scan import read
 from shm.errors import SettingIllegal
 
 if TYPE_CHECKING:

@@ -1,160 +1,227 @@
-"""`gantrymq ingest`: the sealed segments of a store into Parquet, by a local Spark."""
+"""`gantrymq ingest`: keeps a table of Parquet files equal to the log of a store, by Spark."""
 
 from __future__ import annotations
 
-import json as json_text
+import signal
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gantrymq.cli.options import grouped
+
 if TYPE_CHECKING:
+    from types import FrameType
+
     from pyspark.sql import SparkSession
 
-_REFRESH_S = 0.25
-_OPEN_FILES_MAX = 64  # per task; a task that meets more topics sorts the rest
+    from clients.spark.table.job import Ingest, IngestOptions, Run
+    from gantrymq.cli.ingest_show import Progress
+
+HELP = """Keep a table of Parquet files equal to the log: each message once, whatever is killed.
+
+Files are OUT/topic=T/date=YYYY-MM-DD/*.parquet, written aside and renamed; any reader of Parquet
+sees each message once. OUT/_gantry/manifest.json names them and the position that the next run
+goes on from. Retention leaves what the table does not have yet (--name is its pin).
+
+\b
+Example: gantrymq ingest --store ~/.local/state/gantrymq/store --out flights --topic flights
+Example: gantrymq ingest --store ./stopped --out table --active --no-spark --json
+Exit codes: 0 done, or stopped by SIGTERM; 2 an option is wrong; 70 a record is damaged, or a part
+of the log is gone; 74 an I/O error; 75 another ingest writes the table.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What one run did; `ranges` are the tasks of about 64 MiB that the segments were cut into."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What is read."""
 
-    store: str
-    out: str
-    ranges: int
-    rows: int
-    rows_of_topic: dict[str, int]
-    parquet_bytes: int
-    seconds: float
-
-
-def ingest(
-    store: Annotated[Path, typer.Option(help="Root of the store: HOME/store.")],
-    out: Annotated[Path, typer.Option(help="Folder for the Parquet files; must not exist.")],
+    store: Annotated[Path, typer.Option(help="Root of the store: HOME/store.")]
     topic: Annotated[
         list[str] | None, typer.Option(help="Only this topic; may be given again.")
-    ] = None,
-    *,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
-    memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "1g",
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-) -> None:
-    """Write the sealed segments of a store as Parquet, one folder per topic.
-
-    The segment that is being written is left out. A damaged record ends the run with exit code 70.
-
-    \b
-    Example: gantrymq ingest --store ~/.local/state/gantrymq/store --out flights --topic flights
-    Exit codes: 0 done; 2 an option is wrong; 70 a record is damaged; 74 an I/O error.
-    """
-    summary = ingest_store(store, out, topic or [], overwrite=overwrite, memory=memory)
-    if json:
-        print(json_text.dumps(asdict(summary)))
-    else:
-        speed = summary.rows / max(summary.seconds, 1e-9)
-        print(
-            f"{summary.rows} messages of {len(summary.rows_of_topic)} topics into {summary.out}"
-            f" in {summary.seconds:.1f} s, {speed:,.0f}/s"
-        )
+    ] = None
+    columns: Annotated[
+        str | None, typer.Option(help="Only these, with commas; more may be added by a later run.")
+    ] = None
+    active: Annotated[
+        bool, typer.Option("--active", help="Also what is durable of the last segment.")
+    ] = False
+    bad_records: Annotated[
+        str, typer.Option(help="fail, or report: damaged ones are rows with crc_ok false.")
+    ] = "fail"
+    on_data_loss: Annotated[
+        str, typer.Option(help="fail, or report: go on behind what is gone, and note the gap.")
+    ] = "fail"
 
 
-def ingest_store(
-    store: Path, out: Path, topics: list[str], *, overwrite: bool = False, memory: str = "1g"
-) -> Summary:
-    """Run the job in a Spark session of its own, or in the one that this process has.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where to, and how."""
 
-    Raises SettingIllegal if there is no store or `out` exists, Corrupt for a damaged record,
-    StoreFailed if a segment goes meanwhile.
-    """
+    out: Annotated[Path, typer.Option(help="Folder of the table; made if it is not there.")]
+    name: Annotated[
+        str | None, typer.Option(help="Name of the pin in the store; else that of the folder.")
+    ] = None
+    until_ratio: Annotated[
+        int, typer.Option(min=1, max=100, help="Percent of the disk above which the pin yields.")
+    ] = 100
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on until SIGTERM or SIGINT.")
+    ] = False
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks at the log.")] = 5.0
+    spark: Annotated[
+        bool, typer.Option(help="Run tasks by a local Spark, or in this process alone.")
+    ] = True
+    memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "1g"
+    json: Annotated[
+        bool, typer.Option("--json", help="Print each step and the summary as a line of JSON.")
+    ] = False
+
+
+@grouped
+def ingest(source: Source, target: Target) -> None:
+    """Run the job."""
+    from gantrymq.cli.ingest_show import Progress
+
+    options = options_of(source, target)
+    every_s = target.every if target.continuous else None
+    with (
+        Progress(sys.stdout, sys.stderr, as_json=target.json) as progress,
+        tasks_run(target) as run,
+        stopping() as stop,
+    ):
+        run_ingest(options, run, progress, stop, every_s)
+
+
+def options_of(source: Source, target: Target) -> IngestOptions:
+    """Options of the job. Raises SettingIllegal."""
     from clients.spark.options import ReadOptions
-    from clients.spark.scan import plan
-    from gantrymq.spark import own_error
+    from clients.spark.table.job import IngestOptions
     from shm.errors import SettingIllegal
 
-    options = {"store": str(store.resolve())}
-    if topics:
-        options["topic"] = ",".join(topics)
-    if out.exists() and not overwrite:
-        raise SettingIllegal(f"{out} exists: name another folder, or replace it by --overwrite")
-    ranges = len(plan(ReadOptions.parse(options)))  # a wrong store ends here, without Spark
-    started = time.monotonic()
-    with _spark(memory) as spark, _progress(spark, sys.stderr):
-        data = spark.read.format("gantrymq").options(**options).load()
+    words = {"store": str(source.store.resolve()), "topic": ",".join(source.topic or ())}
+    words |= {"badRecords": source.bad_records, "includeActive": str(source.active)}
+    if source.columns is not None:
+        words["columns"] = source.columns
+    if source.on_data_loss not in ("fail", "report"):
+        raise SettingIllegal(f"--on-data-loss {source.on_data_loss} is not fail or report")
+    out = target.out.resolve()
+    return IngestOptions(
+        ReadOptions.parse(words),
+        str(out),
+        target.name or out.name,
+        target.until_ratio,
+        source.on_data_loss == "report",
+    )
+
+
+def run_ingest(
+    options: IngestOptions,
+    run: Run,
+    progress: Progress,
+    stop: threading.Event,
+    every_s: float | None = None,
+) -> None:
+    """Step until the table has all, or with a pause of `every_s` for ever; `stop` ends both.
+
+    A step that has begun is finished. Raises what Ingest does.
+    """
+    from clients.spark.table.job import Ingest
+
+    with Ingest(options, run) as job:
+        progress.begin(job.manifest)
+        while not stop.is_set():
+            if _step(job, progress):
+                continue
+            if every_s is None or stop.wait(every_s):
+                break
+        progress.end(job.manifest)
+
+
+def _step(job: Ingest, progress: Progress) -> bool:
+    """One step, and a compaction behind it if there are many small files; False if up to date."""
+    done = job.step()
+    if done is None:
+        return False
+    progress.step(done)
+    merged = job.compact()
+    if merged is not None:
+        progress.step(merged)
+    return True
+
+
+@contextmanager
+def tasks_run(target: Target) -> Iterator[Run]:
+    """Who runs tasks: Spark, which starts with the first of them, or this process."""
+    from clients.spark.table.job import run_here
+
+    if not target.spark:
+        yield run_here
+        return
+    runner = SparkRunner(target.memory)
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+class SparkRunner:
+    """Tasks as jobs of a local session: one of its own, or the one that this process has."""
+
+    def __init__(self, memory: str) -> None:
+        self._memory = memory
+        self._spark: SparkSession | None = None
+        self._is_own = False
+
+    def __call__(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+        """Run all of them. Raises the error of ours that one of them has met, or Spark's."""
+        from gantrymq.spark import own_error
+
+        spark = self._spark or self._start()
         try:
-            mode = "overwrite" if overwrite else "error"
-            data.write.partitionBy("topic").mode(mode).parquet(str(out.resolve()))
+            rdd = spark.sparkContext.parallelize(tasks, len(tasks))
+            return list(rdd.map(function).collect())
         except Exception as failure:
             raise own_error(failure) or failure from failure
-    seconds = time.monotonic() - started
-    per_topic, size = _written(out)
-    return Summary(str(store), str(out), ranges, sum(per_topic.values()), per_topic, size, seconds)
+
+    def _start(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        from gantrymq.spark import session
+
+        self._is_own = SparkSession.getActiveSession() is None
+        before = signal.getsignal(signal.SIGINT)
+        self._spark = session("gantrymq ingest", memory=self._memory)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)  # Spark takes it and would end the step
+        return self._spark
+
+    def close(self) -> None:
+        """End the session if it is this one's own."""
+        if self._spark is not None and self._is_own:
+            self._spark.stop()
 
 
 @contextmanager
-def _spark(memory: str) -> Iterator[SparkSession]:
-    """Spark for one run: a session that was there before stays."""
-    from pyspark.sql import SparkSession
+def stopping() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; outside of the main thread signals stay as they are."""
+    stop = threading.Event()
 
-    from gantrymq.spark import session
+    def hear(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
 
-    existing = SparkSession.getActiveSession() is not None
-    # One open file per topic instead of a sort of all rows by topic.
-    settings = {"spark.sql.maxConcurrentOutputFileWriters": str(_OPEN_FILES_MAX)}
-    spark = session("gantrymq ingest", memory=memory, settings=settings)
-    try:
-        yield spark
-    finally:
-        if not existing:
-            spark.stop()
-
-
-def _written(out: Path) -> tuple[dict[str, int], int]:
-    """Rows per topic and bytes of the files, from their footers."""
-    from pyarrow import parquet
-
-    rows: dict[str, int] = {}
-    size = 0
-    for file in sorted(out.glob("topic=*/*.parquet")):
-        topic = unquote(file.parent.name.removeprefix("topic="))
-        rows[topic] = rows.get(topic, 0) + parquet.read_metadata(file).num_rows
-        size += file.stat().st_size
-    return rows, size
-
-
-@contextmanager
-def _progress(spark: SparkSession, stream: TextIO) -> Iterator[None]:
-    """Show finished tasks of the running job while the body runs, if the stream is a terminal."""
-    if not stream.isatty():
-        yield
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
         return
-    done = threading.Event()
-    painter = threading.Thread(target=_paint, args=(spark, stream, done), daemon=True)
-    painter.start()
+    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield stop
     finally:
-        done.set()
-        painter.join()
-
-
-def _paint(spark: SparkSession, stream: TextIO, done: threading.Event) -> None:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    tracker = spark.sparkContext.statusTracker()
-    with Progress(console=Console(file=stream), transient=True) as bar:
-        task = bar.add_task("planning", total=None)
-        while not done.wait(_REFRESH_S):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            known = [stage for stage in stages if stage is not None]
-            if known:
-                total = sum(stage.numTasks for stage in known)
-                finished = sum(stage.numCompletedTasks for stage in known)
-                bar.update(task, description="writing", total=total, completed=finished)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -68,6 +68,12 @@ def _parameters(group: Any) -> list[inspect.Parameter]:  # noqa: ANN401 - a data
     hints = get_type_hints(group, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     return [
-        inspect.Parameter(field.name, keyword, default=field.default, annotation=hints[field.name])
+        inspect.Parameter(
+            field.name, keyword, default=_default(field), annotation=hints[field.name]
+        )
         for field in fields(group)
     ]
+
+
+def _default(field: Field[Any]) -> Any:  # noqa: ANN401 - a field's value
+    return inspect.Parameter.empty if field.default is MISSING else field.default

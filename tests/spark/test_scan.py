@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from clients.spark import planning
 from clients.spark import scan as spark_scan
 from clients.spark.columns import COLUMNS
 from clients.spark.options import COLUMN_TYPES, ReadOptions
-from clients.spark.scan import plan, read
+from clients.spark.planning import plan
+from clients.spark.scan import read
 from shm.errors import Corrupt, SettingIllegal, StoreFailed
 from shm.ranges import OPEN, Ranges, write_ranges
 from shm.record import Record
@@ -52,7 +54,7 @@ def plain(golden: Golden, tmp_path: Path) -> Path:
 def test_sidecars_change_no_row(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = everything(plain)
     write_sidecars(plain)
-    monkeypatch.setattr(spark_scan, "RANGE_BYTES", 10_000)
+    monkeypatch.setattr(planning, "RANGE_BYTES", 10_000)
     monkeypatch.setattr(spark_scan, "BATCH_RECORDS", 7)
     assert len(plan(ReadOptions(str(plain)))) > 50
     assert everything(plain) == without
@@ -62,9 +64,9 @@ def test_ranges_of_a_walked_store_have_each_record_once(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = everything(plain)
-    monkeypatch.setattr(spark_scan, "RANGE_BYTES", 10_000)
+    monkeypatch.setattr(planning, "RANGE_BYTES", 10_000)
     assert everything(plain) == whole
-    monkeypatch.setattr(spark_scan, "_WALKED_SEGMENTS_MAX", 0)
+    monkeypatch.setattr(planning, "_WALKED_SEGMENTS_MAX", 0)
     assert len(plan(ReadOptions(str(plain)))) == 5
     assert everything(plain) == whole
 

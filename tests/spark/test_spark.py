@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shutil
-import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gantrymq.cli.ingest import ingest, ingest_store
+from clients.spark.options import ReadOptions
+from clients.spark.table.job import IngestOptions, run_here
+from gantrymq.cli import ingest as ingest_cli
+from gantrymq.cli.ingest_show import Progress
 from gantrymq.spark import own_error
 from shm.errors import Corrupt, SettingIllegal
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.sealed import write_sidecars
-from tests.support.spark_rows import comparable, everything, expected_row
+from tests.support.spark_rows import comparable, expected_row
+from tests.support.spark_rows import rows_of as log_rows
+from tests.support.tables import listed, require_equal
 from tests.support.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -105,44 +111,51 @@ def test_a_wrong_option_is_named(spark: SparkSession, golden: Golden) -> None:
     assert isinstance(own_error(caught.value), SettingIllegal)
 
 
-@pytest.mark.usefixtures("spark")
+def run_ingest(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, Any]]:
+    """Run the command in this process, which has a session; its lines of JSON."""
+    from gantrymq.cli.app import app
+
+    app(["ingest", "--json", *map(str, words)], standalone_mode=False)
+    said = capsys.readouterr()
+    assert said.err == "", "progress is for terminals"
+    return [json.loads(line) for line in said.out.splitlines()]
+
+
 def test_ingest_writes_parquet(
     golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
 ) -> None:
-    store, out = golden("plain").store, tmp_path / "parquet"
-    ingest(store, out, None, json=True)
-    said = capsys.readouterr()
-    assert said.err == "", "progress is for terminals"
-    summary = json.loads(said.out)
-    last = int(max((store / "commitlog").iterdir()).name)
-    expected = [row for row in everything(store) if row["physical_offset"] < last]
-    topics = [row["topic"] for row in expected]
-    assert summary["rows"] == len(expected)
-    assert summary["rows_of_topic"] == {topic: topics.count(topic) for topic in set(topics)}
-    written = rows_of(spark.read.parquet(str(out)))
-    for row, line in zip(written, expected, strict=True):
-        assert row == {**line, "properties": dict(line["properties"])}
-    with pytest.raises(SettingIllegal, match="exists"):
-        ingest_store(store, out, [])
-    again = ingest_store(store, out, [topics[0]], overwrite=True)
-    assert again.rows_of_topic == {topics[0]: topics.count(topics[0])}
+    store, out = golden("plain").store, tmp_path / "table"
+    *_, commit, end = run_ingest(capsys, "--store", store, "--out", out)
+    found = require_equal(out, store)
+    assert (commit["event"], commit["rows"], commit["segments"]) == ("commit", found.count, 5)
+    assert (end["table_rows"], end["position"]) == (found.count, commit["position"])
+    written = rows_of(spark.read.parquet(str(out)).drop("date"))
+    expected = [row | {"properties": dict(row["properties"])} for row in log_rows(store)]
+    assert written == expected
+    begin, end = run_ingest(capsys, "--store", store, "--out", out)
+    assert (begin["event"], end["event"], end["rows"]) == ("begin", "end", 0)
 
 
 @pytest.mark.usefixtures("spark")
-def test_ingest_of_a_damaged_store_is_refused(damaged: tuple[Path, int], tmp_path: Path) -> None:
-    with pytest.raises(Corrupt, match=f"position {damaged[1]}"):
-        ingest_store(damaged[0], tmp_path / "parquet", [])
+def test_ingest_of_a_damaged_store_is_refused(
+    damaged: tuple[Path, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, position = damaged
+    with pytest.raises(Corrupt, match=f"position {position}"):
+        run_ingest(capsys, "--store", store, "--out", tmp_path / "table")
+    assert listed(tmp_path / "table") == []
 
 
-@pytest.mark.usefixtures("spark")
 def test_ingest_shows_its_progress_on_a_terminal(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
+    read = ReadOptions(str(golden("plain").store))
+    printed = io.StringIO()
     with Terminal() as terminal, os.fdopen(os.dup(terminal.slave), "w") as screen:
-        monkeypatch.setattr(sys, "stderr", screen)
-        summary = ingest_store(golden("plain").store, tmp_path / "parquet", [])
-        monkeypatch.undo()
+        with Progress(printed, screen, as_json=False) as progress:
+            options = IngestOptions(read, str(tmp_path / "table"), "t")
+            ingest_cli.run_ingest(options, run_here, progress, threading.Event())
         shown = terminal.read()
-    assert summary.rows > 0
-    assert re.search("(planning|writing).*%", shown)
+    assert re.search(r"looking at the log|segments", shown)
+    assert "649 messages" in printed.getvalue()

@@ -8,28 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from clients.spark.columns import ARROW_TYPES
 from clients.spark.options import COLUMN_TYPES, ReadOptions
-from clients.spark.scan import plan, read
+from clients.spark.planning import plan
+from clients.spark.scan import read
 from tests.support.golden import is_inner_batch, members_sent
 
-TEXTS = pa.list_(pa.field("element", pa.string()))
-ARROW = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "array<string>": TEXTS,
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "boolean": pa.bool_(),
-}
 #: What a dump line says of a record, by the names of our columns.
 TRANSACTIONS = ("none", "prepared", "commit", "rollback")
 
 
 def rows_of(store: Path, **options: str) -> list[dict[str, Any]]:
     chosen = ReadOptions.parse({"store": str(store), **options})
-    schema = pa.schema([(name, ARROW[COLUMN_TYPES[name]]) for name in chosen.columns])
+    schema = pa.schema([(name, ARROW_TYPES[COLUMN_TYPES[name]]) for name in chosen.columns])
     found: list[dict[str, Any]] = []
     for part in plan(chosen):
         for batch in read(part, chosen, schema):

@@ -12,7 +12,8 @@ import pytest
 from brokerd.salvage.plan import TAG
 from clients.home import store_of
 from clients.spark.options import ReadOptions
-from clients.spark.scan import plan, read_rows
+from clients.spark.planning import plan
+from clients.spark.scan import read_rows
 from gantrymq import Broker, ConsumeFrom, Producer, PullConsumer
 from shm.codes import ExitCode
 from shm.errors import StoreFailed

@@ -1,0 +1,337 @@
+"""What there is to read in a store's log, and how it is cut into ranges. Nothing is written.
+
+Positions are those of the log, in bytes. Sealed segments never change; the one that is being
+written is looked at only if it is asked for: by a batch read up to its last whole record, by
+whoever keeps a position (`durable_only`) up to what no power cut takes away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from clients.spark.options import ReadOptions
+from shm import layout, sidecar
+from shm.checkpoint import Checkpoint, read_checkpoint
+from shm.errors import Corrupt, SettingIllegal
+from shm.lognames import DIRECTORY as COMMIT_LOG
+from shm.lognames import segment_name
+from shm.ranges import Ranges, ranges_of
+from shm.record_columns import RecordColumns, check_bodies, check_trailers, read_records
+from shm.segment import Segment, open_files
+from shm.sidecar import Sidecar
+from shm.storage import PosixStorage, read_file
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RANGE_BYTES: Final = 64 << 20
+#: With this many segments there is enough to do at once: each is one range and need not be walked
+#: while planning.
+_WALKED_SEGMENTS_MAX: Final = 8
+#: How often a segment may go between the look at the directory and its opening.
+_LOOKS_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """Records of one segment from byte `start` on that begin before byte `end` (None: its end).
+
+    `sealed` segments end with a filler; in the active one anything else than a record is the end.
+    """
+
+    base: int
+    start: int
+    end: int | None
+    sealed: bool
+
+    @property
+    def name(self) -> str:
+        """The file, relative to the store's root."""
+        return segment_name(self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One segment that may be read: a whole one, or (`open`) the first records of one.
+
+    `next_ms` is the time of the first record behind it. `open` has the bytes where its records
+    begin and where the last of them ends.
+    """
+
+    segment: Segment
+    known: Sidecar | None
+    next_ms: int | None
+    open: NDArray[np.int64] | None = None
+
+    @property
+    def end(self) -> int:
+        """Log position up to which it may be read."""
+        return self.segment.end if self.open is None else self.segment.base + int(self.open[-1])
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether its bounds need no walk over its records."""
+        return self.known is not None or self.open is not None
+
+    def bounds(self) -> NDArray[np.int64]:
+        """Bytes from the segment's start where records begin, and where the last one ends."""
+        if self.open is not None:
+            return self.open
+        if self.known is not None:
+            return self.known.bounds()
+        return sidecar.walk(self.segment.view, self.segment.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The log as it is now: `low` <= what may be read < `high` <= `log_end`, with what lies in it.
+
+    `log_end` is where the last segment in use ends. `pieces` may leave holes, see `gaps`.
+    """
+
+    options: ReadOptions
+    pieces: tuple[Piece, ...]
+    low: int
+    high: int
+    log_end: int
+
+    def gaps(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Parts of [start, end) that no segment holds any more."""
+        found = []
+        at = start
+        for piece in self.pieces:
+            if at < min(piece.segment.base, end):
+                found.append((at, min(piece.segment.base, end)))
+            at = max(at, piece.end)
+        if at < min(end, self.low):
+            found.append((at, min(end, self.low)))
+        return found
+
+    def ranges(self, start: int, end: int) -> Iterator[SegmentRange]:
+        """Ranges of about RANGE_BYTES of what the options ask for in [start, end), in log order.
+
+        Records count where they begin.
+        """
+        walk = len(self.pieces) <= _WALKED_SEGMENTS_MAX
+        for piece in self.pieces:
+            base = piece.segment.base
+            first = max(start - base, 0)
+            last = end - base if end < piece.end else None
+            if first >= piece.end - base or (last is not None and last <= 0):
+                continue
+            if self._is_wanted(piece):
+                by_record = walk or first > 0 or last is not None or piece.is_cheap
+                bounds = piece.bounds() if by_record else None
+                yield from _cut(base, bounds, (first, last), sealed=piece.open is None)
+
+    def limited(self, start: int, end: int, rows: int | None, size: int | None) -> int:
+        """The largest position in (start, end] with at most so many rows and bytes before it.
+
+        At least one record is passed. Rows of topics that nobody asks for do not count where a
+        sidecar tells them; an inner batch counts as one.
+        """
+        if rows is None and size is None:
+            return end
+        passed, count = 0, 0
+        for piece in self.pieces:
+            if piece.end <= start or piece.segment.base >= end:
+                continue
+            edges, weights = self._weights(piece, start, end)
+            running = count + np.cumsum(weights)
+            fits = np.ones(len(weights), np.bool_)
+            if rows is not None:
+                fits &= running <= rows
+            if size is not None:
+                fits &= edges[1:] - start <= size
+            if not fits.all():
+                first = int(np.argmin(fits))
+                return int(edges[first if passed or first else 1])
+            passed += len(weights)
+            count += int(weights.sum())
+        return end
+
+    def _weights(
+        self, piece: Piece, start: int, end: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Positions of n records in [start, end) and where the last one ends; n rows or none."""
+        edges = piece.segment.base + piece.bounds()
+        first, last = np.searchsorted(edges[:-1], (start, end)).tolist()
+        counts = np.ones(last - first, np.int64)
+        if piece.known is not None:
+            wanted = np.array([self.options.wants(name) for name in piece.known.names], np.int64)
+            counts = wanted[piece.known.topic_numbers[first:last]]
+        return edges[first : last + 1], counts
+
+    def _is_wanted(self, piece: Piece) -> bool:
+        known = piece.known
+        if known is not None:
+            topics = any(self.options.wants(name) for name in known.names)
+            return topics and self.options.overlaps(known.first_ms, known.last_ms)
+        return self.options.overlaps(first_ms(piece.segment.view) or 0, piece.next_ms)
+
+
+def plan(options: ReadOptions) -> list[SegmentRange]:
+    """Ranges of about 64 MiB that hold all records that the options ask for, in log order.
+
+    Raises SettingIllegal if the store has no commit log.
+    """
+    found = survey(options, options.start_offset)
+    return list(found.ranges(options.start_offset, min(options.end_offset, found.high)))
+
+
+def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) -> Survey:
+    """Look at the segments from the one that holds position `start` on.
+
+    With `durable_only` what a power cut may take away is left out; of a store that does not say
+    what is durable (a RocketMQ's), that is the whole last segment. Raises SettingIllegal if the
+    store has no commit log.
+    """
+    storage = PosixStorage(options.store)
+    if not storage.is_directory(COMMIT_LOG):
+        raise SettingIllegal(f"no {COMMIT_LOG}/ in {options.store!r}: is it a store's root?")
+    used = _used_segments(storage)
+    low = used[0].base if used else 0
+    log_end = used[-1].end if used else 0
+    used = [segment for segment in used if segment.end > start]
+    following = _times_behind(used)
+    last = read_checkpoint(storage) if durable_only else None
+    pieces: list[Piece] = []
+    high = used[0].base if used else log_end
+    for segment, next_ms in zip(used, following, strict=True):
+        piece = Piece(segment, load_sidecar(storage, segment), next_ms)
+        if piece.known is None and not _is_sealed(piece, last):
+            if options.include_active:
+                bounds = _durable_bounds(segment, start, last) if durable_only else None
+                bounds = _whole_bounds(segment, ranges_of(storage)) if bounds is None else bounds
+                if len(bounds) > 1:
+                    pieces.append(replace(piece, open=bounds))
+                    high = pieces[-1].end
+            break
+        pieces.append(piece)
+        high = piece.end
+    return Survey(options, tuple(pieces), low, high, log_end)
+
+
+def _times_behind(segments: list[Segment]) -> list[int | None]:
+    """Of each segment the first time behind it; None for the last. Some hold a filler only."""
+    found: list[int | None] = [None] * len(segments)
+    for number in range(len(segments) - 1, 0, -1):
+        found[number - 1] = first_ms(segments[number].view) or found[number]
+    return found
+
+
+def _used_segments(storage: PosixStorage) -> list[Segment]:
+    for looks in range(_LOOKS_MAX, 0, -1):
+        try:
+            used = [Segment(*file) for file in open_files(storage, COMMIT_LOG)]
+            break
+        except FileNotFoundError:  # retention has just moved it away
+            if looks == 1:
+                raise
+    while used and not first_ms(used[-1].view):  # made ahead, not used yet
+        used.pop()
+    return used
+
+
+def _is_sealed(piece: Piece, last: Checkpoint | None) -> bool:
+    """Whether all of a segment without a sidecar is there for good.
+
+    What is behind the durable position counts only while a broker of ours runs or was killed.
+    """
+    if piece.next_ms is None:
+        return False
+    return last is None or last.clean or piece.segment.end <= last.durable
+
+
+def _durable_bounds(segment: Segment, start: int, last: Checkpoint | None) -> NDArray[np.int64]:
+    """Records from `start` on that are durable; none if the store does not say what is."""
+    first = max(start - segment.base, 0)
+    limit = min((last.durable if last else 0) - segment.base, len(segment.view))
+    if limit <= first:
+        return np.array([first], np.int64)
+    return sidecar.walk(segment.view, segment.base, first, limit)
+
+
+def _whole_bounds(segment: Segment, written: Ranges) -> NDArray[np.int64]:
+    """Records up to the last whole one; more may follow any time."""
+    bounds = sidecar.walk(segment.view, segment.base)
+    while len(bounds) > 1 and _is_torn(segment, bounds[-2:], written):
+        bounds = bounds[:-1]
+    return bounds
+
+
+def _is_torn(segment: Segment, bounds: NDArray[np.int64], written: Ranges) -> bool:
+    """Whether a part of one record is not visible yet: what is written becomes so page by page."""
+    record = read_records(segment.view, bounds[:1], np.diff(bounds), segment.base)
+    no_end = record.properties_bytes[0] > 0 and segment.view[bounds[1] - 1] == 0
+    return bool(no_end or not sums_hold(segment, record, written)[0])
+
+
+def load_sidecar(storage: PosixStorage, segment: Segment) -> Sidecar | None:
+    """A segment's sidecar; None without one, or if it is damaged or another segment's."""
+    name = f"{sidecar.DIRECTORY}/{segment.base:020d}"
+    try:
+        found = sidecar.parse(read_file(storage, name), name)
+    except (FileNotFoundError, Corrupt):
+        return None
+    same = (found.base, found.segment_bytes) == (segment.base, len(segment.view))
+    return found if same else None
+
+
+def first_ms(view: NDArray[np.uint8]) -> int | None:
+    """The storeTimestamp of a segment's first record; None if there is none."""
+    if len(view) < layout.RECORD_BYTES_MIN:
+        return None
+    columns = read_records(view, np.zeros(1, np.int64), np.full(1, len(view)), 0)
+    return int(columns.store_timestamp[0]) or None
+
+
+def sums_hold(segment: Segment, records: RecordColumns, written: Ranges) -> NDArray[np.bool_]:
+    """Whether each body's sum is true and, in what GantryMQ wrote, the trailer (SF-22)."""
+    found = check_bodies(segment.view, records)
+    if not len(records):
+        return found
+    places = segment.base + records.at
+    ours = np.zeros(len(records), np.bool_)
+    for stretch in written.stretches(int(places[0]), int(places[-1]) + 1):
+        if stretch.ours:
+            ours |= (places >= stretch.start) & (places < stretch.end)
+    if ours.any():
+        _, holds = check_trailers(segment.view, records)
+        found = found & (holds | ~ours)
+    return np.asarray(found, np.bool_)
+
+
+def _cut(
+    base: int,
+    bounds: NDArray[np.int64] | None,
+    span: tuple[int, int | None] = (0, None),
+    *,
+    sealed: bool,
+) -> list[SegmentRange]:
+    """Ranges that begin at records, each of about RANGE_BYTES; one if the bounds are not known.
+
+    Records count that begin in `span`, from the first byte up to the second (None: all). The last
+    range of a sealed segment has no end then, so that its reader looks at what follows. Cuts do not
+    depend on the span.
+    """
+    first, limit = span
+    if bounds is None:
+        return [SegmentRange(base, first, limit, sealed)]
+    stop = int(bounds[-1])
+    if limit is not None:
+        stop = int(bounds[min(int(np.searchsorted(bounds, limit)), len(bounds) - 1)])
+    next_cut = (first // RANGE_BYTES + 1) * RANGE_BYTES
+    targets = np.append(first, np.arange(next_cut, max(stop, 1), RANGE_BYTES))
+    places = np.minimum(np.searchsorted(bounds, targets), len(bounds) - 1)
+    starts = np.unique(bounds[places])
+    starts = starts[starts < max(stop, 1)]
+    ends: list[int | None] = [*starts[1:].tolist(), None if sealed and limit is None else stop]
+    return [
+        SegmentRange(base, start, end, sealed)
+        for start, end in zip(starts.tolist(), ends[: len(starts)], strict=True)
+    ]

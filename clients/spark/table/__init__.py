@@ -1,0 +1,1 @@
+"""A table of Parquet files that is kept equal to a log: `gantrymq ingest`. No Spark is imported."""

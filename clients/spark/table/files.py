@@ -1,0 +1,71 @@
+"""Edge to the operating system: the folder of a table, with what a store's files do not need."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+
+from shm.errors import StoreBusy
+from shm.storage import PosixStorage
+
+_RENAMEAT2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+class TableFiles(PosixStorage):
+    """Files below the table's root, by names relative to it."""
+
+    def path(self, name: str) -> str:
+        """A name as a path of the operating system."""
+        return self._path(name)
+
+    def lock(self, name: str) -> int:
+        """Keep others out as long as this process lives. Raises StoreBusy if one is in."""
+        path = self._path(name)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            text = f"another ingest writes {self.root}: one at a time, or another folder"
+            raise StoreBusy(text, path=path) from None
+        return descriptor
+
+    def exchange(self, one: str, other: str) -> bool:
+        """Let two directories change names in one step; False where the system cannot."""
+        if _RENAMEAT2 is None:
+            return False
+        paths = self._path(one).encode(), self._path(other).encode()
+        done = _RENAMEAT2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE)
+        number = ctypes.get_errno()
+        if done == 0:
+            return True
+        if number in (errno.EINVAL, errno.ENOSYS):
+            return False
+        raise OSError(number, os.strerror(number), self._path(one))
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name; where the file system cannot, copy it."""
+        try:
+            os.link(self._path(old), self._path(new))
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+                raise
+            shutil.copyfile(self._path(old), self._path(new))
+            self.sync_file(new)
+
+    def sync_file(self, name: str) -> None:
+        """Make a file's contents durable."""
+        file = self.open(name)
+        try:
+            os.fsync(file.descriptor)
+        finally:
+            file.close()
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a directory with what is in it; who still writes there keeps what he adds."""
+        shutil.rmtree(self._path(name), ignore_errors=True)

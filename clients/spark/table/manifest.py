@@ -1,0 +1,119 @@
+"""`_gantry/manifest.json`: which files a table has, and up to where it has read the log.
+
+One JSON object with a checksum (shm/jsonsum.py), replaced whole. It is the truth about the table;
+a file that it does not name does not belong to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from shm.errors import Corrupt, Incompatible
+from shm.jsonsum import sum_holds, with_sum
+from shm.storage import read_file, replace_file
+
+if TYPE_CHECKING:
+    from shm.storage import Storage
+
+#: Spark, pyarrow and DuckDB pass over names that begin so.
+DIRECTORY: Final = "_gantry"
+MANIFEST: Final = f"{DIRECTORY}/manifest.json"
+INTENT: Final = f"{DIRECTORY}/intent.json"
+VERSION: Final = 1
+
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """One Parquet file: rows of one topic and day from records that begin in [start, end)."""
+
+    path: str
+    start: int
+    end: int
+    rows: int
+    bytes: int
+
+    @property
+    def folder(self) -> str:
+        """Its partition: `topic=.../date=...`."""
+        return self.path.rpartition("/")[0]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The table as of one generation: all of the log from `begin` to `position` but for `gaps`.
+
+    `topics` are those asked for (none: all), `columns` the Spark types of all columns so far.
+    """
+
+    version: int
+    generation: int
+    begin: int
+    position: int
+    topics: tuple[str, ...] = ()
+    system: bool = False
+    columns: dict[str, str] = {}
+    gaps: tuple[tuple[int, int], ...] = ()
+    files: tuple[DataFile, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Messages in the table."""
+        return sum(file.rows for file in self.files)
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A file that was written aside and its name in the table."""
+
+    aside: str
+    final: str
+
+
+class Swap(msgspec.Struct, frozen=True):
+    """A partition that was built anew aside; it is in place once `proof` is among its files."""
+
+    aside: str
+    final: str
+    proof: str
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """What becomes of the table: written before the first file gets its name."""
+
+    manifest: Manifest
+    moves: tuple[Move, ...] = ()
+    swaps: tuple[Swap, ...] = ()
+
+
+def load_manifest(storage: Storage) -> Manifest | None:
+    """The table's manifest; None if there is none. Raises Corrupt or Incompatible."""
+    found = _load(storage, MANIFEST, Manifest)
+    if found is not None and found.version != VERSION:
+        text = f"{MANIFEST} of {storage.root} has version {found.version}, not {VERSION}"
+        raise Incompatible(text, path=MANIFEST)
+    return found
+
+
+def load_intent(storage: Storage) -> Intent | None:
+    """The step that is being made, or was when its writer died. Raises Corrupt."""
+    return _load(storage, INTENT, Intent)
+
+
+def save(storage: Storage, name: str, value: Manifest | Intent) -> None:
+    """Replace the file, durably."""
+    text = with_sum(msgspec.json.encode(value).decode())
+    replace_file(storage, name, text.encode())
+
+
+def _load(storage: Storage, name: str, kind: type[_Kind]) -> _Kind | None:
+    try:
+        data = read_file(storage, name)
+    except FileNotFoundError:
+        return None
+    if not sum_holds(data):
+        raise Corrupt(f"{name} of {storage.root} is damaged: its checksum differs", path=name)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{name} of {storage.root} is damaged: {error}", path=name) from None

@@ -1,0 +1,109 @@
+"""What `gantrymq ingest` prints: a bar on a terminal, lines of JSON for programs, one line else."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+if TYPE_CHECKING:
+    from clients.spark.table.job import Step
+    from clients.spark.table.manifest import Manifest
+
+_MIB = 1 << 20
+
+
+class Progress:
+    """Steps of one run as they are done; sizes are bytes of the log."""
+
+    def __init__(self, out: TextIO, terminal: TextIO, *, as_json: bool) -> None:
+        self._out = out
+        self._as_json = as_json
+        self._started = time.monotonic()
+        self._rows = self._bytes = self._segments = self._bad = 0
+        self._lost = 0
+        self._bar = _bar(terminal) if terminal.isatty() and not as_json else None
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("looking at the log", total=None)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin(self, manifest: Manifest) -> None:
+        """From here on this run adds."""
+        self._line("begin", position=manifest.position, rows=manifest.rows)
+
+    def step(self, done: Step) -> None:
+        """One more step."""
+        self._rows += done.rows
+        self._segments += done.segments
+        self._bad += done.bad_rows
+        if done.event == "gap":
+            self._lost += done.bytes
+        else:
+            self._bytes += done.bytes
+        shown = asdict(done)
+        rate = done.bytes / _MIB / max(done.seconds, 1e-9)
+        self._line(shown.pop("event"), **shown, mib_per_s=round(rate, 1))
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                description=f"{self._segments} segments, {self._rows:,} rows",
+                total=self._bytes + done.lag_bytes,
+                completed=self._bytes,
+            )
+
+    def end(self, manifest: Manifest) -> None:
+        """The last line: what this run did and what the table is."""
+        seconds = time.monotonic() - self._started
+        rate = self._bytes / _MIB / max(seconds, 1e-9)
+        if self._as_json:
+            table = {"table_rows": manifest.rows, "table_files": len(manifest.files)}
+            lost = {"bad_rows": self._bad, "gap_bytes": self._lost, "seconds": seconds}
+            self._line("end", position=manifest.position, rows=self._rows, **table, **lost)
+            return
+        self._out.write(
+            f"{self._rows:,} messages in {seconds:.1f} s ({rate:.1f} MiB/s of the log);"
+            f" the table has {manifest.rows:,} in {len(manifest.files)} files,"
+            f" up to position {manifest.position}\n"
+        )
+        if self._bad:
+            self._out.write(f"{self._bad} damaged records are rows with crc_ok = false\n")
+        if self._lost:
+            self._out.write(f"{self._lost} bytes of the log were gone: see gaps of the manifest\n")
+
+    def _line(self, event: str, **values: object) -> None:
+        if self._as_json:
+            self._out.write(json.dumps({"event": event, **values}) + "\n")
+            self._out.flush()
+
+
+def _bar(terminal: TextIO) -> Any:  # noqa: ANN401 - rich.progress.Progress, not loaded for types
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),  # read of what there is: the rest is the lag
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(file=terminal),
+        transient=True,
+    )

@@ -1,0 +1,49 @@
+"""`gantry/checkpoint` as its readers see it: how far the log is durable (brokerd/checkpoint.py)."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from shm import layout
+from shm.storage import Storage, read_file
+
+FILE = "gantry/checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One slot. `durable` is a lower bound: the slot itself is not synced each time."""
+
+    serial: int = 0
+    boot_id: bytes = bytes(16)
+    epoch: int = 0
+    durable: int = 0
+    store_ms: int = 0
+    dispatched: int = 0
+    clean: bool = False
+    ledger_open: bool = False
+
+
+def read_checkpoint(storage: Storage) -> Checkpoint | None:
+    """The newest valid slot, or None if there is none."""
+    try:
+        data = read_file(storage, FILE)
+    except FileNotFoundError:
+        return None
+    found: list[Checkpoint] = []
+    for at in (0, layout.GANTRY_CHECKPOINT_SLOT_BYTES):
+        slot = data[at : at + layout.GANTRY_CHECKPOINT.size]
+        if len(slot) < layout.GANTRY_CHECKPOINT.size:
+            continue
+        row = layout.GANTRY_CHECKPOINT.unpack(slot)
+        whole = row["magic"] == layout.GANTRY_CHECKPOINT_MAGIC
+        if whole and zlib.crc32(slot[:-4]) == row["crc"]:
+            found.append(
+                Checkpoint(
+                    row["serial"], row["boot_id"], row["epoch"], row["durable"],
+                    row["store_ms"], row["dispatched"], bool(row["clean"]),
+                    bool(row["ledger_open"]),
+                )
+            )  # fmt: skip
+    return max(found, key=lambda slot: slot.serial, default=None)

@@ -1,0 +1,302 @@
+"""`gantrymq ingest` without Spark: the table equals the log, whatever is killed or gone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.spark import planning
+from clients.spark.options import ReadOptions
+from clients.spark.table import compact
+from clients.spark.table.files import TableFiles
+from clients.spark.table.job import Ingest, IngestOptions
+from clients.spark.table.manifest import MANIFEST, load_manifest
+from shm.checkpoint import FILE as CHECKPOINT
+from shm.errors import Corrupt, Incompatible, SettingIllegal, StoreBusy, StoreFailed
+from tests.support.tables import (
+    SEGMENT_BYTES,
+    GrowingStore,
+    content_of,
+    listed,
+    require_equal,
+    table_rows,
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several ranges in a segment; no waiting for a disk: here processes die, not power."""
+    monkeypatch.setattr(planning, "RANGE_BYTES", 1 << 11)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+
+
+@pytest.fixture
+def growing(store_dir: Path) -> GrowingStore:
+    made = GrowingStore(store_dir)
+    made.grow()
+    return made
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def options(store: Path, out: Path, *, report: bool = False, **words: str) -> IngestOptions:
+    read = ReadOptions.parse({"store": str(store), **words})
+    return IngestOptions(read, str(out), "t", report_data_loss=report)
+
+
+def ingest(chosen: IngestOptions, files: TableFiles | None = None) -> list[str]:
+    """Run until the table has all; what the steps were."""
+    events = []
+    with Ingest(chosen, files=files) as job:
+        while (done := job.step()) is not None:
+            events.append(done.event)
+            if (merged := job.compact()) is not None:
+                events.append(merged.event)
+    return events
+
+
+def test_the_table_is_the_log_by_topic_and_day(growing: GrowingStore, out: Path) -> None:
+    assert ingest(options(growing.root, out)) == ["commit"]
+    found = require_equal(out, growing.root)
+    assert found.count == 30
+    names = listed(out)
+    folders = {name.rpartition("/")[0] for name in names}
+    assert folders == {
+        f"topic={topic}/date=2023-11-14" for topic in ("orders", "%25RETRY%25bills", "t%2F1")
+    }
+    before = {name: (out / name).stat().st_mtime_ns for name in names}
+    assert ingest(options(growing.root, out)) == [], "nothing is done twice"
+    growing.grow()
+    assert ingest(options(growing.root, out)) == ["commit"]
+    assert require_equal(out, growing.root).count == 60
+    assert {name: (out / name).stat().st_mtime_ns for name in names} == before
+    assert {row["date"] for row in table_rows(out)} == {"2023-11-14", "2023-11-15"}
+
+
+#: More than a life with a step and a compaction makes changes.
+LIVES = 28
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it."""
+
+
+class DyingFiles(TableFiles):
+    """Ends at its n-th change of the folder, right before it or right behind it."""
+
+    def __init__(self, root: str, left: int, *, behind: bool) -> None:
+        super().__init__(root)
+        self.left = left
+        self._behind = behind
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401
+        found = super().__getattribute__(name)
+        changes = ("create", "rename", "unlink", "exchange", "link", "remove_tree")
+        return self._dying(found) if name in changes else found
+
+    def _dying(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*values: Any, **named: Any) -> Any:  # noqa: ANN401
+            self.left -= 1
+            if self.left < 0 and not self._behind:
+                raise Killed
+            done = change(*values, **named)
+            if self.left < 0:
+                raise Killed
+            return done
+
+        return run
+
+
+@pytest.mark.parametrize(("behind", "exchanges"), [(False, True), (True, False)])
+def test_killed_at_any_change_it_goes_on(
+    growing: GrowingStore, out: Path, monkeypatch: pytest.MonkeyPatch, behind: bool, exchanges: bool
+) -> None:
+    """Life after life dies one change later; who lists the folder sees no message twice."""
+    monkeypatch.setattr(planning, "RANGE_BYTES", SEGMENT_BYTES)
+    monkeypatch.setattr(compact, "FILES_MIN", 2)
+    if not exchanges:
+        monkeypatch.setattr(TableFiles, "exchange", lambda self, one, other: False)
+    chosen = options(growing.root, out)
+    survived: list[int] = []
+    for changes in range(LIVES):
+        files = DyingFiles(str(out), changes, behind=behind)
+        try:
+            ingest(chosen, files)
+            survived.append(changes)
+            growing.grow()
+        except Killed:
+            pass
+        seen = content_of(table_rows(out)).places
+        log = {(row["topic"], row["queue_id"], row["queue_offset"]) for row in log_rows(growing)}
+        assert seen <= log
+    assert len(survived) < LIVES - 10, "many lives ended early"
+    assert ingest(chosen) in ([], ["commit", "compact"])
+    require_equal(out, growing.root)
+    assert len(listed(out)) < 3 * len(survived), "some were merged"
+
+
+def log_rows(growing: GrowingStore) -> list[dict[str, Any]]:
+    from tests.support.spark_rows import rows_of
+
+    return rows_of(growing.root, columns="topic,queue_id,queue_offset")
+
+
+def test_small_files_become_one(growing: GrowingStore, out: Path) -> None:
+    events = ingest(options(growing.root, out))
+    while "compact" not in events:
+        assert len(listed(out)) < 3 * 2 * compact.FILES_MIN
+        growing.grow()
+        events += ingest(options(growing.root, out))
+    require_equal(out, growing.root)
+    manifest = load_manifest(TableFiles(str(out)))
+    assert manifest is not None
+    merged = [file for file in manifest.files if file.end - file.start > 2 * (1 << 11)]
+    assert merged
+    assert all(file.rows >= compact.FILES_MIN for file in merged)
+
+
+def test_columns_may_be_added_later(
+    growing: GrowingStore, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "RANGE_BYTES", SEGMENT_BYTES)
+    monkeypatch.setattr(compact, "FILES_MIN", 3)
+    few = "topic,queue_id,queue_offset,physical_offset"
+    ingest(options(growing.root, out, columns=few))
+    growing.grow()
+    growing.grow()
+    assert "compact" in ingest(options(growing.root, out, columns=f"{few},tag"))
+    rows = table_rows(out)
+    assert any(f"-{3 * SEGMENT_BYTES:020d}." in name for name in listed(out)), "some were merged"
+    assert len(rows) == 90
+    assert {row.get("tag") for row in rows if row["physical_offset"] < SEGMENT_BYTES} == {None}
+    assert {row["tag"] for row in rows if row["physical_offset"] >= SEGMENT_BYTES} == {"a"}
+
+
+def test_what_is_gone_is_an_error_or_a_gap(growing: GrowingStore, out: Path) -> None:
+    """F21: without a pin retention may be faster than the ingest."""
+    ingest(options(growing.root, out))
+    for _ in range(3):
+        growing.grow()
+    growing.expire()
+    assert ingest(options(growing.root, out)) != [], "it was read before"
+    growing.grow()
+    growing.grow()
+    for _ in range(4):
+        growing.expire()
+    gone = f"positions {4 * SEGMENT_BYTES} to {5 * SEGMENT_BYTES}"
+    with pytest.raises(StoreFailed, match=gone):
+        ingest(options(growing.root, out))
+    assert ingest(options(growing.root, out, report=True))[:2] == ["gap", "commit"]
+    manifest = load_manifest(TableFiles(str(out)))
+    assert manifest is not None
+    assert manifest.gaps == ((4 * SEGMENT_BYTES, 5 * SEGMENT_BYTES),)
+    assert content_of(table_rows(out)).count == 150
+
+
+def test_a_pin_holds_what_the_table_has_not(growing: GrowingStore, out: Path) -> None:
+    (growing.root / "gantry").mkdir(exist_ok=True)
+    pin = growing.root / "gantry" / "pins" / "t"
+    with Ingest(options(growing.root, out)) as job:
+        assert json.loads(pin.read_bytes())["position"] == 0
+        while job.step() is not None:
+            assert json.loads(pin.read_bytes())["position"] == job.manifest.position
+    assert json.loads(pin.read_bytes()) == {
+        "position": SEGMENT_BYTES, "until_ratio": 100, "table": str(out)
+    }  # fmt: skip
+    with pytest.raises(SettingIllegal, match="--name"):
+        Ingest(options(growing.root, out.with_name("other")))
+
+
+@pytest.fixture
+def durable(growing: GrowingStore) -> Iterator[Callable[[int], None]]:
+    """Return a function: a log position is durable from now on, by a broker that runs."""
+    from brokerd.checkpoint import CheckpointFile
+    from shm.storage import PosixStorage
+
+    file = CheckpointFile(PosixStorage(str(growing.root)), bytes(16), 1)
+    assert (growing.root / CHECKPOINT).exists()
+    yield lambda position: file.write(position, 0, 0)
+    file.close()
+
+
+def test_the_active_segment_counts_as_far_as_it_is_durable(
+    growing: GrowingStore, out: Path, durable: Callable[[int], None]
+) -> None:
+    growing.grow(seal=False)
+    chosen = options(growing.root, out, includeActive="true")
+    durable(SEGMENT_BYTES)
+    ingest(chosen)
+    assert content_of(table_rows(out)).count == 30
+    places = [row["physical_offset"] for row in log_rows_active(growing)]
+    durable(places[40])
+    ingest(chosen)
+    assert content_of(table_rows(out)).count == 40
+    durable(places[41] + 1)
+    ingest(chosen)
+    assert content_of(table_rows(out)).count == 41, "a record whose end is not durable waits"
+    durable(growing.end + SEGMENT_BYTES)
+    ingest(chosen)
+    require_equal(out, growing.root, includeActive="true")
+
+
+def log_rows_active(growing: GrowingStore) -> list[dict[str, Any]]:
+    from tests.support.spark_rows import rows_of
+
+    return rows_of(growing.root, includeActive="true")
+
+
+def test_two_do_not_write_one_table(growing: GrowingStore, out: Path) -> None:
+    with Ingest(options(growing.root, out)), pytest.raises(StoreBusy, match="another ingest"):
+        Ingest(options(growing.root, out))
+
+
+def test_other_folders_and_stores_are_refused(
+    growing: GrowingStore, out: Path, tmp_path: Path
+) -> None:
+    ingest(options(growing.root, out))
+    with pytest.raises(SettingIllegal, match="table of all topics"):
+        Ingest(options(growing.root, out, topic="orders"))
+    with pytest.raises(SettingIllegal, match="no table"):
+        Ingest(replace(options(growing.root, growing.root), name="u"))
+    (tmp_path / "new" / "commitlog").mkdir(parents=True)
+    with pytest.raises(Incompatible, match="another store"):
+        Ingest(options(tmp_path / "new", out))
+    with pytest.raises(SettingIllegal, match="no commitlog/"):
+        Ingest(options(tmp_path, tmp_path / "unborn"))
+    assert not (tmp_path / "unborn").exists()
+
+
+def test_a_damaged_record_ends_the_run_or_is_a_row(growing: GrowingStore, out: Path) -> None:
+    segment = growing.root / "commitlog" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[40] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(Corrupt, match="position 0"):
+        ingest(options(growing.root, out))
+    assert listed(out) == []
+    with Ingest(options(growing.root, out, badRecords="report")) as job:
+        done = job.step()
+    assert done is not None
+    assert (done.rows, done.bad_rows) == (30, 1)
+    assert [row["crc_ok"] for row in table_rows(out)].count(False) == 1
+
+
+@pytest.mark.parametrize("at", [10, -3])
+def test_a_damaged_manifest_is_refused(growing: GrowingStore, out: Path, at: int) -> None:
+    ingest(options(growing.root, out))
+    path = out / MANIFEST
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Corrupt, match=r"manifest\.json"):
+        Ingest(options(growing.root, out))
