@@ -155,13 +155,8 @@ class Decisions(EndStaging):
                 (commits if one.is_commit else others).extend([str(half[1]) for half in one.halves])
         names = commits + others
         body = f"{','.join(names)},".encode() if names else b""
-        op = self._op_view
-        op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
-        op[decide.OP_BORN_MS] = now_ms
-        op[decide.OP_FLAG] = 1 + len(commits) if told else 0
-        op[decide.OP_FLAGS] = flags
-        appended = self._board.word(layout.BOARD_APPENDED)
-        mark("txn_checker.before_put")
+        self._op_view[decide.OP_FLAG] = 1 + len(commits) if told else 0
+        appended = self._before_put(flags, now_ms)
         seq = publish_decisions(self._arena, self._lane, self._op, np.frombuffer(body, np.uint8))
         if seq < 0:
             return False
@@ -182,16 +177,21 @@ class Decisions(EndStaging):
             self._took_off(seq, appended, [taken])
         return taken
 
+    def _before_put(self, flags: int, now_ms: int) -> int:
+        """Fill the form of the op record; where the log ends before."""
+        op = self._op_view
+        op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
+        op[decide.OP_BORN_MS] = now_ms
+        op[decide.OP_FLAGS] = flags
+        appended = self._board.word(layout.BOARD_APPENDED)
+        mark("txn_checker.before_put")
+        return appended
+
     def _publish_ends(
         self, rows: NDArray[np.int64], count: int, durable: bool, now_ms: int
     ) -> tuple[int, int]:
         """Seq of their op record, or FULL; where the log ended before."""
-        op = self._op_view
-        op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
-        op[decide.OP_BORN_MS] = now_ms
-        op[decide.OP_FLAGS] = _RECEIPT | (_DURABLE if durable else 0)
-        appended = self._board.word(layout.BOARD_APPENDED)
-        mark("txn_checker.before_put")
+        appended = self._before_put(_RECEIPT | (_DURABLE if durable else 0), now_ms)
         seq = publish_ends(self._arena, self._lane, self._op, rows, count, self._text)
         if seq >= 0:
             self._outlet.ring_if_asked()
