@@ -5,10 +5,18 @@ from __future__ import annotations
 import zlib
 
 from shm import layout
-from shm.checkpoint import FILE, Checkpoint, read_checkpoint
-from shm.storage import File, Storage
+from shm.checkpoint import FILE, Checkpoint, newest_slot
+from shm.storage import File, Storage, read_file
 
 __all__ = ["FILE", "Checkpoint", "CheckpointFile", "read_checkpoint"]
+
+
+def read_checkpoint(storage: Storage) -> Checkpoint | None:
+    """The newest valid slot, or None if there is none."""
+    try:
+        return newest_slot(read_file(storage, FILE))
+    except FileNotFoundError:
+        return None
 
 
 class CheckpointFile:

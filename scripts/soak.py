@@ -74,6 +74,8 @@ PARTS = (
          counts={"scripts of 200 calls, all states": 1}),
     Part("kills", suite("tests/crash/test_kill.py::test_a_producer_outlives_random_kills"),
          {"GANTRYMQ_TEST_KILLS": str(KILLS)}, {"kills under load": KILLS}),
+    Part("ingests", suite("tests/crash/test_ingest_kill.py"), {"GANTRYMQ_TEST_INGESTS": "20"},
+         {"kills of an ingest": 20}),
     Part("marks", suite("tests/crash/test_marks.py"), counts={"deaths at all marks": 1}),
     Part("litmus", suite("tests/unit/test_atomics.py"), {"GANTRYMQ_TEST_LITMUS": "1000000"},
          {"turns of each litmus test": 1_000_000}),

@@ -1,4 +1,4 @@
-"""`gantry/checkpoint` as its readers see it: how far the log is durable (brokerd/checkpoint.py)."""
+"""What `gantry/checkpoint` says: how far the log is durable (written by brokerd/checkpoint.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import zlib
 from dataclasses import dataclass
 
 from shm import layout
-from shm.storage import Storage, read_file
 
 FILE = "gantry/checkpoint"
 
@@ -25,12 +24,8 @@ class Checkpoint:
     ledger_open: bool = False
 
 
-def read_checkpoint(storage: Storage) -> Checkpoint | None:
-    """The newest valid slot, or None if there is none."""
-    try:
-        data = read_file(storage, FILE)
-    except FileNotFoundError:
-        return None
+def newest_slot(data: bytes) -> Checkpoint | None:
+    """The newest valid slot of the file's bytes, or None if there is none."""
     found: list[Checkpoint] = []
     for at in (0, layout.GANTRY_CHECKPOINT_SLOT_BYTES):
         slot = data[at : at + layout.GANTRY_CHECKPOINT.size]

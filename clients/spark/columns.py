@@ -62,10 +62,12 @@ class Rows:
         return Properties.parse(raw)
 
     def batch(self, schema: Any) -> Any:  # noqa: ANN401 - pa.Schema, pa.RecordBatch
-        """A record batch with the columns that the schema names."""
-        return pa.RecordBatch.from_arrays(
-            [COLUMNS[field.name](self) for field in schema], schema=schema
-        )
+        """A record batch with the columns that the schema names; bodies are text if it says so."""
+        arrays = [COLUMNS[field.name](self) for field in schema]
+        for number, wanted in enumerate(schema):
+            if pa.types.is_string(wanted.type) and pa.types.is_binary(arrays[number].type):
+                arrays[number] = text(arrays[number])
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 # ------------------------------------------------------------------------------------ cutting bytes
@@ -110,8 +112,9 @@ def text(items: Bytes) -> Any:  # noqa: ANN401 - pa.StringArray
     try:
         return items.cast(pa.string())
     except pa.ArrowInvalid:
-        raw: list[bytes] = items.to_pylist()  # `cut` without `missing`: no nulls
-        return pa.array([item.decode(errors="replace") for item in raw], pa.string())
+        raw: list[bytes | None] = items.to_pylist()
+        words = [None if item is None else item.decode(errors="replace") for item in raw]
+        return pa.array(words, pa.string())
 
 
 def pick(names: list[str] | tuple[str, ...], numbers: NDArray[Any]) -> Any:  # noqa: ANN401
@@ -287,6 +290,15 @@ def _keys(rows: Rows) -> Any:  # noqa: ANN401
     good = end > start
     words = cut(data, start[good], (end - start)[good]).cast(pa.string())
     return pa.ListArray.from_arrays(_list_offsets(item[good], len(joined)), words)
+
+
+def rows_with_key(rows: Rows, key: str) -> NDArray[np.bool_]:
+    """Which records have a key among theirs."""
+    words = _keys(rows)
+    hits = pc.equal(pc.list_flatten(words), key)
+    found = np.zeros(len(rows.records), np.bool_)
+    found[pc.list_parent_indices(words).filter(hits).to_numpy()] = True
+    return found
 
 
 def _message_ids(rows: Rows) -> Any:  # noqa: ANN401

@@ -59,6 +59,13 @@ _KNOWN: Final = {
         "includeActive",
         "badRecords",
         "includeLost",
+        "queue",
+        "key",
+        "bodyFormat",
+        "pushFilters",
+        "failOnDataLoss",
+        "maxRowsPerTrigger",
+        "maxBytesPerTrigger",
     )
 }
 
@@ -86,6 +93,13 @@ class ReadOptions:
     include_active: bool = False
     report_bad_records: bool = False
     include_lost: bool = False
+    queues: frozenset[int] = frozenset()  # empty: all
+    key: str | None = None
+    body_text: bool = False
+    push_filters: bool = False
+    fail_on_data_loss: bool = True
+    max_rows: int | None = None  # of one micro-batch
+    max_bytes: int | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -110,6 +124,13 @@ class ReadOptions:
             include_active=_flag(given, "includeactive"),
             report_bad_records=_choice(given, "badrecords", ("fail", "report")) == "report",
             include_lost=_flag(given, "includelost"),
+            queues=frozenset(_queues(given.get("queue", ""))),
+            key=given.get("key"),
+            body_text=_choice(given, "bodyformat", ("raw", "utf8")) == "utf8",
+            push_filters=_flag(given, "pushfilters"),
+            fail_on_data_loss=_choice(given, "failondataloss", ("true", "false")) == "true",
+            max_rows=_limit(given, "maxrowspertrigger"),
+            max_bytes=_limit(given, "maxbytespertrigger"),
         )
 
     def wants(self, topic: str) -> bool:
@@ -132,7 +153,8 @@ class ReadOptions:
     @property
     def schema(self) -> str:
         """The columns as Spark's DDL."""
-        return ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in self.columns)
+        types = COLUMN_TYPES | ({"body": "string"} if self.body_text else {})
+        return ", ".join(f"{name} {types[name]}" for name in self.columns)
 
 
 def _words(text: str) -> list[str]:
@@ -161,6 +183,18 @@ def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> st
         words = " or ".join(choices)
         raise SettingIllegal(f"option {_KNOWN[name]!r} = {value!r} is not {words}", name=name)
     return value
+
+
+def _queues(text: str) -> list[int]:
+    words = _words(text)
+    if not all(word.isdecimal() for word in words):
+        raise SettingIllegal(f"option 'queue' = {text!r} is no list of queue ids", name="queue")
+    return [int(word) for word in words]
+
+
+def _limit(given: Mapping[str, str], name: str) -> int | None:
+    """At least 1; None if it is not given."""
+    return max(_number(given, name, 1), 1) if name in given else None
 
 
 def _number(given: Mapping[str, str], name: str, default: int) -> int:

@@ -15,7 +15,8 @@ import numpy as np
 
 from clients.spark.options import ReadOptions
 from shm import layout, sidecar
-from shm.checkpoint import Checkpoint, read_checkpoint
+from shm.checkpoint import FILE as CHECKPOINT
+from shm.checkpoint import Checkpoint, newest_slot
 from shm.errors import Corrupt, SettingIllegal
 from shm.lognames import DIRECTORY as COMMIT_LOG
 from shm.lognames import segment_name
@@ -198,7 +199,7 @@ def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) 
     log_end = used[-1].end if used else 0
     used = [segment for segment in used if segment.end > start]
     following = _times_behind(used)
-    last = read_checkpoint(storage) if durable_only else None
+    last = _checkpoint(storage) if durable_only else None
     pieces: list[Piece] = []
     high = used[0].base if used else log_end
     for segment, next_ms in zip(used, following, strict=True):
@@ -235,6 +236,13 @@ def _used_segments(storage: PosixStorage) -> list[Segment]:
     while used and not first_ms(used[-1].view):  # made ahead, not used yet
         used.pop()
     return used
+
+
+def _checkpoint(storage: PosixStorage) -> Checkpoint | None:
+    try:
+        return newest_slot(read_file(storage, CHECKPOINT))
+    except FileNotFoundError:  # a RocketMQ's store
+        return None
 
 
 def _is_sealed(piece: Piece, last: Checkpoint | None) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clients.spark.bodies import Refuse, split_batches, unpack_bodies
-from clients.spark.columns import Rows
+from clients.spark.columns import Rows, rows_with_key
 from clients.spark.options import ReadOptions
 from clients.spark.planning import SegmentRange, load_sidecar, sums_hold
 from shm import layout, sidecar
@@ -194,7 +194,7 @@ def _is_filler(segment: Segment, at: int) -> bool:
 
 
 def _selected(rows: Rows, options: ReadOptions) -> Rows:
-    """The rows of wanted topics and times."""
+    """Rows of wanted topics, times, queues and keys; damaged ones count as of any queue or key."""
     wanted = np.array([options.wants(name) for name in rows.topics], bool)
     keep = wanted[rows.topic_numbers]
     if options.start_ms is not None:
@@ -204,6 +204,15 @@ def _selected(rows: Rows, options: ReadOptions) -> Rows:
     if not options.include_lost:
         places, sizes = rows.records.properties_at, rows.records.properties_bytes
         keep[find_lost(rows.view, places, sizes * rows.crc_ok)] = False
+    if options.queues:
+        keep &= np.isin(rows.records.queue_id, list(options.queues)) | ~rows.crc_ok
+    chosen = _where(rows, keep)
+    if options.key is not None:
+        chosen = _where(chosen, rows_with_key(chosen, options.key) | ~chosen.crc_ok)
+    return chosen
+
+
+def _where(rows: Rows, keep: NDArray[np.bool_]) -> Rows:
     if keep.all():
         return rows
     numbers = rows.topic_numbers[keep]

@@ -1,38 +1,54 @@
-"""The Spark data source `gantrymq`: a store's sealed segments as rows.
+"""The Spark data source `gantrymq`: a store's sealed segments as rows, at once or as a stream.
 
 ::
 
     spark.dataSource.register(GantryDataSource)
     spark.read.format("gantrymq").option("store", path).option("topic", "orders").load()
+    spark.readStream.format("gantrymq").option("store", path).load()
 
-Options and columns: clients/spark/options.py. Bodies are as they were sent: those that a client of
-RocketMQ has compressed (SF-25) are unpacked, and inner batches (RD-70) are split into their
-messages; `sys_flag` is as stored. A half message is a row of its system topic. The segment that is
-being written is left out unless `includeActive` is true. It must not import numba, which costs
-every Python worker of Spark a second.
+Options and columns: docs/spark.md. Bodies are as they were sent: those that a client of RocketMQ
+has compressed (SF-25) are unpacked, and inner batches (RD-70) are split into their messages;
+`sys_flag` is as stored. A half message is a row of its system topic. The segment that is being
+written is left out unless `includeActive` is true. It must not import numba, which costs every
+Python worker of Spark a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from clients.spark.columns import COLUMNS
 from clients.spark.options import ReadOptions
 from clients.spark.planning import plan
+from clients.spark.pushdown import narrowed
 from clients.spark.scan import read
+from clients.spark.stream import first_position, next_position, parts_between
 from shm.errors import SettingIllegal
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 
 class GantryDataSource(DataSource):
-    """Batch reads of a store, ours or a real RocketMQ's."""
+    """Reads of a store, ours or a real RocketMQ's."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,12 +61,21 @@ class GantryDataSource(DataSource):
 
     def reader(self, schema: StructType) -> GantryReader:
         """Reader of the columns that the schema names."""
-        unknown = [name for name in schema.fieldNames() if name not in COLUMNS]
-        if unknown:
-            raise SettingIllegal(f"no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
-        return GantryReader(
-            ReadOptions.parse(self.options), to_arrow_schema(schema, timezone="UTC")
-        )
+        options = ReadOptions.parse(self.options)
+        # Spark refuses a reader that takes filters unless its own setting is on.
+        kind = FilteringReader if options.push_filters else GantryReader
+        return kind(options, _arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> GantryStreamReader:
+        """Reader of a stream of the columns that the schema names."""
+        return GantryStreamReader(ReadOptions.parse(self.options), _arrow_schema(schema))
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    unknown = [name for name in schema.fieldNames() if name not in COLUMNS]
+    if unknown:
+        raise SettingIllegal(f"no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 class GantryReader(DataSourceReader):
@@ -66,5 +91,65 @@ class GantryReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Record batches of one range; a plan without ranges comes as a partition of None."""
+        if partition.value is not None:
+            yield from read(partition.value, self.options, self.arrow_schema)
+
+
+class FilteringReader(GantryReader):
+    """The same with Spark's own filters: segments and rows that they exclude are not read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what helps; Spark looks at all of them again."""
+        self.options = narrowed(self.options, filters)
+        return filters
+
+
+class GantryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A log as a stream. An offset is `{"position": P}`: all records that begin before P are read.
+
+    Offsets are in Spark's checkpoint only. Nothing is read that a power cut can take away: a
+    checkpoint would point behind bytes that were written anew.
+    """
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self.options = options
+        self.arrow_schema = schema
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        """The beginning of the log, or option `startOffset`."""
+        return {"position": first_position(self.options)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Options `maxRowsPerTrigger`, `maxBytesPerTrigger`; of both the tighter one counts."""
+        if self.options.max_rows is not None:
+            return ReadMaxRows(self.options.max_rows)
+        if self.options.max_bytes is not None:
+            return ReadMaxBytes(self.options.max_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Where the next micro-batch ends."""
+        rows, size = self.options.max_rows, self.options.max_bytes
+        if isinstance(limit, ReadAllAvailable):  # Trigger.Once says so
+            rows = size = None
+        end = next_position(self.options, start["position"], self._target, (rows, size))
+        return {"position": end}
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        """How far the log may be read, for Spark's progress reports."""
+        return {"position": next_position(self.options, 0, None, (None, None))}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What comes from now on is left to the next run."""
+        self._target = next_position(self.options, 0, None, (None, None))
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """Ranges of about 64 MiB between two offsets. Raises StoreFailed if some are gone."""
+        parts = parts_between(self.options, start["position"], end["position"])
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Record batches of one range."""
         if partition.value is not None:
             yield from read(partition.value, self.options, self.arrow_schema)

@@ -1,6 +1,6 @@
 """A continuous ingest and the broker are killed at random; the table is what was sent, once.
 
-Two rounds here; GANTRYMQ_INGEST_ROUNDS asks for more (20 in the soak).
+Two rounds here; GANTRYMQ_TEST_INGESTS asks for more (20 in the soak).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clients.spark.table.manifest import load_manifest
 from gantrymq import Broker, Producer
 from tests.support.tables import require_equal, table_rows
 
-ROUNDS = int(os.environ.get("GANTRYMQ_INGEST_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("GANTRYMQ_TEST_INGESTS", "2"))
 SENT_A_ROUND = 3_000
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Spark's own, about versions and sockets
 Golden = Callable[[str], GoldenStore]
+SHOWN = ("topic", "physical_offset", "body")
 
 
 def frame(spark: SparkSession, store: Path, **options: str) -> DataFrame:
@@ -109,6 +110,53 @@ def test_a_wrong_option_is_named(spark: SparkSession, golden: Golden) -> None:
     with pytest.raises(Exception, match="no option 'topics'") as caught:
         frame(spark, golden("plain").store, topics="a").count()
     assert isinstance(own_error(caught.value), SettingIllegal)
+
+
+def test_a_stream_has_each_message_once_and_goes_on(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    """Two runs of one checkpoint; between them a segment is sealed."""
+    store = Path(shutil.copytree(golden("plain").store, tmp_path / "store"))
+    last = max((store / "commitlog").iterdir())
+    aside = last.rename(tmp_path / last.name)
+    for segments in (4, 5):
+        stream = spark.readStream.format("gantrymq").options(
+            store=str(store), maxRowsPerTrigger="200", columns="topic,queue_id,queue_offset"
+        )
+        writer = stream.load().writeStream.format("parquet").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "at")).start(
+            str(tmp_path / "rows")
+        )
+        assert query.awaitTermination(60)
+        offset = json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])
+        assert offset == {"position": segments << 18}
+        if segments == 4:
+            assert len(query.recentProgress) > 2, "batches of 200 rows"
+            aside.rename(last)
+    written = spark.read.parquet(str(tmp_path / "rows")).collect()
+    rows = log_rows(store, columns="topic,queue_id,queue_offset")
+    assert sorted(tuple(row) for row in written) == sorted(tuple(row.values()) for row in rows)
+
+
+def test_sparks_filters_are_taken(spark: SparkSession, golden: Golden) -> None:
+    store = golden("plain").store
+    rows = log_rows(store)
+    middle = rows[len(rows) // 2]
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        data = frame(spark, store, pushFilters="true", bodyFormat="utf8", columns=",".join(SHOWN))
+        chosen = data.where(data.topic == middle["topic"]).where(
+            data.physical_offset >= middle["physical_offset"]
+        )
+        found = [tuple(row) for row in chosen.collect()]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    expected = [
+        (row["topic"], row["physical_offset"], row["body"].decode(errors="replace"))
+        for row in rows
+        if row["topic"] == middle["topic"] and row["physical_offset"] >= middle["physical_offset"]
+    ]
+    assert sorted(found) == expected
 
 
 def run_ingest(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, Any]]:

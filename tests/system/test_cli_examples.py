@@ -25,7 +25,7 @@ from tests.support.forked import CommandServer
 from tests.support.watchdog import poll_until
 
 #: Minutes, or a JVM: tests/meta/test_bench_smoke.py and tests/spark run these.
-_ONLY_PARSED = ("bench --quick", "ingest ")
+_ONLY_PARSED = ("bench --quick", "ingest --store ~")
 #: Until somebody ends them.
 _ENDLESS = re.compile(r" (-f|--follow)\b|gantrymq serve --home \S+ --set")
 #: Not while a broker has the store, and not to a folder outside of this test's.

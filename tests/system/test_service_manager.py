@@ -151,6 +151,18 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (ran.returncode, about_us) == (0, []), ran
 
 
+def test_the_ingests_unit_calls_what_there_is() -> None:
+    from gantrymq.cli.app import command_line
+
+    unit = (UNIT.parent / "gantrymq-ingest.service").read_text()
+    found = re.findall(r"^ExecStart=\S+/gantrymq (\w+) (.*)$", unit, re.M)
+    assert len(found) == 1
+    command = getattr(command_line(), "commands")[found[0][0]]  # noqa: B009 - a group of typer
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in found[0][1].split() if word.startswith("--")} <= known
+    assert "Unit=" not in (UNIT.parent / "gantrymq-ingest.timer").read_text(), "that of its name"
+
+
 def test_it_runs_without_new_privileges_and_finds_what_would_stop_it(tmp_path: Path) -> None:
     """NoNewPrivileges as in the unit; with MemoryDenyWriteExecute `doctor` says what to do."""
 

@@ -160,7 +160,7 @@ def test_small_files_become_one(growing: GrowingStore, out: Path) -> None:
     require_equal(out, growing.root)
     manifest = load_manifest(TableFiles(str(out)))
     assert manifest is not None
-    merged = [file for file in manifest.files if file.end - file.start > 2 * (1 << 11)]
+    merged = [file for file in manifest.files if file.end - file.start > SEGMENT_BYTES]
     assert merged
     assert all(file.rows >= compact.FILES_MIN for file in merged)
 
