@@ -43,6 +43,7 @@ def test_a_machine_that_was_suspended_goes_on() -> None:
         step = world.simulation.steps + 80
         world.simulation.run_until(lambda step=step: world.simulation.steps >= step, STEPS_MAX)  # type: ignore[misc]
         world.simulation.clock.advance(SUSPEND_NS)
+        world.model.tally["suspended"] += 1
     world.simulation.run_until(world.settled, STEPS_MAX)
     assert world.machine.lives == 1
     scenario.stop_cleanly(world)

@@ -80,7 +80,10 @@ class SimRecaller(SimClient):
             return
         model = self.model
         # Without the key index, what is overdue and not to be found counts as delivered.
-        blind = model.may_force or bool(model.tally["no_space_for_index"])
+        # Nor does it wait for the index for minutes, which may pass at once (a suspended machine).
+        blind = model.may_force or bool(
+            model.tally["no_space_for_index"] + model.tally["suspended"]
+        )
         gone = model.may_be_gone(message) if message else blind
         model.recalls.answered(message, notice.outcome, gone=gone)
         self._next_ns = now_ns + self.dice.randint(0, PAUSE_NS)
