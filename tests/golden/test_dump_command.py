@@ -19,7 +19,9 @@ Golden = Callable[[str], GoldenStore]
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return run_program("import runpy; runpy.run_module('brokerd.dump', {}, '__main__')", *arguments)
+    return run_program(
+        "import sys; from brokerd.dump.__main__ import main; sys.exit(main())", *arguments
+    )
 
 
 def test_it_prints_ascii_lines(golden: Golden) -> None:

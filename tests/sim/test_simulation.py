@@ -62,7 +62,7 @@ def test_the_name_of_the_index_outlives_a_power_cut(failed: int, simulate: Progr
 def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int, simulate: Program) -> None:
     """P3: with kills in between; commits are refused by name, and go in once there is room."""
     kinds = "fill_the_disk_of_groups,kill_an_agent,kill_everything,change_members"
-    done = simulate("--seeds", f"{seed}:{seed + 8}", "--faults", kinds)
+    done = simulate("--seeds", f"{seed}:{seed + 14}", "--faults", kinds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ groups full", done.stdout), done.stdout
 
@@ -114,7 +114,7 @@ WITHIN = {
     "origins_not_looked_for": (5, 60, "kill_an_agent"),
     "a_millisecond_early": (0, 20, "none"),
     "by_the_wall_clock": (0, 20, "step_the_clock"),
-    "cancelled_before_stored": (4, 100, "kill_everything,die_together_at_a_mark"),
+    "cancelled_before_stored": (130, 20, "kill_everything,die_together_at_a_mark"),
     "recalls_forgotten": (38, 100, "kill_an_agent"),
     "freed_when_asked": (22, 60, "hold_by_timers"),
     "moved_twice": (0, 20, "hold_by_timers"),

@@ -143,7 +143,8 @@ class SimConsumer(SimClient):
         self._serial += 1
         self._join_serial = self._serial
         start = groupwire.ConsumeFrom.FIRST_OFFSET
-        told = [(slot, simbits.DIALECT, simbits.EXPRESSION) for slot in slots]
+        has_bits = self.machine.configuration.settings.enable_calc_filter_bit_map
+        told = [(slot, simbits.DIALECT, simbits.EXPRESSION) for slot in slots if has_bits]
         self._outbox.append(groupwire.Join(self._serial, self.group, slots, start, filters=told))
 
     def _hear(self, session: Session) -> bool:

@@ -35,7 +35,7 @@ QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
 
 def stopped_machine() -> tuple[SimMachine, SimStorage]:
     """A machine that has written several segments and was stopped."""
-    world = scenario.new_world(7)
+    world = scenario.new_world(8)
     for producer in world.producers:
         producer.send_more(60)
     world.simulation.run_until(world.settled, scenario.STEPS_MAX)
