@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 #: Folders of the first run; the second has all others, so that none is forgotten.
-FIRST = ("sim", "unit", "property", "golden", "spark")
+FIRST = ("sim", "unit", "property", "spark")
 #: pytest's exit codes: all passed; no test was selected by the arguments.
 FINE = (0, 5)
 
