@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ BEGIN: Final = "<!-- bench: begin -->"
 END: Final = "<!-- bench: end -->"
 SIZES: Final = (FULL, QUICK)
 """Sets whose figures mean something."""
+NOT_MEASURED: Final = "Not measured at these sizes yet, rows of `python -m bench --only`: "
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,34 +29,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.readme", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="JSON of a run")
     parser.add_argument("--readme", type=Path, default=README, help="(default: %(default)s)")
+    parser.add_argument(
+        "--without", nargs="+", default=(), metavar="ROW", help="rows that nobody has measured yet"
+    )
     options = parser.parse_args(arguments)
     found = [json.loads(path.read_text(encoding="utf-8")) for path in options.files]
     text = options.readme.read_text(encoding="utf-8")
-    options.readme.write_text(rewritten(text, found), encoding="utf-8")
+    options.readme.write_text(rewritten(text, found, options.without), encoding="utf-8")
     return 0
 
 
-def rewritten(text: str, found: Sequence[Mapping[str, Any]]) -> str:
+def rewritten(text: str, found: Sequence[Mapping[str, Any]], without: Collection[str] = ()) -> str:
     """Return the README with the table of these documents between its markers.
 
-    Raises SystemExit if they lack a line or the README its markers.
+    Rows `without` are named below it as not measured. Raises SystemExit if the documents lack a
+    line of another, or the README its markers.
     """
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"the README has no {BEGIN} ... {END}")
     measured = {key(line): line for each in found for line in each["lines"]}
-    wanted = next((all_ for all_ in map(keys, SIZES) if set(all_) <= set(measured)), None)
+    sizes = [keys(each, without) for each in SIZES]
+    wanted = next((all_ for all_ in sizes if set(all_) <= set(measured)), None)
     if wanted is None:
-        lacking = "; ".join(sorted(" / ".join(each) for each in set(keys(QUICK)) - set(measured)))
+        lacking = "; ".join(sorted(" / ".join(each) for each in set(sizes[-1]) - set(measured)))
         raise SystemExit(f"not measured at one size (quick or full): {lacking}")
     shown = markdown([measured[each] for each in wanted])
-    return f"{before}{BEGIN}\n{_heading(found)}\n\n{shown}\n{END}{after}"
+    missing = f"\n{NOT_MEASURED}{', '.join(f'`{row}`' for row in without)}.\n" if without else ""
+    return f"{before}{BEGIN}\n{_heading(found)}\n\n{shown}\n{missing}{END}{after}"
 
 
-def keys(sizes: Sizes) -> list[tuple[str, str]]:
-    """Return what names the README's lines: all that have figures of ours."""
-    found = [line for line in rows.lines(sizes) if line.ours]
+def keys(sizes: Sizes, without: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Return what names the README's lines: all that have figures of ours, but for some rows."""
+    found = [line for line in rows.lines(sizes) if line.ours and line.row not in without]
     return [(line.what, line.against.label if line.against else "") for line in found]
 
 

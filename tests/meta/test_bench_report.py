@@ -74,8 +74,20 @@ def table_rows(text: str) -> list[tuple[str, str]]:
 def test_the_readme_has_the_rows_of_the_bench() -> None:
     shown = README.partition(readme.BEGIN)[2].partition(readme.END)[0]
 
-    assert table_rows(shown) in [readme.keys(sizes) for sizes in readme.SIZES]
+    _, _, named = shown.partition(readme.NOT_MEASURED)
+    without = set(re.findall(r"`([^`]+)`", named))
+
+    assert without <= {line.row for line in rows.lines(QUICK)}
+    assert table_rows(shown) in [readme.keys(sizes, without) for sizes in readme.SIZES]
     assert "Measured: " in shown
+
+
+def test_rows_that_nobody_has_measured_are_named() -> None:
+    found = [document(QUICK, *{line.row for line in rows.lines(QUICK)} - {"sync", "push"})]
+    shown = readme.rewritten(README, found, ["sync", "push"]).partition(readme.BEGIN)[2]
+
+    assert f"{readme.NOT_MEASURED}`sync`, `push`." in shown
+    assert "sync send at `written`" not in shown.partition(readme.END)[0]
 
 
 def test_the_readme_is_rewritten_between_its_markers() -> None:
