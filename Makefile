@@ -4,7 +4,7 @@ VENV = .venv/bin
 RUN = JAVA_HOME="$$($(VENV)/python scripts/java.py)" PYSPARK_PYTHON="$(CURDIR)/$(VENV)/python" $(VENV)/python
 KERNELS = $(wildcard shm/*.py shm/kernels/*.py)
 
-.PHONY: setup demo test bench check interop soak day layout clean
+.PHONY: setup demo test bench check interop soak day cluster layout clean
 .DEFAULT_GOAL := setup
 
 setup: .venv/warm  ## everything a bare machine lacks: .venv, packages, Java, compiled kernels
@@ -29,6 +29,9 @@ soak: setup  ## the long counts of docs/faults.md again and again with fresh see
 
 day: setup  ## an operator's day with real commands, each checked; WRITE=docs/operators-day.md keeps the transcript
 	@$(RUN) scripts/operators_day.py $(if $(WRITE),--write "$(WRITE)")
+
+cluster: setup  ## a standalone Spark cluster on this machine, the package sent along: a read, an ingest
+	@$(RUN) -m scripts.spark_cluster
 
 layout: .venv/ready  ## write docs/layout.md from shm/layout.py
 	@$(VENV)/python -m scripts.layout_doc

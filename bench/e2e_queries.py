@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gantrymq import Client
 
 _QUEUES = 4
-_LOOK_S = 0.05
 
 
 def indexing(bench: Bench) -> Measurement:
@@ -50,7 +49,7 @@ def querying(bench: Bench) -> Measurement:
     with scratch(bench) as directory:
         with serving(directory, {}, bench.sizes.timeout_s) as server:
             count = _fill(bench, server)
-            _wait_indexed(server, time.monotonic() + bench.sizes.timeout_s)
+            server.wait_for("index", bench.sizes.timeout_s)
             values = _warm(bench, server, count)
         values |= _cold(bench, server.home, count)
     return Measurement(values=values, count=bench.sizes.queries)
@@ -118,16 +117,6 @@ def _fill(bench: Bench, server: Serving) -> int:
         crew.start("producer", KeyedSends, str(server.home))
         crew.run(Phase(count))
     return count
-
-
-def _wait_indexed(server: Serving, deadline: float) -> None:
-    from shm import layout
-
-    board = server.board()
-    while board.word(layout.BOARD_INDEXED) < board.word(layout.BOARD_APPENDED):
-        if time.monotonic() > deadline:
-            raise BenchError("the index did not come up with the log")
-        time.sleep(_LOOK_S)
 
 
 def _drop_cache(store: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from bench.bodies import make_bodies, touch_columns
@@ -104,7 +104,6 @@ class PythonLoop(FilteredPolls):
 
     def __init__(self, home: str, group: str) -> None:
         super().__init__(home, group, "*", "TAG")
-        self._wanted: Callable[[Message], bool] = _typical
 
     def run(self, phase: Phase) -> Outcome:
         for queue in self._consumer.assignment():
@@ -112,7 +111,7 @@ class PythonLoop(FilteredPolls):
         count = checksum = 0
         started = time.monotonic_ns()
         for message in self._consumer:
-            if self._wanted(message):
+            if _typical(message):
                 checksum += memoryview(message.body).nbytes
                 count += 1
                 if count == phase.count:

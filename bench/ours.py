@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "t"
 _STOP_S: Final = 30.0
+_LOOK_S: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,17 @@ class Serving:
         from shm.board import attach_board
 
         return attach_board(read_board_file(self.home)["board"])
+
+    def wait_for(self, what: str, timeout_s: float) -> None:
+        """Wait until the `disk` or the key `index` has all that is in the log."""
+        from shm.layout import BOARD_APPENDED, BOARD_DURABLE, BOARD_INDEXED
+
+        board, at = self.board(), {"disk": BOARD_DURABLE, "index": BOARD_INDEXED}[what]
+        deadline = time.monotonic() + timeout_s
+        while board.word(at) < board.word(BOARD_APPENDED):
+            if time.monotonic() > deadline:
+                raise BenchError(f"the {what} did not come up with the log")
+            time.sleep(_LOOK_S)
 
     def roles(self) -> dict[int, str]:
         """Return what each process of the broker is, as its board says: agents, or several."""
@@ -109,7 +121,7 @@ def serving(
             _wait_ready(bell, process, log_path, timeout_s)
             yield Serving(home, process.pid, time.monotonic() - started)
         finally:
-            _stop(process)
+            stop(process, "serve")
 
 
 def stop_hard(server: Serving) -> None:
@@ -174,12 +186,12 @@ def _wait_ready(
     raise BenchError(f"serve was not ready (exit code {process.poll()}):\n{said}")
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop cleanly; a broker that does not is killed, and said to be at fault."""
+def stop(process: subprocess.Popen[bytes], name: str) -> None:
+    """Stop cleanly; a process that does not is killed, and said to be at fault."""
     process.terminate()
     try:
         process.wait(_STOP_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        raise BenchError(f"serve did not stop within {_STOP_S:.0f} s of SIGTERM") from None
+        raise BenchError(f"{name} did not stop within {_STOP_S:.0f} s of SIGTERM") from None

@@ -1,6 +1,7 @@
 """`python -m bench.readme FILE ...`: the README's table from the JSON of `python -m bench`.
 
-Of several files the later ones' lines replace the earlier ones': a long run can be made in parts.
+Of several files the later ones' lines replace the earlier ones': a long run can be made in parts,
+some of them full ones and some quick. A line says what it is about, its sizes too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ README: Final = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN: Final = "<!-- bench: begin -->"
 END: Final = "<!-- bench: end -->"
 SIZES: Final = (FULL, QUICK)
-"""Sets whose figures mean something."""
+"""Sets whose figures mean something; where a line was measured with both, the first is shown."""
 NOT_MEASURED: Final = "Not measured at these sizes yet, rows of `python -m bench --only`: "
 
 
@@ -50,12 +51,11 @@ def rewritten(text: str, found: Sequence[Mapping[str, Any]], without: Collection
     if not begin or not end:
         raise SystemExit(f"the README has no {BEGIN} ... {END}")
     measured = {key(line): line for each in found for line in each["lines"]}
-    sizes = [keys(each, without) for each in SIZES]
-    wanted = next((all_ for all_ in sizes if set(all_) <= set(measured)), None)
-    if wanted is None:
-        lacking = "; ".join(sorted(" / ".join(each) for each in set(sizes[-1]) - set(measured)))
-        raise SystemExit(f"not measured at one size (quick or full): {lacking}")
-    shown = markdown([measured[each] for each in wanted])
+    choices = list(zip(*(keys(each, without) for each in SIZES), strict=True))
+    lacking = sorted({" / ".join(names[-1]) for names in choices if not measured.keys() & {*names}})
+    if lacking:
+        raise SystemExit(f"not measured, quick or full: {'; '.join(lacking)}")
+    shown = markdown([next(measured[n] for n in names if n in measured) for names in choices])
     missing = f"\n{NOT_MEASURED}{', '.join(f'`{row}`' for row in without)}.\n" if without else ""
     return f"{before}{BEGIN}\n{_heading(found)}\n\n{shown}\n{missing}{END}{after}"
 

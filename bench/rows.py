@@ -8,10 +8,12 @@ from typing import Final
 from bench import (
     e2e_filter,
     e2e_idle,
+    e2e_ingest,
     e2e_latency,
     e2e_push,
     e2e_queries,
     e2e_scale,
+    e2e_spark,
     e2e_startup,
     e2e_throughput,
     e2e_timers,
@@ -35,7 +37,15 @@ from bench.harness import (
 )  # fmt: skip
 from bench.late_rows import push, queries, timers, transactions
 from bench.peers import process_queue, redis_sorted_set, redis_streams, zmq_push_pull
-from bench.sizes import BATCH_MESSAGES, BUSY_SESSIONS, QUEUE_COUNTS, Sizes
+from bench.sizes import (
+    BATCH_MESSAGES,
+    BODY_BYTES,
+    BUSY_SESSIONS,
+    KIB_BODY_BYTES,
+    QUEUE_COUNTS,
+    Sizes,
+)  # fmt: skip
+from bench.spark_rows import spark
 
 CONTESTANTS: Final[dict[str, Contestant]] = {
     "eventfd": floors.eventfd_round_trip,
@@ -90,6 +100,10 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "sql": e2e_filter.expressions,
     "tags": e2e_filter.tags,
     "bitmaps": e2e_filter.bitmaps,
+    "spark-100": partial(e2e_spark.reads, body_bytes=BODY_BYTES),
+    "spark-1k": partial(e2e_spark.reads, body_bytes=KIB_BODY_BYTES),
+    "spark-follow": e2e_ingest.follow,
+    "spark-beside": e2e_ingest.beside,
     "redis-zadd": redis_sorted_set.park,
     "redis-due": redis_sorted_set.due_per_second,
     "redis-due-together": redis_sorted_set.due_together,
@@ -121,6 +135,7 @@ def lines(sizes: Sizes) -> list[Line]:
         *transactions(sizes),
         *queries(sizes),
         *filters(),
+        *spark(sizes),
         *peers(),
         *floor_lines(),
     ]
@@ -315,7 +330,7 @@ def _scale(sizes: Sizes) -> list[Line]:
             one,
         ),
         (
-            f"{long} of log, or 60 % of the free disk",
+            f"{long} of log, or 75 % of the free disk",
             cost("long", "log-length", "cost_long"),
             cost(f"{short} of log", "log-length", "cost_short"),
         ),

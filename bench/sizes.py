@@ -58,6 +58,9 @@ class Sizes:
     queries: int
     """For each figure of what a query takes."""
     filter_messages: int
+    spark_bytes: int
+    """Of the log that Spark reads."""
+    spark_follow_s: float
     touched_bytes: int
     """Memory made ready before each measurement (bench.machine.touch_memory)."""
     timeout_s: float
@@ -103,6 +106,8 @@ SMOKE: Final = Sizes(
     index_entries=3_000,
     queries=5,
     filter_messages=2_000,
+    spark_bytes=8 << 20,
+    spark_follow_s=3.0,
     touched_bytes=0,
     timeout_s=60.0,
 )
@@ -135,6 +140,8 @@ QUICK: Final = Sizes(
     index_entries=1_000_000,
     queries=200,
     filter_messages=1_000_000,
+    spark_bytes=512 << 20,
+    spark_follow_s=20.0,
     touched_bytes=1 << 30,
     timeout_s=120.0,
 )
@@ -167,6 +174,8 @@ FULL: Final = Sizes(
     index_entries=10_000_000,
     queries=500,
     filter_messages=4_000_000,
+    spark_bytes=1 << 30,
+    spark_follow_s=60.0,
     touched_bytes=1 << 30,
     timeout_s=300.0,
 )

@@ -102,7 +102,7 @@ def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[i
     from shm.clock import SystemClock
     from shm.storage import PosixStorage
     from workers.agent import Agent, Bells
-    from workers.reader.agent import open_reader
+    from workers.reader.agent import Reader
     from workers.reader.indexer import Indexer
     from workers.sparetime import InSpareTime
 
@@ -120,9 +120,11 @@ def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[i
     metadata.load()
     metadata.publish(board, Recovered(appended=end, durable=end))
     bells = Bells.each(_Silent)
-    agent: Agent = open_reader(storage, clock, board, _Nobody(), bells, settings)
+    reader = Reader(storage, clock, board, _Nobody(), bells, settings)
+    agent: Agent = reader
     if index:
-        agent = InSpareTime(agent, Indexer(storage, clock, board, _Nobody(), settings))
+        indexer = Indexer(storage, clock, board, _Nobody(), settings, reader.view_of)
+        agent = InSpareTime(reader, indexer)
     jit.warm()
     started = time.monotonic()
     spent = []

@@ -20,11 +20,11 @@ from workers.session import SessionTable
 
 #: Where each agent's constructor is. The order is that of a clean stop.
 CONSTRUCTORS: Final = {
-    Role.SCHEDULER: ("workers.scheduler.agent", "open_scheduler"),
-    Role.TXN_CHECKER: ("workers.transactions.agent", "open_txn_checker"),
+    Role.SCHEDULER: ("workers.scheduler.agent", "Scheduler"),
+    Role.TXN_CHECKER: ("workers.transactions.agent", "TxnChecker"),
     Role.WRITER: ("brokerd.writer", "open_writer"),
-    Role.FLUSHER: ("brokerd.flusher", "open_flusher"),
-    Role.READER: ("workers.reader.agent", "open_reader"),
+    Role.FLUSHER: ("brokerd.flusher", "Flusher"),
+    Role.READER: ("workers.reader.agent", "Reader"),
     Role.GROUPS: ("workers.groups.agent", "open_groups"),
 }
 #: Agents that send: each has a session of its own with the writer, for all of the broker's life.
@@ -79,6 +79,7 @@ def _with_second(role: Role, agent: Agent, env: AgentEnv, sessions: SessionTable
     """The agent, together with the one that has its spare time."""
     from brokerd.retention import open_retention
     from workers.groups.agent import Groups
+    from workers.reader.agent import Reader
     from workers.reader.indexer import Indexer
     from workers.sparetime import InSpareTime
 
@@ -88,9 +89,10 @@ def _with_second(role: Role, agent: Agent, env: AgentEnv, sessions: SessionTable
             agent,
             open_retention(env.storage, env.clock, env.board, sessions, env.settings, ledger),
         )
-    if role is Role.READER and env.settings.message_index_enable:
+    if isinstance(agent, Reader) and env.settings.message_index_enable:
         return InSpareTime(
-            agent, Indexer(env.storage, env.clock, env.board, sessions, env.settings)
+            agent,
+            Indexer(env.storage, env.clock, env.board, sessions, env.settings, agent.view_of),
         )
     return agent
 

@@ -17,12 +17,15 @@ from typing import Any, Final, TypeVar
 from brokerd.relations import PRECISIONS_BETWEEN, check_relations
 from shm import limits
 from shm.errors import SettingIllegal
+from shm.indexnote import DEFAULT_SHAPE
 from shm.layout import CQ_UNIT_BYTES
 
 T = TypeVar("T", int, str, bool)
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 FILE_NAME: Final = "gantrymq.toml"
+#: The origin of what a command line or a call says.
+GIVEN: Final = "given"
 ENVIRONMENT_PREFIX: Final = "GANTRYMQ_"
 #: Variables with our prefix that are no settings.
 _NOT_SETTINGS = ("HOME", "MARK", "TEST", "BENCH", "KERNEL", "CACHE")
@@ -146,11 +149,12 @@ class Settings:
         True, "", "keep RocketMQ's IndexFiles, by which messages are found by key"
     )
     max_hash_slot_num: int = _setting(
-        5_000_000, "slots", "hash slots of an IndexFile, 4 bytes each", (1, 1 << 27)
+        DEFAULT_SHAPE.slots, "slots", "hash slots of an IndexFile, 4 bytes each", (1, 1 << 27)
     )
     max_index_num: int = _setting(
-        20_000_000, "entries", "an IndexFile is full with one less, 20 bytes each", (2, 1 << 26)
-    )
+        DEFAULT_SHAPE.entries, "entries", "an IndexFile is full with one less, 20 bytes each",
+        (2, 1 << 26),
+    )  # fmt: skip
     target_version: str = _setting(
         "5.4.0", "", "the RocketMQ whose files are made where versions differ: 5.4.0 finds messages"
         " by tag as well", choices=("5.3.3", "5.4.0"),
@@ -257,7 +261,7 @@ def load(
         sources.append((str(home / FILE_NAME), _from_file(home / FILE_NAME)))
     from_environment, unknown = _from_environment(environment)
     sources.append(("environment", from_environment))
-    sources.append(("given", given or {}))
+    sources.append((GIVEN, given or {}))
     values: dict[str, Any] = dict(DEFAULTS)
     origins = dict.fromkeys(DEFAULTS, "default")
     _apply(sources, values, origins)

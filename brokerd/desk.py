@@ -90,8 +90,8 @@ class SessionDesk:
         record = self._broker.sessions.get(session)
         if record is None:
             return False
+        self._broker.sessions.mark_evicted(record)  # first: who reads of it may rely on it
         self._log.warning("evicted", session=session, pid=record.pid, why=why)
-        self._broker.sessions.mark_evicted(record)
         return True
 
     def carry_out(self, frame: wire.AnyFrame) -> wire.Frame:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.config import DEFAULTS, Configuration, Settings
+from brokerd.config import DEFAULTS, GIVEN, Configuration, Settings
 from clients.home import board_file, read_board_file, store_of
 from shm import layout
 from shm.bitmapnote import DIRECTORY as EXTENSIONS
@@ -45,6 +45,21 @@ _EXTENSIONS: Final = "mapped_file_size_consume_queue_ext"
 LEVELS: Final = "message_delay_level"
 #: Other values of it that units in this store may have been made by.
 EARLIER_LEVELS: Final = "earlier_delay_levels"
+#: What else a store's last life went by, for who goes on with it or makes files of it again.
+USED: Final = "used"
+_REMEMBERED: Final = (
+    "broker_name",
+    "broker_cluster_name",
+    "broker_port",
+    "enable_consume_queue_ext",
+    "enable_calc_filter_bit_map",
+    "expect_consumer_num_use_filter",
+    "max_error_rate_of_bloom_filter",
+    "max_hash_slot_num",
+    "max_index_num",
+    "timer_precision_ms",
+    _EXTENSIONS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +86,10 @@ def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configu
     starts = int(stored.get("starts", 0)) + 1
     kept = {name: getattr(configuration.settings, name) for name in (*SIZES, LEVELS)}
     earlier = earlier_levels(stored, kept[LEVELS])
-    content = {"version": VERSION, "starts": starts, **kept, EARLIER_LEVELS: earlier}
+    used = {name: getattr(configuration.settings, name) for name in _REMEMBERED}
+    content = {
+        "version": VERSION, "starts": starts, **kept, EARLIER_LEVELS: earlier, USED: used,
+    }  # fmt: skip
     replace_file(storage, STORE_FILE, with_sum(json.dumps(content)).encode())
     epoch = secrets.randbits(47) << 16 | starts & 0xFFFF
     return Life(epoch, boot_id(), _changed(stored, kept[LEVELS])), configuration
@@ -93,12 +111,16 @@ def settle_sizes(storage: Storage, configuration: Configuration) -> Configuratio
 def settings_of_store(storage: Storage, configuration: Configuration) -> Settings:
     """What a stopped store was written with, whatever the next start is configured to do.
 
-    Raises Incompatible as a start does.
+    Only what is given with the command counts for more. Raises Incompatible as a start does.
     """
     stored = _stored(storage)
     configuration = _settled(storage, stored, configuration)
     if LEVELS in stored:
         configuration = configuration.replaced(LEVELS, stored[LEVELS], _ORIGIN)
+    used = stored.get(USED, {})
+    for name in _REMEMBERED:
+        if name in used and configuration.origins[name] != GIVEN:
+            configuration = configuration.replaced(name, used[name], _ORIGIN)
     return configuration.settings
 
 

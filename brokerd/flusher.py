@@ -193,15 +193,3 @@ class Flusher:
         at = self._board.process_at(Role.FLUSHER)
         self._board.set_word(at + layout.PROCESS_HEARTBEAT, self._cycles)
         self._board.set_word(at + layout.PROCESS.offset("work"), self._syncs)
-
-
-def open_flusher(
-    storage: Storage,
-    clock: Clock,
-    board: Board,
-    sessions: SessionTable,
-    bells: Any,  # noqa: ANN401 - workers.agent.Bells
-    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
-) -> Flusher:
-    """A flusher that goes on from the board's durable position."""
-    return Flusher(storage, clock, board, sessions, bells, settings)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from brokerd.queuefiles import QueueKey, unit_of
+from brokerd.queuefiles import QueueKey, position_of
+from shm import layout
 from shm.lognames import PINS
 from shm.storage import read_file
 from workers.groups.progress import UNSET
@@ -73,8 +74,7 @@ class GroupsHolder:
                 slowest[key] = (offset, group)
         found: Held | None = None
         for key, (offset, group) in slowest.items():
-            row = unit_of(self._storage, self._board.cq_bytes, key, offset)
-            position = row["physical_offset"] if row else 0
+            position = position_of(self._storage, self._board, key, offset)
             if found is None or position < found.position:
                 found = Held(position, f"group {group} in {key[0]}/{key[1]} at {offset}")
         return found
@@ -167,6 +167,12 @@ def lowest_of(holders: tuple[Holder, ...], used: int) -> Held | None:
     """The lowest position of all holders. Raises OSError."""
     found = [held for holder in holders if (held := holder.lowest_position(used)) is not None]
     return min(found, key=lambda one: one.position, default=None)
+
+
+def ask_to_move(board: Board, position: int) -> None:
+    """Have parked records and halves below a log position appended again (ADR 0018, 0019)."""
+    if board.word(layout.BOARD_TIMERS_WANTED) < position:
+        board.set_word(layout.BOARD_TIMERS_WANTED, position)
 
 
 def firsts_of(board: Board, firsts: Mapping[int, int]) -> dict[QueueKey, int]:

@@ -16,6 +16,7 @@ from shm.errors import Corrupt
 from shm.kernels import scan
 from shm.lognames import segment_name
 from shm.record import RECORD_MAGICS
+from shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +55,7 @@ def _judge_clean_end(
     base = end // segment_bytes * segment_bytes
     if not storage.exists(segment_name(base)):
         return
-    view = _view_of(storage, segment_name(base))
+    view = map_file(storage, segment_name(base))
     row = _read(view, base, end - base, scan.CHECK_PLACE)
     if row is None or row[scan.STORE_MS] < store_ms:
         return
@@ -102,11 +103,6 @@ def _read(view: NDArray[np.uint8], base: int, at: int, checks: int) -> NDArray[n
 def _is_ours(view: NDArray[np.uint8], base: int, row: NDArray[np.int64]) -> bool:
     whole = _read(view, base, int(row[scan.AT]), OURS) is not None
     return whole and bool(has_our_host(view, row.reshape(1, -1))[0])
-
-
-def _view_of(storage: Storage, name: str) -> NDArray[np.uint8]:
-    with closing(storage.open(name)) as file:
-        return file.view()
 
 
 def _magics(view: NDArray[np.uint8], start: int, stop: int) -> Iterator[int]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shm.codes import Stop
 from shm.kernels import census, scan
 from shm.lognames import segment_name
-from shm.storage import Storage
+from shm.storage import Storage, map_file
 
 ROWS_PER_CALL = 16_384
 #: Checks of what GantryMQ wrote (shm.ranges): every record has a true trailer.
@@ -54,9 +54,7 @@ def walk(
             none = np.empty((0, scan.ROW_WORDS), np.int64)
             yield Piece(np.empty(0, np.uint8), base, none, position, Stop.END, last_ms)
             return
-        file = storage.open(name)
-        view = file.view()
-        file.close()
+        view = map_file(storage, name)
         limit = view if end is None or end - base >= segment_bytes else view[: end - base]
         stop = Stop.LIMIT
         while stop == Stop.LIMIT and (end is None or position < end):

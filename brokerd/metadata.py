@@ -232,8 +232,7 @@ class Metadata:
         level = config.level(self._settings.default_durability)
         board.set_half(at + layout.TOPIC_LEVEL, int(level))
         board.set_half(at + layout.TOPIC_WRITE_QUEUES, config.write_queues)
-        changes = board.half(layout.BOARD_TOPIC_CHANGES)
-        board.set_half(layout.BOARD_TOPIC_CHANGES, changes + 1)
+        board.count_change(layout.BOARD_TOPIC_CHANGES)
         board.set_half(at + layout.TOPIC_SYSTEM, 0)
         board.set_half(at + layout.TOPIC_PERM, config.perm)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from brokerd.holders import Held, Loss
-from brokerd.queuefiles import QueueKey, unit_of
+from brokerd.holders import Held, Loss, ask_to_move
+from brokerd.queuefiles import QueueKey, position_of
 from brokerd.timerplaces import TimerPlaces
 from shm import layout
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -45,23 +45,24 @@ class ParkedHolder:
             return False
         if min(self._timers(note), default=position) >= position:
             return False
-        if self._board.word(layout.BOARD_TIMERS_WANTED) < position:
-            self._board.set_word(layout.BOARD_TIMERS_WANTED, position)
+        ask_to_move(self._board, position)
         return True
 
     def _fixed(self, note: Note) -> list[int]:
         """Where those begin that stay where they are: levels, and what has no topic."""
-        units = [self._place(*unit) for unit in self._unread(note) if unit[0][0] != TIMER_TOPIC]
-        return [*units, *(position for position, _size in note.absent)]
+        return [*self._units(note, timers=False), *(position for position, _size in note.absent)]
 
     def _timers(self, note: Note) -> list[int]:
         places = [lowest for lowest, _count in self._places.waiting(note).values()]
-        units = [self._place(*unit) for unit in self._unread(note) if unit[0][0] == TIMER_TOPIC]
-        return places + units
+        return places + self._units(note, timers=True)
 
-    def _place(self, key: QueueKey, offset: int) -> int:
-        row = unit_of(self._storage, self._board.cq_bytes, key, offset)
-        return row["physical_offset"] if row else 0
+    def _units(self, note: Note, *, timers: bool) -> list[int]:
+        """Where the first records are that the note does not count, of timers or of levels."""
+        return [
+            position_of(self._storage, self._board, key, offset)
+            for key, offset in self._unread(note)
+            if (key[0] == TIMER_TOPIC) is timers
+        ]
 
     def losses(self, low: int, firsts: Mapping[QueueKey, int]) -> Iterator[Loss]:
         """How many parked messages are lost, at most."""

@@ -8,6 +8,7 @@ from shm import layout
 from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
+    from shm.board import Board
     from shm.storage import Storage
 
 QueueKey = tuple[str, int]
@@ -33,6 +34,12 @@ def has_all_files(
         return True
     row = unit_of(storage, cq_bytes, key, first // layout.CQ_UNIT_BYTES)
     return row is not None and row["size"] == layout.CQ_FILLER_SIZE
+
+
+def position_of(storage: Storage, board: Board, key: QueueKey, offset: int) -> int:
+    """Log position of a queue's record; 0 where its unit is not to be had: all is needed then."""
+    row = unit_of(storage, board.cq_bytes, key, offset)
+    return int(row["physical_offset"]) if row else 0
 
 
 def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict[str, Any] | None:

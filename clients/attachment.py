@@ -12,10 +12,10 @@ from clients.batch import MessageBatch
 from clients.columns import Columns
 from clients.fetcher import Fetcher
 from clients.logfiles import LogFiles
-from clients.member import ANSWER_NS, GroupMember, now_ns
+from clients.member import ANSWER_NS, GroupMember
 from clients.message import MessageQueue
 from clients.queries.bytime import offset_at
-from clients.session import Session
+from clients.session import Session, now_ns
 from shm import layout, limits
 from shm.errors import GroupIllegal, Timeout
 from shm.filter import Filter, SqlFilter

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from clients.batches import BatchFuture, LaidOut, Wished, lay_out
-from shm.codes import EntryFlag, Level
+from clients.sends import BATCH, DURABLE, RECEIPT, URGENT
+from shm.codes import Level
 from shm.errors import MessageIllegal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clients.message import Message
-    from clients.producer import Producer
-
-RECEIPT: Final = int(EntryFlag.RECEIPT)
-DURABLE: Final = int(EntryFlag.DURABLE)
-URGENT: Final = int(EntryFlag.URGENT)
-BATCH: Final = int(EntryFlag.BATCH)
+    from clients.sends import Sends
 
 
 class BatchSends:
     """The batches of one producer."""
 
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-        self._link = producer._link
+    def __init__(self, sends: Sends) -> None:
+        self._sends = sends
+        self._link = sends.link
 
     def asynchronous(
         self,
@@ -58,9 +54,9 @@ class BatchSends:
     def _send(
         self, wished: Wished, durability: str | None, flags: int, timeout: float | None
     ) -> BatchFuture:
-        level = self._producer._known_level(wished.topic, durability)
+        level = self._sends.known_level(wished.topic, durability)
         if level is None:
-            level = self._producer._level_of(wished.topic, durability)
+            level = self._sends.level_of(wished.topic, durability)
         flags |= BATCH | RECEIPT | (DURABLE if level == Level.DURABLE else 0)
         link = self._link
         with link.lock:
@@ -89,12 +85,12 @@ class BatchSends:
                 return last
             if laid is None:
                 laid = lay_out(wished.messages(), link.routes, link.living(deadline))
-            self._producer._fill_form(flags, 0, laid.queue_id)
-            return link.lane.put_batch(self._producer._form, laid.payload, laid.lengths)
+            form = self._sends.form(flags, 0, laid.queue_id)
+            return link.lane.put_batch(form, laid.payload, laid.lengths)
 
         last = link.put_until_room(attempt, deadline, lambda: laid.entry_bytes if laid else 0)
         link.ring_if_wanted()
         if laid is not None:
             for tag in laid.tags:
-                self._producer._teach(wished.topic, tag)
+                self._sends.teach(wished.topic, tag)
         return last

@@ -12,11 +12,11 @@ from typing import Final, Literal, Self
 from clients.assigned import Assigned
 from clients.attachment import Attachment
 from clients.batch import MessageBatch
-from clients.member import GroupMember, Terms, now_ns
+from clients.member import GroupMember, Terms
 from clients.message import Message, MessageQueue
 from clients.queries.bytime import offset_at
 from clients.queries.moments import milliseconds
-from clients.session import Session
+from clients.session import Session, now_ns
 from clients.subscription import Subscription, parse_subscription
 from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
 from shm.groupwire import ASSIGNMENTS, STICKY, ConsumeFrom, bad_assignment

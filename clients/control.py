@@ -6,11 +6,11 @@ import contextlib
 import os
 import socket
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
+from clients.closing import Closing
 from clients.home import connect
 from shm import layout, wire
 from shm.errors import BrokerGone, GantryError, Timeout
@@ -20,7 +20,7 @@ ANSWER_S: Final = 30.0
 F = TypeVar("F", bound=wire.Frame)
 
 
-class ControlChannel:
+class ControlChannel(Closing):
     """A connection that asks and waits for the answer; one thread at a time."""
 
     def __init__(self, home: Path) -> None:
@@ -82,17 +82,6 @@ class ControlChannel:
         """End it for whoever waits on it; the descriptor stays valid."""
         with contextlib.suppress(OSError):
             self.channel.shutdown(socket.SHUT_RDWR)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def look_at(home: Path) -> ControlChannel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +10,7 @@ from clients.logfiles import LogFiles
 from clients.message import MessageQueue
 from clients.queries.bytime import offset_at
 from clients.queries.moments import parse_moment
-from clients.session import Session
+from clients.session import Session, now_ns
 from shm import errors, groupwire
 from shm.codes import ClientState
 from shm.controllane import ControlLane, End
@@ -87,7 +86,6 @@ def _ask(session: Session, request: groupwire.Reset, timeout_ns: int) -> groupwi
         return bool(heard)
 
     put()
-    now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    if not session.wait(now_ns + timeout_ns, ready):
+    if not session.wait(now_ns() + timeout_ns, ready):
         raise errors.Timeout("groups did not answer: it may still set the offsets")
     return heard[0]

@@ -16,7 +16,7 @@ from shm.bitmapnote import Covered, extension_directory, read_covered
 from shm.lognames import segment_name
 from shm.ranges import ranges_of
 from shm.record import STORED_MS_BYTES, stored_ms
-from shm.storage import PosixStorage
+from shm.storage import PosixStorage, map_file
 
 _SEGMENTS_MAX: Final = 8
 _QUEUE_FILES_MAX: Final = 1024
@@ -97,11 +97,7 @@ class LogFiles:
         if view is not None:
             views.move_to_end(name)
             return view
-        file = self._storage.open(name)
-        try:
-            view = views[name] = file.view()
-        finally:
-            file.close()
+        view = views[name] = map_file(self._storage, name)
         while len(views) > most:
             views.popitem(last=False)
         return view

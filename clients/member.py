@@ -7,7 +7,6 @@ which go into the ring without waking `groups`.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from clients.assigned import Assigned
 from clients.message import MessageQueue
-from clients.session import Session
+from clients.session import Session, now_ns
 from shm import errors, groupwire, layout, limits
 from shm.codes import ClientState
 from shm.controllane import ControlLane, End
@@ -352,11 +351,6 @@ class GroupMember:
         self._release_order.append(released.lease)
         if len(self._release_order) > _RELEASED_KEPT:
             del self._released[self._release_order.popleft()]
-
-
-def now_ns() -> int:
-    """CLOCK_BOOTTIME, which deadlines are counted by."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _commit(serial: int, items: list[Assigned]) -> groupwire.Commit:

@@ -119,10 +119,11 @@ class Message(_Content, frozen=True, kw_only=True, gc=False):
 
         Instead of RocketMQ's ladder; in ordered consumption instead of a pause of 1 s. Returns
         FAILURE, for `return message.retry_after(30)`. Raises Rejected outside of the listener's
-        thread, or for a time below 0.
+        thread, or for what is no time from now to 1,000 years ahead.
         """
-        if not seconds >= 0:
-            raise Rejected(f"retry_after takes seconds, 0 or more, not {seconds!r}")
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= seconds <= limits.RETRY_AFTER_MAX_MS / 1000:
+            raise Rejected(f"retry_after takes seconds, 0 to 1,000 years of them, not {seconds!r}")
         if not wish_delay(self, max(1, round(seconds * 1000))):
             raise Rejected("retry_after is for a push consumer's listener, in its own thread")
         return ConsumeResult.FAILURE

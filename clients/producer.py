@@ -7,40 +7,31 @@ it is) and of the whole broker (clients/writerlink.py).
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-import numpy as np
-
-from clients import message as rules
 from clients.batches import BatchFuture
 from clients.batchsends import BatchSends
-from clients.delays import DELAY_PARTS, NOW, Due, due_of
+from clients.delays import DELAY_PARTS, NOW, due_of
 from clients.fastcall import FastPut, is_available
 from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, message_of
 from clients.recalls import Recaller, RecallOutcome
 from clients.receipts import ReceiptFuture
+from clients.sends import DURABLE, RECEIPT, URGENT, Sends
 from clients.subscription import check_group
 from clients.transactions.desk import Transactions, require_group
 from clients.transactions.halves import HalfSends
 from clients.transactions.transaction import Transaction, TransactionResolution
-from clients.writerlink import WriterLink
-from shm import jit, limits
-from shm.codes import EntryFlag, Level
+from shm import jit
+from shm.codes import Level
 from shm.errors import MessageIllegal
 from shm.identity import CLIENT_PACKAGES, require_siblings
-from shm.kernels import ring
 
-RECEIPT: Final = int(EntryFlag.RECEIPT)
-DURABLE: Final = int(EntryFlag.DURABLE)
-URGENT: Final = int(EntryFlag.URGENT)
 _TAG: Final = {"tag"}
 #: What the native put takes by name.
 _NATIVE: Final = _TAG | DELAY_PARTS
-_NONE = np.frombuffer(b"", np.uint8)
 
 
 class Producer:
@@ -66,18 +57,17 @@ class Producer:
         """
         require_siblings(CLIENT_PACKAGES)
         jit.warm()
-        self._level = None if durability is None else rules.level_of(durability)
+        sends = self._sends = Sends(home, timeout, durability)
+        self._link = sends.link
         if producer_group is not None or transaction_checker is not None:
             check_group(require_group(producer_group))
         self.producer_group = producer_group
-        self._form = np.zeros(ring.FORM_WORDS, np.int64)
-        self._link = WriterLink(home, timeout)
         self._home = home
         self._recaller = Recaller(home)
         self._transactions: Transactions | None = None
         self._patience_s = timeout
-        batches = self._batches = BatchSends(self)
-        self._halves = HalfSends(self)
+        batches = self._batches = BatchSends(sends)
+        self._halves = HalfSends(sends)
         self._put_batch_urgent: Callable[..., BatchFuture | None] = batches.urgent
         self._put_urgent: Callable[..., int] = self._submit_urgent
         self._put_durable: Callable[..., int] = self._submit_durable
@@ -127,7 +117,7 @@ class Producer:
                 transaction, message, body, (durability, timeout, RECEIPT | URGENT), parts
             )
         if timeout is None and isinstance(message, str) and (not parts or parts.keys() == _TAG):
-            level = self._known_level(message, durability)
+            level = self._sends.known_level(message, durability)
             if level is not None:
                 put = self._put_durable if level else self._put_urgent
                 seq = put(message, body, tag=parts["tag"]) if parts else put(message, body)
@@ -220,16 +210,10 @@ class Producer:
         self, wished: Message, durability: str | None, flags: int, timeout: float | None
     ) -> ReceiptFuture:
         due = due_of(wished)
-        level = self._level_of(wished.topic, durability)
+        level = self._sends.level_of(wished.topic, durability)
         flags |= RECEIPT | (DURABLE if level == Level.DURABLE else 0)
-        seq = self._submit_message(wished, flags, timeout, due)
+        seq = self._sends.submit(wished, flags, timeout, due)
         return ReceiptFuture.of(self._link.pages.page_of(seq), seq, wished.topic, level, due)
-
-    def _known_level(self, topic: str, durability: str | None) -> Level | None:
-        """What a receipt waits for; None for a topic that is not known yet."""
-        if durability is not None:
-            return rules.level_of(durability)
-        return self._level if self._level is not None else self._link.routes.known_level(topic)
 
     def _send_async(
         self,
@@ -248,7 +232,7 @@ class Producer:
         receipt = self._send(message_of(message, body, parts), durability, 0, timeout)
         self._link.look_now_and_then(receipt._seq, 1)
         if type(message) is str and parts.keys() <= _NATIVE:
-            self._teach(message, parts.get("tag"))
+            self._sends.teach(message, parts.get("tag"))
         return receipt
 
     def _submit_urgent(self, topic: str, body: Any, *, tag: str | None = None) -> int:  # noqa: ANN401
@@ -260,8 +244,8 @@ class Producer:
         return self._submit_waiting(Message(topic, body, tag=tag), DURABLE)
 
     def _submit_waiting(self, wished: Message, flags: int) -> int:
-        seq = self._submit_message(wished, RECEIPT | URGENT | flags, None, NOW)
-        self._teach(wished.topic, wished.tag)
+        seq = self._sends.submit(wished, RECEIPT | URGENT | flags, None, NOW)
+        self._sends.teach(wished.topic, wished.tag)
         return seq
 
     def _send_oneway(
@@ -273,60 +257,9 @@ class Producer:
         if "transaction" in parts or type(body) is Transaction:
             raise MessageIllegal("a transaction needs to know what is stored: use send")
         wished = message_of(message, body, parts)
-        self._submit_message(wished, 0, None, due_of(wished))
+        self._sends.submit(wished, 0, None, due_of(wished))
         if type(message) is str and parts.keys() <= _NATIVE:
-            self._teach(message, parts.get("tag"))
-
-    def _teach(self, topic: str, tag: str | None) -> None:
-        """Let the native put know a route, if it is one that it can use."""
-        if self._link.fast is not None:
-            with self._link.lock:
-                route, block = self._link.routes.number(self._link.session, topic, tag)
-                level = self._known_level(topic, None)
-                if not block and level is not None:
-                    self._link.fast.learn(topic, tag, route, level)
-
-    def _submit_message(
-        self, wished: Message, flags: int, timeout: float | None, due: Due, half: bytes = b""
-    ) -> int:
-        """Put a message, or one of a transaction, whose properties `half` is then; its seq."""
-        body = np.frombuffer(rules.check_body(wished.body).toreadonly(), np.uint8)
-        extra = rules.extra_block(wished.keys, wished.properties, wished.message_group)
-        with self._link.lock:
-            self._link.require_open()
-            deadline = self._link.deadline(timeout)
-            session = self._link.living(deadline)
-            route, block = self._link.routes.number(session, wished.topic, wished.tag)
-            queue_id = self._link.routes.queue_of(session, wished)
-            extra = half + block + extra
-            rules.check_properties_bytes(0, len(extra))
-            self._fill_form(flags, route, queue_id, due)
-            extra_array = np.frombuffer(extra, np.uint8) if extra else _NONE
-            seq = self._link.put_until_room(
-                lambda: self._link.lane.put(self._form, body, extra_array),
-                deadline,
-                lambda: len(body),
-            )
-        self._link.ring_if_wanted()
-        return seq
-
-    def _fill_form(self, flags: int, route: int, queue_id: int | None, due: Due = NOW) -> None:
-        if queue_id is not None and not 0 <= queue_id < limits.QUEUES_PER_TOPIC_MAX:
-            raise MessageIllegal(f"queue id {queue_id}: they count from 0", queue_id=queue_id)
-        self._form[:] = (
-            flags, route, -1 if queue_id is None else queue_id, time.time_ns() // 1_000_000, 0, 0,
-            *due,
-        )  # fmt: skip
-
-    def _level_of(self, topic: str, durability: str | None) -> Level:
-        if durability is not None:
-            return rules.level_of(durability)
-        if self._level is not None:
-            return self._level
-        with self._link.lock:
-            return self._link.routes.level_asked(
-                self._link.living(self._link.deadline(None)), topic
-            )
+            self._sends.teach(message, parts.get("tag"))
 
     # -------------------------------------------------------------------------------- transactions
 

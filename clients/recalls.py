@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from clients.session import Session
+from clients.session import Session, now_ns
 from shm import schedulerwire
 from shm.codes import ClientState, Status
 from shm.controllane import ControlLane, End
@@ -48,7 +47,7 @@ class Recaller:
         Raises MessageIllegal, Timeout, DiskFull, StoreFailed, or what a session raises.
         """
         _require_handle(topic, handle)
-        deadline_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(timeout * 1e9)
+        deadline_ns = now_ns() + int(timeout * 1e9)
         with self._lock:
             known = self._session is not None
             try:
@@ -83,10 +82,10 @@ class Recaller:
         while not answers:
             if lane.put(request) and lane.wants_bell:
                 session.scheduler_bell.ring()
-            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-            if now_ns >= deadline_ns:
+            now = now_ns()
+            if now >= deadline_ns:
                 raise Timeout("the scheduler did not answer: the message may be cancelled or not")
-            session.wait(min(deadline_ns, now_ns + _REPEAT_NS), is_answered)
+            session.wait(min(deadline_ns, now + _REPEAT_NS), is_answered)
         return _outcome(answers[-1])
 
     def _take(self, lane: ControlLane) -> list[Recalled]:

@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
+from clients.closing import Closing
 from clients.control import ControlChannel, close_all, expect, gone
 from clients.home import find_home
 from shm import layout, wire
@@ -36,7 +36,7 @@ _CLOSED: Final = "this session is closed: open a new one (a forked child needs i
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-class Session:
+class Session(Closing):
     """One attachment. It ends with `close`, with the broker, or by eviction; never comes back.
 
     `arena` and `plan` are its lanes, `board` the broker's numbers, `store` the store's root.
@@ -151,10 +151,10 @@ class Session:
                 if ready():
                     return True
                 raise
-            now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-            if now_ns >= deadline_ns:
+            left_ns = deadline_ns - now_ns()
+            if left_ns <= 0:
                 return False
-            self._sleep(min(deadline_ns - now_ns, _LOOK_NS))
+            self._sleep(min(left_ns, _LOOK_NS))
 
     def _sleep(self, timeout_ns: int) -> None:
         """One thread sleeps on the descriptors and wakes the others, which sleep on it."""
@@ -282,17 +282,6 @@ class Session:
             self._turn.wait_for(lambda: not self._another_polls, timeout=1.0)
         self._give_back()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _give_back(self) -> None:
         self._control.close()
         for bell in self._bells:
@@ -307,6 +296,11 @@ class Session:
             "this session was opened by the parent of this forked process: open a new one"
         )
         self._give_back()
+
+
+def now_ns() -> int:
+    """CLOCK_BOOTTIME, by which deadlines are counted: it goes on while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _readable(one: int, other: int, timeout_ns: int) -> list[int]:

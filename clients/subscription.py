@@ -10,14 +10,15 @@ from typing import Final
 
 from clients.message import check_topic, is_name
 from shm import limits
-from shm.errors import FilterSyntaxError, GroupIllegal
+from shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal
 from shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
 from shm.groupwire import SUBSCRIPTION_CHARACTERS
-from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.sql92.dialect import Dialect
 
-#: Of the broker's own topics these show what nobody may see before its transaction is committed.
-_HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, NOTES_TOPIC})
+#: Of the broker's own topics these show what nobody may see before its transaction is committed,
+#: or before its time.
+_HIDDEN_TOPICS: Final = frozenset({HALF_TOPIC, OP_TOPIC, NOTES_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
 class FilterType(Enum):
@@ -31,13 +32,25 @@ class FilterType(Enum):
 class FilterExpression:
     """Which messages of a topic: by tags, "a || b", or "*" for all; or by an SQL92 expression.
 
-    `dialect` is "sql", or "rocketmq" for RocketMQ's rules to the letter (shm/sql92/dialect.py has
-    what differs).
+    `dialect` is "sql", or "rocketmq" for RocketMQ's rules to the letter within our limits of size
+    (shm/sql92/dialect.py has what differs, docs/clients.md the limits). Raises FilterSyntaxError
+    when it is made of other types; a text of tags may be None, for all (FL-1).
     """
 
     text: str = EVERYTHING
     type: FilterType = FilterType.TAG
     dialect: str = Dialect.SQL.value
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.type, FilterType):
+            known = " or ".join(str(kind) for kind in FilterType)
+            raise FilterSyntaxError(f"filter type {self.type!r}: use {known}", position=0)
+        if not isinstance(self.text, str) and (
+            self.text is not None or self.type is FilterType.SQL92
+        ):
+            raise FilterSyntaxError(
+                f"a filter's text is a str, not {type(self.text).__name__}", position=0
+            )
 
     def parse(self) -> Filter:
         """The filter. Raises FilterSyntaxError."""
@@ -48,8 +61,14 @@ class FilterExpression:
     def matches(self, properties: Mapping[str, str]) -> bool | None:
         """What it says of a message's properties, TAGS and KEYS among them; None for unknown.
 
-        In dialect "rocketmq" None is also where RocketMQ fails. Raises FilterSyntaxError.
+        In dialect "rocketmq" None is also where RocketMQ fails. Raises FilterSyntaxError;
+        MessageIllegal if a value is no str: properties are texts.
         """
+        for name, value in properties.items():
+            if not isinstance(value, str):
+                raise MessageIllegal(
+                    f"value of property {name!r} is {type(value).__name__}, not str", property=name
+                )
         found = self.parse()
         if isinstance(found, TagFilter):
             return found.matches(properties.get("TAGS"))
@@ -91,8 +110,9 @@ def parse_subscription(subscription: Subscription) -> dict[str, Filter]:
         check_topic(topic)
         if topic in _HIDDEN_TOPICS:
             raise GroupIllegal(
-                f"topic {topic} is the broker's own: what it holds is not decided yet. Subscribe to"
-                " the topics that messages are sent to; `gantrymq tx list` shows what is open",
+                f"topic {topic} is the broker's own: what it holds is not due, or not decided, yet."
+                " Subscribe to the topics that messages are sent to; `gantrymq delayed list` and"
+                " `gantrymq tx list` show what waits",
                 topic=topic,
             )
         expression = wanted if isinstance(wanted, FilterExpression) else FilterExpression(wanted)

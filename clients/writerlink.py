@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -21,7 +20,7 @@ from clients.fastcall import FastPut
 from clients.lane import DRAIN_ROWS, WriterLane
 from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from clients.routes import Routes
-from clients.session import Session
+from clients.session import Session, now_ns
 from shm import layout, limits
 from shm.codes import EntryFlag, Status
 from shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
@@ -295,7 +294,7 @@ class WriterLink:
                 self._wait_for_handover(session, deadline)
                 break
             except BrokerGone:
-                if time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= deadline:
+                if now_ns() >= deadline:
                     raise
                 threading.Event().wait(REATTACH_S)
         # Only now will nothing more be taken from the old ring. What was taken is answered, in
@@ -352,7 +351,7 @@ class WriterLink:
 
     def deadline(self, timeout: float | None) -> int:
         seconds = self.timeout if timeout is None else timeout
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(seconds * 1e9)
+        return now_ns() + int(seconds * 1e9)
 
     def require_open(self) -> None:
         if not self.is_open:

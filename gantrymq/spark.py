@@ -1,4 +1,6 @@
-"""The Spark side: `GantryDataSource` to register, and a session whose workers find this package.
+"""The Spark side: the source `GantryDataSource`, a session that has it, and `operations`.
+
+The session's workers find this package; `operations` is what a log says of topics and minutes.
 
 Importing it loads pyspark; `import gantrymq` alone does not.
 """
@@ -12,14 +14,15 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from clients.spark.operations import operations
 from clients.spark.source import GantryDataSource
 from shm import errors
-from shm.errors import GantryError, SettingIllegal
+from shm.errors import GantryError, SettingIllegal, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["GantryDataSource", "own_error", "session"]
+__all__ = ["GantryDataSource", "operations", "own_error", "session"]
 
 #: A local Spark talks to itself only: nothing of it listens on the network.
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -62,8 +65,23 @@ def session(
     return spark
 
 
+def has_no_java(error: BaseException) -> bool:
+    """Whether an exception says that Spark's Java process is not there (any more)."""
+    from py4j.protocol import Py4JNetworkError
+
+    return isinstance(error, ConnectionError | Py4JNetworkError)
+
+
 def own_error(error: BaseException) -> GantryError | None:
-    """The error of ours that an exception of Spark carries in its text; None if there is none."""
+    """The error of ours that an exception of Spark carries in its text; None if there is none.
+
+    Unavailable if Spark's Java does not answer any more.
+    """
+    if has_no_java(error):
+        return Unavailable(
+            "Spark's Java process has ended (too little memory, or it was killed): what was done"
+            " before is whole; the same command goes on from there"
+        )
     found = _OWN_ERROR.findall(str(error))
     if not found:
         return None

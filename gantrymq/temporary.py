@@ -11,9 +11,9 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final, Self
 
+from clients.closing import Closing
 from clients.home import read_board_file
 from shm.board import attach_board, unlink_board
 from shm.codes import BrokerState, ExitCode
@@ -32,7 +32,7 @@ _OF_ITS_KIND: Final[dict[str, object]] = {
 }
 
 
-class Broker:
+class Broker(Closing):
     """A broker of one's own. It ends with this process, at the latest."""
 
     def __init__(self, home: Path, process: subprocess.Popen[bytes]) -> None:
@@ -89,17 +89,6 @@ class Broker:
         if board:  # a killed one could not remove it
             unlink_board(board)
         shutil.rmtree(self.home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_S

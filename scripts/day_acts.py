@@ -13,8 +13,9 @@ from pathlib import Path
 
 from scripts.day_stage import ROOT, Application, Stage, Wrong
 from shm import jit
+from shm.codes import Role
 
-AGENTS = ("supervisor", "writer", "flusher", "reader", "groups")
+AGENTS = tuple(role.name.lower() for role in Role)
 _NEEDED = ("gantrymq", "brokerd", "workers", "clients", "shm", "pyproject.toml", "README.md")
 #: Between two calls of `gantrymq status`.
 STATUS_S = 0.3

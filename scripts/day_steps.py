@@ -14,7 +14,7 @@ _NUMBERS: Tidy = (
     (r"(?<=kernels/)[0-9a-f]+", "..."),
     (r"\b\d[\d.]*\b", "N"),
 )
-_AGENT = "^ *(?:supervisor|writer|flusher|reader|groups|scheduler) +"
+_AGENT = rf"^ *(?:{'|'.join(acts.AGENTS)}) +"
 
 
 def _hushed(found: re.Match[str]) -> str:
@@ -29,6 +29,59 @@ _STATUS: Tidy = (
     (r"^log: .*", "log: ..."),
 )
 _RESTARTS = r"^{} +\d+ +{} "
+_PYTHON = '/opt/gantrymq/bin/python3 -c "from gantrymq import Producer; import os; '
+#: Who dies, what comes of it, and what is typed before and after of that agent's own work.
+_KILLED: Final[tuple[tuple[str, str, tuple[Shell, ...], tuple[Shell, ...]], ...]] = (
+    ("writer", "the supervisor replaces it; sends without an answer are settled again.", (), ()),
+    ("flusher", "it is replaced; orders wait for the disk meanwhile.", (), ()),
+    ("reader", "it is replaced; consumers get nothing new meanwhile.", (), ()),
+    ("groups", "it is replaced; commits wait meanwhile.", (), ()),
+    (
+        "scheduler",
+        "it is replaced; what is due comes a little later.",
+        (
+            Shell(
+                line=_PYTHON
+                + "Producer().send('clicks', b'in five seconds', tag='late', delay=5)\""
+            ),
+        ),
+        (
+            Shell(
+                line="gantrymq receive clicks --group late --tags late --wait 10 --max 1",
+                says=("in five seconds",),
+                patience_s=20,
+            ),
+        ),
+    ),
+    (
+        "txn_checker",
+        "it is replaced; commits of transactions wait, who asks about open ones comes a little"
+        " later. One is open here, and its application gone.",
+        (
+            Shell(
+                line=_PYTHON
+                + "producer = Producer(producer_group='shop'); tx = producer.begin_transaction();"
+                " producer.send('clicks', b'paid', tag='tx', transaction=tx); os._exit(0)\""
+            ),
+        ),
+        (
+            Shell(
+                line="gantrymq tx list --topic clicks --ids | wc -l", says=("^1$",), patience_s=10
+            ),
+            Shell(
+                line="gantrymq tx list --topic clicks --ids | xargs -r gantrymq tx commit"
+                " --as operator | grep -o committed",
+                says=("^committed$",),
+            ),
+            Shell(
+                line="gantrymq receive clicks --group sold --tags tx --wait 10 --max 1",
+                says=("paid",),
+            ),
+            Shell(line="gantrymq tx list --topic clicks --ids | wc -l", says=("^0$",)),
+        ),
+    ),
+    ("supervisor", "all of the broker ends with it, the manager starts it again.", (), ()),
+)
 
 STEPS: Final = (
     Step(
@@ -208,20 +261,16 @@ STEPS: Final = (
             f"Kill the {name}",
             f"SIGKILL amid 1,000 orders: {what}",
             (
+                *before,
                 Do("orders 1000 &", acts.order_half(1000)),
                 Do(f"kill -9 PID_OF_{name.upper()}", acts.kill(name)),
                 Do("wait; # for the 1000 orders", acts.ordered),
                 Do("service journal gantrymq", acts.journal(must="")),
+                *after,
                 Do("audit", acts.audit),
             ),
         )
-        for name, what in (
-            ("writer", "the supervisor replaces it; sends without an answer are settled again."),
-            ("flusher", "it is replaced; orders wait for the disk meanwhile."),
-            ("reader", "it is replaced; consumers get nothing new meanwhile."),
-            ("groups", "it is replaced; commits wait meanwhile."),
-            ("supervisor", "all of the broker ends with it, the manager starts it again."),
-        )
+        for name, what, before, after in _KILLED
     ),
     Step(
         "Back-up of the live store",

@@ -26,6 +26,7 @@ from typing import Final
 
 from gantrymq import GantryError
 from scripts import (
+    interop_filters,
     interop_goes_on,
     interop_handover,
     interop_retries,
@@ -52,6 +53,7 @@ def all_rows() -> list[Row]:
         *interop_goes_on.LEGS,
         *interop_handover.LEGS,
         *interop_retries.LEGS,
+        *interop_filters.LEGS,
         *interop_transactions.LEGS,
     )
     return [*(row for trial in TRIALS for row in trial.rows), *(leg.row for leg in legs)]
@@ -93,6 +95,9 @@ class Interop:
             for retried in interop_retries.LEGS:
                 retries = partial(interop_retries.run, retried)
                 refused += self._run_leg(retried.row, retries, checker, before)
+            for filtered in interop_filters.LEGS:
+                filters = partial(interop_filters.run, filtered)
+                refused += self._run_leg(filtered.row, filters, checker, before)
             for doubtful in interop_transactions.LEGS:
                 doubts = partial(interop_transactions.run, doubtful)
                 refused += self._run_leg(doubtful.row, doubts, checker, before)

@@ -145,11 +145,14 @@ def _note(sent: Sent, body: bytes, due: int, *, far: bool) -> None:
         sent.due[body] = due
 
 
-def hand_over(broker: Broker) -> None:
-    """A stopped or killed store is made ready for a RocketMQ, by the command. Raises Refused."""
+def hand_over(broker: Broker) -> dict[str, Any]:
+    """A stopped or killed store is made ready for a RocketMQ, by the command; what that says.
+
+    Raises Refused.
+    """
     command = [sys.executable, "-m", "gantrymq", "handover", "--home", str(broker.home), "--json"]
     command += ["--timer-log-bytes", str(TIMER_LOG_BYTES)]
-    _command(command)
+    return _command(command)
 
 
 def adopt(broker: Broker) -> None:
@@ -158,11 +161,12 @@ def adopt(broker: Broker) -> None:
     _command([sys.executable, "-m", "gantrymq", "adopt", store, "--json"])
 
 
-def _command(command: list[str]) -> None:
+def _command(command: list[str]) -> dict[str, Any]:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise Refused(f"{command[3]}: {done.stderr}")
-    json.loads(done.stdout)
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
 
 
 def _judge(store: Path, sent: Sent) -> str:

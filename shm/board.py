@@ -84,6 +84,10 @@ class Board:
         """Store a 32-bit word. Only its owner calls this."""
         self._halves[offset // 4] = value
 
+    def count_change(self, offset: int) -> None:
+        """Count one more change in a 32-bit word. Only its owner calls this."""
+        self.set_half(offset, self.half(offset) + 1 & 0xFFFFFFFF)
+
     @property
     def segments(self) -> int:
         """How many segments the log has, from the lowest to the active one."""

@@ -10,6 +10,7 @@ from shm.properties import java_hash
 from shm.sql92.dialect import Dialect
 from shm.sql92.evaluate import FilterFailed, evaluate
 from shm.sql92.parser import parse
+from shm.sql92.tokens import shorten
 from shm.sql92.tree import Node
 
 EVERYTHING = "*"
@@ -69,5 +70,5 @@ def parse_tags(text: str | None) -> TagFilter:
         return TagFilter(None)
     parts = text.split(_OR)
     if not any(parts):
-        raise FilterSyntaxError(f"subscription {text!r} names no tag", position=0)
+        raise FilterSyntaxError(f"subscription {shorten(text)} names no tag", position=0)
     return TagFilter(frozenset(part.strip() for part in parts) - {""})

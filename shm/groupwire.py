@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from shm.limits import PROGRESS_WINDOW
+from shm.limits import PROGRESS_WINDOW, RETRY_AFTER_MAX_MS
 from shm.packed import decode_packed
 
 
@@ -138,6 +138,8 @@ class SendBack(Request, frozen=True):
         for column in (self.delays, self.whys):
             if len(column) not in (1, len(self.offsets)):
                 raise ValueError(f"{len(column)} values for {len(self.offsets)} offsets")
+        if min(self.delays) < DEAD_LETTER or max(self.delays) > RETRY_AFTER_MAX_MS:
+            raise ValueError("a delay that no listener can wish for")
 
     def failures(self) -> Iterator[tuple[int, int, str]]:
         """Offset, delay and reason of each message."""

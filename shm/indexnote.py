@@ -74,9 +74,17 @@ class Shape:
         """Length of a file."""
         return self.front_bytes + layout.INDEX_ENTRY_BYTES * self.entries
 
+    def slot_at(self, code: int) -> int:
+        """Place of a hash's slot in each file."""
+        return layout.INDEX_HEADER_BYTES + layout.INDEX_SLOT_BYTES * (code % self.slots)
+
     def entry_at(self, number: int) -> int:
         """Place of an entry in its file."""
         return self.front_bytes + layout.INDEX_ENTRY_BYTES * number
+
+
+#: RocketMQ's.
+DEFAULT_SHAPE: Final = Shape(5_000_000, 20_000_000)
 
 
 @dataclass(frozen=True, slots=True)

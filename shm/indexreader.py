@@ -62,7 +62,7 @@ class IndexFile:
         """
         self.require_length()
         slot = code % self._shape.slots
-        number = self._slot(slot)
+        number = self._slot(code)
         if number >= self.header.count:
             self.header = parse_header(_read(self._file, 0, layout.INDEX_HEADER_BYTES))
         count = self.header.count
@@ -78,9 +78,8 @@ class IndexFile:
                 yield self._entry(number, position, seconds)
             number, last = before, position
 
-    def _slot(self, slot: int) -> int:
-        at = layout.INDEX_HEADER_BYTES + layout.INDEX_SLOT_BYTES * slot
-        data = _read(self._file, at, layout.INDEX_SLOT_BYTES)
+    def _slot(self, code: int) -> int:
+        data = _read(self._file, self._shape.slot_at(code), layout.INDEX_SLOT_BYTES)
         return int.from_bytes(data, "big", signed=True)
 
     def _entry(self, number: int, position: int, seconds: int) -> Entry:

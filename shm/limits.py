@@ -17,6 +17,7 @@ FILLER_BYTES_MIN: Final = 8  # SF-20
 
 DELIVERIES_MAX: Final = 0xFFFF  # of one message that are counted, as the ledger has them
 DELIVER_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of the year 9999, UTC
+RETRY_AFTER_MAX_MS: Final = 1_000 * 365 * 86_400_000  # 1,000 years: with now still before 9999
 DELAY_LEVELS_MIN: Final = 18  # queues of SCHEDULE_TOPIC_XXXX, whatever message_delay_level says
 
 TOPICS_MAX: Final = 4096
@@ -41,9 +42,9 @@ DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
 DISPATCH_RECORDS: Final = 65_536
 DISPATCH_RECORDS_PER_QUEUE: Final = 256
 DISPATCH_RECORDS_MAX: Final = 262_144
-#: The indexer takes so many records at one time, some 100 us, and writes what it has gathered after
-#: so long: the later, the more entries share a page of slots.
-INDEX_RECORDS: Final = 512
+#: The indexer takes so many records at one time, 100 to 200 us, and writes what it has gathered
+#: after so long: the later, the more entries share a page of slots.
+INDEX_RECORDS: Final = 1024
 INDEX_INTERVAL_NS: Final = 500_000_000
 NAP_NS: Final = 200_000
 #: An agent naps after so many records in a cycle, or after cycles with work so close together.

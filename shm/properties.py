@@ -34,6 +34,11 @@ GANTRY_TX: Final = "GANTRY_TX"
 #: Ours, of a half that is to be delayed from its commit on: `level:3`, `at:<ms>`, `after:<ms>`.
 GANTRY_TX_DELAY: Final = "GANTRY_TX_DELAY"
 CHECK_IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+#: What a commit copy has no more (TX-46, and what only a half needs).
+HALF_DROPPED: Final = frozenset(
+    ("REAL_TOPIC", "REAL_QID", GANTRY_TX, GANTRY_TX_DELAY, CHECK_IMMUNITY,
+     "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__CRC32#")
+)  # fmt: skip
 _KEY_END: Final = "\x01"
 _VALUE_END: Final = "\x02"
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -143,11 +144,14 @@ def open_log(
     return LogView(tuple(Segment(base, view) for base, view in files))
 
 
-def open_files(storage: Storage, directory: str) -> list[tuple[int, NDArray[np.uint8]]]:
+def open_files(
+    storage: Storage, directory: str, foreign: Callable[[str], None] | None = None
+) -> list[tuple[int, NDArray[np.uint8]]]:
     """First positions and read-only maps of the files of one directory, oldest first (SF-9).
 
-    Sub-directories are skipped, an empty last file does not count (SF-11). Raises Incompatible for
-    a name that is no position.
+    Sub-directories are skipped, an empty last file does not count (SF-11). A file
+    whose name is no position is passed over if `foreign`, called with its path, returns; without
+    that Incompatible is raised.
     """
     found = []
     for name in storage.list(directory):
@@ -155,6 +159,9 @@ def open_files(storage: Storage, directory: str) -> list[tuple[int, NDArray[np.u
         if storage.is_directory(path):
             continue
         if len(name) != _NAME_DIGITS or not name.isdecimal():
+            if foreign is not None:
+                foreign(path)
+                continue
             raise Incompatible(f"{path} does not belong there: move it away", path=path)
         file = storage.open(path)
         try:
@@ -175,6 +182,23 @@ def require_length(path: str, found: int, expected: int) -> None:
             expected=expected,
             found=found,
         )
+
+
+def lengths_of(segments: Sequence[Segment]) -> list[int]:
+    """Bytes that each file must have, as far as the log itself says so; `segments` oldest first.
+
+    All have the same size (SF-11): that which reaches from a file to the next one. If none does,
+    one may end before the next begins only by whole segments, which are missing then.
+    """
+    distances = [behind.base - segment.base for segment, behind in pairwise(segments)]
+    found = [len(segment.view) for segment in segments]
+    sizes = {size for size, distance in zip(found, distances, strict=False) if size == distance}
+    if len(sizes) == 1:
+        return [*sizes] * len(segments)
+    for number, distance in enumerate(distances):
+        if not found[number] or distance % found[number]:
+            found[number] = distance
+    return found
 
 
 def columns(view: NDArray[np.uint8], table: Struct) -> NDArray[Any]:

@@ -346,6 +346,15 @@ def read_file(storage: Storage, name: str) -> bytes:
         file.close()
 
 
+def map_file(storage: Storage, name: str) -> NDArray[np.uint8]:
+    """A read-only map of a file; it holds no descriptor. Raises FileNotFoundError."""
+    file = storage.open(name)
+    try:
+        return file.view()
+    finally:
+        file.close()
+
+
 def replace_file(storage: Storage, name: str, data: bytes) -> None:
     """Write a small file of `gantry/` whole: a crash leaves the old or the new one.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from pathlib import Path
 from typing import Final
 
 LOCK_NAME: Final = "lock"
@@ -17,10 +16,10 @@ _F_OFD_GETLK: Final = 36
 FLOCK: Final = struct.Struct("hhqqi4x")
 
 
-def is_held(store: Path) -> bool:
+def is_held(store: str | os.PathLike[str]) -> bool:
     """True if some broker, or a child of one, holds the lock."""
     try:
-        descriptor = os.open(store / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(os.path.join(store, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

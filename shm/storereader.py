@@ -43,7 +43,8 @@ class StoreReader:
     def __init__(self, storage: Storage, ranges: Ranges | None = None) -> None:
         """`ranges`: what of it is ours, if that was read already."""
         self._storage = storage
-        self._ranges = ranges_of(storage) if ranges is None else ranges
+        #: What of it GantryMQ wrote.
+        self.ranges = ranges_of(storage) if ranges is None else ranges
         self._bases: list[int] = []
 
     def place(self, position: int) -> Place:
@@ -56,7 +57,7 @@ class StoreReader:
         known = int.from_bytes(data[4:8], "big") in RECORD_MAGICS
         size = min(left, max(total, _HEAD) if known else _HEAD)
         data = data[:size] if size <= len(data) else self._read(name, position - base, size)
-        ours = self._ranges.contains(position)
+        ours = self.ranges.contains(position)
         check = OWN if ours else RECOVERY
         item = parse_record(data, 0, left, check, position)
         return Place(position, item, data, name, ours)

@@ -95,6 +95,8 @@ CHECKED_AGAIN: Final = "checked_again"
 COMMIT: Final = "commit"
 ROLLBACK: Final = "rollback"
 RECHECK: Final = "recheck"
+#: What becomes of a half by an operator's action.
+OUTCOMES: Final = {COMMIT: COMMITTED, ROLLBACK: ROLLED_BACK, RECHECK: CHECKED_AGAIN}
 
 # Errors of Ended and Settled.
 NOT_A_HALF: Final = "NotAHalf"  # no half message of this transaction lies there

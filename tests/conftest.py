@@ -105,6 +105,33 @@ def warm_starts(cold_starts: bool) -> Iterator[None]:
         yield
 
 
+#: One of each for a run. Not fixtures of the session: those come before `warm_starts`.
+_stores: dict[str, Path] = {}
+
+
+def _made_once(factory: pytest.TempPathFactory, make: Callable[[Path], Path]) -> Path:
+    name = make.__name__
+    if name not in _stores:
+        _stores[name] = make(factory.mktemp(name) / "store")
+    return _stores[name]
+
+
+@pytest.fixture(scope="module")
+def plain_store(tmp_path_factory: pytest.TempPathFactory, warm_starts: None) -> Path:
+    """Return tests.support.small_stores.plain_store, which all tests share: not to be changed."""
+    from tests.support import small_stores
+
+    return _made_once(tmp_path_factory, small_stores.plain_store)
+
+
+@pytest.fixture(scope="module")
+def varied_store(tmp_path_factory: pytest.TempPathFactory, warm_starts: None) -> Path:
+    """Return tests.support.small_stores.varied_store, which all tests share: not to be changed."""
+    from tests.support import small_stores
+
+    return _made_once(tmp_path_factory, small_stores.varied_store)
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a region or a process; fixtures of wider scope may keep theirs."""
@@ -114,16 +141,16 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     _require_nothing_since(before, orphans)
 
 
-def _require_nothing_since(before: leaks.Traces, orphans: bool) -> None:
+def _require_nothing_since(before: leaks.Traces, orphans: bool, spark: bool = True) -> None:
     def is_clean() -> bool:
-        return leaks.left_since(before, orphans) == leaks.NOTHING
+        return leaks.left_since(before, orphans, spark) == leaks.NOTHING
 
     if is_clean():
         return
     try:
         poll_until(is_clean, "all has ended", GRACE_S)
     except AssertionError:
-        left = leaks.left_since(before, orphans)
+        left = leaks.left_since(before, orphans, spark)
         text = left.describe()
         leaks.clear(left)
         pytest.fail(f"left behind (now removed):\n{text}", pytrace=False)
@@ -144,7 +171,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the whole run if wider fixtures left something."""
     try:
-        _require_nothing_since(session.config.stash[_traces_at_start], orphans=True)
+        _require_nothing_since(session.config.stash[_traces_at_start], orphans=True, spark=False)
     except pytest.fail.Exception as failure:
         print(f"\nThe test run {failure}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

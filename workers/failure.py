@@ -1,4 +1,4 @@
-"""How an agent says that the store failed: to the board, its clients and the supervisor."""
+"""How an agent says that a record is unfit, and that the store failed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ from collections.abc import Iterable
 
 from shm import layout
 from shm.board import Board
-from shm.codes import BrokerState
+from shm.codes import BrokerState, Stop
+from shm.errors import Corrupt
+from shm.lognames import segment_name
 from workers.session import Session, SessionTable
+
+
+def unfit_record(what: str, position: int, base: int, stop: Stop) -> Corrupt:
+    """The error of a record that was appended and cannot be read: `what` it can't be."""
+    return Corrupt(
+        f"record at {position} of the commit log can't be {what} ({stop.name}); stop the broker"
+        " and run `gantrymq store verify`",
+        path=segment_name(base),
+        position=position,
+    )
 
 
 def has_failed(board: Board) -> bool:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from shm import layout
 from shm.lognames import segment_name
+from shm.record import STRUCTURE, Record, parse_record
+from shm.storage import map_file
 from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ class Sizes(Protocol):
         """Of a ConsumeQueue file."""
 
 
+def record_in(view: NDArray[np.uint8], base: int, position: int) -> Record | None:
+    """The record at a log position of a segment's map; None if there is none."""
+    found = parse_record(view.data, position - base, view.size, STRUCTURE, position)
+    return found if isinstance(found, Record) else None
+
+
 class LogViews:
     """Maps by file name. A map of a file that grows in place shows what is written later."""
 
@@ -48,6 +56,14 @@ class LogViews:
         """
         base = position // self._board.segment_bytes * self._board.segment_bytes
         return base, self._view(segment_name(base))
+
+    def record(self, position: int) -> Record | None:
+        """A record of the log, for what is rare; None if it is gone, or cannot be read."""
+        try:
+            base, view = self.segment(position)
+        except FileNotFoundError:
+            return None
+        return record_in(view, base, position)
 
     def units(self, topic: str, queue_id: int, offset: int, end: int) -> NDArray[np.void]:
         """Units [offset, end) of a queue, as far as they are in one file.
@@ -70,12 +86,7 @@ class LogViews:
         if view is not None:
             self._views.move_to_end(name)
             return view
-        file = self._storage.open(name)
-        try:
-            view = file.view()
-        finally:
-            file.close()
-        self._views[name] = view
+        view = self._views[name] = map_file(self._storage, name)
         if len(self._views) > VIEWS_MAX:
             self._views.popitem(last=False)
         return view

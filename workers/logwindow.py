@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shm import layout
+from shm.kernels import stretch
 from shm.ranges import EVERYTHING, read_ranges
+from workers.logviews import record_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shm.board import Board
+    from shm.record import Record
     from shm.storage import Storage
     from workers.logviews import LogViews
 
@@ -42,11 +45,20 @@ class LogWindow:
         except FileNotFoundError:
             self.drop()
             return False
-        stretch = self._ranges.stretch(position)
-        self.ours = stretch.ours
-        self.start = max(self.base, stretch.start)
-        self.end = min(self.base + len(self.view), stretch.end)
+        piece = self._ranges.stretch(position)
+        self.ours = piece.ours
+        self.start = max(self.base, piece.start)
+        self.end = min(self.base + len(self.view), piece.end)
         return True
+
+    def show_in(self, form: NDArray[np.int64] | memoryview[int]) -> None:
+        """Tell a kernel what it may read of `view`."""
+        form[stretch.BASE], form[stretch.OURS] = self.base, int(self.ours)
+        form[stretch.STRETCH_FROM], form[stretch.STRETCH_END] = self.start, self.end
+
+    def record(self, position: int) -> Record | None:
+        """A record of the log, for what is rare; None if it cannot be read."""
+        return record_in(self.view, self.base, position) if self.enter(position) else None
 
     def drop(self) -> None:
         """Hold no map."""

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from shm import layout
 from shm.codes import Stop
-from shm.errors import Corrupt
 from shm.kernels.origins import (
     COMMITS,
     DERIVED,
@@ -22,8 +21,8 @@ from shm.kernels.origins import (
     FIND_WORDS,
     find_origins,
 )
-from shm.lognames import segment_name
 from shm.ranges import EVERYTHING, read_ranges
+from workers.failure import unfit_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,12 +94,7 @@ class _Scan:
             segment = self._views.segment(at)
             at, stop = self._finder.read(segment, at, end)
             if stop not in (Stop.DONE, Stop.LIMIT) and at >= self._board.word(layout.BOARD_LOW):
-                raise Corrupt(
-                    f"record at {at} of the commit log can't be read ({stop.name}); stop the"
-                    " broker and run `gantrymq store verify`",
-                    path=segment_name(segment[0]),
-                    position=at,
-                )
+                raise unfit_record("read", at, segment[0], stop)
         if at < end:
             self._pieces[0] = (at, end)
         else:

@@ -16,7 +16,7 @@ class InSpareTime:
 
     While the first naps, so that more comes together, the second has the time to itself; while the
     first would sleep, each step of the second is followed by a look of the first. A first that
-    never rests leaves it a step now and then: a hundredth of the time or two.
+    never rests leaves it a step now and then: a twentieth of the time.
     """
 
     def __init__(self, first: Agent, second: Agent) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from shm import layout
 from shm.properties import index_hash
 from shm.segment import columns, require_length
+from shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,11 +130,7 @@ class Index:
         With `sized`, the counts were given: raises Incompatible for a file of another length.
         """
         for name in storage.list("index"):
-            file = storage.open(f"index/{name}")
-            try:
-                view = file.view()
-            finally:
-                file.close()
+            view = map_file(storage, f"index/{name}")
             expected = self._entries_at + layout.INDEX_ENTRY.size * self.entry_count
             if sized:
                 require_length(f"index/{name}", len(view), expected)

@@ -16,6 +16,7 @@ from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.storage import PosixStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from brokerd.config import Settings
@@ -59,8 +60,14 @@ class Adopted:
         )
 
 
-def adopt(root: Path, *, dry_run: bool = False, progress: Progress | None = None) -> Adopted:
+def adopt(
+    root: Path, *, given: Mapping[str, object] | None = None, dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Adopted:  # fmt: skip
     """Take the store over whose root this is; `dry_run` only looks.
+
+    What its RocketMQ was set to otherwise than by default, as delay levels, has to be `given`, if
+    not in the home's gantrymq.toml.
 
     Raises StoreBusy, Incompatible (what cannot be carried), Corrupt, StoreFailed, OSError.
     """
@@ -71,7 +78,7 @@ def adopt(root: Path, *, dry_run: bool = False, progress: Progress | None = None
         storage = PosixStorage(str(root))
         batchqueues.require_none(storage)
         home = root.resolve().parent
-        settings = epoch.settle_sizes(storage, config.load(home)).settings
+        settings = epoch.settle_sizes(storage, config.load(home, given)).settings
         done = Adopted(str(root), dry_run)
         take_over(storage, settings, done, epoch.find_old_board(home), progress)
         return done

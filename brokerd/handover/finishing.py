@@ -15,10 +15,9 @@ from brokerd import epoch
 from brokerd.commitlog import CommitLog
 from brokerd.lanes import LOOPBACK
 from shm import layout, limits
-from shm.properties import GANTRY_TX_DELAY, OP_TOPIC, encode_properties
+from shm.properties import GANTRY_TX_DELAY, HALF_DROPPED, OP_TOPIC, encode_properties
 from shm.record import Record, encode_filler, encode_record
 from shm.storereader import StoreReader
-from workers.transactions.delayedcommit import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +70,7 @@ def _copies(storage: Storage, halves: Any) -> Iterator[tuple[int, Record]]:  # n
         properties = half.property_map()
         if GANTRY_TX_DELAY in properties:
             continue
-        kept = {name: text for name, text in properties.items() if name not in DROPPED}
+        kept = {name: text for name, text in properties.items() if name not in HALF_DROPPED}
         yield (
             offset,
             replace(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -123,9 +123,12 @@ class Target:
 
 
 def handover(
-    home: Path, target: Target, *, dry_run: bool = False, progress: Progress | None = None
-) -> HandedOver:
+    home: Path, target: Target, *, given: Mapping[str, object] | None = None,
+    dry_run: bool = False, progress: Progress | None = None,
+) -> HandedOver:  # fmt: skip
     """Hand over the stopped store below a home; `dry_run` only tells and changes nothing.
+
+    Settings are those of the store's last life, and `given` ones.
 
     Raises StoreBusy, Incompatible (BatchCQ topics; no store), Corrupt, StoreFailed, OSError.
     """
@@ -136,7 +139,7 @@ def handover(
     try:
         storage = PosixStorage(str(root))
         batchqueues.require_none(storage)
-        settings = epoch.settings_of_store(storage, config.load(home))
+        settings = epoch.settings_of_store(storage, config.load(home, given))
         old_board = epoch.find_old_board(home)
         done = HandedOver(str(root), dry_run)
         if dry_run:

@@ -10,6 +10,7 @@ import numpy as np
 from shm.kernels import scan
 from shm.lognames import segment_name
 from shm.properties import parse_properties
+from shm.storage import map_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,8 +74,6 @@ def messages(
     for position, at, size in records[["position", "property_at", "property_bytes"]].tolist():
         if base < 0 or position >= base + segment_bytes:
             base = position // segment_bytes * segment_bytes
-            file = storage.open(segment_name(base))
-            view = file.view()
-            file.close()
+            view = map_file(storage, segment_name(base))
         start = position - base + at
         yield parse_properties(view[start : start + size].tobytes())

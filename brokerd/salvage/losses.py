@@ -15,6 +15,7 @@ import numpy as np
 
 from shm import layout
 from shm.kernels import scan
+from shm.storage import map_file
 from workers.reader.queues import DIRECTORY, queue_directory
 
 if TYPE_CHECKING:
@@ -142,9 +143,7 @@ def _claims_of_queue(
     for name in storage.list(folder):
         if not name.isdigit():
             continue
-        file = storage.open(f"{folder}/{name}")
-        data = file.view()
-        file.close()
+        data = map_file(storage, f"{folder}/{name}")
         count = len(data) // layout.CQ_UNIT_BYTES
         units = np.frombuffer(data.tobytes(), layout.CQ_UNIT.dtype, count)
         for start, end in lost:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brokerd.dump.settings import load_settings, measured_settings
+from brokerd.verify.bitmaps import BitmapCheck
 from brokerd.verify.config import store_file_is_sound
 from brokerd.verify.files import FileCheck, Found
 from brokerd.verify.index import IndexCheck
@@ -72,6 +73,9 @@ def verify(
 
     log.run(take, sidecars.take)
     queues.finish()
+    lengths = (segment_bytes, sizes.queue_file_bytes)
+    end = min(report.judged_to, scope.sure) if scope.passed_on else report.judged_to
+    BitmapCheck(storage, report, lengths, end).run(queues.queues.values())
     index.finish()
     sidecars.finish(whole=scope.whole, lost=log.lost)
     found = Found(

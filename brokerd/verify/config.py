@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerd.epoch import EARLIER_LEVELS, LEVELS
+from brokerd.epoch import EARLIER_LEVELS, LEVELS, USED
 from shm import jsonsum
 from shm.configfile import BACKUP_SUFFIX, parse_config, read_config
 from shm.properties import parse_delay_levels
@@ -137,6 +137,9 @@ def store_file_is_sound(storage: Storage, path: str, report: Report) -> bool:
         return False
     earlier = content.pop(EARLIER_LEVELS, [])
     told = [content.pop(LEVELS, ""), *(earlier if isinstance(earlier, list) else [None])]
+    used = content.pop(USED, {})
+    if not isinstance(used, dict):
+        content[USED] = used
     wrong = [name for name, value in content.items() if not isinstance(value, int)]
     for name in wrong:
         report.add(path, 0, f"no number: {name}", found=json.dumps(content[name]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shm import layout
-from shm.bitmapnote import DIRECTORY, extension_directory
+from shm.bitmapnote import extension_directory, extension_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,13 +63,10 @@ class ExtensionCheck:
     def check_names(self) -> None:
         """Files are named by their first address, and all are of one length (SF-9)."""
         lengths: dict[int, str] = {}
-        for topic in self._storage.list(DIRECTORY):
-            for queue in self._storage.list(f"{DIRECTORY}/{topic}"):
-                for name in self._storage.list(f"{DIRECTORY}/{topic}/{queue}"):
-                    path = f"{DIRECTORY}/{topic}/{queue}/{name}"
-                    size = self._storage.size_of(path)
-                    if len(name) != 20 or not name.isdecimal() or (size and int(name) % size):
-                        self._report.add(path, None, "stray file", f"multiples of {size} as names")
-                    lengths.setdefault(size, path)
+        for path in extension_files(self._storage):
+            name, size = path.rpartition("/")[2], self._storage.size_of(path)
+            if len(name) != 20 or not name.isdecimal() or (size and int(name) % size):
+                self._report.add(path, None, "stray file", f"multiples of {size} as names")
+            lengths.setdefault(size, path)
         for path in list(lengths.values())[1:]:
             self._report.add(path, None, "wrong length", "that of the others")

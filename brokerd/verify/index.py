@@ -28,6 +28,7 @@ from shm.kernels import index as kernels
 from shm.kernels import scan
 from shm.lognames import segment_name
 from shm.segment import columns
+from shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,9 +146,7 @@ class IndexCheck:
         return found
 
     def _view_of(self, path: str, *, told: bool = True) -> NDArray[np.uint8] | None:
-        file = self._storage.open(path)
-        view = file.view()
-        file.close()
+        view = map_file(self._storage, path)
         if len(view) == self._shape.file_bytes:
             return view
         if told:
@@ -252,9 +251,7 @@ class IndexCheck:
 
     def _map(self, base: int) -> None:
         if base != self._view_base:
-            file = self._storage.open(segment_name(base))
-            self._view = file.view()
-            file.close()
+            self._view = map_file(self._storage, segment_name(base))
             self._view_base = base
 
     def _next(self, most: int) -> tuple[_File, int, NDArray[Any]] | None:

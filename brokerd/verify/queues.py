@@ -21,6 +21,7 @@ from shm.kernels import scan
 from shm.kernels import units as unit_kernels
 from shm.lognames import segment_name
 from shm.properties import SCHEDULE_TOPIC
+from shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -213,9 +214,7 @@ class QueueCheck:
             found = f"{self._storage.size_of(path)} bytes"
             self._report.add(path, None, "wrong length", f"{self._bytes}", found)
         else:
-            file = self._storage.open(path)
-            view = file.view()
-            file.close()
+            view = map_file(self._storage, path)
         self._views[path] = view
         while len(self._views) > _FILES_OPEN:
             self._views.popitem(last=False)

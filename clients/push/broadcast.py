@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -10,12 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from clients.assigned import Assigned
+from clients.filelock import try_lock
 from clients.home import find_home, state_folder
-from clients.member import Terms, now_ns
+from clients.member import Terms
 from clients.message import MessageQueue, is_name
 from clients.push.handoff import Handoff
 from clients.push.member import PushMember, Resumed
-from clients.session import Session
+from clients.session import Session, now_ns
 from shm import groupwire
 from shm.errors import Corrupt, GroupIllegal
 from shm.groupwire import ConsumeFrom
@@ -38,17 +38,16 @@ class OffsetFile:
         folder = state_folder() / "gantrymq" / "broadcast" / group
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path: Path = folder / f"{instance}-{mark}.json"
-        self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.offsets = self._read()
-        except BlockingIOError as error:
-            self.close()
+        lock = try_lock(self.path.with_suffix(".lock"))
+        if lock is None:
             raise GroupIllegal(
                 f"another broadcasting consumer of group {group} uses {self.path}: give each one"
                 " an instance= of its own",
                 group=group,
-            ) from error
+            )
+        self._lock = lock
+        try:
+            self.offsets = self._read()
         except BaseException:
             self.close()
             raise

@@ -42,11 +42,13 @@ class Chunk:
 
     `rows` are those that are not begun: whoever pops one has it, the thread from the left, or the
     fetching thread from the right where the others have nothing to do. All rows from the first on
-    that are below `current` are finished or `failed`.
+    that are below `current` are finished, or have failed: `failed` has those rows, `untold` what
+    the thread has not handed on yet, so that it takes no lock for each.
     """
 
     __slots__ = (
         "alone", "begun_ns", "current", "exhausted", "failed", "rows", "run", "settled", "stuck",
+        "untold",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +59,7 @@ class Chunk:
         self.rows = deque(rows)
         self.settled = self.current = self.rows[0]
         self.failed: list[int] = []
+        self.untold: deque[tuple[int, Failure]] = deque()
         self.alone, self.exhausted = alone, exhausted
         self.begun_ns = 0
         self.stuck = -1  # the row that was last reported to take too long
@@ -64,6 +67,16 @@ class Chunk:
     def begin(self) -> bool:
         """Say that the rows are about to be handed out; False if they may not be."""
         return bool(self.rows) and self.run.window.begin(self.run.high(self.rows[-1]))
+
+    def tell(self) -> list[Failure]:
+        """Failures since the last call, but for rows that were sent back before. With the lock."""
+        told: list[Failure] = []
+        while self.untold:
+            row, failure = self.untold.popleft()
+            if row not in self.failed:
+                self.failed.append(row)
+                told.append(failure)
+        return told
 
     def settle(self, end: int) -> int:
         """Acknowledge rows below `end` but for failed ones; returns how many were refused."""

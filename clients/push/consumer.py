@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from queue import SimpleQueue
-from types import FrameType, TracebackType
-from typing import Any, Self, Unpack
+from types import TracebackType
+from typing import Self, Unpack
 
 from clients.attachment import Attachment
 from clients.member import Terms
@@ -21,6 +20,7 @@ from clients.push.member import PushMember, Resumed
 from clients.push.options import MessageModel, Options, PushOptions
 from clients.push.watch import Limits
 from clients.session import Session
+from clients.signals import heard
 from clients.subscription import Subscription, check_group, describe, digest, parse_subscription
 from shm.errors import Closed, GroupIllegal, Timeout
 from shm.filter import EVERYTHING, parse_tags
@@ -126,22 +126,9 @@ class PushConsumer:
         if not self._pid:
             self.start()
         self._require_own()
-        before = self._hear_signals()
-        try:
+        with heard(lambda: self._events.put(None)):
             self._events.get()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
         self.stop()
-
-    def _hear_signals(self) -> dict[int, Any]:
-        if threading.current_thread() is not threading.main_thread():
-            return {}
-
-        def hear(_number: int, _frame: FrameType | None) -> None:
-            self._events.put(None)
-
-        return {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def stop(self, timeout: float | None = None) -> None:
         """Begin no more messages, finish those begun, acknowledge them, leave the group.

@@ -17,13 +17,13 @@ import numpy as np
 
 from clients.attachment import Attachment
 from clients.batch import MessageBatch
-from clients.member import now_ns
 from clients.message import MessageQueue
 from clients.push.chunks import Chunk, Failure, Run
 from clients.push.handoff import Handoff
 from clients.push.member import PushMember, Resumed
 from clients.push.watch import RELIEF_NS, Limits, Watch
 from clients.push.window import Window
+from clients.session import now_ns
 from shm import groupwire
 from shm.errors import BrokerGone, Corrupt, Evicted, GantryError, Unavailable
 from shm.groupwire import merged
@@ -202,7 +202,7 @@ class Dispatcher(threading.Thread):
     def _next_look(self) -> int:
         now = now_ns()
         wait_ns = LOOK_NS
-        if self.member.is_restless or any(c.rows for c in list(self._handoff.running)):
+        if self.member.is_restless or any(c.rows or c.untold for c in list(self._handoff.running)):
             wait_ns = RELIEF_NS
         wait_ns = min(wait_ns, self._handoff.gathering_ns or wait_ns)
         if self._handoff.running:

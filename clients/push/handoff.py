@@ -79,7 +79,9 @@ class Handoff:
         with self.lock:
             idle = self.concurrency - len(self.running)
             for chunk in list(self.running):
-                self.refused += chunk.settle(chunk.current)
+                current = chunk.current  # before: what fails below it is told of already
+                self.collect(chunk)
+                self.refused += chunk.settle(current)
                 if idle > 0 and not self._waiting and not self.orderly:
                     self._take_over(chunk, idle)
 
@@ -177,6 +179,7 @@ class Handoff:
         window = chunk.run.window
         with self.lock:
             self.pace.note(end - chunk.settled, elapsed_ns)
+            failed = self.collect(chunk)
             self.refused += chunk.settle(end)
             self.running.discard(chunk)
             window.running -= 1
@@ -192,23 +195,25 @@ class Handoff:
             urgent = failure is not None or window.halted or window.has_room
         if urgent:
             self.wake()
-
-    def fail(self, failure: Failure, chunk: Chunk, row: int) -> None:
-        """A row has failed; the chunk goes on."""
-        with self.lock:
-            if row in chunk.failed:
-                return  # it took so long that it was sent back before
-            chunk.failed.append(row)
-            self.note(failure)
-        if self._resting and not self._rung and not self.gathering_ns:
+        elif failed and self._resting and not self._rung and not self.gathering_ns:
             self._rung = True
             self.wake()
 
-    # --------------------------------------------------------------------------------- insides
+    # -------------------------------------------------------------------------------- both kinds
+
+    def collect(self, chunk: Chunk) -> bool:
+        """Take over what has failed in a chunk so far; False if nothing has. With the lock."""
+        told = chunk.tell()
+        for failure in told:
+            self.note(failure)
+        return bool(told)
 
     def note(self, failure: Failure) -> None:
+        """`groups` is to hear of a failure. With the lock."""
         failure.window.owed += 1
         self.failures.append(failure)
+
+    # --------------------------------------------------------------------------------- insides
 
     def _give(self, chunk: Chunk) -> None:
         self._waiting += len(chunk.rows)

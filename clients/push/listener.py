@@ -88,7 +88,7 @@ class ListenerThread(threading.Thread):
                 chunk.rows.appendleft(row)
                 return row, failure
             if failure is not None:
-                self._handoff.fail(failure, chunk, row)
+                chunk.untold.append((row, failure))
             end = row + 1
         return end, None
 

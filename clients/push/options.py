@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Final, TypedDict
 
+from clients.queries.moments import milliseconds
 from shm.errors import GroupIllegal
 from shm.groupwire import ASSIGNMENTS, STICKY, ConsumeFrom, bad_assignment
 
@@ -14,6 +15,7 @@ from shm.groupwire import ASSIGNMENTS, STICKY, ConsumeFrom, bad_assignment
 MAX_ATTEMPTS: Final = 17
 CONSUME_TIMEOUT_S: Final = 900.0
 _CONCURRENCY_MAX: Final = 1000
+_TIMEOUT_MAX_S: Final = 10 * 365 * 86_400
 
 
 class MessageModel(Enum):
@@ -69,9 +71,12 @@ class Options:
             _is_count(self.max_attempts) and self.max_attempts < 1 << 31,
             f"max_attempts counts deliveries, 1 or more, not {self.max_attempts!r}",
         )
+        _require(isinstance(self.orderly, bool), f"orderly is True or False, not {self.orderly!r}")
         _require(
-            isinstance(self.consume_timeout, int | float) and self.consume_timeout > 0,
-            f"consume_timeout is seconds above 0, not {self.consume_timeout!r}",
+            isinstance(self.consume_timeout, int | float)
+            and 0 < self.consume_timeout <= _TIMEOUT_MAX_S,
+            f"consume_timeout is seconds above 0, up to {_TIMEOUT_MAX_S} (ten years), not"
+            f" {self.consume_timeout!r}",
         )
         _require(
             isinstance(self.model, MessageModel), f"model is a MessageModel, not {self.model!r}"
@@ -81,6 +86,10 @@ class Options:
             f"consume_from is a ConsumeFrom, not {self.consume_from!r}",
         )
         _require(self.assignment in ASSIGNMENTS, bad_assignment(self.assignment))
+        _require(
+            isinstance(self.consume_timestamp, datetime | None),
+            f"consume_timestamp is a datetime, not {self.consume_timestamp!r}",
+        )
         _require(
             self.consume_from is not ConsumeFrom.TIMESTAMP or self.consume_timestamp is not None,
             "consume_from TIMESTAMP needs consume_timestamp",
@@ -94,7 +103,7 @@ class Options:
     @property
     def consume_ms(self) -> int:
         """`consume_timestamp` as Unix ms, 0 without."""
-        return int(self.consume_timestamp.timestamp() * 1000) if self.consume_timestamp else 0
+        return milliseconds(self.consume_timestamp) if self.consume_timestamp else 0
 
 
 def _is_count(value: object) -> bool:

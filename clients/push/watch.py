@@ -59,6 +59,7 @@ class Watch:
         if not self._limits.send_back:
             return
         with handoff.lock:
+            handoff.collect(chunk)
             if chunk not in handoff.running or row in chunk.failed or row < chunk.settled:
                 return
             chunk.failed.append(row)

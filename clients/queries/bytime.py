@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clients.logfiles import LogFiles
 from shm.errors import Rejected
-from shm.storereader import StoreReader
 
 if TYPE_CHECKING:
     from clients.message import MessageQueue
@@ -112,7 +111,7 @@ class TopicSearch:
         self.unsearched: list[tuple[int, int]] = []
         self.reasons: list[str] = []
         self._wanted = wanted
-        self._reader = StoreReader(view.storage)
+        self._reader = view.reader
         spans = [span for span in view.spans(topic) if span.first < span.end]
         if spans:
             self._files = LogFiles(view.storage.root, view)

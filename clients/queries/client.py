@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
+from clients.closing import Closing
 from clients.home import find_home
 from clients.queries.found import Found, FoundMessage, message_of
 from clients.queries.ids import find_message
@@ -36,7 +36,7 @@ class QueryParts(TypedDict, total=False):
     index: bool
 
 
-class Client:
+class Client(Closing):
     """Looks at the store of a home directory. Threads may share it, and forked children use it."""
 
     def __init__(
@@ -118,8 +118,6 @@ class Client:
         time_ms = moment_ms(moment)
         view = self._look()
         span = self._span(queue, view)
-        if span.first == span.end:
-            return span.end
         files = LogFiles(view.storage.root, view)
         return offset_at(files, queue, span.first, span.end, time_ms, Boundary(boundary))
 
@@ -144,14 +142,3 @@ class Client:
     def close(self) -> None:
         """Give the board's map back. The next call looks anew."""
         self._view = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -15,7 +15,7 @@ _DIGITS_MAX: Final = 15
 def milliseconds(moment: datetime) -> int:
     """Unix ms; without a zone it is this machine's time. Raises Rejected beyond what there is."""
     try:
-        return int(moment.timestamp() * 1000)
+        return round(moment.timestamp() * 1e6) // 1000  # of whole microseconds, which it has
     except (OverflowError, ValueError, OSError):
         raise Rejected(f"{moment} is no time that this machine knows: {_FORM}") from None
 

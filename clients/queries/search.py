@@ -7,18 +7,19 @@ that come meanwhile shift nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from clients.queries.view import NO_END, StoreView
+from clients.queries.view import NO_END, StoreView, read_ahead
+from shm import layout
 from shm.codes import Stop
 from shm.errors import Rejected
 from shm.indexreader import EVER_MS, Entry, FileUnfit, IndexFile, IndexReader
 from shm.lognames import DIRECTORY as LOG
-from shm.ranges import ranges_of
-from shm.storereader import StoreReader
+from shm.lognames import segment_name
 
 if TYPE_CHECKING:
     from shm.record import Record
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 #: So much of the log is looked through for a query where the index ends; a second's work.
 SCAN_BYTES: Final = 1 << 30
 _POSITION: Final = attrgetter("position")
+_HEAD: Final = layout.FILLER.size
+#: Index files, and hashes, whose slots are read ahead.
+_AHEAD: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,11 @@ class Wanted:
     def may_have(self, entry: Entry) -> bool:
         """Whether its record may have been stored at a time that is wanted."""
         return entry.latest_ms >= self.begin_ms and entry.earliest_ms <= self.end_ms
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether there is a time at which a record is not wanted."""
+        return self.begin_ms > -EVER_MS or self.end_ms < EVER_MS
 
     def has_time(self, store_ms: int) -> bool:
         """Whether a record stored then is wanted; both ends count."""
@@ -60,8 +69,7 @@ class Search:
         self.reasons: list[str] = []
         self._view = view
         self._wanted = wanted
-        self._ranges = ranges_of(view.storage)
-        self._reader = StoreReader(view.storage, self._ranges)
+        self._reader = view.reader
         self._left_bytes = scan_bytes
         self._last = NO_END  # position of the last candidate
         self._over = False
@@ -90,7 +98,7 @@ class Search:
 
     def _rises_to(self, position: int) -> bool:
         """Whether everything stored before a position has no later time: where we wrote."""
-        return self._ranges.contains(position)
+        return self._reader.ranges.contains(position)
 
     # -------------------------------------------------------------------------------- candidates
 
@@ -99,6 +107,8 @@ class Search:
         indexed = view.indexed if use_index else -1
         low, top = view.low, min(self._wanted.before, view.end)
         sure = max(indexed, low)
+        if indexed >= 0 and view.end == NO_END:
+            self._read_ahead(sure)
         yield from self._scanned(sure, top)
         if indexed < 0:
             return
@@ -114,6 +124,17 @@ class Search:
         if view.indexed < indexed:  # a start has dropped a file that was read
             self._leave_out(view.indexed, indexed, "the index is being made again")
 
+    def _read_ahead(self, end: int) -> None:
+        """Have what is read first of a store that nobody has in memory read at the same time."""
+        view = self._view
+        at = end % view.segment_bytes if view.segment_bytes else 0
+        slots = [
+            (path, view.shape.slot_at(code), layout.INDEX_SLOT_BYTES)
+            for path in IndexReader(view.storage, view.shape).names()[:_AHEAD]
+            for code in self._wanted.codes[:_AHEAD]
+        ]
+        read_ahead(view.storage, [(segment_name(end - at), at, _HEAD), *slots])
+
     def _of_file(self, file: IndexFile, top: int, low: int) -> Iterator[int]:
         header = file.header
         if header.count <= 1 or header.begin_position >= top:
@@ -123,7 +144,7 @@ class Search:
             return
         seen = top
         try:
-            for entry in merge(*map(file.chain, self._wanted.codes), key=_POSITION, reverse=True):
+            for entry in self._entries(file):
                 if entry.position < low or self._is_past(entry):
                     self._over = True
                     return
@@ -135,6 +156,13 @@ class Search:
             self.reasons.append(f"{error}: the log was searched instead")
             yield from self._scanned(max(header.begin_position, low), seen)
 
+    def _entries(self, file: IndexFile) -> Iterator[Entry]:
+        """Entries of all hashes, newest first."""
+        chains = [file.chain(code) for code in self._wanted.codes]
+        if len(chains) == 1:
+            return chains[0]
+        return merge(*chains, key=_POSITION, reverse=True)
+
     def _is_past(self, entry: Entry) -> bool:
         """Whether this entry's record and all older ones are too old."""
         return entry.latest_ms < self._wanted.begin_ms and self._rises_to(entry.position)
@@ -143,13 +171,15 @@ class Search:
 
     def _scanned(self, start: int, stop: int) -> Iterator[int]:
         """Candidates of [start, stop), segment by segment, the newest first."""
+        if start >= stop:
+            return
         bases = [int(name) for name in self._view.storage.list(LOG) if name.isdecimal()]
         while bases:
             base = bases.pop()
             span = max(start, base), min(stop, base + self._view.segment_bytes)
             if span[0] >= span[1]:
                 continue
-            first_ms = self._first_ms(base)
+            first_ms = self._first_ms(base) if self._wanted.is_timed else 0
             if first_ms > self._wanted.end_ms and self._rises_to(span[1] - 1):
                 continue
             yield from self._scan(base, span)
@@ -164,13 +194,15 @@ class Search:
             return 0
 
     def _scan(self, base: int, span: tuple[int, int]) -> Iterator[int]:
-        from clients.queries.logscan import scan_segment
-
         if self._left_bytes <= 0:
             self._leave_out(*span, "the index ends below")
             return
         wanted = self._wanted
         try:
+            if self._view.end == NO_END and self._is_blank(base, span[0]):
+                return  # nearly always: the index of a store that was stopped has it all
+            from clients.queries.logscan import scan_segment
+
             times = (wanted.begin_ms, wanted.end_ms)
             found = scan_segment(self._view.storage, base, span, wanted.codes, times)
         except FileNotFoundError:
@@ -180,6 +212,13 @@ class Search:
         if not ends and span[1] > self._view.low and not self._is_end(found.stop):
             self._leave_out(found.end, span[1], f"no record begins at {found.end}")
         yield from reversed(found.positions)
+
+    def _is_blank(self, base: int, position: int) -> bool:
+        """Whether a segment ends there, without the kernels that look through records."""
+        head = bytearray(_HEAD)
+        with closing(self._view.storage.open(segment_name(base))) as file:
+            file.read_into(head, position - base)
+        return not any(head)
 
     def _is_end(self, stop: Stop) -> bool:
         """Whether the log of a stopped store may end so."""

@@ -5,30 +5,36 @@ Of a running broker by its board, of a stopped one by its files. Nothing is chan
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clients.control import look_at
-from clients.home import store_of
+from clients.home import board_file, store_of
 from clients.message import MessageQueue
 from clients.running import board_name, find_board
 from shm import configfile, layout, wire
 from shm.errors import BrokerGone, TopicNotFound
-from shm.indexnote import DIRECTORY, Shape, parse_header, read_note
+from shm.indexnote import DEFAULT_SHAPE, DIRECTORY, NOTE_FILE, Shape, parse_header, read_note
 from shm.lognames import DIRECTORY as LOG
+from shm.ranges import FILE as RANGES_FILE
 from shm.storage import PosixStorage
+from shm.storelock import is_held
+from shm.storereader import StoreReader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from shm.board import Board, TopicSlot
     from shm.storage import Storage
 
 _QUEUES: Final = "consumequeue"
-#: RocketMQ's maxHashSlotNum and maxIndexNum.
-DEFAULT_SHAPE: Final = Shape(5_000_000, 20_000_000)
+_TOPICS: Final = "config/topics.json"
+#: So much of a file is read at once that hardly ever has more.
+_SMALL_BYTES: Final = 16_384
 #: Behind every log.
 NO_END: Final = 1 << 62
 
@@ -48,6 +54,10 @@ class StoreView(Protocol):
     storage: Storage
     #: Why the index may lack messages below `indexed`; empty: it has them all.
     doubt: str
+
+    @property
+    def reader(self) -> StoreReader:
+        """Reads its records; knows what of the log we wrote."""
 
     @property
     def shape(self) -> Shape:
@@ -95,7 +105,33 @@ def look(home: Path, shape: Shape | None = None) -> StoreView:
             " or GANTRYMQ_HOME",
             home=str(home),
         )
+    read_ahead(
+        storage,
+        [
+            *((name, 0, _SMALL_BYTES) for name in (NOTE_FILE, RANGES_FILE, _TOPICS)),
+            *(
+                (f"{DIRECTORY}/{name}", 0, layout.INDEX_HEADER_BYTES)
+                for name in storage.list(DIRECTORY)
+            ),
+        ],
+    )
     return StoppedStore(storage, shape or DEFAULT_SHAPE)
+
+
+def read_ahead(storage: Storage, pieces: Iterable[tuple[str, int, int]]) -> None:
+    """Have the kernel begin to read pieces (file, place, bytes) at the same time.
+
+    Who then reads them one by one waits for the disk once. What is gone is passed over.
+    """
+    for name, at, count in pieces:
+        try:
+            descriptor = os.open(os.path.join(storage.root, name), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            os.posix_fadvise(descriptor, at, count, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
 
 
 def no_topic(topic: str) -> TopicNotFound:
@@ -117,10 +153,31 @@ class RunningStore:
         self.segment_bytes = board.segment_bytes
         self.cq_bytes = board.cq_bytes
         self._home = home
+        self._board_file = str(board_file(home))
+        self._board_file_state = (0, 0)
+        self._reader: StoreReader | None = None
+        self._topics: tuple[tuple[int, int], list[str]] = (-1, -1), []
 
     def is_current(self) -> bool:
         """Whether that broker still runs."""
-        return board_name(self._home) == self.board.name
+        try:
+            found = os.stat(self._board_file)
+        except FileNotFoundError:
+            return False
+        state = found.st_ino, found.st_mtime_ns
+        if state == self._board_file_state:  # it is replaced whole
+            return is_held(self.storage.root)
+        current = board_name(self._home) == self.board.name
+        self._board_file_state = state if current else (0, 0)
+        return current
+
+    @property
+    def reader(self) -> StoreReader:
+        """Kept: what we wrote does not change any more once the broker has opened its range."""
+        reader = self._reader
+        if reader is None or not reader.ranges.is_open:
+            reader = self._reader = StoreReader(self.storage)
+        return reader
 
     @cached_property
     def shape(self) -> Shape:
@@ -146,7 +203,14 @@ class RunningStore:
 
     def topics(self) -> list[str]:
         """Those that were deleted, too: their messages stay until retention takes them."""
-        return [topic.name for topic in self.board.topics()]
+        board = self.board
+        state = board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_TOPIC_CHANGES)
+        known, names = self._topics
+        if state != known:
+            names = [topic.name for topic in board.topics()]
+            if len(names) == state[0]:  # all are complete
+                self._topics = state, names
+        return names
 
     def spans(self, topic: str) -> list[Span]:
         """As on the board. Raises TopicNotFound, of a deleted one too."""
@@ -199,6 +263,11 @@ class StoppedStore:
             if header.count > 1:
                 return header.end_position
         return -1
+
+    @cached_property
+    def reader(self) -> StoreReader:
+        """Reads its records."""
+        return StoreReader(self.storage)
 
     @cached_property
     def cq_bytes(self) -> int:

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clients.spark.jsonbodies import TypedBodies
+from clients.spark.options import BODY_ERROR
 from shm import layout
 from shm.errors import StoreFailed
 from shm.messageid import format_host, offset_message_id
@@ -43,7 +45,7 @@ class Rows:
     """Some records of one segment, with what is known of them; each array has one item per record.
 
     `topics[topic_numbers[i]]` is the topic of record i, "" where damage hides it. `plain` has, by
-    row, bodies that are not as they are stored.
+    row, bodies that are not as they are stored; `typed` is what column `body` then is.
     """
 
     view: NDArray[np.uint8]
@@ -53,6 +55,7 @@ class Rows:
     topics: list[str]
     crc_ok: NDArray[np.bool_]
     plain: Mapping[int, bytes | None] = field(default_factory=dict)
+    typed: TypedBodies | None = None
 
     @cached_property
     def properties(self) -> Properties:
@@ -264,7 +267,16 @@ def _attempts(rows: Rows) -> Any:  # noqa: ANN401
     return pa.array(attempts.astype(np.int32))
 
 
-def _body(rows: Rows) -> Bytes:
+def _body(rows: Rows) -> Any:  # noqa: ANN401
+    return bodies_of(rows) if rows.typed is None else rows.typed.values
+
+
+def _body_errors(rows: Rows) -> Any:  # noqa: ANN401
+    return pa.nulls(len(rows.records), pa.string()) if rows.typed is None else rows.typed.errors
+
+
+def bodies_of(rows: Rows) -> Bytes:
+    """Bodies as they were sent, as far as `plain` has them."""
     stored = cut(rows.view, rows.records.body_at, rows.records.body_bytes, ~rows.records.intact)
     if not rows.plain:
         return stored
@@ -352,6 +364,7 @@ COLUMNS: Final[dict[str, Callable[[Rows], Any]]] = {
     "keys": _keys,
     "properties": lambda rows: rows.properties.maps(),
     "body": _body,
+    BODY_ERROR: _body_errors,
     "born_timestamp": _times("born_timestamp"),
     "store_timestamp": _times("store_timestamp"),
     "born_host": _born_hosts,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from clients.queries.moments import milliseconds
 from shm.errors import SettingIllegal
 from shm.properties import SCHEDULE_TOPIC
 
@@ -29,9 +30,11 @@ COLUMN_TYPES: Final = {
     "transaction": "string",
     "crc_ok": "boolean",
 }
+#: Beside `body` with bodyFormat=json: why there is no value.
+BODY_ERROR: Final = "body_error"
 
 #: What RocketMQ keeps for itself (SF-106); retry and dead-letter topics are the users'.
-_SYSTEM_TOPICS: Final = frozenset(
+SYSTEM_TOPICS: Final = frozenset(
     (
         "TBW102",
         SCHEDULE_TOPIC,
@@ -43,7 +46,7 @@ _SYSTEM_TOPICS: Final = frozenset(
 )
 #: Behind every position.
 OFFSET_MAX: Final = (1 << 63) - 1
-_SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
+SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 _KNOWN: Final = {
     name.lower(): name
     for name in (
@@ -62,6 +65,7 @@ _KNOWN: Final = {
         "queue",
         "key",
         "bodyFormat",
+        "schema",
         "pushFilters",
         "failOnDataLoss",
         "maxRowsPerTrigger",
@@ -70,9 +74,24 @@ _KNOWN: Final = {
 }
 
 
+def by_lower_name(
+    options: Mapping[str, str], known: Mapping[str, str], of: str = ""
+) -> dict[str, str]:
+    """Options by their names in lower case: Spark tells no cases apart. Raises SettingIllegal.
+
+    `known` has the names by those, as they are spelled.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = sorted(given.keys() - known.keys())
+    if unknown:
+        names = ", ".join(known.values())
+        raise SettingIllegal(f"no option {unknown[0]!r}{of}; there are {names}", name=unknown[0])
+    return given
+
+
 def is_system_topic(name: str) -> bool:
     """Whether a topic belongs to the broker itself."""
-    return name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES)
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +108,14 @@ class ReadOptions:
     start_offset: int = 0
     end_offset: int = OFFSET_MAX
     columns: tuple[str, ...] = tuple(COLUMN_TYPES)
+    #: Spark's type of `body`: binary as stored, string, or a struct of what its JSON holds.
+    body_type: str = COLUMN_TYPES["body"]
     include_system: bool = False
     include_active: bool = False
     report_bad_records: bool = False
     include_lost: bool = False
     queues: frozenset[int] = frozenset()  # empty: all
     key: str | None = None
-    body_text: bool = False
     push_filters: bool = False
     fail_on_data_loss: bool = True
     max_rows: int | None = None  # of one micro-batch
@@ -104,14 +124,11 @@ class ReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
         """Check what `.option(...)` gave. Raises SettingIllegal, naming the option."""
-        given = {name.lower(): value for name, value in options.items()}
-        unknown = sorted(given.keys() - _KNOWN.keys())
-        if unknown:
-            names = ", ".join(_KNOWN.values())
-            raise SettingIllegal(f"no option {unknown[0]!r}; there are {names}", name=unknown[0])
+        given = by_lower_name(options, _KNOWN)
         store = given.get("store") or given.get("path")
         if not store:
             raise SettingIllegal("option 'store' is missing: the store's root, HOME/store")
+        body_type = _body_type(given)
         return cls(
             store=store.removeprefix("file://"),
             topics=frozenset(_words(given.get("topic", ""))),
@@ -119,14 +136,14 @@ class ReadOptions:
             end_ms=_time_ms(given, "endtime"),
             start_offset=_number(given, "startoffset", 0),
             end_offset=_number(given, "endoffset", OFFSET_MAX),
-            columns=_columns(given.get("columns")),
+            columns=_columns(given.get("columns"), as_json=body_type.startswith("struct<")),
+            body_type=body_type,
             include_system=_flag(given, "includesystem"),
             include_active=_flag(given, "includeactive"),
             report_bad_records=_choice(given, "badrecords", ("fail", "report")) == "report",
             include_lost=_flag(given, "includelost"),
             queues=frozenset(_queues(given.get("queue", ""))),
             key=given.get("key"),
-            body_text=_choice(given, "bodyformat", ("raw", "utf8")) == "utf8",
             push_filters=_flag(given, "pushfilters"),
             fail_on_data_loss=_choice(given, "failondataloss", ("true", "false")) == "true",
             max_rows=_limit(given, "maxrowspertrigger"),
@@ -151,9 +168,14 @@ class ReadOptions:
         return not (too_late or too_early)
 
     @property
+    def is_json(self) -> bool:
+        """Whether bodies become what their JSON holds."""
+        return self.body_type.startswith("struct<")
+
+    @property
     def schema(self) -> str:
         """The columns as Spark's DDL."""
-        types = COLUMN_TYPES | ({"body": "string"} if self.body_text else {})
+        types = COLUMN_TYPES | {"body": self.body_type, BODY_ERROR: "string"}
         return ", ".join(f"{name} {types[name]}" for name in self.columns)
 
 
@@ -162,14 +184,27 @@ def _words(text: str) -> list[str]:
     return [word for word in (part.strip() for part in text.split(",")) if word]
 
 
-def _columns(text: str | None) -> tuple[str, ...]:
+def _body_type(given: Mapping[str, str]) -> str:
+    """Spark's type of `body`; whether the schema is one is for Spark to say."""
+    kind = _choice(given, "bodyformat", ("raw", "utf8", "json"))
+    fields = given.get("schema", "").strip()
+    if (kind == "json") != bool(fields):
+        text = "options bodyFormat=json and schema='id INT, total DOUBLE' go together"
+        raise SettingIllegal(text, name="schema")
+    return {"raw": "binary", "utf8": "string", "json": f"struct<{fields}>"}[kind]
+
+
+def _columns(text: str | None, *, as_json: bool) -> tuple[str, ...]:
+    known = (*COLUMN_TYPES, BODY_ERROR) if as_json else tuple(COLUMN_TYPES)
     if text is None:
-        return tuple(COLUMN_TYPES)
+        return known
     words = _words(text)
-    wrong = [word for word in words if word not in COLUMN_TYPES]
+    wrong = [word for word in words if word not in known]
     if wrong or not words or len(set(words)) < len(words):
-        known = ", ".join(COLUMN_TYPES)
-        raise SettingIllegal(f"option 'columns' = {text!r}; there are {known}", name="columns")
+        text = f"option 'columns' = {text!r}; there are {', '.join(known)}"
+        raise SettingIllegal(text, name="columns")
+    if BODY_ERROR in words and "body" not in words:
+        raise SettingIllegal(f"column {BODY_ERROR} is beside column body only", name="columns")
     return tuple(words)
 
 
@@ -216,5 +251,4 @@ def _time_ms(given: Mapping[str, str], name: str) -> int | None:
     except ValueError:
         text = f"option {_KNOWN[name]!r} = {value!r} is neither Unix ms nor ISO 8601"
         raise SettingIllegal(text, name=name) from None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(aware.timestamp() * 1000)
+    return milliseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))

@@ -7,34 +7,36 @@ whoever keeps a position (`durable_only`) up to what no power cut takes away.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from clients.spark.logfiles import first_ms, times_behind, used_segments
 from clients.spark.options import ReadOptions
-from shm import layout, sidecar
+from shm import sidecar
 from shm.checkpoint import FILE as CHECKPOINT
 from shm.checkpoint import Checkpoint, newest_slot
-from shm.errors import Corrupt, SettingIllegal
+from shm.errors import Corrupt, SettingIllegal, StoreFailed
 from shm.lognames import DIRECTORY as COMMIT_LOG
 from shm.lognames import segment_name
 from shm.ranges import Ranges, ranges_of
 from shm.record_columns import RecordColumns, check_bodies, check_trailers, read_records
-from shm.segment import Segment, open_files
+from shm.segment import Segment
 from shm.sidecar import Sidecar
 from shm.storage import PosixStorage, read_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_log = logging.getLogger(__name__)
+
 RANGE_BYTES: Final = 64 << 20
 #: With this many segments there is enough to do at once: each is one range and need not be walked
 #: while planning.
 _WALKED_SEGMENTS_MAX: Final = 8
-#: How often a segment may go between the look at the directory and its opening.
-_LOOKS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,14 @@ class SegmentRange:
     """Records of one segment from byte `start` on that begin before byte `end` (None: its end).
 
     `sealed` segments end with a filler; in the active one anything else than a record is the end.
+    `expected_bytes` is what the file should have, if it has another length.
     """
 
     base: int
     start: int
     end: int | None
     sealed: bool
+    expected_bytes: int | None = None
 
     @property
     def name(self) -> str:
@@ -59,11 +63,12 @@ class SegmentRange:
 class Piece:
     """One segment that may be read: a whole one, or (`open`) the first records of one.
 
-    `next_ms` is the time of the first record behind it. `open` has the bytes where its records
-    begin and where the last of them ends.
+    `length` is what its file must have. `next_ms` is the time of the first record behind it. `open`
+    has the bytes where its records begin and where the last of them ends.
     """
 
     segment: Segment
+    length: int
     known: Sidecar | None
     next_ms: int | None
     open: NDArray[np.int64] | None = None
@@ -71,7 +76,7 @@ class Piece:
     @property
     def end(self) -> int:
         """Log position up to which it may be read."""
-        return self.segment.end if self.open is None else self.segment.base + int(self.open[-1])
+        return self.segment.base + (self.length if self.open is None else int(self.open[-1]))
 
     @property
     def is_cheap(self) -> bool:
@@ -108,14 +113,27 @@ class Survey:
             if at < min(piece.segment.base, end):
                 found.append((at, min(piece.segment.base, end)))
             at = max(at, piece.end)
-        if at < min(end, self.low):
-            found.append((at, min(end, self.low)))
+        known = min(end, max(self.low, self.high))
+        if at < known:
+            found.append((at, known))
         return found
+
+    def require_whole(self, start: int, end: int, what: str, hint: str) -> None:
+        """Raise StoreFailed if a part of [start, end) is gone; `what` and `hint` end its text.
+
+        If `failOnDataLoss` is false, each gap is logged instead.
+        """
+        for first, last in self.gaps(start, end):
+            text = f"the log of {self.options.store} has lost positions {first} to {last}{what}"
+            if self.options.fail_on_data_loss:
+                raise StoreFailed(text + hint, path=self.options.store, position=first)
+            _log.warning(text)
 
     def ranges(self, start: int, end: int) -> Iterator[SegmentRange]:
         """Ranges of about RANGE_BYTES of what the options ask for in [start, end), in log order.
 
-        Records count where they begin.
+        Records count where they begin. Raises Corrupt for a file of a wrong length whose end is
+        asked for, unless that is to be reported.
         """
         walk = len(self.pieces) <= _WALKED_SEGMENTS_MAX
         for piece in self.pieces:
@@ -127,7 +145,23 @@ class Survey:
             if self._is_wanted(piece):
                 by_record = walk or first > 0 or last is not None or piece.is_cheap
                 bounds = piece.bounds() if by_record else None
-                yield from _cut(base, bounds, (first, last), sealed=piece.open is None)
+                parts = _cut(base, bounds, (first, last), sealed=piece.open is None)
+                yield from parts if last is not None else self._with_length(piece, parts)
+
+    def _with_length(self, piece: Piece, parts: list[SegmentRange]) -> list[SegmentRange]:
+        """The ranges of a piece up to its end; the last one says so if the file's length is wrong.
+
+        A cut at a record's end, or bytes too many, show nowhere else.
+        """
+        if len(piece.segment.view) == piece.length:
+            return parts
+        name = segment_name(piece.segment.base)
+        text = f"{name} has {len(piece.segment.view)} bytes, not {piece.length} as its neighbours"
+        if not self.options.report_bad_records:
+            hint = ": put it back from a backup; badRecords=report reads what is there"
+            raise Corrupt(text + hint, path=name, position=piece.segment.base)
+        _log.warning(text)
+        return [*parts[:-1], *(replace(part, expected_bytes=piece.length) for part in parts[-1:])]
 
     def limited(self, start: int, end: int, rows: int | None, size: int | None) -> int:
         """The largest position in (start, end] with at most so many rows and bytes before it.
@@ -178,10 +212,19 @@ class Survey:
 def plan(options: ReadOptions) -> list[SegmentRange]:
     """Ranges of about 64 MiB that hold all records that the options ask for, in log order.
 
-    Raises SettingIllegal if the store has no commit log.
+    What retention took from the log's beginning is not missed. Raises SettingIllegal if the store
+    has no commit log, and StoreFailed if a segment behind its beginning is missing, unless
+    `failOnDataLoss` is false: then that is logged.
     """
     found = survey(options, options.start_offset)
-    return list(found.ranges(options.start_offset, min(options.end_offset, found.high)))
+    end = min(options.end_offset, found.high)
+    found.require_whole(
+        max(options.start_offset, found.low),
+        end,
+        ": segments in its middle are missing",
+        "; put them back, or failOnDataLoss=false reads the rest",
+    )
+    return list(found.ranges(options.start_offset, end))
 
 
 def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) -> Survey:
@@ -194,17 +237,18 @@ def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) 
     storage = PosixStorage(options.store)
     if not storage.is_directory(COMMIT_LOG):
         raise SettingIllegal(f"no {COMMIT_LOG}/ in {options.store!r}: is it a store's root?")
-    used = _used_segments(storage)
+    used, lengths = used_segments(storage, options)
     low = used[0].base if used else 0
-    log_end = used[-1].end if used else 0
-    used = [segment for segment in used if segment.end > start]
-    following = _times_behind(used)
+    log_end = used[-1].base + lengths[-1] if used else 0
+    found = zip(used, lengths, times_behind(used), strict=True)
+    placed = [one for one in found if one[0].base + one[1] > start]
     last = _checkpoint(storage) if durable_only else None
     pieces: list[Piece] = []
-    high = used[0].base if used else log_end
-    for segment, next_ms in zip(used, following, strict=True):
-        piece = Piece(segment, load_sidecar(storage, segment), next_ms)
+    high = placed[0][0].base if placed else log_end
+    for segment, length, next_ms in placed:
+        piece = Piece(segment, length, load_sidecar(storage, segment), next_ms)
         if piece.known is None and not _is_sealed(piece, last):
+            high = segment.base  # what is missing before it is missed
             if options.include_active:
                 bounds = _durable_bounds(segment, start, last) if durable_only else None
                 bounds = _whole_bounds(segment, ranges_of(storage)) if bounds is None else bounds
@@ -215,27 +259,6 @@ def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) 
         pieces.append(piece)
         high = piece.end
     return Survey(options, tuple(pieces), low, high, log_end)
-
-
-def _times_behind(segments: list[Segment]) -> list[int | None]:
-    """Of each segment the first time behind it; None for the last. Some hold a filler only."""
-    found: list[int | None] = [None] * len(segments)
-    for number in range(len(segments) - 1, 0, -1):
-        found[number - 1] = first_ms(segments[number].view) or found[number]
-    return found
-
-
-def _used_segments(storage: PosixStorage) -> list[Segment]:
-    for looks in range(_LOOKS_MAX, 0, -1):
-        try:
-            used = [Segment(*file) for file in open_files(storage, COMMIT_LOG)]
-            break
-        except FileNotFoundError:  # retention has just moved it away
-            if looks == 1:
-                raise
-    while used and not first_ms(used[-1].view):  # made ahead, not used yet
-        used.pop()
-    return used
 
 
 def _checkpoint(storage: PosixStorage) -> Checkpoint | None:
@@ -288,14 +311,6 @@ def load_sidecar(storage: PosixStorage, segment: Segment) -> Sidecar | None:
         return None
     same = (found.base, found.segment_bytes) == (segment.base, len(segment.view))
     return found if same else None
-
-
-def first_ms(view: NDArray[np.uint8]) -> int | None:
-    """The storeTimestamp of a segment's first record; None if there is none."""
-    if len(view) < layout.RECORD_BYTES_MIN:
-        return None
-    columns = read_records(view, np.zeros(1, np.int64), np.full(1, len(view)), 0)
-    return int(columns.store_timestamp[0]) or None
 
 
 def sums_hold(segment: Segment, records: RecordColumns, written: Ranges) -> NDArray[np.bool_]:

@@ -7,12 +7,14 @@ record by record. What ranges there are: clients/spark/planning.py. Nothing is w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from clients.spark.bodies import Refuse, split_batches, unpack_bodies
-from clients.spark.columns import Rows, rows_with_key
+from clients.spark.columns import Rows, bodies_of, rows_with_key
+from clients.spark.jsonbodies import BodyDecoder
 from clients.spark.options import ReadOptions
 from clients.spark.planning import SegmentRange, load_sidecar, sums_hold
 from shm import layout, sidecar
@@ -40,11 +42,24 @@ BATCH_BYTES: Final = 16 << 20
 def read(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]:  # noqa: ANN401
     """Record batches of the pyarrow schema with the records of one range.
 
-    Raises Corrupt at the first damaged record unless the options say that they be reported, and
-    StoreFailed if the segment is gone. Bodies are unpacked if they are asked for.
+    Raises Corrupt at the first damaged record, or body that is not what the schema says, unless the
+    options say that they be reported, and StoreFailed if the segment is gone. Bodies are unpacked
+    if they are asked for.
     """
-    for rows in read_plain(part, options, bodies="body" in schema.names):
-        yield rows.batch(schema)
+    with_bodies = "body" in schema.names
+    decoder = BodyDecoder(schema.field("body").type) if with_bodies and options.is_json else None
+    refuse = _refusal(part, options)
+    for rows in read_plain(part, options, bodies=with_bodies):
+        yield (rows if decoder is None else _with_types(rows, decoder, refuse)).batch(schema)
+
+
+def _with_types(rows: Rows, decoder: BodyDecoder, refuse: Refuse) -> Rows:
+    typed = decoder.decode(bodies_of(rows))
+    if typed.errors.null_count < len(typed.errors):
+        row = int(np.argmin(typed.errors.is_null().to_numpy(zero_copy_only=False)))
+        what = f"the body is not JSON of the schema ({typed.errors[row].as_py()})"
+        refuse(rows.base + int(rows.records.at[row]), what)
+    return replace(rows, typed=typed)
 
 
 def read_plain(part: SegmentRange, options: ReadOptions, *, bodies: bool) -> Iterator[Rows]:
@@ -107,7 +122,7 @@ def _removed(part: SegmentRange) -> StoreFailed:
 def _corrupt(part: SegmentRange, position: int, what: str) -> Corrupt:
     text = (
         f"{part.name}: {what} at position {position};"
-        " option badRecords=report shows such records with crc_ok = false instead"
+        " option badRecords=report makes it a row that says so instead"
     )
     return Corrupt(text, path=part.name, position=position)
 
@@ -173,20 +188,27 @@ def _walked(
         numbers, names = number_topics(segment.view, records)
         crc_ok = sums_hold(segment, records, written)
         yield Rows(segment.view, segment.base, records, numbers, names, crc_ok)
-    end = int(bounds[-1])
+    yield from _rest(segment, part, options, int(bounds[-1]))
+
+
+def _rest(segment: Segment, part: SegmentRange, options: ReadOptions, end: int) -> Iterator[Rows]:
+    """What follows the last record that was found: nothing, or one row of damage."""
     expected = len(segment.view) if part.end is None else part.end
-    if end == expected or _is_filler(segment, end):
+    if part.expected_bytes is not None and part.sealed:
+        # One row stands for a wrong length: the bytes from there on are too few or too many.
+        view, at, size = np.zeros(layout.RECORD_BYTES_MIN, np.uint8), 0, layout.RECORD_BYTES_MIN
+    elif end == expected or _is_filler(segment, end):
         return
-    if not options.report_bad_records:
+    elif not options.report_bad_records:
         raise _corrupt(part, part.base + end, "no record and no filler")
-    if expected - end >= layout.RECORD_BYTES_MIN:
+    elif expected - end >= layout.RECORD_BYTES_MIN:
         # One row stands for the bytes up to the range's end: where records begin is lost in them.
-        records = read_records(
-            segment.view, np.array([end]), np.array([expected - end]), segment.base
-        )
-        yield Rows(
-            segment.view, segment.base, records, np.zeros(1, np.uint16), [""], records.intact
-        )
+        view, at, size = segment.view, end, expected - end
+    else:
+        return
+    base = segment.base + end - at
+    records = read_records(view, np.array([at]), np.array([size]), base)
+    yield Rows(view, base, records, np.zeros(1, np.uint16), [""], records.intact)
 
 
 def _is_filler(segment: Segment, at: int) -> bool:

@@ -1,4 +1,4 @@
-"""The Spark data source `gantrymq`: a store's sealed segments as rows, at once or as a stream.
+"""The Spark data source `gantrymq`: a store's segments as rows, and rows into topics.
 
 ::
 
@@ -38,6 +38,8 @@ from clients.spark.options import ReadOptions
 from clients.spark.planning import plan
 from clients.spark.pushdown import narrowed
 from clients.spark.scan import read
+from clients.spark.sink.options import WriteOptions
+from clients.spark.sink.writer import GantryStreamWriter, GantryWriter
 from clients.spark.stream import first_position, next_position, parts_between
 from shm.errors import SettingIllegal
 
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class GantryDataSource(DataSource):
-    """Reads of a store, ours or a real RocketMQ's."""
+    """Reads of a store, ours or a real RocketMQ's, and writes through a broker of ours."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,6 +71,14 @@ class GantryDataSource(DataSource):
     def streamReader(self, schema: StructType) -> GantryStreamReader:
         """Reader of a stream of the columns that the schema names."""
         return GantryStreamReader(ReadOptions.parse(self.options), _arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> GantryWriter:
+        """Writer of a frame's rows into a topic."""
+        return GantryWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> GantryStreamWriter:
+        """Writer of a streaming query's rows into a topic."""
+        return GantryStreamWriter(WriteOptions.parse(self.options), schema, overwrite)
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import logging
+from typing import Final
 
 from clients.spark.options import ReadOptions
 from clients.spark.planning import SegmentRange, survey
-from shm.errors import Incompatible, StoreFailed
+from shm.errors import Incompatible
 
-_log = logging.getLogger(__name__)
+_LOST: Final = " before the stream had them: retention removed them"
+_HINT: Final = "; failOnDataLoss=false goes on behind them, a pin (docs/operate.md) holds them"
 
 
 def first_position(options: ReadOptions) -> int:
-    """Where a stream without a checkpoint begins: at what is there, or where it is told to."""
-    return max(survey(options, options.start_offset).low, options.start_offset)
+    """Where a stream without a checkpoint begins: at what is there, or where it is told to.
+
+    Raises StoreFailed if what it is told is gone, unless `failOnDataLoss` is false: then that is
+    logged. Position 0 stands for the log's beginning, wherever that is by now.
+    """
+    start = options.start_offset
+    found = survey(options, start)
+    if 0 < start < found.low:
+        found.require_whole(start, found.low, _LOST, _HINT)
+    return max(found.low, start)
 
 
 def next_position(
@@ -40,13 +49,5 @@ def parts_between(options: ReadOptions, start: int, end: int) -> list[SegmentRan
             f"the stream has offsets up to {end}, and the log of {options.store} may be read up to"
             f" {found.high}: another store, or includeActive was true before"
         )
-    for first, last in found.gaps(start, end):
-        text = (
-            f"the log of {options.store} has lost positions {first} to {last} before the stream"
-            " had them: retention removed them"
-        )
-        if options.fail_on_data_loss:
-            hint = "; failOnDataLoss=false goes on behind them, a pin (docs/operate.md) holds them"
-            raise StoreFailed(text + hint, path=options.store, position=first)
-        _log.warning(text)
+    found.require_whole(start, end, _LOST, _HINT)
     return list(found.ranges(start, end))

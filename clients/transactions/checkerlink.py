@@ -7,14 +7,13 @@ they are answered: a checker that was replaced has forgotten them, and the first
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from clients.session import Session
+from clients.session import Session, now_ns
 from shm import layout, limits, transactionwire
 from shm.codes import ClientState
 from shm.controllane import ControlLane, End
@@ -31,11 +30,6 @@ _REPEAT_NS: Final = 500_000_000
 #: After so long a full ring is tried again.
 _FULL_NS: Final = 2_000_000
 _PAUSE_S: Final = 0.02
-
-
-def now_ns() -> int:
-    """The clock of deadlines, which goes on while the machine sleeps."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class CheckerLink:

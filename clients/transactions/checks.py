@@ -11,8 +11,9 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
+from clients.session import now_ns
 from clients.stored_body import plain_body
-from clients.transactions.checkerlink import CheckerLink, now_ns
+from clients.transactions.checkerlink import CheckerLink
 from clients.transactions.transaction import TransactionResolution
 from shm import transactionwire
 from shm.errors import Closed, GantryError, Unavailable

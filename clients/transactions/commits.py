@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from clients.receipts import Pending, ReceiptFuture
-from clients.transactions.checkerlink import now_ns
+from clients.session import now_ns
 from shm import limits, transactionwire
 from shm.codes import Level
 from shm.errors import Closed, GantryError, Timeout, Unavailable

@@ -8,7 +8,8 @@ import threading
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
-from clients.transactions.checkerlink import CheckerLink, now_ns
+from clients.session import now_ns
+from clients.transactions.checkerlink import CheckerLink
 from clients.transactions.commits import Commits
 from clients.transactions.transaction import Transaction
 from shm import transactionwire

@@ -8,8 +8,9 @@ import msgspec
 
 from clients.delays import HALF, due_of
 from clients.message import Message, message_of
+from clients.sends import DURABLE, URGENT
 from clients.transactions.transaction import HalfReceipt, Transaction
-from shm.codes import EntryFlag, Level, ParkMode
+from shm.codes import Level, ParkMode
 from shm.errors import MessageIllegal
 from shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
 
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
 
     from clients.delays import Due
     from clients.message import MessageParts, SendReceipt
-    from clients.producer import Producer
+    from clients.sends import Sends
 
-DURABLE: Final = int(EntryFlag.DURABLE)
-URGENT: Final = int(EntryFlag.URGENT)
 _TAG: Final = {"tag"}
 _DELAY_NAMES: Final = {ParkMode.LEVEL: "level", ParkMode.AT: "at", ParkMode.AFTER: "after"}
 
@@ -29,9 +28,9 @@ _DELAY_NAMES: Final = {ParkMode.LEVEL: "level", ParkMode.AT: "at", ParkMode.AFTE
 class HalfSends:
     """The halves of one producer. `put` is the native put once there is one."""
 
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-        self._link = producer._link
+    def __init__(self, sends: Sends) -> None:
+        self._sends = sends
+        self._link = sends.link
         self.put: Callable[..., int] = self.submit
 
     def submit(
@@ -45,8 +44,8 @@ class HalfSends:
     ) -> int:
         """What the native put leaves to Python; `block` is what the extras begin with."""
         wished = Message(topic, body, tag=tag)
-        seq = self._producer._submit_message(wished, flags, None, HALF, block)
-        self._producer._teach(topic, tag)
+        seq = self._sends.submit(wished, flags, None, HALF, block)
+        self._sends.teach(topic, tag)
         return seq
 
     def send(
@@ -63,7 +62,7 @@ class HalfSends:
         if type(transaction) is not Transaction:
             raise MessageIllegal(f"{transaction!r} is no transaction: producer.transaction()")
         with transaction.lock:
-            block = transaction.block(self._producer._transactions)
+            block = transaction.block(self._link)
             try:
                 half = self._put(block, message, body, wishes, parts)
             except BaseException as error:
@@ -99,7 +98,7 @@ class HalfSends:
         durability, timeout, flags = wishes
         link = self._link
         if timeout is None and type(message) is str and (not parts or parts.keys() == _TAG):
-            level = self._producer._known_level(message, durability)
+            level = self._sends.known_level(message, durability)
             if level is not None:
                 if level and (durability is not None or flags & URGENT):
                     flags |= DURABLE  # who does not wait is content with the sync of the commit
@@ -112,9 +111,9 @@ class HalfSends:
         extras, properties = half_extras(due_of(wished), wished.properties)
         if properties is not wished.properties:
             wished = _with_properties(wished, properties)
-        level = self._producer._level_of(wished.topic, durability)
+        level = self._sends.level_of(wished.topic, durability)
         flags |= DURABLE if level == Level.DURABLE else 0
-        seq = self._producer._submit_message(wished, flags, timeout, HALF, block + extras)
+        seq = self._sends.submit(wished, flags, timeout, HALF, block + extras)
         return HalfReceipt.of(link.pages.page_of(seq), seq, wished.topic, level)
 
 

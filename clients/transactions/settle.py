@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Final, Self
+from typing import Final
 
-from clients.session import Session
-from clients.transactions.checkerlink import now_ns
+from clients.closing import Closing
+from clients.session import Session, now_ns
 from shm import errors, transactionwire
 from shm.codes import ClientState
 from shm.controllane import ControlLane, End
@@ -25,7 +25,7 @@ _ERRORS: Final[dict[str, type[errors.GantryError]]] = {
 }
 
 
-class Settler:
+class Settler(Closing):
     """A session with the txn-checker. Raises BrokerGone, NotPermitted if there is none."""
 
     def __init__(self, home: str | os.PathLike[str], who: str) -> None:
@@ -75,9 +75,3 @@ class Settler:
     def close(self) -> None:
         """End the session. Safe to call twice."""
         self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, Self
 
 from clients.receipts import PAGE_ROWS, ReceiptFuture
-from clients.transactions.checkerlink import now_ns
+from clients.session import now_ns
 from shm import transactionwire
 from shm.errors import (
     Closed,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from clients.transactions.commits import CommitFuture
     from clients.transactions.desk import Transactions
+    from clients.writerlink import WriterLink
 
 
 _ROW_MASK: Final = PAGE_ROWS - 1
@@ -84,9 +85,12 @@ class Transaction:
 
     # -------------------------------------------------------------- what the producer's sends call
 
-    def block(self, owner: Transactions | None) -> bytes:
-        """Properties of the next half. Raises Closed or MessageIllegal; the lock is held."""
-        if self._owner is not owner:
+    def block(self, writer: WriterLink) -> bytes:
+        """Properties of the next half, which goes by `writer`; the lock is held.
+
+        Raises Closed or MessageIllegal.
+        """
+        if self._owner.writer is not writer:
             raise MessageIllegal("the transaction is another producer's: send with that one")
         if self.state != "open" or self._failure is not None:
             why = "has failed" if self._failure is not None else f"is {self.state}"

@@ -18,6 +18,7 @@ HELP = """Measure the figures of the README on this machine. Needs a checkout of
 
 \b
 Example: gantrymq bench --quick sync paced
+Example: gantrymq bench --smoke floors sustained
 Exit codes: 0 done; 1 a measurement failed; 2 no checkout, or no such row.
 """
 
@@ -30,6 +31,12 @@ def bench(
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Seconds: only shows that it runs.")
     ] = False,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="For stores; on a disk. Else the user's cache.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with plots there.")
+    ] = None,
     list_rows: Annotated[bool, typer.Option("--list", help="Name the rows, and end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,6 +51,10 @@ def bench(
     command += [name for name, on in {"--quick": quick, "--smoke": smoke}.items() if on]
     if list_rows:
         command.append("--list")
+    given = {"--dir": directory, "--html": html}
+    command += [
+        word for name, path in given.items() if path for word in (name, str(path.absolute()))
+    ]
     with tempfile.TemporaryDirectory(prefix="gantrymq-") as folder:
         figures = Path(folder) / "figures.json"
         command += ["--json", str(figures)] if as_json else []

@@ -37,7 +37,10 @@ def list_delayed(
         str | None,
         typer.Option("--topic", help="Only to this one.", autocompletion=topic_names),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many are shown.")] = 20,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=0, help="How many are shown: 20, all with --handles."),
+    ] = None,
     handles: Annotated[
         bool, typer.Option("--handles", help="Print recall handles only, one a line.")
     ] = False,
@@ -54,13 +57,13 @@ def list_delayed(
     help="""Cancel a delayed message: it is never delivered, if it was not already.
 
 HANDLE is the `recall_handle` of its receipt, or of `delayed list`; `-` reads handles from standard
-input, one a line. Messages with a delay level cannot be cancelled. The broker must run: a recall
-is a record of its log.
+input, one a line: what is no handle is named, and the others are cancelled. Messages with a delay
+level cannot be cancelled. The broker must run: a recall is a record of its log.
 
 \b
 Example: gantrymq delayed list --topic orders --handles > h; gantrymq delayed recall orders - < h
 Exit codes: 0 all are cancelled; 1 one was delivered already, or nothing that waits has the
-handle; 2 it is no handle of this topic; 69 no broker, or no answer.
+handle; 2 it, or one of them, is no handle of this topic; 69 no broker, or no answer.
 """
 )
 def recall(

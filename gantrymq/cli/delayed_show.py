@@ -12,7 +12,7 @@ from gantrymq.cli.output import home_of, print_json, print_rows
 from gantrymq.cli.records import local_time
 from shm import layout
 from shm.codes import ExitCode
-from shm.errors import BrokerGone
+from shm.errors import BrokerGone, MessageIllegal
 from shm.record import STRUCTURE, Record, parse_record
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     Look = WaitingMessages | StoppedMessages
 
+#: Messages that are shown to people who say nothing.
+_SHOWN: Final = 20
 #: Where the body is if both hosts have four bytes; its length is before it.
 _BODY_AT: Final = layout.RECORD_HEAD_BYTES
 _FLAGS_AT: Final = layout.RECORD_SYS_FLAG
@@ -34,9 +36,12 @@ _V6: Final = layout.SYS_BORN_V6 | layout.SYS_STORE_V6
 
 
 def show_delayed(
-    *, home: Path | None, topic: str | None, limit: int, handles: bool, as_json: bool
+    *, home: Path | None, topic: str | None, limit: int | None, handles: bool, as_json: bool
 ) -> None:
-    """Print what waits, of one topic or of all (None). Raises Corrupt, Incompatible, OSError."""
+    """Print what waits, of one topic or of all (None). Raises Corrupt, Incompatible, OSError.
+
+    Handles are all printed, if there is no `limit`: they are for a program.
+    """
     where = home_of(home)
     look: Look
     try:
@@ -48,6 +53,7 @@ def show_delayed(
     found = look.read()
     if topic is not None:
         found = found[_of_topic(look, found, topic)]
+    limit = _limit_of(limit, len(found), handles=handles)
     rows = (_row(place, record, broker) for place, record in _records(look, found[:limit]))
     if handles:
         for row in rows:
@@ -61,6 +67,12 @@ def show_delayed(
         sys.stdout.write(f"{len(found)} waiting{shown}\n")
 
 
+def _limit_of(given: int | None, found: int, *, handles: bool) -> int:
+    if given is not None:
+        return given
+    return found if handles else _SHOWN
+
+
 def recall_all(home: Path | None, topic: str, handle: str, *, as_json: bool) -> int:
     """Cancel the message of a handle, of all on standard input for `-`; the exit code."""
     from clients.producer import Producer
@@ -70,17 +82,26 @@ def recall_all(home: Path | None, topic: str, handle: str, *, as_json: bool) -> 
 
     is_list = handle == "-"
     given = [line.strip() for line in sys.stdin if line.strip()] if is_list else [handle]
-    missed = 0
+    missed = wrong = 0
     with Producer(home=home_of(home)) as producer:
         for item in given:
-            outcome = producer.recall_message(topic, item)
+            try:
+                outcome = producer.recall_message(topic, item)
+            except MessageIllegal as error:
+                if not is_list:
+                    raise
+                sys.stderr.write(f"gantrymq: {error}\n")
+                wrong += 1
+                continue
             missed += outcome != RecallOutcome.CANCELLED
             if as_json:
                 print_json({"topic": topic, "recall_handle": item, "outcome": str(outcome)})
             elif not is_list:
                 sys.stdout.write(str(outcome).replace("_", " ") + "\n")
     if is_list and not as_json:
-        sys.stdout.write(f"{len(given) - missed} of {len(given)} cancelled\n")
+        sys.stdout.write(f"{len(given) - missed - wrong} of {len(given)} cancelled\n")
+    if wrong:
+        return ExitCode.USAGE
     return ExitCode.DOES_NOT_HOLD if missed else ExitCode.OK
 
 

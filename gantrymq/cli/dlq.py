@@ -39,15 +39,16 @@ class Filters:
     @property
     def wanted(self) -> Wanted:
         """Times as numbers. Raises Rejected."""
-        from gantrymq.cli.dlq_letters import Wanted, moment_ms
+        from clients.queries.moments import parse_moment
+        from gantrymq.cli.dlq_letters import Wanted
 
         return Wanted(
             topic=self.topic,
             tag=self.tag,
             key=self.key,
             reason=self.reason,
-            since_ms=moment_ms(self.since, "--since"),
-            until_ms=moment_ms(self.until, "--until"),
+            since_ms=None if self.since is None else parse_moment(self.since),
+            until_ms=None if self.until is None else parse_moment(self.until),
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from clients.home import store_of
@@ -156,17 +155,3 @@ class DeadLetters:
                 except Rejected:
                     continue  # its segment has just expired
             at = end
-
-
-def moment_ms(text: str | None, option: str) -> int | None:
-    """An ISO 8601 time, this machine's without an offset, or Unix ms. Raises Rejected."""
-    if text is None:
-        return None
-    if text.isdecimal():
-        return int(text)
-    try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise Rejected(
-            f"{option} {text}: give a time such as 2026-01-31T08:00, or Unix milliseconds"
-        ) from None

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
+from gantrymq.cli.options import HomeOption, JsonOption, SettingsOption, home_of, print_json
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell; nothing is changed.")]
 HANDOVER_HELP = """\
@@ -19,7 +19,7 @@ Make a stopped store one that a RocketMQ goes on with, nothing lost, nothing twi
 Positions of delay levels, timers and groups are worked out from the log and written as RocketMQ
 writes them; after a kill the store is recovered first. It tells what waits, and what the RocketMQ's
 settings must be. The RocketMQ must be started within seven days: else run it again. GantryMQ can
-still be started on the store instead.
+still be started on the store instead. Settings are those of the last start, but for --set.
 
 \b
 Example: gantrymq handover --home ./mq --dry-run
@@ -31,7 +31,8 @@ ADOPT_HELP = """Take over the store of a RocketMQ that was stopped or killed.
 Everything that waits is counted from the log: delay levels, timers, retries. What GantryMQ does not
 carry is refused by name and count, before anything is changed: messages that POP consumers hold,
 open transactions, timers in RocksDB, BatchCQ topics. STORE is the RocketMQ's storePathRootDir; to
-start GantryMQ on it, it must be called `store` in the broker's home.
+start GantryMQ on it, it must be called `store` in the broker's home. What the RocketMQ was set to
+otherwise than by default, as message_delay_level, is said by --set.
 
 \b
 Example: gantrymq adopt ./mq/store --dry-run
@@ -42,6 +43,7 @@ Exit codes: 0 done; 2 it cannot be carried, or is no store; 70 the log is damage
 
 def handover(
     home: HomeOption = None,
+    settings: SettingsOption = None,
     dry_run: DryRun = False,
     precision: Annotated[
         int | None,
@@ -53,13 +55,15 @@ def handover(
     as_json: JsonOption = False,
 ) -> None:
     """Make a stopped store one that a RocketMQ goes on with."""
+    from brokerd.config import parse_assignments
     from brokerd.handover.leaving import Target
     from brokerd.handover.leaving import handover as run
     from gantrymq.cli.store_verify import show_progress
 
     target = Target(time.time_ns() // 1_000_000, precision, roll_window, timer_log_bytes)
     progress = show_progress if sys.stderr.isatty() else None
-    done = run(home_of(home), target, dry_run=dry_run, progress=progress)
+    given = parse_assignments(settings or [])
+    done = run(home_of(home), target, given=given, dry_run=dry_run, progress=progress)
     _show(done, as_json=as_json)
 
 
@@ -67,15 +71,18 @@ def adopt(
     store: Annotated[
         Path, typer.Argument(metavar="STORE", help="Root of the RocketMQ's store.", exists=True)
     ],
+    settings: SettingsOption = None,
     dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
     """Take over the store of a RocketMQ that was stopped or killed."""
+    from brokerd.config import parse_assignments
     from brokerd.handover.coming import adopt as run
     from gantrymq.cli.store_verify import show_progress
 
     progress = show_progress if sys.stderr.isatty() else None
-    _show(run(store, dry_run=dry_run, progress=progress), as_json=as_json)
+    given = parse_assignments(settings or [])
+    _show(run(store, given=given, dry_run=dry_run, progress=progress), as_json=as_json)
 
 
 def _show(done: object, *, as_json: bool) -> None:

@@ -16,8 +16,6 @@ import typer
 from gantrymq.cli.options import grouped
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from pyspark.sql import SparkSession
 
     from clients.spark.table.job import Ingest, IngestOptions, Run
@@ -74,9 +72,12 @@ class Target:
         bool, typer.Option("--continuous", help="Go on until SIGTERM or SIGINT.")
     ] = False
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks at the log.")] = 5.0
-    spark: Annotated[
-        bool, typer.Option(help="Run tasks by a local Spark, or in this process alone.")
-    ] = True
+    spark: Annotated[bool, typer.Option(help="Run tasks by Spark, or in this process alone.")] = (
+        True
+    )
+    master: Annotated[
+        str, typer.Option(help="Spark's master; a cluster's too, where store and table are shared.")
+    ] = "local[*]"
     memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "1g"
     json: Annotated[
         bool, typer.Option("--json", help="Print each step and the summary as a line of JSON.")
@@ -163,7 +164,7 @@ def tasks_run(target: Target) -> Iterator[Run]:
     if not target.spark:
         yield run_here
         return
-    runner = SparkRunner(target.memory)
+    runner = SparkRunner(target.master, target.memory)
     try:
         yield runner
     finally:
@@ -171,9 +172,10 @@ def tasks_run(target: Target) -> Iterator[Run]:
 
 
 class SparkRunner:
-    """Tasks as jobs of a local session: one of its own, or the one that this process has."""
+    """Tasks as jobs of a session: one of its own, or the one that this process has."""
 
-    def __init__(self, memory: str) -> None:
+    def __init__(self, master: str, memory: str) -> None:
+        self._master = master
         self._memory = memory
         self._spark: SparkSession | None = None
         self._is_own = False
@@ -196,32 +198,29 @@ class SparkRunner:
 
         self._is_own = SparkSession.getActiveSession() is None
         before = signal.getsignal(signal.SIGINT)
-        self._spark = session("gantrymq ingest", memory=self._memory)
+        self._spark = session("gantrymq ingest", master=self._master, memory=self._memory)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, before)  # Spark takes it and would end the step
         return self._spark
 
     def close(self) -> None:
         """End the session if it is this one's own."""
-        if self._spark is not None and self._is_own:
+        from gantrymq.spark import has_no_java
+
+        if self._spark is None or not self._is_own:
+            return
+        try:
             self._spark.stop()
+        except Exception as failure:
+            if not has_no_java(failure):  # else it has ended by itself, which was said before
+                raise
 
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set; outside of the main thread signals stay as they are."""
+    from clients.signals import heard
+
     stop = threading.Event()
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
+    with heard(stop.set):
         yield stop
-        return
-    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -15,6 +15,7 @@ from gantrymq.cli.output import home_of, print_json, print_rows
 __all__ = [
     "HomeOption",
     "JsonOption",
+    "SettingsOption",
     "Shared",
     "grouped",
     "home_of",
@@ -29,6 +30,10 @@ HomeOption = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be given repeatedly."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

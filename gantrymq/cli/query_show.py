@@ -107,10 +107,10 @@ def show_offsets(topic: str, moment: str, *, home: Path | None, as_json: bool) -
 
     time_ms = parse_moment(moment)
     view = store_at(home)
+    files = LogFiles(view.storage.root, view)
     rows = []
     for span in view.spans(topic):
         row = {"queue": span.queue.queue_id, "min_offset": span.first, "max_offset": span.end}
-        files = LogFiles(view.storage.root, view)
         for boundary in Boundary:
             row[str(boundary)] = offset_at(
                 files, span.queue, span.first, span.end, time_ms, boundary

@@ -6,13 +6,13 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from clients.stored_body import SYS_COMPRESSED, plain_body
 from shm.messageid import format_host
 
 if TYPE_CHECKING:
     from shm.record import Record
 
 _ROW = 16
-_COMPRESSED = 0x1  # of sysFlag (SF-25)
 
 
 def message_of(record: Record) -> dict[str, Any]:
@@ -31,13 +31,11 @@ def message_of(record: Record) -> dict[str, Any]:
         "born_timestamp": record.born_timestamp,
         "store_timestamp": record.store_timestamp,
         "born_host": format_host(record.born_host),
-        "body": _body(record) if record.sys_flag & _COMPRESSED else record.body,
+        "body": _body(record) if record.sys_flag & SYS_COMPRESSED else record.body,
     }
 
 
 def _body(record: Record) -> bytes:
-    from clients.stored_body import plain_body
-
     try:
         return plain_body(record.body, record.sys_flag)
     except (ValueError, ModuleNotFoundError):
@@ -45,8 +43,14 @@ def _body(record: Record) -> bytes:
 
 
 def local_time(moment_ms: int) -> str:
-    """Unix milliseconds as this machine's time, in a form that options take back."""
-    return datetime.fromtimestamp(moment_ms / 1000).isoformat(timespec="milliseconds")
+    """Unix milliseconds as this machine's time, in a form that options take back.
+
+    What is beyond the calendar stays a number.
+    """
+    try:
+        return datetime.fromtimestamp(moment_ms / 1000).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return str(moment_ms)
 
 
 _NOT_THE_USERS = ("UNIQ_KEY", "TAGS", "KEYS", "WAIT", "__CRC32#")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clients.home import store_of
-from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
+from gantrymq.cli.options import HomeOption, JsonOption, SettingsOption, home_of, print_json
 from shm.errors import SettingIllegal
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ _COMMENT_WIDTH = 100
 
 def serve(
     home: HomeOption = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be given repeatedly."),
-    ] = None,
+    settings: SettingsOption = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the settings, also against the store.")
     ] = False,

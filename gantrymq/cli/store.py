@@ -118,8 +118,8 @@ def inspect(
     help="""Copy a store so that a broker can start on the copy; the broker may run meanwhile.
 
 DEST becomes a home of its own: the log up to what is durable, configuration, groups' offsets.
-What is derived (queues, sidecars) the first start on it makes again. docs/operate.md tells how to
-restore.
+What is derived (`store rebuild --help` lists it) is left out: the first start on the copy makes it
+again. docs/operate.md tells how to restore.
 
 \b
 Example: gantrymq store backup ./mq-copy --home ./mq
@@ -154,8 +154,21 @@ def backup(
 @app.command(
     help="""Delete what is derived and make it again of the log. The broker must be stopped.
 
-ConsumeQueues, sidecars, and the tables of queues and producers go; log, ledger and config/ stay as
-they are. Killed at any point, it can be run again, or the broker be started.
+Killed at any point, it can be run again, or the broker be started. Log, gantry/ledger,
+gantry/ranges.json and config/ stay as they are. What goes:
+
+\b
+consumequeue/              ConsumeQueues
+consumequeue_ext/          their extension (bits of SQL92 filters)
+gantry/bitmaps.json        which filters these bits are of
+index/                     IndexFiles: messages by key
+gantry/index.json          how far the index has come
+gantry/segments/           sidecars
+gantry/queues.json         table of queues: how far the ConsumeQueues have come
+gantry/producers           table of producers: what of each is stored
+gantry/schedule.json       how far the scheduler has come
+gantry/timers/             its buckets of messages that wait
+gantry/transactions.json   how far the txn-checker has come
 
 \b
 Example: gantrymq store rebuild --dry-run ~/.local/state/gantrymq/store

@@ -13,12 +13,13 @@ from gantrymq.cli.output import home_of, print_json
 from gantrymq.cli.tx_show import look
 from shm.codes import ExitCode
 from shm.errors import TransactionDecided
+from workers.transactions.indoubt import named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from workers.transactions.indoubt import Doubt, InDoubt
+    from workers.transactions.indoubt import Doubt
 
 
 def settle_all(
@@ -29,7 +30,7 @@ def settle_all(
 
     where = home_of(home)
     running_board(where)
-    doubts = look(where)
+    doubts = look(where).read()
     chosen = {doubt.position: doubt for text in which for doubt in _whole(doubts, text)}
     missed = 0
     with Settler(where, who or _who()) as settler:
@@ -48,11 +49,11 @@ def settle_all(
     return ExitCode.DOES_NOT_HOLD if missed else ExitCode.OK
 
 
-def _whole(doubts: InDoubt, text: str) -> list[Doubt]:
+def _whole(doubts: Sequence[Doubt], text: str) -> list[Doubt]:
     """What an id means, and all else of its transaction: they share the decision."""
-    found = doubts.find(text)
+    found = named(doubts, text)
     names = {doubt.transaction_id for doubt in found} - {None}
-    rest = [doubt for doubt in doubts.read() if doubt.transaction_id in names]
+    rest = [doubt for doubt in doubts if doubt.transaction_id in names]
     return [*found, *rest]
 
 

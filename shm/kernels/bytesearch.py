@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
 
+_ONES = 0x0101010101010101
+
 
 @kernel()
 def is_same(memory: Bytes, at: int, other: Bytes, other_at: int, count: int) -> int:
@@ -29,8 +31,10 @@ def find_byte(memory: Bytes, at: int, end: int, wanted: int) -> int:
     pattern = wanted * 0x0101010101010101
     while at + 8 <= end:
         word = machine.load64(memory, at) ^ pattern
-        if (word - 0x0101010101010101) & ~word & -0x7F7F7F7F7F7F7F80:
-            break
+        hits = (word - _ONES) & ~word & -0x7F7F7F7F7F7F7F80
+        if hits:  # the lowest bit is the first hit's: as many bytes as there are ones below it
+            below = ((hits & -hits) - 1) >> 7
+            return at + ((((below & _ONES) * _ONES) >> 56) & 7)
         at += 8
     while at < end and memory[at] != wanted:
         at += 1

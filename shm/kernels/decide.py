@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shm import machine
-from shm.codes import EntryFlag, EntryKind, Stop
+from shm.codes import EntryFlag, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import frames, ring, scan
-from shm.kernels.again import number_of
 from shm.kernels.bytesearch import find_byte, is_same
-from shm.kernels.dispatch import find_topic
+from shm.kernels.copyentry import choose_queue, fill_entry, find_named, store_head
+from shm.kernels.decimals import number_of
 from shm.kernels.halfform import (
-    BASE,
     COMMIT,
-    COUNT,
     DELAY,
     DELAYED,
     DROPPED,
@@ -29,11 +27,9 @@ from shm.kernels.halfform import (
     GROUP_BYTES,
     HALF_WORDS,
     NEW,
-    NEXT,
     NO_HALF,
     NO_TOPIC,
     OFFSET,
-    OURS,
     PGROUP,
     POSITION,
     PUT,
@@ -43,8 +39,6 @@ from shm.kernels.halfform import (
     ROW_AT,
     SIZE,
     STATE,
-    STRETCH_END,
-    STRETCH_FROM,
     TOO_LARGE,
     TOPIC,
     TX,
@@ -54,6 +48,7 @@ from shm.kernels.halfform import (
     name_of,
     read_properties,
 )
+from shm.kernels.stretch import BASE, COUNT, NEXT, is_shown, parse_shown
 from shm.layout import (
     APPEND_BORN_HOST,
     APPEND_BYTES,
@@ -62,43 +57,26 @@ from shm.layout import (
     APPEND_STORE_HOST,
     APPEND_SYS_FLAG,
     ENTRY_APP_FLAG,
-    ENTRY_BATCH,
     ENTRY_BODY,
-    ENTRY_BORN,
     ENTRY_BYTES,
     ENTRY_EXTRA,
     ENTRY_FLAGS,
-    ENTRY_KIND,
-    ENTRY_QUEUE,
-    ENTRY_ROUTE,
     ENTRY_SEQ,
-    HOST_BYTES_V4,
-    HOST_BYTES_V6,
-    RECORD_BORN_HOST,
-    RECORD_BORN_MS,
-    RECORD_FLAG,
-    SYS_BORN_V6,
     SYS_COMMIT,
-    SYS_STORE_V6,
     SYS_TRANSACTION,
-    TOPIC_BYTES,
-    TOPIC_QUEUE_COUNT,
-    TOPICS_AT,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from shm.kernels.copyentry import Targets
+
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
-    #: The lane's arena and words; the board, its topics by name and the index's mask.
-    Targets = tuple[Bytes, Words, Bytes, Words, int]
 
 DONE = int(Stop.DONE)
 ROLL = int(Stop.ROLL)
 BACKPRESSURE = int(Stop.BACKPRESSURE)
-APPEND = int(EntryKind.APPEND)
-RECEIPT = int(EntryFlag.RECEIPT)
 URGENT = int(EntryFlag.URGENT)
 
 # Words of `publish_decisions`.
@@ -106,8 +84,6 @@ OP_TOPIC, OP_BORN_MS, OP_FLAG, OP_FLAGS = range(4)
 OP_WORDS = 4
 
 _OP_EXTRAS = np.frombuffer(b"TAGS\x01d\x02WAIT\x01true\x02", np.uint8)  # TX-21
-_CHECKS_OWN = scan.CHECK_PLACE | scan.CHECK_TRAILER
-_CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
 
 
 @kernel()
@@ -131,10 +107,8 @@ def _is_expected(memory: Bytes, form: Words, expected: Bytes) -> int:
 @kernel()
 def judge_half(log: Bytes, limit: int, form: Words, rows: Words, at: int, expected: Bytes) -> int:
     """Whether the record of a row is the half that it is said to be."""
-    position = rows[at + POSITION]
-    checks = _CHECKS_OWN if form[OURS] else _CHECKS_FOREIGN
     row = machine.shift(form, ROW_AT)
-    if scan.parse_record(log, position - form[BASE], limit, position, checks, row) != DONE:
+    if parse_shown(log, limit, form, rows[at + POSITION], row) != DONE:
         return NO_HALF
     rows[at + SIZE] = row[scan.SIZE]
     if not is_half_topic(log, row[scan.TOPIC_AT], row[scan.TOPIC_SIZE]):
@@ -150,20 +124,14 @@ def judge_half(log: Bytes, limit: int, form: Words, rows: Words, at: int, expect
 @kernel()
 def _aim(log: Bytes, form: Words, targets: Targets) -> int:
     """Topic slot of the copy, or -1; its queue into form[REAL_QUEUE]."""
-    board, index, mask = targets[2], targets[3], targets[4]
     row = machine.shift(form, ROW_AT)
-    row[scan.TOPIC_AT] = form[VALUES + 2 * REAL_TOPIC]
-    row[scan.TOPIC_SIZE] = form[VALUES + 2 * REAL_TOPIC + 1]
-    topic = find_topic(log, row, board, index, mask)
+    name, number = VALUES + 2 * REAL_TOPIC, VALUES + 2 * REAL_QID
+    topic: int = find_named(log, form[name], form[name + 1], row, targets)
     if topic < 0:
         return -1
-    count = machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_QUEUE_COUNT)
-    queue = number_of(log, form[VALUES + 2 * REAL_QID], form[VALUES + 2 * REAL_QID + 1])
-    if count <= 0:
-        return -1
-    form[REAL_QUEUE] = queue if 0 <= queue < count else max(queue, 0) % count
-    found: int = topic
-    return found
+    wanted = number_of(log, form[number], form[number + 1])
+    form[REAL_QUEUE] = choose_queue(targets[2], topic, wanted)
+    return topic if form[REAL_QUEUE] >= 0 else -1
 
 
 @kernel()
@@ -184,41 +152,15 @@ def _copy_properties(arena: Bytes, at: int, log: Bytes, row: Words) -> int:
 
 
 @kernel()
-def _head(arena: Bytes, at: int, seq: int, topic: int, queue: int, born_ms: int) -> None:
-    machine.store16(arena, at + ENTRY_KIND, APPEND)
-    machine.store64(arena, at + ENTRY_SEQ, seq)
-    machine.store64(arena, at + ENTRY_BORN, born_ms)
-    machine.store32(arena, at + ENTRY_ROUTE, topic)
-    machine.store32(arena, at + ENTRY_QUEUE, queue)
-    machine.store32(arena, at + ENTRY_BATCH, 0)
-
-
-@kernel()
 def _fill_commit(arena: Bytes, at: int, log: Bytes, form: Words, seq: int, topic: int) -> int:
     """Write the APPEND entry of a half's commit copy (TX-15); returns its length."""
     row = machine.shift(form, ROW_AT)
-    record = row[scan.AT]
-    flags = row[scan.SYS_FLAG]
-    born = HOST_BYTES_V6 if flags & SYS_BORN_V6 else HOST_BYTES_V4
-    store = HOST_BYTES_V6 if flags & SYS_STORE_V6 else HOST_BYTES_V4
-    hosts = record + RECORD_BORN_HOST
-    behind = hosts + born + 8 + store
-    body = row[scan.BODY_SIZE]
-    _head(arena, at, seq, topic, form[REAL_QUEUE], machine.load_be64(log, record + RECORD_BORN_MS))
-    machine.store16(arena, at + ENTRY_FLAGS, RECEIPT)
-    machine.store32(arena, at + ENTRY_BODY, body)
-    machine.store32(arena, at + ENTRY_APP_FLAG, machine.load_be32(log, record + RECORD_FLAG))
-    extension = at + ENTRY_BYTES
-    sys_flag = (flags & ~SYS_TRANSACTION) | SYS_COMMIT
-    machine.store32(arena, extension + APPEND_SYS_FLAG, sys_flag)
-    machine.store32(arena, extension + APPEND_RECONSUME, machine.load_be32(log, behind))
-    machine.store64(arena, extension + APPEND_PREPARED, form[BASE] + record)
-    machine.copy(arena, extension + APPEND_BORN_HOST, log, hosts, born)
-    machine.copy(arena, extension + APPEND_STORE_HOST, log, hosts + born + 8, store)
-    machine.copy(arena, extension + APPEND_BYTES, log, row[scan.BODY_AT], body)
-    extra = _copy_properties(arena, extension + APPEND_BYTES + body, log, row)
+    sys_flag = (row[scan.SYS_FLAG] & ~SYS_TRANSACTION) | SYS_COMMIT
+    route = (seq, topic, form[REAL_QUEUE])
+    place = fill_entry(arena, at, log, row, route, (sys_flag, form[BASE] + row[scan.AT]))
+    extra = _copy_properties(arena, place, log, row)
     machine.store32(arena, at + ENTRY_EXTRA, extra)
-    size: int = (ENTRY_BYTES + APPEND_BYTES + body + extra + 7) & ~7
+    size: int = (place - at + extra + 7) & ~7
     machine.store32(arena, at, size)
     return size
 
@@ -259,10 +201,7 @@ def _put_commits(
 ) -> int:
     while form[NEXT] < form[COUNT]:
         at = form[NEXT] * HALF_WORDS
-        position = rows[at + POSITION]
-        if position < form[STRETCH_FROM] or position >= form[STRETCH_END]:
-            return ROLL
-        if position < form[BASE] or position >= form[BASE] + limit:
+        if not is_shown(form, limit, rows[at + POSITION]):
             return ROLL
         state = judge_half(log, limit, form, rows, at, expected)
         if state == GOOD:
@@ -301,7 +240,7 @@ def put_op(arena: Bytes, lane: Words, form: Words, body: Bytes, count: int) -> i
         return ring.FULL
     seq: int = lane[frames.SEQ] + 1
     at = lane[frames.UP] + (start & lane[frames.UP_MASK])
-    _head(arena, at, seq, form[OP_TOPIC], 0, form[OP_BORN_MS])
+    store_head(arena, at, (seq, form[OP_TOPIC], 0), form[OP_BORN_MS])
     machine.store32(arena, at, size)
     machine.store16(arena, at + ENTRY_FLAGS, form[OP_FLAGS])
     machine.store32(arena, at + ENTRY_BODY, count)

@@ -13,6 +13,7 @@ import numpy as np
 from shm import atomics, machine
 from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from shm.kernels.bytesearch import is_same
 from shm.kernels.scan import (
     DELAY,
     QUEUE_ID,
@@ -113,14 +114,6 @@ def name_hash(memory: Bytes, at: int, count: int) -> int:
 
 
 @kernel()
-def _same_bytes(left: Bytes, left_at: int, right: Bytes, right_at: int, count: int) -> int:
-    for place in range(count):
-        if left[left_at + place] != right[right_at + place]:
-            return 0
-    return 1
-
-
-@kernel()
 def find_topic(memory: Bytes, row: Words, board: Bytes, index: Words, mask: int) -> int:
     """Topic slot of a record, or -1. Open addressing over (slot + 1)."""
     size = row[TOPIC_SIZE]
@@ -130,7 +123,7 @@ def find_topic(memory: Bytes, row: Words, board: Bytes, index: Words, mask: int)
         slot: int = index[probe] - 1
         topic_at = TOPICS_AT + slot * TOPIC_BYTES
         if machine.load32(board, topic_at + TOPIC_NAME_BYTES) == size:
-            if _same_bytes(memory, at, board, topic_at + TOPIC_NAME, size):
+            if is_same(memory, at, board, topic_at + TOPIC_NAME, size):
                 return slot
         probe = (probe + 1) & mask
     return -1

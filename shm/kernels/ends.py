@@ -13,6 +13,8 @@ from shm.codes import EntryFlag, EntryKind, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import frames, halfform, message, ring
 from shm.kernels.decide import OP_FLAG, decide_half, judge_half, put_op
+from shm.kernels.decimals import store_decimal
+from shm.kernels.stretch import is_shown
 from shm.layout import (
     APPEND_BYTES,
     ENTRY_BYTES,
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from shm.kernels.copyentry import Targets
+
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
-    #: As shm.kernels.decide has them.
-    Targets = tuple[Bytes, Words, Bytes, Words, int]
 
 DONE = int(Stop.DONE)
 ROLL = int(Stop.ROLL)
@@ -185,15 +187,6 @@ def _is_new(ask: Words, taken: Bytes, offset: int) -> int:
 
 
 @kernel()
-def _is_seen(form: Words, limit: int, position: int) -> int:
-    """1 if the log's view has a position, which one side wrote."""
-    if position < form[halfform.STRETCH_FROM] or position >= form[halfform.STRETCH_END]:
-        return 0
-    place = position - form[halfform.BASE]
-    return 1 if 0 <= place < limit else 0
-
-
-@kernel()
 def _read(
     body: Bytes, size: int, ask: Words, form: Words, names: Bytes, rows: Words, at: int
 ) -> int:
@@ -209,7 +202,7 @@ def _settle(
     log: Bytes, limit: int, form: Words, rows: Words, at: int, targets: Targets, names: Bytes
 ) -> int:
     """Judge the half of a row, and put its commit copy: DONE, or what `take_ends` returns."""
-    if not _is_seen(form, limit, rows[at + halfform.POSITION]):
+    if not is_shown(form, limit, rows[at + halfform.POSITION]):
         return ROLL
     if judge_half(log, limit, form, rows, at, names) != halfform.GOOD:
         return OTHER
@@ -261,23 +254,6 @@ def take_ends(
     return DONE
 
 
-@kernel()
-def _write_number(text: Bytes, at: int, value: int) -> int:
-    """Decimal digits and a comma; where they end."""
-    size = 1
-    left = value // 10
-    while left:
-        size += 1
-        left //= 10
-    place = at + size
-    text[place] = 44
-    for _ in range(size):
-        place -= 1
-        text[place] = 48 + value % 10
-        value //= 10
-    return at + size + 1
-
-
 @kernel(i8, BYTES, WORDS, WORDS, WORDS_RO, i8, BYTES)
 def publish_ends(
     arena: Bytes, lane: Words, form: Words, rows: Words, count: int, text: Bytes
@@ -289,15 +265,18 @@ def publish_ends(
     """
     size = 0
     commits = 0
+    body = machine.raw(text)
     for wanted in range(1, -1, -1):  # commits come first
         for number in range(count):
             at = number * END_WORDS
             if rows[at + IS_COMMIT] == wanted:
-                size = _write_number(text, size, rows[at + halfform.OFFSET])
+                size = store_decimal(body, size, rows[at + halfform.OFFSET])
+                body[size] = 44  # a comma
+                size += 1
                 commits += wanted
     form[OP_FLAG] = 1 + commits
     ends, words = machine.raw(arena), machine.raw(lane)
-    seq: int = put_op(ends, words, machine.raw(form), machine.raw(text), size)
+    seq: int = put_op(ends, words, machine.raw(form), body, size)
     if seq >= 0:
         ring.publish_entries(ends, words, lane[frames.UP_CURSOR], lane[frames.SEQ], URGENT)
     return seq

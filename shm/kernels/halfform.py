@@ -9,7 +9,14 @@ import numpy as np
 from shm.jit import kernel
 from shm.kernels import scan
 from shm.kernels.bytesearch import find_byte, is_same
-from shm.properties import CHECK_IMMUNITY, GANTRY_TX, GANTRY_TX_DELAY, HALF_TOPIC
+from shm.kernels.stretch import STRETCH_WORDS
+from shm.properties import (
+    CHECK_IMMUNITY,
+    GANTRY_TX,
+    GANTRY_TX_DELAY,
+    HALF_DROPPED,
+    HALF_TOPIC,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,18 +31,12 @@ HALF_WORDS = 5
 # What was found of it.
 NEW, GOOD, PUT, DELAYED, NO_HALF, FOREIGN, NO_TOPIC, TOO_LARGE = range(8)
 
-# Words of `put_commits` and of the kernels that read queues.
-NEXT = 0  # row to go on with; moved on
-COUNT = 1  # rows
-BASE = 2  # log position of the view's first byte
-STRETCH_FROM = 3  # one side wrote the log positions [from, end): shm.ranges
-STRETCH_END = 4
-OURS = 5  # 1: we did
-COMMIT = 6  # 1: put copies; 0: look only
-GROUP_BYTES = 7  # of `expected`; -1: any group
-TX_BYTES = 8  # behind them; 0: any transaction
-REAL_QUEUE = 9  # scratch
-VALUES = 10  # scratch: where a property's value is and its length, for each of _NAMES
+# Words of `put_commits` and of the kernels that read queues, behind those of shm.kernels.stretch.
+COMMIT = STRETCH_WORDS  # 1: put copies; 0: look only
+GROUP_BYTES = COMMIT + 1  # of `expected`; -1: any group
+TX_BYTES = COMMIT + 2  # behind them; 0: any transaction
+REAL_QUEUE = COMMIT + 3  # scratch
+VALUES = COMMIT + 4  # scratch: where a property's value is and its length, for each of _NAMES
 _PROPERTIES = (
     "REAL_TOPIC", "REAL_QID", "PGROUP", GANTRY_TX, GANTRY_TX_DELAY, CHECK_IMMUNITY,
     "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "UNIQ_KEY",
@@ -48,8 +49,8 @@ _HALF = np.frombuffer(HALF_TOPIC.encode(), np.uint8)
 _NAMES = np.frombuffer("".join(_PROPERTIES).encode(), np.uint8)
 LENGTHS = np.array([len(name) for name in _PROPERTIES], np.int64)
 _STARTS = np.cumsum(LENGTHS) - LENGTHS
-#: A commit copy has these no more (TX-46 and what only a half needs).
-DROPPED = np.array([1, 1, 0, 1, 1, 1, 1, 1, 0], np.int64)
+#: 1: a commit copy has it no more.
+DROPPED = np.array([name in HALF_DROPPED for name in _PROPERTIES], np.int64)
 
 
 @kernel()

@@ -10,15 +10,12 @@ from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan
-from shm.kernels.again import number_of
 from shm.kernels.bytesearch import find_byte
+from shm.kernels.decimals import number_of
 from shm.kernels.halfform import (
-    BASE,
     COMMIT,
-    COUNT,
     GOOD,
     IMMUNITY,
-    NEXT,
     NO_HALF,
     PGROUP,
     ROW_AT,
@@ -27,11 +24,8 @@ from shm.kernels.halfform import (
     VALUES,
     read_properties,
 )
-from shm.layout import (
-    CQ_FILLER_SIZE,
-    RECORD_BORN_MS,
-    RECORD_FLAG,
-)
+from shm.kernels.stretch import BASE, COUNT, NEXT
+from shm.layout import CQ_FILLER_SIZE, RECORD_BORN_MS, RECORD_FLAG
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,8 +72,7 @@ def _read_half(log: Bytes, form: Words, out: Words, at: int) -> None:
     out[at + GROUP_SIZE] = form[VALUES + 2 * PGROUP + 1]
     immune = VALUES + 2 * IMMUNITY
     out[at + IMMUNE_S] = number_of(log, form[immune], form[immune + 1])
-    group = VALUES + 2 * PGROUP
-    out[at + GROUP_HASH] = _hash(log, form[group], form[group + 1])
+    out[at + GROUP_HASH] = _hash(log, out[at + GROUP_AT], out[at + GROUP_SIZE])
 
 
 @kernel(i8, BYTES_RO, WORDS, WORDS_RO, WORDS)

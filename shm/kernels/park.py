@@ -15,6 +15,7 @@ from shm import machine
 from shm.codes import ParkMode, Status
 from shm.jit import kernel
 from shm.kernels import frames
+from shm.kernels.decimals import decimal_bytes, store_decimal
 from shm.kernels.encode import lay_out
 from shm.kernels.entry import (
     EXTRA,
@@ -65,10 +66,6 @@ _TEXT = np.frombuffer(b"".join(name.ljust(8 * _NAME_WORDS) for name in _NAMES), 
 _LENGTHS = np.array([len(name) for name in _NAMES], np.int64)
 #: The last name is stored with what fills its words: behind it there are a digit and a trailer.
 assert len(_NAMES[_REAL_QID]) + 2 + TRAILER_BYTES >= 8 * _NAME_WORDS
-#: Two decimal digits of 0..99 as one little-endian word.
-_DIGIT_PAIRS = np.array([(48 + n % 10) << 8 | (48 + n // 10) for n in range(100)], np.int64)
-#: Times from the year 2001 to 2286 have 13 digits.
-_MS_LEAST, _MS_END = 10**12, 10**13
 
 
 @kernel()
@@ -76,18 +73,6 @@ def out_ms(time_ms: int, precision_ms: int) -> int:
     """RocketMQ's TIMER_OUT_MS of a time: earlier by 1 ms to the precision (DT-33)."""
     rest = time_ms % precision_ms
     return time_ms - (rest if rest else precision_ms)
-
-
-@kernel()
-def decimal_bytes(value: int) -> int:
-    """How many digits a number of 0 or more has."""
-    if _MS_LEAST <= value < _MS_END:
-        return 13
-    count = 1
-    while value > 9:
-        value //= 10
-        count += 1
-    return count
 
 
 @kernel()
@@ -105,18 +90,7 @@ def _store_name(memory: Bytes, at: int, name: int) -> int:
 @kernel()
 def _store_number(memory: Bytes, at: int, name: int, value: int) -> int:
     """A property whose value is a number of 0 or more; returns where the next one goes."""
-    at = _store_name(memory, at, name)
-    end = at + decimal_bytes(value)
-    place = end
-    while value > 99:
-        rest = value // 100
-        place -= 2
-        machine.store16(memory, place, _DIGIT_PAIRS[value - 100 * rest])
-        value = rest
-    if value > 9:
-        machine.store16(memory, place - 2, _DIGIT_PAIRS[value])
-    else:
-        memory[place - 1] = 48 + value
+    end: int = store_decimal(memory, _store_name(memory, at, name), value)
     memory[end] = 2
     return end + 1
 

@@ -11,50 +11,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shm import machine
-from shm.codes import EntryFlag, EntryKind, Stop
+from shm.codes import EntryFlag, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
 from shm.kernels import again, frames, ring, scan
-from shm.kernels.again import number_of
 from shm.kernels.bytesearch import find_byte
-from shm.kernels.dispatch import find_topic
+from shm.kernels.copyentry import choose_queue, fill_entry, find_named
+from shm.kernels.decimals import number_of
 from shm.kernels.halfform import is_half_topic
+from shm.kernels.stretch import COUNT, NEXT, STRETCH_WORDS, is_shown, parse_shown
 from shm.layout import (
-    APPEND_BORN_HOST,
     APPEND_BYTES,
-    APPEND_PREPARED,
-    APPEND_RECONSUME,
-    APPEND_STORE_HOST,
-    APPEND_SYS_FLAG,
-    ENTRY_APP_FLAG,
-    ENTRY_BATCH,
-    ENTRY_BODY,
-    ENTRY_BORN,
     ENTRY_BYTES,
     ENTRY_EXTRA,
-    ENTRY_FLAGS,
-    ENTRY_KIND,
-    ENTRY_QUEUE,
-    ENTRY_ROUTE,
-    ENTRY_SEQ,
-    HOST_BYTES_V4,
-    HOST_BYTES_V6,
-    RECORD_BORN_HOST,
-    RECORD_BORN_MS,
-    RECORD_FLAG,
-    SYS_BORN_V6,
-    SYS_STORE_V6,
-    TOPIC_BYTES,
-    TOPIC_QUEUE_COUNT,
-    TOPICS_AT,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from shm.kernels.copyentry import Targets
+
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
-    #: The lane's arena and words; the board, its topics by name and the index's mask.
-    Targets = tuple[Bytes, Words, Bytes, Words, int]
 
 DONE = int(Stop.DONE)
 ROLL = int(Stop.ROLL)
@@ -65,34 +42,25 @@ DUE_POSITION, DUE_SIZE, DUE_STATE, DUE_AGAIN = range(4)
 DUE_WORDS = 4
 
 # DUE_AGAIN: a copy for the real topic, or for the timer topic, where it takes the record's place.
-# A larger number says at which Unix ms a delay ends: TIMER_DELIVER_MS instead of TIMER_DELAY_MS.
-DELIVER, SAME_TIME = 0, again.SAME_TIME
+# A larger number is when a delay ends, by the time of FILED_MS: TIMER_DELAY_MS gets what is left.
+DELIVER, SAME_TIME = 0, 1
 
 # What became of it.
 WAITS, PUT, NO_TOPIC, DAMAGED, DROPPED, TOO_LARGE = range(6)
 
-# Words of `put_copies`.
-NEXT = 0  # row to go on with; moved on
-COUNT = 1  # rows
-BASE = 2  # log position of the view's first byte
-STRETCH_FROM = 3  # one side wrote the log positions [from, end): shm.ranges
-STRETCH_END = 4
-OURS = 5  # 1: we did
-PUTS = 6  # out: copies put
-PASSED = 7  # out: rows that were not put for another reason than want of room
-REAL_AT = 8  # scratch: where REAL_TOPIC's value is, its length, and REAL_QID's number
-REAL_BYTES = 9
-REAL_QUEUE = 10
-TIMER_SLOT = 11  # topic slot of timers
-TIME_AT = 12  # scratch of shm.kernels.again
+# Words of `put_copies`, behind those of shm.kernels.stretch.
+PUTS = STRETCH_WORDS  # out: copies put
+PASSED = PUTS + 1  # out: rows that were not put for another reason than want of room
+REAL_AT = PUTS + 2  # scratch: where REAL_TOPIC's value is, its length, and REAL_QID's number
+REAL_BYTES = PUTS + 3
+REAL_QUEUE = PUTS + 4
+TIMER_SLOT = PUTS + 5  # topic slot of timers
+FILED_MS = PUTS + 6  # in: the time by which delays are filed, now
+TIME_AT = PUTS + 7  # scratch of shm.kernels.again
 ROW_AT = TIME_AT + again.TIME_WORDS  # scratch: a parsed record
 FORM_WORDS = ROW_AT + scan.ROW_WORDS
 
-APPEND = int(EntryKind.APPEND)
-RECEIPT = int(EntryFlag.RECEIPT)
 URGENT = int(EntryFlag.URGENT)
-_CHECKS_OWN = scan.CHECK_PLACE | scan.CHECK_TRAILER
-_CHECKS_FOREIGN = scan.CHECK_PLACE | scan.CHECK_BODY
 _REAL = int.from_bytes(b"REAL_TOP", "little")
 _REAL_QID = int.from_bytes(b"REAL_QID", "little")
 _IC = int.from_bytes(b"IC\x01", "little")
@@ -120,43 +88,8 @@ def _find_real(memory: Bytes, form: Words, row: Words) -> None:
 
 
 @kernel()
-def fill_copy(
-    arena: Bytes, at: int, log: Bytes, row: Words, seq: int, topic: int, queue: int, origin: int
-) -> int:
-    """Write an APPEND entry of a parsed record at an arena offset; returns its length."""
-    record = row[scan.AT]
-    flags = row[scan.SYS_FLAG]
-    born = HOST_BYTES_V6 if flags & SYS_BORN_V6 else HOST_BYTES_V4
-    store = HOST_BYTES_V6 if flags & SYS_STORE_V6 else HOST_BYTES_V4
-    body, extra = row[scan.BODY_SIZE], row[scan.PROPERTIES_SIZE]
-    size = entry_bytes(row, 0)
-    machine.store32(arena, at, size)
-    machine.store16(arena, at + ENTRY_KIND, APPEND)
-    machine.store16(arena, at + ENTRY_FLAGS, RECEIPT)
-    machine.store64(arena, at + ENTRY_SEQ, seq)
-    machine.store64(arena, at + ENTRY_BORN, machine.load_be64(log, record + RECORD_BORN_MS))
-    machine.store32(arena, at + ENTRY_ROUTE, topic)
-    machine.store32(arena, at + ENTRY_QUEUE, queue)
-    machine.store32(arena, at + ENTRY_BODY, body)
-    machine.store32(arena, at + ENTRY_EXTRA, extra)
-    machine.store32(arena, at + ENTRY_APP_FLAG, machine.load_be32(log, record + RECORD_FLAG))
-    machine.store32(arena, at + ENTRY_BATCH, 0)
-    form = at + ENTRY_BYTES
-    hosts = record + RECORD_BORN_HOST
-    behind = hosts + born + 8 + store
-    machine.store32(arena, form + APPEND_SYS_FLAG, flags)
-    machine.store32(arena, form + APPEND_RECONSUME, machine.load_be32(log, behind))
-    machine.store64(arena, form + APPEND_PREPARED, -1 - origin)
-    machine.copy(arena, form + APPEND_BORN_HOST, log, hosts, born)
-    machine.copy(arena, form + APPEND_STORE_HOST, log, hosts + born + 8, store)
-    machine.copy(arena, form + APPEND_BYTES, log, row[scan.BODY_AT], body)
-    machine.copy(arena, form + APPEND_BYTES + body, log, row[scan.PROPERTIES_AT], extra)
-    return size
-
-
-@kernel()
 def entry_bytes(row: Words, growth: int) -> int:
-    """Length of the entry that `fill_copy` writes, with so many bytes more of properties."""
+    """Length of the entry of a record's copy, with so many bytes more of properties."""
     properties = row[scan.PROPERTIES_SIZE] + growth
     size: int = ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE] + properties
     return (size + 7) & ~7
@@ -165,37 +98,30 @@ def entry_bytes(row: Words, growth: int) -> int:
 @kernel()
 def _aim(log: Bytes, form: Words, row: Words, targets: Targets) -> int:
     """Topic slot of the copy, its queue into form[REAL_QUEUE]; or minus what becomes of it."""
-    board, index, mask = targets[2], targets[3], targets[4]
     _find_real(log, form, row)
     # DT-15: nothing is delivered into the half topic.
     if form[REAL_BYTES] <= 0 or is_half_topic(log, form[REAL_AT], form[REAL_BYTES]):
         return -DROPPED
-    row[scan.TOPIC_AT] = form[REAL_AT]
-    row[scan.TOPIC_SIZE] = form[REAL_BYTES]
-    topic = find_topic(log, row, board, index, mask)
+    topic: int = find_named(log, form[REAL_AT], form[REAL_BYTES], row, targets)
     if topic < 0:
         return -NO_TOPIC
-    count = machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_QUEUE_COUNT)
-    if count <= 0:
-        return -NO_TOPIC
-    if form[REAL_QUEUE] < 0 or form[REAL_QUEUE] >= count:  # it has fewer queues than it had
-        form[REAL_QUEUE] = max(form[REAL_QUEUE], 0) % count
-    found: int = topic
-    return found
+    form[REAL_QUEUE] = choose_queue(targets[2], topic, form[REAL_QUEUE])
+    return topic if form[REAL_QUEUE] >= 0 else -NO_TOPIC
 
 
 @kernel()
-def _find_target(log: Bytes, form: Words, row: Words, targets: Targets, due_ms: int) -> int:
+def _find_target(log: Bytes, form: Words, row: Words, targets: Targets, end_ms: int) -> int:
     """`_aim` for a copy of a parsed record, of either kind; readies its scratch."""
     time = machine.shift(form, TIME_AT)
     time[again.DELAY_BYTES] = 0
     time[again.GROWTH] = 0
-    if due_ms == DELIVER:
+    if end_ms == DELIVER:
         topic: int = _aim(log, form, row, targets)
     else:
         topic = form[TIMER_SLOT]
         form[REAL_QUEUE] = 0
-        again.find_growth(log, time, row, due_ms)
+        if end_ms != SAME_TIME:
+            again.find_growth(log, time, row, end_ms - form[FILED_MS])
     size = entry_bytes(row, time[again.GROWTH])
     return -TOO_LARGE if topic >= 0 and 2 * size > targets[1][frames.UP_MASK] + 1 else topic
 
@@ -206,14 +132,11 @@ def _put_one(log: Bytes, limit: int, form: Words, rows: Words, targets: Targets,
     arena, lane = targets[0], targets[1]
     at = form[NEXT] * DUE_WORDS
     position = rows[at + DUE_POSITION]
-    if position < form[STRETCH_FROM] or position >= form[STRETCH_END]:
-        return -1 - ROLL
-    if position < form[BASE] or position >= form[BASE] + limit:
+    if not is_shown(form, limit, position):
         return -1 - ROLL
     row = machine.shift(form, ROW_AT)
-    checks = _CHECKS_OWN if form[OURS] else _CHECKS_FOREIGN
     topic = -DAMAGED
-    if scan.parse_record(log, position - form[BASE], limit, position, checks, row) == DONE:
+    if parse_shown(log, limit, form, position, row) == DONE:
         if row[scan.SIZE] == rows[at + DUE_SIZE]:
             topic = _find_target(log, form, row, targets, rows[at + DUE_AGAIN])
     if topic < 0:
@@ -227,12 +150,15 @@ def _put_one(log: Bytes, limit: int, form: Words, rows: Words, targets: Targets,
         return -1 - BACKPRESSURE
     seq = lane[frames.SEQ] + form[PUTS] + 1
     place = lane[frames.UP] + (start & lane[frames.UP_MASK])
-    fill_copy(arena, place, log, row, seq, topic, form[REAL_QUEUE], position)
+    route = (seq, topic, form[REAL_QUEUE])
+    behind = fill_entry(arena, place, log, row, route, (row[scan.SYS_FLAG], -1 - position))
+    machine.store32(arena, place, size)
+    machine.store32(arena, place + ENTRY_EXTRA, row[scan.PROPERTIES_SIZE] + time[again.GROWTH])
     if time[again.DELAY_BYTES]:
-        machine.store32(arena, place, size)
-        machine.store32(arena, place + ENTRY_EXTRA, row[scan.PROPERTIES_SIZE] + time[again.GROWTH])
-        properties = place + ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE]
-        again.write_time(arena, properties, log, time, row, rows[at + DUE_AGAIN])
+        again.write_time(arena, behind, log, time, row)
+    else:
+        extra = row[scan.PROPERTIES_SIZE]
+        machine.copy(arena, behind, log, row[scan.PROPERTIES_AT], extra)
     rows[at + DUE_STATE] = PUT
     form[PUTS] += 1
     return start + size

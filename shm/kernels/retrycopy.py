@@ -15,11 +15,11 @@ from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
 from shm.kernels import scan
 from shm.kernels.bytesearch import find_byte, is_same
-from shm.kernels.park import decimal_bytes, out_ms
-from shm.kernels.parked import fill_copy
+from shm.kernels.copyentry import fill_entry
+from shm.kernels.decimals import store_decimal
+from shm.kernels.park import out_ms
 from shm.layout import (
     APPEND_BORN_HOST,
-    APPEND_BYTES,
     APPEND_RECONSUME,
     CQ_FILLER_SIZE,
     CQ_POSITION,
@@ -152,13 +152,7 @@ def _put_text(out: Bytes, form: Words, text: int) -> None:
 @kernel()
 def _put_number(out: Bytes, form: Words, value: int) -> None:
     """A number of 0 or more."""
-    end = form[PLACE] + decimal_bytes(value)
-    place = end
-    while place > form[PLACE]:
-        place -= 1
-        out[place] = 48 + value % 10
-        value //= 10
-    form[PLACE] = end
+    form[PLACE] = store_decimal(out, form[PLACE], value)
 
 
 @kernel()
@@ -308,9 +302,9 @@ def _fill(log: Bytes, form: Words, row: Words, failed: Words, texts: Bytes, out:
         queue = _level(form, failed[ATTEMPT]) - 1
     for word in range(5):  # both hosts, which may be shorter
         machine.store64(out, start + ENTRY_BYTES + APPEND_BORN_HOST + 8 * word, 0)
-    fill_copy(out, start, log, row, 0, topic, queue, form[BASE] + row[scan.AT])
+    marks = (row[scan.SYS_FLAG], -1 - (form[BASE] + row[scan.AT]))
+    first = fill_entry(out, start, log, row, (0, topic, queue), marks)
     machine.store32(out, start + ENTRY_BYTES + APPEND_RECONSUME, failed[ATTEMPT])
-    first = start + ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE]
     form[PLACE] = first
     if not _keep(log, form, row, out):
         return 0

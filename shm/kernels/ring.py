@@ -293,20 +293,6 @@ def put_batch(arena: Bytes, lane: Words, form: Words, payload: Bytes, lengths: W
     )  # fmt: skip
 
 
-@kernel(i8, BYTES, WORDS, BYTES_RO)
-def put_raw(arena: Bytes, lane: Words, entry: Bytes) -> int:
-    """Put an entry whose bytes are ready (length, seq and all). Returns 1, FULL or TOO_LARGE."""
-    size = entry.size
-    if 2 * size > lane[frames.UP_MASK] + 1:
-        return TOO_LARGE
-    start = reserve(arena, lane, lane[frames.UP_CURSOR], size)
-    if start < 0:
-        return FULL
-    machine.copy(arena, lane[frames.UP] + (start & lane[frames.UP_MASK]), entry, 0, size)
-    publish_entries(arena, lane, start + size, machine.load64(entry, ENTRY_SEQ), URGENT)
-    return 1
-
-
 @kernel()
 def _take_completion(arena: Bytes, at: int, lane: Words, out: Words, taken: int) -> int:
     """Take what answers one or more entries; returns how many completions `out` then has.

@@ -3,7 +3,8 @@
 The exact time is what the sender has asked for (TIMER_DELIVER_MS; storeTimestamp and a delay), as
 long as it agrees with the rounded TIMER_OUT_MS (DT-33), or is a recall of ours; a record that a
 RocketMQ has rolled has a later storeTimestamp, and only the rounded time tells. A record that we
-have appended again says itself when a delay ends: another time, where the clock was set.
+have appended again says itself what is left of a delay: it ends at another time of the wall clock
+than at first, where that was set.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan
-from shm.kernels.again import number_of
 from shm.kernels.bytesearch import find_byte
+from shm.kernels.decimals import number_of
+from shm.layout import CQ_FILLER_SIZE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +57,6 @@ FORM_WORDS = ROW_AT + scan.ROW_WORDS
 
 #: Longest span of DT-33's rounding.
 PRECISION_MAX_MS = 1000
-_FILLER_SIZE = 0x7FFFFFFF
 _TIMER = int.from_bytes(b"TIMER_", "little")
 _TIMER_MASK = (1 << 48) - 1
 _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "little")
@@ -153,8 +154,8 @@ def _choose(form: Words, row: Words, out: Words, at: int) -> None:
         due = row[scan.STORE_MS] + 1000 * form[DELAY_SEC]
         kind |= AFTER
     # A recall of ours says in whose bucket it has to be, though the target's time is another.
-    again = form[DELIVER_MS] >= 0 and not kind & AFTER
-    ours = row[scan.PREPARED] < 0 and (again or (form[DELETES] and due >= 0))
+    is_exact = form[DELAY_SEC] < 0 and not kind & ROLLED
+    ours = row[scan.PREPARED] < 0 and due >= 0 and (is_exact or form[DELETES])
     if not ours and rounded >= 0 and not rounded < due <= rounded + PRECISION_MAX_MS:
         due = rounded + form[PRECISION_MS]
         kind &= ~AFTER
@@ -184,7 +185,7 @@ def _read_timers(
         out[at + OUT_MS] = -1
         out[at + STORED_MS] = 0
         form[NEXT] = unit + 1
-        if sizes[unit] == _FILLER_SIZE:  # SF-65: there never was a message
+        if sizes[unit] == CQ_FILLER_SIZE:  # SF-65: there never was a message
             continue
         place = position - form[BASE]
         if place < 0 or place >= limit:

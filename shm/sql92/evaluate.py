@@ -52,6 +52,8 @@ class _Evaluation:
                 return self._equal(self.value(left), self.value(right))
             case tree.Compare(order, left, right):
                 return self._compare(order, self.value(left), self.value(right))
+            case tree.Find(text=""):
+                return False  # FL-44: whatever the operand is, also if it failed
             case _:
                 return _of_one(node, self.value(node.operand))
 
@@ -172,8 +174,8 @@ def _sign(left: bool, right: bool) -> int:
 
 
 def _find(node: tree.Find, value: Value) -> bool:
-    """FL-44: false, negated or not, where there is nothing to look in or for."""
-    if not isinstance(value, str) or not node.text:
+    """FL-44: false, negated or not, where there is nothing to look in."""
+    if not isinstance(value, str):
         return False
     if node.search is Search.CONTAINS:
         found = node.text in value

@@ -14,8 +14,9 @@ _LEAST: Final = {Width.INT: -(1 << 31), Width.LONG: -(1 << 63)}
 _MOST: Final = {Width.INT: (1 << 31) - 1, Width.LONG: LONG_MAX}
 #: Characters that Java's String.trim takes away: all up to the blank.
 _TRIMMED: Final = "".join(map(chr, range(33)))
+# There is one way only to match any text: with two it would take the square of a long one's length.
 _DECIMAL: Final = re.compile(
-    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?P<suffix>[fFdD]?)"
+    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?P<suffix>[fFdD]?)"
 )
 _HEX: Final = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+(?P<suffix>[fFdD]?)"
@@ -26,7 +27,7 @@ _NAMED: Final = re.compile(r"(?P<sign>[+-]?)(?P<name>NaN|Infinity)")
 def read_integer(text: str, width: Width) -> int | None:
     """Integer.valueOf or Long.valueOf; None where it throws."""
     digits = text[1:] if text[:1] in ("+", "-") else text
-    if not digits or len(digits) > 4096:
+    if not digits:
         return None
     value = 0
     for character in digits:

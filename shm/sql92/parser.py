@@ -27,6 +27,7 @@ TEXT_MAX: Final = 65_536
 DEPTH_MAX: Final = 100
 #: Characters of a LIKE pattern: looking for it takes as long as the value has, times this.
 LIKE_MAX: Final = 1024
+_LONG_DIGITS: Final = 20  # of a decimal that is above 2^63 - 1 whatever they are
 _DOUBLE_LEAST: Final = 5e-324  # Java's Double.MIN_VALUE, 4.9E-324 (FL-30)
 _COMPARISONS: Final = frozenset({">", ">=", "<", "<="})
 _SEARCHES: Final = frozenset(search.value for search in Search)
@@ -194,9 +195,10 @@ class _Parser:
     # --------------------------------------------------------------------------------- constants
 
     def _decimal(self, token: Token) -> Node:
-        value = int(token.text.rstrip("lL"))
-        if value > tree.LONG_MAX:
-            self._fail(token, f"{token.text} is above {tree.LONG_MAX}: write it as {token.text}.0")
+        digits = token.text.rstrip("lL")  # they begin with none that counts for nothing
+        value = int(digits[:_LONG_DIGITS])
+        if len(digits) >= _LONG_DIGITS or value > tree.LONG_MAX:
+            self._fail(token, f"{token} is above {tree.LONG_MAX}: write it with .0 at its end")
         return tree.Number(value, Width.INT if value <= tree.INT_MAX else Width.LONG)
 
     def _float(self, token: Token) -> Node:
@@ -208,7 +210,7 @@ class _Parser:
             return tree.Number(0.0, Width.DOUBLE)
         if math.isinf(value) or value < _DOUBLE_LEAST:
             hint = ": write 0" if zero else ""
-            self._fail(token, f"{token.text} is outside of a double's range{hint}")
+            self._fail(token, f"{token} is outside of a double's range{hint}")
         return tree.Number(value, Width.DOUBLE)
 
     def _string(self) -> str:

@@ -174,12 +174,8 @@ class _Compiler:
 
     def _add(self, node: Node) -> None:
         match node:
-            case tree.Constant(str(value)):
-                self._emit(PUSH, LITERAL, *self._keep(value))
-            case tree.Constant(None):
-                self._emit(PUSH, NULL)
             case tree.Constant(value):
-                self._emit(PUSH, TRUTH, int(value is True))
+                self._add_constant(value)
             case tree.Number(value, width):
                 kind = _WIDTHS[width]
                 word = _bits(float(value)) if kind == DOUBLE else int(value)
@@ -188,10 +184,20 @@ class _Compiler:
                 self._emit(LOAD, self._names.setdefault(name, len(self._names)))
             case tree.All(operands) | tree.Any(operands):
                 self._add_junction(isinstance(node, tree.Any), operands)
+            case tree.Find(text=""):
+                self._emit(PUSH, TRUTH, 0)  # FL-44: the operand is not looked at
             case _:
                 for child in tree.children(node):
                     self._add(child)
                 self._add_operator(node)
+
+    def _add_constant(self, value: str | bool | None) -> None:
+        if isinstance(value, str):
+            self._emit(PUSH, LITERAL, *self._keep(value))
+        elif value is None:
+            self._emit(PUSH, NULL)
+        else:
+            self._emit(PUSH, TRUTH, int(value))
 
     def _add_operator(self, node: Node) -> None:
         match node:

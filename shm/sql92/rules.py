@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from shm.sql92 import tree
 from shm.sql92.numbers import compare_numbers
+from shm.sql92.tokens import shorten
 from shm.sql92.tree import Constant, Node, Number, Order, Property, is_condition
 
 
@@ -14,7 +15,7 @@ def as_condition(node: Node) -> Node:
     if isinstance(node, Property):
         return tree.Cast(node)
     if not is_condition(node):
-        raise ValueError(f"{show(node)} is no condition: compare it with something")
+        raise ValueError(f"{_brief(node)} is no condition: compare it with something")
     return node
 
 
@@ -26,7 +27,7 @@ def equal(left: Node, right: Node) -> Node:
     truth = isinstance(left, Constant) and isinstance(left.value, bool)
     plain = isinstance(right, Number) and right.plain
     if truth and (plain or (isinstance(right, Constant) and isinstance(right.value, str))):
-        raise ValueError(f"{show(left)} can't be compared with {show(right)}")
+        raise ValueError(f"{_brief(left)} can't be compared with {_brief(right)}")
     return tree.Equal(left, right)
 
 
@@ -34,7 +35,9 @@ def compare(order: Order, left: Node, right: Node) -> Node:
     """Left > right and the like. Raises ValueError."""
     for node in (left, right):
         if isinstance(node, Constant) or is_condition(node):
-            raise ValueError(f"{show(node)} has no order: only numbers and properties are ordered")
+            raise ValueError(
+                f"{_brief(node)} has no order: only numbers and properties are ordered"
+            )
     return tree.Compare(order, left, right)
 
 
@@ -45,14 +48,16 @@ def between(value: Node, low: Node, high: Node, negated: bool) -> Node:
     found = tree.All((compare(Order.GE, value, low), compare(Order.LE, value, high)))
     constant = isinstance(low, Number) and isinstance(high, Number) and low.plain and high.plain
     if constant and compare_numbers(low, high) > 0:  # type: ignore[arg-type]
-        raise ValueError(f"nothing is between {show(low)} and {show(high)}: the lower one first")
+        raise ValueError(
+            f"nothing is between {_brief(low)} and {_brief(high)}: the lower one first"
+        )
     return found
 
 
 def in_list(value: Node, items: Sequence[Node]) -> Node:
     """Value IN (...): strings exactly, numbers as by =. Raises ValueError."""
     if not isinstance(value, Property):
-        raise ValueError(f"{show(value)} IN (...): only a property can be in a list")
+        raise ValueError(f"{_brief(value)} IN (...): only a property can be in a list")
     texts = frozenset(
         item.value for item in items if isinstance(item, Constant) and isinstance(item.value, str)
     )
@@ -64,7 +69,7 @@ def in_list(value: Node, items: Sequence[Node]) -> Node:
 def like(value: Node, pattern: str, escape: str) -> Node:
     """Value LIKE pattern. Raises ValueError."""
     if not isinstance(value, Property):
-        raise ValueError(f"{show(value)} LIKE ...: only a property can be")
+        raise ValueError(f"{_brief(value)} LIKE ...: only a property can be")
     parts: list[tuple[str | None, ...]] = []
     part: list[str | None] = []
     characters = iter(pattern)
@@ -90,7 +95,7 @@ def negate(node: Node) -> Node:
 
 
 def show(node: Node) -> str:
-    """A node in an error."""
+    """A node for people."""
     if isinstance(node, Number):
         return str(node.value)
     if isinstance(node, Property):
@@ -100,3 +105,8 @@ def show(node: Node) -> str:
             f"'{node.value}'" if isinstance(node.value, str) else str(node.value or "NULL").upper()
         )
     return "a condition" if is_condition(node) else "this"
+
+
+def _brief(node: Node) -> str:
+    """A node in an error, however long its text is."""
+    return shorten(show(node))

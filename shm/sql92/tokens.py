@@ -11,6 +11,16 @@ from typing import Final
 from shm.errors import FilterSyntaxError
 from shm.sql92.dialect import Dialect
 
+#: Characters of one token in an error, and of the rest of a text that can't be read.
+SHOWN_MAX: Final = 40
+
+
+def shorten(text: str, quote: str = "") -> str:
+    """A piece of a filter for an error: if it is long its beginning, and how much there is."""
+    if len(text) <= SHOWN_MAX:
+        return f"{quote}{text}{quote}"
+    return f"{quote}{text[:SHOWN_MAX]}...{quote} ({len(text)} characters)"
+
 
 class Kind(Enum):
     """What a token is; operators and keywords are told by their text."""
@@ -34,7 +44,7 @@ class Token:
     def __str__(self) -> str:
         if self.kind is Kind.END:
             return "the end"
-        return f"'{self.text}'" if self.kind is Kind.STRING else self.text
+        return shorten(self.text, "'" if self.kind is Kind.STRING else "")
 
 
 _SEARCHES: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
@@ -56,7 +66,6 @@ _PATTERN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_MOST_SHOWN: Final = 20
 
 
 class Tokens:
@@ -91,7 +100,7 @@ class Tokens:
         return Token(Kind[group], text, at)
 
     def _illegal(self) -> FilterSyntaxError:
-        rest = self._text[self._at : self._at + _MOST_SHOWN]
+        rest = self._text[self._at : self._at + SHOWN_MAX]
         if rest[0] == "'":
             what = "a string that does not end: it lacks its closing '"
         elif rest.startswith("/*"):

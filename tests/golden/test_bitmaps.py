@@ -30,7 +30,8 @@ from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from workers.agent import Bells
 from workers.filterfile import FILE, FilterEntry, bloom_form, read_filters, write_filters
-from workers.reader.agent import Reader, open_reader
+from workers.reader.agent import Reader
+from workers.reader.catchup import TURN_NS
 
 Golden = Callable[[str], GoldenStore]
 SIZES = {
@@ -73,7 +74,7 @@ class Rig:
 
     def reader(self) -> Reader:
         bells = Bells.each(SimBell)
-        return open_reader(
+        return Reader(
             self.storage, SimClock(0), self.board, MemorySessions(), bells, self.settings
         )
 
@@ -145,6 +146,28 @@ def test_a_late_group_gets_its_bits_in_older_bitmaps(golden: Golden, tmp_path: P
         assert unit["bitMap"] == (own if true else bytes(len(own)))
         passing += true
     assert passing
+
+
+def test_a_reader_that_never_rests_catches_up_all_the_same(golden: Golden, tmp_path: Path) -> None:
+    """Each cycle has a record to dispatch; a step is due now and then, and none in between."""
+    store = golden("filter")
+    rig = Rig(store, tmp_path)
+    late = max(filters_of(store), key=lambda entry: entry.born_ms)
+    starts = [record["physicalOffset"] for record in dump_lines("filter", "record")]
+    half = len(starts) // 2
+    reader = rig.reader()
+    rig.read_to(reader, starts[half])
+    rig.register([late])
+    covered = []
+    for number, following in enumerate(starts[half + 1 :]):
+        rig.board.set_word(layout.BOARD_APPENDED, following)
+        assert reader.do_work(TURN_NS * (1 + number // 2)), "there is always something to do"
+        assert rig.board.word(layout.BOARD_DISPATCHED) == following
+        covered.append([item.start for item in read_covered(rig.storage)])
+    reader.close()
+    waited = covered.index([0])
+    assert covered[:waited] == [[starts[half]]] * waited
+    assert waited >= 4, "each second cycle has no time for it"
 
 
 def bitmaps_of(rig: Rig) -> list[dict[str, Any]]:

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from brokerd.dump import Stage, dump_objects, encode_line
-from tests.support.golden import CLEAN_SETS, CRASH_SETS, DATA, SETS, GoldenStore, dump_text
+from tests.support.golden import (
+    CLEAN_SETS,
+    CRASH_SETS,
+    DATA,
+    SETS,
+    GoldenStore,
+    dump_lines,
+    dump_text,
+)
 
 Golden = Callable[[str], GoldenStore]
 Lines = list[dict[str, Any]]
@@ -26,8 +34,7 @@ def lines_of(golden: GoldenStore, stage: Stage = "recovered", now_ms: int | None
 def clock_of(name: str) -> int | None:
     """Unix ms at which RocketMQ made a new index file while the dump was taken (SF-96)."""
     files = json.loads(dump_text(name)[-1])["indexFilesAfterLoad"]
-    on_disk = [line for line in map(json.loads, dump_text(name)) if line["kind"] == "indexFile"]
-    made = sorted(set(files) - {line["name"] for line in on_disk})
+    made = sorted(set(files) - {line["name"] for line in dump_lines(name, "indexFile")})
     if not made:
         return None
     seconds = time.mktime(time.strptime(made[0][:14], "%Y%m%d%H%M%S"))
@@ -36,10 +43,6 @@ def clock_of(name: str) -> int | None:
 
 def of_kinds(lines: Sequence[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["kind"] in kinds]
-
-
-def golden_lines(name: str) -> Lines:
-    return [json.loads(line) for line in dump_text(name)]
 
 
 def assert_equal_lines(found: Sequence[str], expected: Sequence[str]) -> None:
@@ -70,7 +73,7 @@ def test_stage_disk_shows_a_crashed_store_as_it_lies(golden: Golden, name: str) 
 def test_stage_disk_of_a_clean_store_has_the_same_log(golden: Golden, name: str) -> None:
     kinds = ("record", "filler", "indexFile", "indexEntry", "config")
     disk = lines_of(golden(name), stage="disk")
-    assert of_kinds(disk, *kinds) == of_kinds(golden_lines(name), *kinds)
+    assert of_kinds(disk, *kinds) == dump_lines(name, *kinds)
     assert not of_kinds(disk, "queue", "cq", "bcq", "indexQuery")
 
 
@@ -78,7 +81,7 @@ def test_stage_disk_of_a_clean_store_has_the_same_log(golden: Golden, name: str)
 def test_stage_disk_counts_units_of_plain_queues_only(golden: Golden, name: str) -> None:
     """As RocketMQ does: it walks `consumequeue/`, and batch queues lie elsewhere (SF-75)."""
     (summary,) = of_kinds(lines_of(golden(name), stage="disk"), "summary")
-    queues = of_kinds(golden_lines(name), "queue")
+    queues = dump_lines(name, "queue")
     plain = [line for line in queues if line["type"] == "SimpleCQ"]
     assert 0 < len(plain) < len(queues)
     assert summary["queueEnds"] == {
@@ -110,14 +113,14 @@ def test_queues_that_are_gone_come_back_from_the_log(own_copy: Golden, name: str
         shutil.rmtree(golden.store / directory, ignore_errors=True)
     (golden.store / "checkpoint").unlink()  # so that a crashed store is scanned from its start
     kinds = ("record", "filler", "queue", "cq", "bcq")
-    assert of_kinds(lines_of(golden), *kinds) == of_kinds(golden_lines(name), *kinds)
+    assert of_kinds(lines_of(golden), *kinds) == dump_lines(name, *kinds)
 
 
 @pytest.mark.parametrize("name", CLEAN_SETS)
 def test_lengths_of_files_tell_the_sizes(golden: Golden, name: str) -> None:
     lines = list(dump_objects(golden(name).store))
     kinds = ("record", "filler", "queue", "cq", "bcq", "indexFile", "config")
-    assert of_kinds(lines, *kinds) == of_kinds(golden_lines(name), *kinds)
+    assert of_kinds(lines, *kinds) == dump_lines(name, *kinds)
     assert not of_kinds(lines, "indexEntry", "indexQuery")  # a length does not tell the slots
 
 
@@ -134,14 +137,14 @@ def test_5_4_scans_the_last_files_only(own_copy: Golden, name: str, segments_sca
     records = [line["physicalOffset"] for line in of_kinds(lines, "record")]
     in_queues = {line["physicalOffset"] for line in of_kinds(lines, "cq") if line["size"] < 1 << 30}
     assert in_queues == {position for position in records if position >= scanned[0]}
-    assert len(records) == len(of_kinds(golden_lines(name), "record"))
+    assert len(records) == len(dump_lines(name, "record"))
 
 
 def test_damage_before_the_end_is_told(own_copy: Golden) -> None:
     """The log after it, from the next segment on, is shown all the same."""
     golden = own_copy("plain")
     first = golden.store / "commitlog" / "00000000000000000000"
-    records = of_kinds(golden_lines("plain"), "record")
+    records = dump_lines("plain", "record")
     damaged = records[3]["physicalOffset"]
     data = bytearray(first.read_bytes())
     data[damaged + 4] ^= 0xFF

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from brokerd.config import load
-from brokerd.flusher import open_flusher
+from brokerd.flusher import Flusher
 from brokerd.metadata import Metadata
 from brokerd.recovery import Recovered
 from brokerd.writer import open_writer
@@ -36,7 +36,7 @@ from tests.support.memory_sessions import MemorySessions
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from workers.agent import Agent, Bells
-from workers.reader.agent import open_reader
+from workers.reader.agent import Reader
 from workers.session import Session
 
 Golden = Callable[[str], GoldenStore]
@@ -74,7 +74,7 @@ class Rig:
         bells = Bells.each(SimBell)
         parts = [(storage, self.clock, self.board, table, bells, settings) for table in self.tables]
         self.agents: list[Agent] = [
-            open_writer(*parts[0]), open_flusher(*parts[1]), open_reader(*parts[2])
+            open_writer(*parts[0]), Flusher(*parts[1]), Reader(*parts[2])
         ]  # fmt: skip
         plan = plan_arena()
         arena = np.zeros(plan.size, np.uint8)

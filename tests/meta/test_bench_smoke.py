@@ -6,6 +6,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import time
@@ -26,17 +27,18 @@ from bench.floors import Echo
 from bench.harness import Bench, Bound, Contestant, Line, Results, Value
 from bench.measure import Measurement
 from bench.sizes import BODIES, FULL, QUICK, SMOKE
+from gantrymq.cli.bench import HELP
+from tests.support.forked import run_forked
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Rows of the help's example, which is run by the command line.
+EXAMPLE = re.findall(r"^Example: gantrymq bench --smoke (.*)$", HELP, re.MULTILINE)[0].split()
 #: Runs of rows, at least one of each kind of measurement: in the suite, and, for each figure costs
 #: two or three interpreters, in `make soak` only. Peers may lack their server.
-SMOKED: list[tuple[str, tuple[str, ...]]] = [
-    ("temporary", ("floors",)),
-    ("serve", ("sustained",)),
-]
+SMOKED: list[tuple[str, Sequence[str]]] = [("as_typed", EXAMPLE)]
 if os.environ.get("GANTRYMQ_TEST_BENCH") == "all":
     SMOKED += [("temporary", ("peers",)), ("serve", ("poll", "idle", "takeover", "timers", "push"))]
-#: Of these the suite runs some contestants: a peer, a schedule, and a kill.
+#: Of these the suite runs some contestants, at a temporary broker: a peer, a schedule, and a kill.
 ALONE = ("zmq", "due", "takeover")
 MAY_BE_SKIPPED = {
     "zmq", "redis-pipelined", "redis-xadd", "redis-paced", "redis-zadd", "redis-due",
@@ -53,8 +55,22 @@ def smoke(tmp_path: Path, broker: str, chosen: Sequence[str]) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| what" in done.stdout
+    return written(tmp_path, figures.read_text())
+
+
+def smoke_as_typed(tmp_path: Path, chosen: Sequence[str]) -> dict[str, Any]:
+    """The same by the command line, which prints JSON."""
+    arguments = ["bench", "--smoke", *chosen, "--json", "--dir", str(tmp_path / "store")]
+    done = run_forked([*arguments, "--html", str(tmp_path / "page.html")])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| what" in done.stderr
+    return written(tmp_path, done.stdout)
+
+
+def written(tmp_path: Path, figures: str) -> dict[str, Any]:
+    """The JSON, which the page shows; no store is left."""
     assert list((tmp_path / "store").iterdir()) == []
-    found = json.loads(figures.read_text())
+    found = json.loads(figures)
     assert isinstance(found, dict)
     assert all(
         escape(line["what"]) in (tmp_path / "page.html").read_text() for line in found["lines"]
@@ -80,11 +96,12 @@ def bench_in(tmp_path: Path, rounds: int = 1) -> Bench:
     return Bench(replace(SMOKE, rounds=rounds), tmp_path)
 
 
-@pytest.mark.parametrize(("broker", "chosen"), SMOKED, ids="-".join)
+@pytest.mark.parametrize(("broker", "chosen"), SMOKED)
 def test_rows_run_in_smoke_and_say_what_is_missing(
     broker: str, chosen: Sequence[str], tmp_path: Path
 ) -> None:
-    found = smoke(tmp_path, broker, chosen)
+    typed = broker == "as_typed"
+    found = smoke_as_typed(tmp_path, chosen) if typed else smoke(tmp_path, broker, chosen)
 
     assert found["failed"] == {}
     assert set(found["skipped"]) <= MAY_BE_SKIPPED

@@ -16,23 +16,30 @@ _SILENT = {AGENT_UP, GROUP_JOINED, SESSIONS_SETTLED}
 _CALL = re.compile(r"(^|\.)_?log$")
 
 
+def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, ast.Attribute]]:
+    """Calls by a name that writes a line of the log, or a note."""
+    for node in nodes(tree):
+        function = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(node, ast.Call) or not isinstance(function, ast.Attribute):
+            continue
+        if function.attr in LEVELS or function.attr == "note":
+            yield node, function
+
+
 def events(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Level and event of each line that a module writes, by itself or by a note."""
-    for node in nodes(tree):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
+    for node, function in calls(tree):
         names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
         texts = [name for name in names if isinstance(name, str)]
-        owner = ast.unparse(node.func.value)
-        if node.func.attr in LEVELS and _CALL.search(owner) and texts:
-            yield node.func.attr, texts[0]
-        elif node.func.attr == "note" and len(texts) == 2:
+        owner = ast.unparse(function.value)
+        if function.attr in LEVELS and _CALL.search(owner) and texts:
+            yield function.attr, texts[0]
+        elif function.attr == "note" and len(texts) == 2:
             yield texts[0], texts[1]
 
 
 def in_code() -> set[tuple[str, str]]:
-    files = python_files("brokerd", "workers")
-    found = {item for path in files for item in events(parsed(path))}
+    found = {item for path in python_files("brokerd", "workers") for item in events(parsed(path))}
     return {item for item in found if item[1] not in _SILENT}
 
 
@@ -53,12 +60,11 @@ def test_every_call_names_its_event_in_the_open() -> None:
     """A name that is computed could not be listed; only the supervisor passes on notes."""
     hidden = []
     for path in python_files("brokerd", "workers"):
-        for node in nodes(parsed(path)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                owner = ast.unparse(node.func.value)
-                named = node.args and isinstance(node.args[0], ast.Constant)
-                if node.func.attr in LEVELS and _CALL.search(owner) and not named:
-                    hidden.append(f"{path.name}:{node.lineno}")
+        for node, function in calls(parsed(path)):
+            named = node.args and isinstance(node.args[0], ast.Constant)
+            of_log = _CALL.search(ast.unparse(function.value))
+            if function.attr in LEVELS and of_log and not named:
+                hidden.append(f"{path.name}:{node.lineno}")
     assert hidden == []
 
 

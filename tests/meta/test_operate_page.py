@@ -9,6 +9,7 @@ import pytest
 from typer.core import TyperGroup
 
 from brokerd.config import Settings
+from brokerd.rebuild import DERIVED
 from gantrymq.cli.app import command_line
 from shm import errors
 from shm.codes import ExitCode
@@ -86,3 +87,19 @@ def test_supervisord_leaves_alone_what_a_restart_does_not_mend() -> None:
     assert program["stopsignal"] == "TERM"
     assert not program.getboolean("stopasgroup"), "the agents are stopped by their supervisor"
     assert int(program["stopwaitsecs"]) >= Settings().stop_timeout + 10
+
+
+def test_all_that_is_derived_is_named_where_an_operator_looks() -> None:
+    """The runbook of a damaged file, the architecture, and the help of what makes them again."""
+    found: object = command_line()
+    assert isinstance(found, TyperGroup)
+    store = found.commands["store"]
+    assert isinstance(store, TyperGroup)
+    help_text = store.commands["rebuild"].help or ""
+    named = set(re.findall(r"^(\S+?)/?  +\w", help_text, re.MULTILINE))
+    assert named == set(DERIVED)
+    runbook = PAGE.split("Damage in a derived file")[1].split("\n4. ")[0]
+    architecture = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    promise = architecture.split("**Derived files can be deleted**")[1].split("Truth is")[0]
+    for text in (runbook, promise):
+        assert set(DERIVED) <= {name.rstrip("/") for name in re.findall(r"`([\w./]+)`", text)}

@@ -8,8 +8,10 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import build
 import pytest
 
 from tests.support.tree import PACKAGES, ROOT, project_files, python_files
@@ -36,9 +38,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if inside.parts[0] in kept or inside.parts[0] in ("tests", "bench", "scripts"):
             (source / inside).parent.mkdir(parents=True, exist_ok=True)
             (source / inside).write_bytes(path.read_bytes())
-    run(
-        sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", folder, source, cwd=folder
-    )
+
+    def call(
+        cmd: Sequence[str],
+        cwd: str | None = None,
+        extra_environ: Mapping[str, str] | None = None,
+    ) -> None:
+        run(*cmd, cwd=Path(cwd or source), **(extra_environ or {}))
+
+    # As `python -m build --wheel --no-isolation`, without an interpreter for that.
+    build.ProjectBuilder(source, runner=call).build("wheel", folder)
     return next(folder.glob("*.whl"))
 
 
@@ -49,7 +58,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=home)
+    # What is imported is compiled then: the rest need not be.
+    quick = ("--quiet", "--no-deps", "--no-index", "--no-compile")
+    run(*pip, "install", *quick, wheel, cwd=home)
     site = Path(
         run(python, "-c", "import site; print(site.getsitepackages()[0])", cwd=home).strip()
     )

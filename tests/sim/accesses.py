@@ -1,18 +1,21 @@
 """Every atomic access of every agent and client, as a place to die at (F1).
 
 Run with NUMBA_DISABLE_JIT=1: `python -m tests.sim.accesses --seed 1`. A first run of a small
-machine notes each place in the source where somebody loads, stores or fences, and how often. Then
-one run for each: who gets there for the n-th time is dead before the access. The others go on
-without waiting, and the oracle of the simulator looks at the store.
+machine notes each place in the source where somebody loads, stores or fences, and how often. A
+second one forks at each: who gets there for the n-th time is dead before the access. In the fork
+the others go on without waiting, and the oracle of the simulator looks at the store.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import os
 import random
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -60,14 +63,20 @@ def place_of(who: str, path: str, line: int) -> Place:
     return Place(who, Path(path).name, line)
 
 
+#: Which passing of a place somebody dies at.
+Death = tuple[Place, int]
+
+
 class Watch:
     """Counts accesses by place; lets whoever makes the n-th at one of them die."""
 
-    def __init__(self, world: World, victim: Place | None = None, at: int = 0) -> None:
+    def __init__(self, world: World, deaths: Collection[Death] = ()) -> None:
+        """Each death is met in a fork, which goes on with it: what comes before is the same."""
         self.world = world
         self.passed: Counter[Place] = Counter()
-        self.victim, self.at = victim, at
-        self.killed = False
+        self.deaths = deaths
+        self.died: Death | None = None  # in this process
+        self.met: set[Death] = set()  # in forks, which have ended well
 
     def __call__(self) -> None:
         """The hook of shm.atomics."""
@@ -79,9 +88,24 @@ class Watch:
             frame = frame.f_back  # code outside kernels
         place = place_of(who, frame.f_code.co_filename, frame.f_lineno)
         self.passed[place] += 1
-        if place == self.victim and self.passed[place] == self.at:
-            self.killed = True
+        death = place, self.passed[place]
+        if self.died is not None or death not in self.deaths:
+            return
+        if self._is_child():
+            self.died = death
             raise KilledError(f"access at {place}")
+        self.met.add(death)
+
+    def _is_child(self) -> bool:
+        """Fork; the parent waits for its child's end, and goes on if that was a good one."""
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            return True
+        _, status = os.waitpid(child, 0)
+        if status:
+            os._exit(1)  # it has said why
+        return False
 
 
 def new_world(seed: int) -> World:
@@ -118,10 +142,30 @@ def bury(world: World, name: str) -> None:
         world.add_consumer()
 
 
-def live(seed: int, victim: Place | None = None, at: int = 0) -> Watch:
-    """One run: traffic, the death, rest, a stop, and the oracle's look."""
+def live(seed: int, deaths: Collection[Death] = ()) -> Watch:
+    """One run: traffic, the deaths, rest, a stop, and the oracle's look."""
     world = new_world(seed)
-    watch = Watch(world, victim, at)
+    watch = Watch(world, deaths)
+    try:
+        _live(watch)
+    except BaseException as error:
+        if watch.died is None:
+            raise
+        place, at = watch.died
+        print(f"death at {place}, passing {at}: {type(error).__name__}: {error}")
+        print(
+            f"replay: NUMBA_DISABLE_JIT=1 python -m tests.sim.accesses"
+            f" --seed {seed} --place '{place}' --at {at}"
+        )
+        sys.stdout.flush()
+        os._exit(1)
+    if watch.died is not None:
+        os._exit(0)
+    return watch
+
+
+def _live(watch: Watch) -> None:
+    world = watch.world
     atomics.set_hook(watch)
     try:
         world.simulation.run_until(world.settled, STEPS_MAX)
@@ -130,11 +174,9 @@ def live(seed: int, victim: Place | None = None, at: int = 0) -> Watch:
         world.simulation.run_until(world.settled, STEPS_MAX)
     finally:
         atomics.set_hook(None)
-    assert watch.killed == (victim is not None), f"{victim} was not passed {at} times"
     scenario.stop_cleanly(world)
     world.machine.start()
     world.model.check_all_consumed(GROUP, set(TOPICS))
-    return watch
 
 
 class Countdown:
@@ -272,22 +314,15 @@ def main() -> None:
     if not JIT_OFF:
         sys.exit("needs NUMBA_DISABLE_JIT=1")
     passed = live(wanted.seed).passed
-    dice, deaths = random.Random(wanted.seed), 0
+    dice, chosen = random.Random(wanted.seed), set[Death]()
     for place in sorted(passed):
         passings = sorted({dice.randint(1, passed[place]) for _ in range(wanted.each)})
-        if wanted.place and wanted.place != str(place):
-            continue
-        for at in [wanted.at] if wanted.at else passings:
-            try:
-                live(wanted.seed, place, at)
-            except BaseException as error:
-                print(f"death at {place}, passing {at}: {type(error).__name__}: {error}")
-                print(
-                    f"replay: NUMBA_DISABLE_JIT=1 python -m tests.sim.accesses"
-                    f" --seed {wanted.seed} --place '{place}' --at {at}"
-                )
-                sys.exit(1)
-            deaths += 1
+        if not wanted.place or wanted.place == str(place):
+            chosen |= {(place, at) for at in ([wanted.at] if wanted.at else passings)}
+    gc.freeze()  # what there is stays: no fork needs to look at it
+    met = live(wanted.seed, chosen).met
+    assert met == chosen, f"not met again: {chosen - met}"
+    deaths = len(met)
     words, whole = windows(), polls()
     reached = {(place.file, place.line) for place in passed} | words.places | whole.places
     missed = sorted(stores_of_kernels() - reached)

@@ -7,6 +7,7 @@ than many a run.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -52,6 +53,8 @@ def _be_child(module: str, arguments: list[str], out: IO[str], err: IO[str]) -> 
 def main() -> None:
     """Serve until the input ends."""
     scenario.run(0, ())  # now the kernels are loaded, too
+    gc.collect()
+    gc.freeze()  # all of this stays: no fork needs to look at it
     for line in sys.stdin:
         wanted = json.loads(line)
         code, out, err = run(wanted["module"], wanted["arguments"])

@@ -162,10 +162,10 @@ def noted_before_written() -> None:
     """The indexer notes as sure what it has gathered, before it is in the file."""
     from workers.reader.indexer import Indexer
 
-    def gathered(indexer: Indexer) -> int:
+    def gathered(indexer: Indexer, *, slots: bool) -> int:
         indexer._note_wanted = True
         indexer._sure = Note(indexer._position, 0, indexer._files())
-        return begin(indexer)
+        return begin(indexer, slots=slots)
 
     begin = Indexer._begin_writing
     put_over(Indexer, "_begin_writing", gathered)

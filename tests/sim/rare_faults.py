@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from shm import layout
-from shm.codes import ParkMode
+from shm.codes import ParkMode, Role
 from tests.sim import scenario
 from tests.sim.scenario import World
 
@@ -15,6 +16,26 @@ def leave_unanswered(world: World) -> None:
     for producer in world.producers:
         producer.send_more(10)
     world.simulation.kill_at_mark("writer.after_appended", world.dice.randint(1, 3))
+
+
+def die_amid_appends(world: World) -> None:
+    """The whole broker dies where its writer appends."""
+    for producer in world.producers:
+        producer.send_more(20)
+    mark = world.dice.choice(["writer.before_append", "writer.after_append"])
+    world.simulation.kill_at_mark(mark, world.dice.randint(1, 8))
+    world.machine.then = partial(scenario.kill_everything, world)
+
+
+def stall_the_writer(world: World) -> None:
+    """It stands still while messages come due, until the whole broker dies."""
+    for producer in world.producers:
+        producer.waits = [(ParkMode.AFTER, ms) for ms in (100, 150, 200, 300)]
+        producer.at_once = 0.5
+        producer.send_more(20)
+    machine, writer = world.machine, Role.WRITER.name.lower()
+    machine._later(60_000_000, partial(world.simulation.remove, writer))
+    machine._later(400_000_000, partial(scenario.kill_everything, world))
 
 
 def hold_by_timers(world: World) -> None:
@@ -34,4 +55,6 @@ def ask_for_timers(world: World) -> None:
 
 
 #: By name.
-RARE: tuple[Callable[[World], None], ...] = (leave_unanswered, hold_by_timers, ask_for_timers)
+RARE: tuple[Callable[[World], None], ...] = (
+    leave_unanswered, die_amid_appends, stall_the_writer, hold_by_timers, ask_for_timers,
+)  # fmt: skip

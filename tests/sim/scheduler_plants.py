@@ -18,7 +18,7 @@ from workers.scheduler.progress import ProgressNote
 from workers.scheduler.recalls import RecallDesk
 from workers.scheduler.timeline import NS, Timeline
 from workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
-from workers.scheduler.timermove import Moved
+from workers.scheduler.timermoved import Moved
 
 
 def counted_before_durable() -> None:
@@ -27,6 +27,22 @@ def counted_before_durable() -> None:
 
     def hasty(note: ProgressNote) -> bool:
         note._delivery.end = 0
+        if note._picture is not None:
+            counted, seq, repeats = note._picture
+            note._picture = replace(counted, scanned=0), seq, repeats
+        return write(note)
+
+    put_over(ProgressNote, "_write_if_sure", hasty)
+
+
+def counted_before_answered() -> None:
+    """The note counts copies that the writer may never take."""
+    write = ProgressNote._write_if_sure
+
+    def hasty(note: ProgressNote) -> bool:
+        if note._picture is not None:
+            counted, _seq, repeats = note._picture
+            note._picture = counted, -1, repeats
         return write(note)
 
     put_over(ProgressNote, "_write_if_sure", hasty)
@@ -110,6 +126,7 @@ PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
         counted_before_durable,
+        counted_before_answered,
         origins_not_looked_for,
         a_millisecond_early,
         by_the_wall_clock,

@@ -68,10 +68,26 @@ def start(
     return (found.appended, following, log), storage.faults.calls
 
 
-def copy_of(model: Model) -> Model:
-    """What was promised, for an oracle that changes it."""
-    twin: Model = pickle.loads(pickle.dumps(model))
-    return twin
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What was promised at one moment, for oracles that change it."""
+
+    pickled: bytes
+    durable: int
+
+    @classmethod
+    def of(cls, world: World) -> Promises:
+        """Those of now."""
+        board, durable = board_of(world), world.model.durable
+        if board is not None:
+            durable = max(durable, board.word(layout.BOARD_DURABLE))
+        return cls(pickle.dumps(world.model), durable)
+
+    def model(self) -> Model:
+        """One more copy."""
+        twin: Model = pickle.loads(self.pickled)
+        twin.durable = self.durable
+        return twin
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +96,7 @@ class Crash:
 
     disk: Disk
     board: Board | None
-    model: Model
+    promises: Promises
     end: End
 
     def copy(self) -> Disk:
@@ -92,7 +108,7 @@ def judge(world: World, crash: Crash, nested: str, number: int) -> int:
     """Start, compare with the promises; die at a call of the start, and start again."""
     disk = crash.copy()
     outcome, calls = start(world, disk, crash.board)
-    model = copy_of(crash.model)
+    model = crash.promises.model()
     model.check_store(SimStorage(disk, "oracle"), outcome[0], crash.end)
     check_index(SimStorage(disk, "oracle"), outcome[0], -1, model.tally)
     again, _ = start(world, disk.clone(), None)
@@ -111,20 +127,30 @@ def judge(world: World, crash: Crash, nested: str, number: int) -> int:
 
 
 def kills(seed: int, nested: str) -> tuple[int, int]:
-    """Kill and power cut before and after each call. Returns moments and starts."""
+    """Kill and power cut before and after each call. Returns moments and starts.
+
+    Behind a call and before the next there is often the same. It is killed once; what a power cut
+    takes of it is drawn each time.
+    """
     world = small_world(seed)
     disk, moments, starts = world.machine.disk, 0, 0
+    killed: object = None
+    disk.journal = []
 
     def watch(process: str, kind: str, name: str) -> None:
-        nonlocal moments, starts
+        nonlocal moments, starts, killed
         disk.watch = lambda *_: None
         moments += 1
-        for end in (End.KILL, End.POWER):
+        promises, board = Promises.of(world), board_of(world)
+        state = len(disk.journal or ()), promises, board and bytes(board.memory)
+        for end in (End.KILL, End.POWER) if state != killed else (End.POWER,):
             try:
-                starts += judge(world, crash_now(world, end, seed + moments), nested, moments)
+                crash = crash_now(world, promises, end, seed + moments)
+                starts += judge(world, crash, nested, moments)
             except BaseException as error:
                 where = f"moment {moments} ({process}: {kind} {name}), {end.value}"
                 raise AssertionError(f"{where}: {error}") from error
+        killed = state
         disk.watch = watch
 
     disk.watch = watch
@@ -133,19 +159,20 @@ def kills(seed: int, nested: str) -> tuple[int, int]:
     return moments, starts
 
 
-def crash_now(world: World, end: End, seed: int) -> Crash:
+def board_of(world: World) -> Board | None:
+    """The life's, or the one before where a start has none yet."""
+    return world.machine.board or world.machine._old_board
+
+
+def crash_now(world: World, promises: Promises, end: End, seed: int) -> Crash:
     """Everything as it is: a copy."""
-    machine = world.machine
-    model = copy_of(world.model)
-    board = machine.board or machine._old_board
-    if board is not None:
-        model.durable = max(model.durable, board.word(layout.BOARD_DURABLE))
-        board = Board(memoryview(bytearray(board.memory)))
-    disk = machine.disk.clone()
+    board, disk = board_of(world), world.machine.disk.clone()
     if end is End.POWER:
         disk.power_cut(random.Random(seed))
-        board = None
-    return Crash(disk, board, model, end)
+        return Crash(disk, None, promises, end)
+    if board is not None:
+        board = Board(memoryview(bytearray(board.memory)))
+    return Crash(disk, board, promises, end)
 
 
 # --------------------------------------------------------------------------- states of a script
@@ -220,12 +247,12 @@ def states(seed: int, share: int = 0, shares: int = 1) -> tuple[int, int]:
     disk = world.machine.disk
     script: list[Change] = []
     disk.journal = script
-    promises: list[Model] = []
+    promises: list[Promises] = []
 
     def watch(_process: str, _kind: str, _name: str) -> None:
-        while len(promises) <= len(script):
-            promises.append(crash_now(world, End.KILL, 0).model)
-        promises[len(script)] = crash_now(world, End.KILL, 0).model
+        now = Promises.of(world)
+        promises.extend([now] * (len(script) + 1 - len(promises)))
+        promises[len(script)] = now
 
     disk.watch = watch
     while len(script) < SCRIPT_CALLS:
@@ -257,14 +284,15 @@ def _ends(script: list[Change]) -> Iterator[State]:
         yield len(script), frozenset(), True
 
 
-def _judge_state(world: World, script: list[Change], state: State, model: Model) -> None:
+def _judge_state(world: World, script: list[Change], state: State, promises: Promises) -> None:
     end, lost, torn = state
     disk = build(script[:end], lost, torn)
     try:
         outcome, _ = start(world, disk, None)
-        copy_of(model).check_store(SimStorage(disk, "oracle"), outcome[0], End.POWER)
+        promises.model().check_store(SimStorage(disk, "oracle"), outcome[0], End.POWER)
         check_index(SimStorage(disk, "oracle"), outcome[0], -1, Counter())
-        assert outcome[0] >= model.durable, f"ends at {outcome[0]}, durable was {model.durable}"
+        durable = promises.durable
+        assert outcome[0] >= durable, f"ends at {outcome[0]}, durable was {durable}"
         if torn or end % 3 == 0:
             assert start(world, disk, None)[0] == outcome, "a second start comes to something else"
     except BaseException as error:

@@ -25,11 +25,11 @@ STEPS_WITH_IT = 400
 AGENTS = {role.name.lower(): role for role in ROLES}
 #: Reached by a clean stop alone, which asks for no room and is done with the log.
 AT_A_STOP = {("flusher", "unlink", "gantry/spare")}
-_NUMBERED = re.compile(r"^(commitlog|consumequeue|index|gantry/segments)/.*")
+_NUMBERED = re.compile(r"^(commitlog|consumequeue|index|gantry/segments)/.*|^(gantry/timers)/\d+$")
 
 
 def busy_world() -> World:
-    world = scenario.new_world(11)
+    world = scenario.new_world(3)  # which gets to all of them before it is stopped
     for producer in world.producers:
         producer.send_more(40)
     return world
@@ -42,7 +42,7 @@ def sites() -> list[Site]:
 
     def watch(process: str, kind: str, name: str) -> None:
         if process in AGENTS:
-            found.add((process, kind, _NUMBERED.sub(r"\1/", name)))
+            found.add((process, kind, _NUMBERED.sub(r"\1\2/", name)))
 
     world.machine.disk.watch = watch
     world.simulation.run_until(world.settled, STEPS_MAX)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Spark's own, about versions and sockets
-SEGMENT_BYTES = 1 << 20
-SENT = 12_000
+SEGMENT_BYTES = 1 << 19
+SENT = 6_000
 
 
 def segments(store: Path) -> list[Path]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 import zipfile
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +78,24 @@ def test_a_difference_is_seen(spark: SparkSession, csv_zip: Path, tmp_path: Path
 )
 def test_one_line_per_carrier_that_differs(found: dict[str, Mean]) -> None:
     assert len(demo_flights.differences({"UA": Mean(3, 2.5, 1, 5.5, 1)}, found)) == 1
+
+
+ASKED = """2013,1,1,517,515,2,830,819,11,UA,1545,N14228,EWR,IAH,227,1400,5,15,2013-01-01T10:00:00Z
+2013,1,1,600,540,20,850,840,10,UA,1546,N2,EWR,IAH,227,1400,5,40,2013-01-01T10:00:00Z
+2013,1,1,700,600,60,900,800,60,AA,1,"N,3",JFK,MIA,160,1089,6,0,2013-01-01T11:00:00Z
+2013,1,2,NA,600,NA,NA,800,NA,AA,1,NA,JFK,MIA,NA,1089,6,0,2013-01-02T11:00:00Z
+"""
+
+
+def test_three_questions_are_answered_from_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "flights_sql.py"))
+    frame(spark, tmp_path / "store", ASKED.encode().splitlines())
+    script["make_view"](spark, str(tmp_path / "store"))
+    best, gained, worst = (spark.sql(query).collect() for query in script["QUESTIONS"].values())
+    assert [tuple(row) for row in best] == [(5, 2, 11.0, 0.0), (6, 2, 60.0, 50.0)]
+    assert [tuple(row) for row in gained] == [("UA", 1, 10.0), ("AA", 1, 0.0)]
+    days = [(date(2013, 1, 2), 1, 1), (date(2013, 1, 1), 3, 0)]
+    assert [tuple(row) for row in worst] == days
 
 
 def test_parts_share_all_flights(csv_zip: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from clients.spark import planning
 from clients.spark import scan as spark_scan
 from clients.spark.columns import COLUMNS
-from clients.spark.options import COLUMN_TYPES, ReadOptions
+from clients.spark.options import BODY_ERROR, COLUMN_TYPES, ReadOptions
 from clients.spark.planning import plan
 from clients.spark.scan import read
 from shm.errors import Corrupt, SettingIllegal, StoreFailed
@@ -43,12 +43,6 @@ def test_rows_equal_the_dump_of_a_real_rocketmq(golden: Golden, name: str) -> No
     assert len(rows) == len(expected) >= len(lines) > 0
     for row, (line, wanted) in zip(rows, expected, strict=True):
         assert comparable(row, line) == wanted
-
-
-@pytest.fixture
-def plain(golden: Golden, tmp_path: Path) -> Path:
-    """A copy of `plain` that a test may change: five sealed segments and the active one."""
-    return Path(shutil.copytree(golden("plain").store, tmp_path / "store"))
 
 
 def test_sidecars_change_no_row(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +218,7 @@ def test_every_flipped_bit_of_a_sealed_segment_is_found(
     """P13 and F20, sampled: one row has crc_ok false, and it is the record that was hit."""
     store, placed = sealed
     sample = random.Random(seed)
-    for _ in range(150):
+    for _ in range(60):
         hit = sample.randrange(len(placed))
         within, bit = sample.randrange(placed[hit].total_size), sample.randrange(8)
         flip(store, placed[hit].physical_offset + within, bit)
@@ -289,11 +283,12 @@ def test_a_torn_end_of_the_active_segment_is_left_out(sealed: tuple[Path, list[R
         half = view.copy()
         half[torn:] = 0
         write_segment(store, SEGMENT_BYTES, half)
-        rows = rows_of(store, includeActive="true")
+        rows = rows_of(store, includeActive="true", startOffset=str(SEGMENT_BYTES))
         is_whole = torn >= written[2].physical_offset - SEGMENT_BYTES + written[2].total_size
-        assert len(rows) - len(placed) == (3 if is_whole else 2)
+        assert len(rows) == (3 if is_whole else 2)
         if is_whole:
             break
+    assert len(rows_of(store, includeActive="true")) == len(placed) + 3
 
 
 def test_a_segment_that_went_since_the_plan_is_said(sealed: tuple[Path, list[Record]]) -> None:
@@ -329,7 +324,7 @@ def test_a_segment_that_goes_while_it_is_read_is_said(
 
 
 def test_every_column_has_a_type_and_a_maker() -> None:
-    assert list(COLUMN_TYPES) == list(COLUMNS)
+    assert list(COLUMN_TYPES) == [name for name in COLUMNS if name != BODY_ERROR]
 
 
 def test_reading_loads_no_numba() -> None:

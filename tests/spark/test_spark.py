@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from clients.spark.options import ReadOptions
 from clients.spark.table.job import IngestOptions, run_here
 from gantrymq.cli import ingest as ingest_cli
 from gantrymq.cli.ingest_show import Progress
 from gantrymq.spark import own_error
-from shm.errors import Corrupt, SettingIllegal
+from shm.errors import Corrupt, SettingIllegal, Unavailable
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.sealed import write_sidecars
 from tests.support.spark_rows import comparable, expected_row
@@ -106,6 +107,14 @@ def test_damage_ends_the_job_or_is_reported(spark: SparkSession, damaged: tuple[
     assert [row["physical_offset"] for row in bad] == [position]
 
 
+@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), Py4JNetworkError("x")])
+def test_java_that_has_ended_is_named(error: Exception) -> None:
+    """What py4j raises when nobody answers it."""
+    found = own_error(error)
+    assert isinstance(found, Unavailable)
+    assert "Java process has ended" in str(found)
+
+
 def test_a_wrong_option_is_named(spark: SparkSession, golden: Golden) -> None:
     with pytest.raises(Exception, match="no option 'topics'") as caught:
         frame(spark, golden("plain").store, topics="a").count()
@@ -121,7 +130,7 @@ def test_a_stream_has_each_message_once_and_goes_on(
     aside = last.rename(tmp_path / last.name)
     for segments in (4, 5):
         stream = spark.readStream.format("gantrymq").options(
-            store=str(store), maxRowsPerTrigger="200", columns="topic,queue_id,queue_offset"
+            store=str(store), maxRowsPerTrigger="400", columns="topic,queue_id,queue_offset"
         )
         writer = stream.load().writeStream.format("parquet").trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(tmp_path / "at")).start(
@@ -131,7 +140,8 @@ def test_a_stream_has_each_message_once_and_goes_on(
         offset = json.loads(query.recentProgress[-1]["sources"][0]["endOffset"])
         assert offset == {"position": segments << 18}
         if segments == 4:
-            assert len(query.recentProgress) > 2, "batches of 200 rows"
+            sizes = [batch["numInputRows"] for batch in query.recentProgress]
+            assert len([size for size in sizes if 0 < size <= 400]) == len(sizes) > 1
             aside.rename(last)
     written = spark.read.parquet(str(tmp_path / "rows")).collect()
     rows = log_rows(store, columns="topic,queue_id,queue_offset")

@@ -37,31 +37,24 @@ def run(program: str, *arguments: object) -> str:
 
 
 _LOOKS = """
-import json, os, sys
+import json, sys
 from gantrymq.cli import main
 for line in json.loads(sys.argv[1]):
-    if not os.fork():
-        sys.argv = ["gantrymq", *line]
-        code = 1
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        finally:
-            sys.stdout.flush()
-            print("loaded", line, {"numpy", "numba"} & sys.modules.keys(), file=sys.stderr)
-            sys.stderr.flush()
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.wait()[1])
+    sys.argv = ["gantrymq", *line]
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code or 0
+    print("loaded", line, {"numpy", "numba"} & sys.modules.keys(), file=sys.stderr)
     print("code", line, code, file=sys.stderr, flush=True)
 """
 
 
 def require_light(lines: Sequence[Sequence[object]]) -> None:
-    """Run commands in forks of an interpreter that has loaded no more than the command line.
+    """Run commands one after the other in a fresh interpreter.
 
-    Each ends well, and has loaded neither numpy nor numba.
+    Each ends well, and until its end nobody has loaded numpy or numba.
     """
     given = [[str(word) for word in line] for line in lines]
     done = subprocess.run(

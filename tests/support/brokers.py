@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -43,18 +44,20 @@ class ServingBroker:
         self.process: subprocess.Popen[str] = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
-        arguments = ["serve", "--home", str(self.home)]
+        arguments = ["--home", str(self.home)]
         for name, value in self.settings.items():
             arguments += ["--set", f"{name}={value}"]
-        streams: dict[str, Any] = {
-            "stdin": subprocess.DEVNULL,
-            "stderr": subprocess.PIPE,
-            "text": True,
-        }
+        return self._launch(arguments, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def _launch(
+        self,
+        arguments: list[str],
+        **streams: Any,  # noqa: ANN401 - as Popen has them
+    ) -> subprocess.Popen[str]:
+        arguments = ["serve", *arguments]
         if self.forked:
             return start_forked("gantrymq", arguments, **streams)
-        command = [sys.executable, "-P", "-m", "gantrymq", *arguments]
-        return subprocess.Popen(command, **streams)
+        return subprocess.Popen([sys.executable, "-P", "-m", "gantrymq", *arguments], **streams)
 
     @property
     def board(self) -> Board:
@@ -134,9 +137,12 @@ def command(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[
 
 
 def descriptors_of(pid: int) -> list[str]:
-    """What each open descriptor of a process is."""
-    folder = Path(f"/proc/{pid}/fd")
-    return [os.readlink(folder / name) for name in os.listdir(folder)]
+    """What each open descriptor of a process is; one that is closed meanwhile is left out."""
+    there = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            there.append(os.readlink(entry))
+    return there
 
 
 def is_alive(pid: int) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench import rows
 from bench.sizes import FULL
-from tests.support.tree import ROOT, parsed
+from tests.support.tree import ROOT, nodes, parsed
 
 #: Calls and marks by which a test may end without having shown anything.
 _SKIPS = {"skip", "skipif", "xfail", "importorskip"}
@@ -88,7 +88,7 @@ _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 
 
 def _problem_with_file(tree: ast.Module) -> str | None:
-    tests = [n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS) and n.name.startswith("test")]
+    tests = [n for n in nodes(tree) if isinstance(n, _FUNCTIONS) and n.name.startswith("test")]
     machines = [n for n in tree.body if isinstance(n, ast.Assign) and "TestCase" in ast.dump(n)]
     if not tests and not machines:
         return "no test in it"
@@ -105,12 +105,12 @@ def _definition(node: ast.AST, name: str) -> ast.stmt | None:
     return None
 
 
-def _skips(nodes: Sequence[ast.AST]) -> bool:
+def _skips(trees: Sequence[ast.AST]) -> bool:
     """True if pytest.skip and its kin occur in any of the trees."""
     return any(
         isinstance(inner, ast.Attribute) and inner.attr in _SKIPS
-        for node in nodes
-        for inner in ast.walk(node)
+        for tree in trees
+        for inner in nodes(tree)
     )
 
 

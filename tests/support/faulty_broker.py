@@ -109,15 +109,11 @@ class FaultyStorage(PosixStorage):
 class FaultyBroker(ServingBroker):
     """Such a broker in a process of its own."""
 
-    def _start(self) -> subprocess.Popen[str]:
-        arguments = ["--home", str(self.home)]
-        for name, value in self.settings.items():
-            arguments += ["--set", f"{name}={value}"]
-        streams: dict[str, Any] = {
-            "stdin": subprocess.DEVNULL,
-            "stderr": subprocess.PIPE,
-            "text": True,
-        }
+    def _launch(
+        self,
+        arguments: list[str],
+        **streams: Any,  # noqa: ANN401 - as Popen has them
+    ) -> subprocess.Popen[str]:
         return start_forked("faulty_broker", arguments, **streams)
 
     def fail(self, *faults: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -25,20 +26,23 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from shm import marks
 from tests.support import leaks
-from tests.support.watchdog import poll_until
 
 #: The program that stands for `gantrymq` in a shell: hands its descriptors to a CommandServer.
 _PROGRAM = """#!{python} -ISu
-import array, json, os, socket, sys
+import array, json, os, signal, socket, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is for what it stands for
 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
     server.connect({address!r})
-    call = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode() + b"\\n"
+    place = [os.getcwd(), dict(os.environ), os.getpgrp()]
+    call = json.dumps([sys.argv[1:], *place]).encode() + b"\\n"
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
     server.sendmsg([call[:1]], rights)
     server.sendall(call[1:])
@@ -48,10 +52,34 @@ sys.exit(int(answer or 1))
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a command runs: its folder, its variables, the process group that hears ^C."""
+
+    folder: str
+    variables: Mapping[str, str]
+    group: int = 0
+
+    def enter(self) -> None:
+        """Take this process there."""
+        os.chdir(self.folder)
+        os.environ.clear()
+        os.environ.update(self.variables)
+        if self.group:
+            os.setpgid(0, self.group)
+
+
 def run_forked(
-    arguments: Sequence[str], stdin: str = "", timeout: float = 120.0
+    arguments: Sequence[str],
+    stdin: str = "",
+    timeout: float = 120.0,
+    prepare: Callable[[], None] | None = None,
+    place: Place | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `gantrymq` with arguments to its end, as subprocess.run does."""
+    """Run `gantrymq` with arguments to its end, as subprocess.run does.
+
+    Its process calls `prepare` first, and goes to `place`.
+    """
     with (
         tempfile.TemporaryFile("w+") as given,
         tempfile.TemporaryFile("w+") as out,
@@ -59,27 +87,52 @@ def run_forked(
     ):
         given.write(stdin)
         given.seek(0)
-        pid = _fork(arguments, (given, out, err), None)
+        descriptors = [file.fileno() for file in (given, out, err)]
+        pid = _fork(descriptors, _command(arguments, place, prepare))
         code = _wait(pid, timeout)
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(["gantrymq", *arguments], code, out.read(), err.read())
 
 
+def run_each(lines: Sequence[Sequence[object]]) -> list[subprocess.CompletedProcess[str]]:
+    """Run commands one after the other in one process: a fork costs more than most of them."""
+    with ExitStack() as stack:
+        given, told = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+        pairs = [[stack.enter_context(tempfile.TemporaryFile("w+")) for _ in "oe"] for _ in lines]
+
+        def run() -> int:
+            for line, pair in zip(lines, pairs, strict=True):
+                for number, file in enumerate(pair, 1):
+                    os.dup2(file.fileno(), number)
+                code = _code_of(_command([*map(str, line)]))
+                sys.stdout.flush()
+                os.write(told.fileno(), bytes([code]))
+            return 0
+
+        pid = _fork([file.fileno() for file in (given, *pairs[0])], run)
+        assert _wait(pid, 120.0) == 0
+        told.seek(0)
+        for file in (file for pair in pairs for file in pair):
+            file.seek(0)
+        return [
+            subprocess.CompletedProcess(
+                ["gantrymq", *map(str, line)], code, *(file.read() for file in pair)
+            )
+            for line, code, pair in zip(lines, told.read(), pairs, strict=True)
+        ]
+
+
 def _wait(pid: int, timeout: float) -> int:
     descriptor = os.pidfd_open(pid)
     try:
-        poll_until(lambda: bool(os.waitid(os.P_PIDFD, descriptor, _PEEK)), "it ends", timeout)
-    except AssertionError:
-        os.kill(pid, 9)
-        raise
+        if not select.select([descriptor], [], [], timeout)[0]:
+            os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"it has not ended after {timeout:.0f} s")
     finally:
         _, status = os.waitpid(pid, 0)
         os.close(descriptor)
     return os.waitstatus_to_exitcode(status)
-
-
-_PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 @cache
@@ -111,22 +164,30 @@ _LOADED_LATE = (
 )  # fmt: skip
 
 
-def _fork(
-    arguments: Sequence[str], files: Sequence[IO[str]] | Sequence[int], place: _Place | None
-) -> int:
+def _fork(descriptors: Sequence[int], run: Callable[[], int | None]) -> int:
     _load_everything()
-    descriptors = [file if isinstance(file, int) else file.fileno() for file in files]
     pid = os.fork()
     if pid == 0:
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
-        if place is not None:
-            os.chdir(place[0])
-            os.environ.clear()
-            os.environ.update(place[1])
-        sys.argv = ["gantrymq", *arguments]
-        _live(lambda: _call("gantrymq"))
+        _live(run)
     return pid
+
+
+def _command(
+    arguments: Sequence[str],
+    place: Place | None = None,
+    prepare: Callable[[], None] | None = None,
+) -> Callable[[], int]:
+    def run() -> int:
+        if place is not None:
+            place.enter()
+        if prepare is not None:
+            prepare()
+        sys.argv = ["gantrymq", *arguments]
+        return _call("gantrymq")
+
+    return run
 
 
 def start_forked(
@@ -205,9 +266,6 @@ def spawn_forked(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[b
     return start_forked("brokerd", arguments, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
 
-_Place = tuple[str, Mapping[str, str]]
-
-
 def _live(run: Callable[[], int | None]) -> NoReturn:
     """The child: become the program, and never come back."""
     gc.freeze()  # the parent's objects stay as they are
@@ -283,8 +341,8 @@ class CommandServer:
             for _level, _kind, data in ancillary:
                 rights.frombytes(data)
             with connection.makefile("rb") as stream:
-                arguments, folder, environment = json.loads(first + stream.readline())
-            pid = _fork(arguments, list(rights), (folder, environment))
+                arguments, *place = json.loads(first + stream.readline())
+            pid = _fork(list(rights), _command(arguments, Place(*place)))
             for descriptor in rights:
                 os.close(descriptor)
             _, status = os.waitpid(pid, 0)

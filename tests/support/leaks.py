@@ -19,13 +19,20 @@ SHARED_MEMORY = Path("/dev/shm")
 PROC = Path("/proc")
 
 MARK = "GANTRYMQ_TEST_RUN"
-#: Helpers of Python and Spark that end with this process; they belong to the run, not to a test.
-_PERMITTED = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "org.apache.spark")
+#: Processes that were there before this run had any child, by number and inode in /proc: no orphans
+#: of ours. A number that comes again has another inode.
+_older: set[tuple[str, int]] = set()
+#: Helpers of Python that end with this process.
+_PYTHONS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+#: Spark's Java and its Python workers: they belong to the run, not to a test. A worker whose daemon
+#: Spark has replaced is nobody's child.
+_SPARKS = ("org.apache.spark", "tests/support/spark_python.py")
 
 
 def mark_this_run() -> None:
     """Give all later children a variable by which orphans are recognised."""
     os.environ[MARK] = f"{os.getpid()}-{uuid.uuid4().hex}"
+    _older.update(_numbered())
 
 
 def mark_this_process() -> None:
@@ -62,10 +69,15 @@ def take(orphans: bool = False) -> Traces:
     return Traces(frozenset(regions()), frozenset(processes))
 
 
-def left_since(before: Traces, orphans: bool = False) -> Traces:
-    """Return what came since `before`, apart from what lives under something older."""
+def left_since(before: Traces, orphans: bool = False, spark: bool = True) -> Traces:
+    """Return what came since `before`, apart from what lives under something older.
+
+    `spark`: Spark may live on, which is stopped at the end of the run.
+    """
     now = take(orphans)
-    fresh = {pid for pid in now.processes - before.processes if not _is_excused(pid, before)}
+    permitted = _PYTHONS + _SPARKS if spark else _PYTHONS
+    newer = now.processes - before.processes
+    fresh = {pid for pid in newer if not _is_excused(pid, before, permitted)}
     return Traces(
         frozenset(name for name in now.regions - before.regions if not _is_foreign(name)),
         frozenset(fresh),
@@ -92,9 +104,19 @@ def descendants(pid: int) -> set[int]:
     for task in _read(PROC / str(pid) / "task", listing=True).split():
         for child in map(int, _read(PROC / str(pid) / "task" / task / "children").split()):
             found |= descendants(child)
-            if command_line(child):
+            if _is_living(child):
                 found.add(child)
     return found
+
+
+def _is_living(pid: int) -> bool:
+    """False for zombies; arguments tell nothing: a process that begins a program has none yet."""
+    return _stat(pid)[:1] not in ([], ["Z"], ["X"])
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc says of a process, from its state on; nothing if it has gone."""
+    return _read(PROC / str(pid) / "stat").rpartition(")")[2].split()
 
 
 def command_line(pid: int) -> str:
@@ -112,8 +134,15 @@ def _read(path: Path, listing: bool = False) -> str:
 
 def _orphans(known: set[int]) -> set[int]:
     mark = f"{MARK}={os.environ.get(MARK)}"
-    others = {int(name) for name in os.listdir(PROC) if name.isdigit()} - known - {os.getpid()}
-    return {pid for pid in others if _is_marked(pid, mark) and command_line(pid)}
+    fresh = {int(name) for name, _inode in _numbered() - _older}
+    others = fresh - known - {os.getpid()}
+    return {pid for pid in others if _is_marked(pid, mark) and _is_living(pid)}
+
+
+def _numbered() -> set[tuple[str, int]]:
+    """Each process that there is: its number, and the inode of its folder in /proc."""
+    with os.scandir(PROC) as entries:
+        return {(entry.name, entry.inode()) for entry in entries if entry.name.isdigit()}
 
 
 def _is_marked(pid: int, mark: str) -> bool:
@@ -122,12 +151,12 @@ def _is_marked(pid: int, mark: str) -> bool:
     return mark in _read(PROC / str(pid) / "environ").split("\0")
 
 
-def _is_excused(pid: int, before: Traces) -> bool:
+def _is_excused(pid: int, before: Traces, permitted: tuple[str, ...]) -> bool:
     """True for helpers of the run, and for what an older process (a wider fixture) has started."""
     while pid > 1 and pid != os.getpid():
-        if pid in before.processes or any(mark in command_line(pid) for mark in _PERMITTED):
+        if pid in before.processes or any(mark in command_line(pid) for mark in permitted):
             return True
-        fields = _read(PROC / str(pid) / "stat").rpartition(")")[2].split()
+        fields = _stat(pid)
         pid = int(fields[1]) if len(fields) > 1 else 0
     return False
 

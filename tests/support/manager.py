@@ -15,7 +15,7 @@ from tests.support.brokers import START_S
 from tests.support.terminal import Terminal
 from tests.support.watchdog import poll_until
 
-_STEPS = 3
+_STEPS = 2
 
 
 class Manager:
@@ -67,8 +67,9 @@ def start_first(folder: Path) -> FirstStart:
     with Terminal() as terminal:
 
         def told() -> bool:
-            terminal.read()  # what nobody reads would hold it up
-            return len({step_of(state) for state in manager.hear()} - {None}) >= _STEPS
+            shown = terminal.read()  # what nobody reads would hold it up
+            steps = {step_of(state) for state in manager.hear()} - {None}
+            return len(steps) >= _STEPS and " starting " in shown
 
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stderr=terminal.slave, env=environment

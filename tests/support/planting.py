@@ -229,6 +229,28 @@ def index_entries_swapped(planter: Planter) -> Fault:
     return at(name, "entries swapped", first, second)
 
 
+# ------------------------------------------------------------------------------- bits of filters
+
+
+def missing_bit_of_a_filter(planter: Planter) -> Fault:
+    """A message would be hidden from a group that has to get it (FL-64)."""
+    bits = json.loads(planter.kept["gantry/bitmaps.json"])["filters"][0]["positions"]
+    name = planter.random.choice(planter.below("consumequeue_ext/"))
+    data, places = planter.kept[name], []
+    place = 0
+    while size := int.from_bytes(data[place : place + 2], "big", signed=True):
+        if size < 0:
+            break  # the mark of the file's end (SF-72)
+        bitmap = data[place + layout.CQ_EXT_BITMAP : place + size]
+        if all(bitmap[bit // 8] >> bit % 8 & 1 for bit in bits):
+            places.append(place)
+        place += size
+    bit, place = planter.random.choice(bits), planter.random.choice(places)
+    at_byte = place + layout.CQ_EXT_BITMAP + bit // 8
+    planter.patch(name, at_byte, bytes([data[at_byte] & ~(1 << bit % 8)]))
+    return at(name, f"missing bit {bit}", place)
+
+
 # ------------------------------------------------------------------------------------- other files
 
 
@@ -322,9 +344,11 @@ def foreign_file(planter: Planter) -> Fault:
 
 
 Plant = Callable[[Planter], Fault]
+#: A kind for a store with bitmaps.
+FILTERED: Final = "missing bit of a filter"
 #: How many of a thousand, and what.
 KINDS: Final[dict[str, tuple[int, Plant]]] = {
-    "bit of a record": (230, bit_of_a_record),
+    "bit of a record": (220, bit_of_a_record),
     "zeroes in a record": (50, zeroes_in_a_record),
     "records swapped": (30, records_swapped),
     "bit behind the records": (60, bit_behind_the_records),
@@ -340,4 +364,5 @@ KINDS: Final[dict[str, tuple[int, Plant]]] = {
     "file missing": (30, file_missing),
     "files swapped": (20, files_swapped),
     "foreign file": (20, foreign_file),
+    FILTERED: (10, missing_bit_of_a_filter),
 }

@@ -12,7 +12,7 @@ from types import MappingProxyType, SimpleNamespace
 import numpy as np
 
 from brokerd.config import load
-from brokerd.flusher import open_flusher
+from brokerd.flusher import Flusher
 from brokerd.writer import open_writer
 from shm import layout
 from shm.arena import plan_arena
@@ -30,13 +30,13 @@ from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from workers.agent import Agent, Bells
 from workers.groups.agent import open_groups
-from workers.reader.agent import open_reader
+from workers.reader.agent import Reader
 
 #: As brokerd.agents calls them; settings here are a namespace with what they ask for.
 OPENERS: dict[Role, Callable[..., Agent]] = {
     Role.WRITER: open_writer,
-    Role.FLUSHER: open_flusher,
-    Role.READER: open_reader,
+    Role.FLUSHER: Flusher,
+    Role.READER: Reader,
     Role.GROUPS: open_groups,
 }
 LEVELS = "1s 5s 10s 30s 1m"

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from brokerd import retention
 from workers.reader import indexer
+from workers.scheduler import agent as scheduler
 from workers.scheduler import progress as progressnote
+from workers.scheduler import recalls
+from workers.transactions import agent as checker
 from workers.transactions import progress as transactionnote
 
-retention.PACE.grace = 1_000_000
-retention.PACE.patience = 300_000_000
+#: How often an agent looks for what rings no bell. A real one does each millisecond, or more seldom
+#: where a look costs much: a hundred steps of others here, most of which would be its own.
+LOOK_NS = 5_000_000
+_LOOKS = ((scheduler, "LOOK_NS"), (checker, "LOOK_NS"), (recalls, "TRACE_AGAIN_NS"))
+_INTERVALS = tuple((m, "interval_ns") for m in (indexer, progressnote, transactionnote))
+_PACE = tuple((retention.PACE, name) for name in ("grace", "patience", "first", "between", "look"))
+_REAL = [(owner, name, getattr(owner, name)) for owner, name in (*_LOOKS, *_INTERVALS, *_PACE)]
 
 
 def hurry() -> None:
     """What goes by the clock comes more often here: a run of a second or two sees much of it."""
+    for module, name in _LOOKS:
+        setattr(module, name, LOOK_NS)
     indexer.interval_ns = 5_000_000
+    indexer.pending_max, indexer.slots_after = 24, 40  # a file has 100
     progressnote.interval_ns = transactionnote.interval_ns = 100_000_000
+    retention.PACE.grace = 1_000_000
+    retention.PACE.patience = 300_000_000
     retention.PACE.first = retention.PACE.between = retention.PACE.look = 20_000_000
 
 
@@ -22,3 +35,9 @@ def tarry() -> None:
     """Seconds of rest cost little: what goes by the clock comes as seldom as in a real broker."""
     progressnote.interval_ns = transactionnote.interval_ns = 2_000_000_000
     retention.PACE.first = retention.PACE.between = retention.PACE.look = 1_000_000_000
+
+
+def be_real() -> None:
+    """As in a real broker: for what runs in this process after the simulator."""
+    for owner, name, value in _REAL:
+        setattr(owner, name, value)

@@ -59,6 +59,7 @@ class SimProducer(SimClient):
         self.producer = self.dice.getrandbits(80).to_bytes(10, "big")
         self.left = count
         self.delays = True  # some of its messages are due later
+        self.at_once = 0.8  # the share of the others
         self.waits = _DELAYS  # of which modes and values
         self.durable_end = 0  # somebody waits for this position
         self._unanswered: deque[Sent] = deque()
@@ -161,7 +162,7 @@ class SimProducer(SimClient):
 
     def _due(self) -> tuple[int, int]:
         """Now, mostly; or later, by a level, at a time or after one, some of them no delay."""
-        if not self.delays or self.dice.random() < 0.8:
+        if not self.delays or self.dice.random() < self.at_once:
             return (0, 0)
         return self.dice.choice(self.waits)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: As clients do: a scheduler that was replaced has forgotten what it was asked.
 REPEAT_NS = 500_000_000
 #: Between two recalls, at most.
-PAUSE_NS = 40_000_000
+PAUSE_NS = 15_000_000
 
 
 class SimRecaller(SimClient):

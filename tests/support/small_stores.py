@@ -6,8 +6,12 @@ import shutil
 from pathlib import Path
 
 from clients.control import look_at
+from clients.subscription import FilterExpression, FilterType
 from gantrymq import Broker, ConsumeFrom, Message, Producer, PullConsumer
 from shm import wire
+from shm.bitmapnote import read_covered
+from shm.storage import PosixStorage
+from tests.support.watchdog import poll_until
 
 SEGMENT_BYTES = 64 * 1024
 QUEUE_FILE_BYTES = 1000
@@ -24,6 +28,25 @@ def send(broker: Broker, count: int = RECORDS) -> None:
             body, tag = b"%06d" % number * 40, f"t{number % 5}"
             producer.send_oneway(Message(topic, body, tag=tag, keys=(f"k{number}",), queue_id=0))
         producer.flush()
+
+
+def filtered_store(target: Path) -> Path:
+    """A stopped store with bits of a filter that was there first."""
+    wanted = FilterExpression("price < 30", FilterType.SQL92)
+    bitmaps = {"enable_consume_queue_ext": True, "enable_calc_filter_bit_map": True}
+    with small_broker(mapped_file_size_consume_queue_ext=8192, **bitmaps) as broker:
+        store = PosixStorage(str(broker.home / "store"))
+        with (
+            PullConsumer("cheap", {"orders": wanted}, home=broker.home),
+            Producer(broker.home) as producer,
+        ):
+            poll_until(lambda: bool(read_covered(store)), "the reader knows the filter")
+            for number in range(600):
+                price = {"price": str(number % 100)}
+                producer.send_oneway(Message("orders", b"x", properties=price, queue_id=0))
+            producer.flush()
+        broker.stop()
+        return Path(shutil.copytree(store.root, target))
 
 
 def small_broker(**more: int) -> Broker:
@@ -48,6 +71,14 @@ def write_settings(home: Path) -> None:
     """What the store does not say of itself: a start, or a rebuild, makes such index files."""
     text = f"max_hash_slot_num = {INDEX_SLOTS}\nmax_index_num = {INDEX_ENTRIES}\n"
     (home / "gantrymq.toml").write_text(text)
+
+
+def plain_store(target: Path) -> Path:
+    """The stopped store of a broker that got `send`."""
+    with small_broker() as broker:
+        send(broker)
+        broker.stop()
+        return Path(shutil.copytree(broker.home / "store", target))
 
 
 def varied_store(target: Path) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from brokerd.config import load
-from brokerd.flusher import open_flusher
+from brokerd.flusher import Flusher
 from brokerd.writer import open_writer
 from clients.assigned import Assigned
 from clients.batch import MessageBatch
@@ -38,7 +38,7 @@ from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from workers.agent import Agent, Bells
-from workers.reader.agent import open_reader
+from workers.reader.agent import Reader
 from workers.session import Session
 
 SEGMENT_BYTES = 1 << 16
@@ -74,7 +74,7 @@ class Machine:
         tables = [MemorySessions() for _ in range(3)]
         parts = [(storage, clock, self.board, table, bells, settings) for table in tables]
         self.agents: list[Agent] = [
-            open_writer(*parts[0]), open_flusher(*parts[1]), open_reader(*parts[2])
+            open_writer(*parts[0]), Flusher(*parts[1]), Reader(*parts[2])
         ]  # fmt: skip
         plan = plan_arena()
         arena = np.zeros(plan.size, np.uint8)

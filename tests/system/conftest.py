@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+import gantrymq.temporary
 from gantrymq.temporary import Broker
+from tests.support.forked import spawn_forked
 from tests.support.manager import FirstStart, start_first
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """Return the broker that tests share, whose names are unique; who ends one needs his own."""
-    with Broker.temporary() as running:
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # as warm_starts, which is not there yet
+            patch.setattr(gantrymq.temporary, "_spawn", spawn_forked)
+            running = stack.enter_context(Broker.temporary())
         yield running
 
 

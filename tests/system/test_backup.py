@@ -22,7 +22,10 @@ from shm.errors import Rejected
 from tests.support.brokers import ServingBroker, command
 from tests.support.watchdog import poll_until
 
-SEGMENT = 1 << 20
+SEGMENT = 1 << 18
+SEGMENTS = {"mapped_file_size_commit_log": SEGMENT}
+#: Some hundreds of these fill two segments.
+BODY = b"%0900d"
 #: Sizes that a temporary broker's store was made with.
 TEMPORARY = {"mapped_file_size_commit_log": 16 << 20, "mapped_file_size_consume_queue": 600_000}
 
@@ -60,9 +63,7 @@ class Load:
     def _run(self) -> None:
         with Producer(self._home) as producer:
             while not self._over.is_set():
-                futures = [
-                    producer.send_async("load", b"%09d" % (self.sent + n)) for n in range(50)
-                ]
+                futures = [producer.send_async("load", BODY % (self.sent + n)) for n in range(50)]
                 for future in futures:
                     future.result()
                 self.sent += len(futures)
@@ -86,7 +87,7 @@ def shown(board: Board, name: str) -> int:
 def test_a_live_store_is_backed_up_and_restored(tmp_path: Path) -> None:
     """Under load, over several segments: the copy starts, is whole, and goes on."""
     home, copy = tmp_path / "home", tmp_path / "copy"
-    with ServingBroker(home) as broker:
+    with ServingBroker(home, **SEGMENTS) as broker:
         board = broker.wait_until_ready().board
         with Producer(home) as producer:
             for number in range(20):
@@ -104,7 +105,7 @@ def test_a_live_store_is_backed_up_and_restored(tmp_path: Path) -> None:
     assert not (copy / "store" / "consumequeue").exists()
     assert not (tmp_path / "copy.partial").exists()
 
-    with ServingBroker(copy) as broker:
+    with ServingBroker(copy, **SEGMENTS) as broker:
         board = broker.wait_until_ready().board
         assert board.word(layout.BOARD_APPENDED) == copied["durable"]
         poll_until(
@@ -115,7 +116,7 @@ def test_a_live_store_is_backed_up_and_restored(tmp_path: Path) -> None:
         there = shown(board, "load")
         assert there >= sent_before
         loaded = drain(copy, "all", "load", there)
-        assert sorted(set(loaded)) == [b"%09d" % n for n in range(len(loaded))]
+        assert sorted(set(loaded)) == [BODY % n for n in range(len(loaded))]
         with Producer(copy) as producer:
             assert producer.send("kept", b"new").queue_offset == 5
         assert broker.stop()[0] == ExitCode.OK

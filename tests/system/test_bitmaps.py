@@ -32,7 +32,7 @@ BITMAPS = {
     "enable_calc_filter_bit_map": True,
     "mapped_file_size_consume_queue_ext": 8192,
 }
-COUNT = 4000
+COUNT = 2000
 RARE = FilterExpression("price = 7", FilterType.SQL92)
 PASSING = [number for number in range(COUNT) if number % 100 == 7]
 

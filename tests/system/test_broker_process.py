@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -243,6 +242,7 @@ def test_a_signal_before_it_is_ready_ends_the_start(
     with ServingBroker(home) as broker:
         poll_until((home / "store" / "gantry" / "store.json").exists, "it has begun")
         assert broker.stop()[0] == ExitCode.OK
+        monkeypatch.undo()
         broker.again().wait_until_ready()
         assert broker.stop()[0] == ExitCode.OK
 
@@ -339,9 +339,7 @@ def test_a_temporary_broker_ends_with_its_parent(tmp_path: Path) -> None:
         "import os, signal; from gantrymq.temporary import Broker;"
         "b = Broker.temporary(); print(b.home, b.process.pid, flush=True); signal.pause()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with start_program(code, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         home, pid = process.stdout.readline().split()
         process.kill()

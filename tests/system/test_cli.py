@@ -16,7 +16,6 @@ import pytest
 
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
-from tests.support.applications import require_light
 from tests.support.brokers import command
 
 #: What is said of a setting.
@@ -122,11 +121,6 @@ def test_status_after_a_kill_says_that_nothing_runs() -> None:
         ran = command("status", "--home", broker.home)
         assert ran.returncode == ExitCode.NO_BROKER
         assert "no broker runs" in ran.stderr
-
-
-def test_status_loads_neither_numpy_nor_numba(home: Path) -> None:
-    looks = (["status"], ["topic", "list"], ["topic", "create", "light"])
-    require_light([*([*look, "--home", home] for look in looks), ["--help"]])
 
 
 def test_the_life_of_a_topic(home: Path) -> None:

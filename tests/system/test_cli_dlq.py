@@ -277,8 +277,9 @@ def test_delayed_messages_are_listed_and_recalled(home: Path, unique_name: str) 
     ]  # fmt: skip
     handles = command("delayed", "list", "--topic", topic, "--handles", "--home", home).stdout
     assert handles.split() == [first.recall_handle, last.recall_handle]
-    ran = command("delayed", "recall", topic, "-", "--home", home, stdin=handles)
-    assert (ran.returncode, ran.stdout) == (0, "2 of 2 cancelled\n")
+    ran = command("delayed", "recall", topic, "-", "--home", home, stdin="junk\n" + handles)
+    assert (ran.returncode, ran.stdout) == (2, "2 of 3 cancelled\n")
+    assert "is no recall handle" in ran.stderr
     assert waiting(home, topic) == []
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,11 +21,13 @@ from gantrymq.cli.app import command_line
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support.brokers import START_S, command
-from tests.support.forked import CommandServer
+from tests.support.forked import CommandServer, Place, run_forked
 from tests.support.watchdog import poll_until
 
-#: Minutes, or a JVM: tests/meta/test_bench_smoke.py and tests/spark run these.
-_ONLY_PARSED = ("bench --quick", "ingest --store ~")
+#: Minutes; or run elsewhere, by tests/meta/test_bench_smoke.py as it stands, and by tests/spark.
+_ONLY_PARSED = ("bench --quick", "bench --smoke", "ingest --store ~")
+#: What a shell makes something else of, quotes apart.
+_FOR_A_SHELL = re.compile(r"[|&;<>~$*?`]")
 #: Until somebody ends them.
 _ENDLESS = re.compile(r" (-f|--follow)\b|gantrymq serve --home \S+ --set")
 #: Not while a broker has the store, and not to a folder outside of this test's.
@@ -86,11 +88,8 @@ def test_the_help_can_be_shown() -> None:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A user's folder: a broker at ./mq, also the user's own; a topic, a group, some messages."""
     folder = tmp_path_factory.mktemp("examples")
-    programs, fresh = folder / "bin", folder / "fresh"
+    programs = folder / "bin"
     programs.mkdir()
-    fresh.mkdir()
-    (fresh / "gantrymq").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m gantrymq "$@"\n')
-    (fresh / "gantrymq").chmod(0o755)
     server = CommandServer(programs)
     (programs / "jq").write_text("#!/bin/sh\nexec cat\n")
     (programs / "jq").chmod(0o755)
@@ -115,12 +114,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     server.close()
 
 
-def environment(folder: Path, *before: str) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     known = os.environ | {
         "HOME": str(folder),
         "GANTRYMQ_HOME": str(folder / "mq"),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
-        "PATH": ":".join([*before, f"{folder / 'bin'}", os.environ["PATH"]]),
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(Path.cwd()),
     }
     known.pop("XDG_STATE_HOME", None)
@@ -129,10 +128,15 @@ def environment(folder: Path, *before: str) -> dict[str, str]:
 
 def run(folder: Path, line: str) -> int:
     """Run an example as typed into a shell; the exit code of all its parts."""
-    ran = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line], cwd=folder, env=environment(folder),
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=START_S,
-    )  # fmt: skip
+    program, *words = shlex.split(line)
+    if program == "gantrymq" and not _FOR_A_SHELL.search(line):
+        place = Place(str(folder), environment(folder))
+        ran = run_forked(words, timeout=START_S, place=place)
+    else:
+        ran = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line], cwd=folder, env=environment(folder),
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=START_S,
+        )  # fmt: skip
     assert ran.returncode == 0, (line, ran)
     return ran.returncode
 
@@ -140,8 +144,8 @@ def run(folder: Path, line: str) -> int:
 def run_for_a_while(folder: Path, line: str) -> None:
     """One that goes on for ever: it says something, then ^C ends it."""
     with subprocess.Popen(
-        ["bash", "-c", f"{line} 2>&1"], cwd=folder, env=environment(folder, f"{folder / 'fresh'}"),
-        stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, start_new_session=True, text=True,
+        ["bash", "-c", f"{line} 2>&1"], cwd=folder, env=environment(folder),
+        stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, process_group=0, text=True,
     ) as process:  # fmt: skip
         assert process.stdout
         try:

@@ -17,6 +17,7 @@ from clients.producer import Producer
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support.brokers import command
+from tests.support.forked import run_each
 from tests.support.watchdog import poll_until
 
 
@@ -81,17 +82,20 @@ def test_looks_do_without_the_parser_of_options(
 
 @pytest.mark.parametrize("look", [*LOOKS, *LARGE_LOOKS[:2], QUERY], ids=" ".join)
 def test_a_look_is_the_same_by_the_parser_of_options(home: Path, look: tuple[str, ...]) -> None:
-    plain, parsed = rows(*look, "--home", home), rows(*look, f"--home={home}")
+    ran = run_each([(*look, "--home", home, "--json"), (*look, f"--home={home}", "--json")])
+    assert [each.returncode for each in ran] == [0, 0], ran
+    plain, parsed = ([json.loads(line) for line in each.stdout.splitlines()] for each in ran)
     assert [row.keys() for row in plain] == [row.keys() for row in parsed]
     assert look[0] in ("status", "metrics") or plain == parsed
 
 
 @pytest.mark.parametrize("look", [*LOOKS, *LARGE_LOOKS[:1], QUERY], ids=" ".join)
 def test_a_wrong_look_is_refused_by_the_parser_of_options(look: tuple[str, ...]) -> None:
-    for wrong in (["--hom"], ["--home"], ["--json", "surplus", "words"], [""]):
-        ran = command(*look, *wrong)
+    wrong = (["--hom"], ["--home"], ["--json", "surplus", "words"], [""])
+    *refused, helped = run_each([(*look, *words) for words in (*wrong, ["--help"])])
+    for ran in refused:
         assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, ""), ran
-    assert command(*look, "--help").returncode == ExitCode.OK
+    assert helped.returncode == ExitCode.OK
 
 
 def test_a_message_is_got_by_its_key(home: Path) -> None:

@@ -330,10 +330,11 @@ def test_completion_knows_topics_and_groups(home: Path, monkeypatch: pytest.Monk
 
 def test_looking_loads_neither_numpy_nor_numba(home: Path) -> None:
     looks = (
+        ("status",), ("topic", "list"), ("topic", "create", "light"),
         ("top", "--once", "--interval", "0.1"), ("group", "list"), ("group", "describe", "half"),
         ("doctor",), ("metrics",), ("get", "0"), ("tail", "seen", "-n", "1"),
     )  # fmt: skip
-    require_light([(*look, "--home", home) for look in looks])
+    require_light([*((*look, "--home", home) for look in looks), ("--help",)])
 
 
 def test_a_look_costs_the_board_and_small_files_only(home: Path) -> None:

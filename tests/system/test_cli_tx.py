@@ -18,7 +18,7 @@ from gantrymq.cli.board import describe, running_board
 from gantrymq.cli.tx_show import look
 from gantrymq.temporary import Broker
 from tests.support.brokers import command
-from tests.support.forked import start_program
+from tests.support.forked import run_each, start_program
 from tests.support.watchdog import poll_until
 
 TOPIC = "orders"
@@ -112,6 +112,7 @@ def test_open_messages_are_listed_and_shown(broker: Broker) -> None:
     assert first["checks"] == 0  # nobody is there to be asked
     assert first["transaction_id"] == second["transaction_id"]
     assert first["position"] < second["position"]
+    wanted: list[tuple[tuple[object, ...], int]] = []
     for words, count in (
         (("--topic", TOPIC), 2),
         (("--group", GROUP, "--state", "open"), 2),
@@ -120,7 +121,9 @@ def test_open_messages_are_listed_and_shown(broker: Broker) -> None:
         (("--state", "given_up"), 0),
         (("--limit", "1"), 1),
     ):
-        assert len(rows(broker, *words)) == count, words
+        wanted.append((("tx", "list", *words, "--json", "--home", broker.home), count))
+    for ran, (line, count) in zip(run_each([line for line, _ in wanted]), wanted, strict=True):
+        assert (ran.returncode, len(ran.stdout.splitlines())) == (0, count), line
     ids = command("tx", "list", "--ids", "--home", broker.home).stdout.split()
     assert set(ids) == {first["message_id"], second["message_id"]}
     for name in (first["message_id"], str(first["position"])):

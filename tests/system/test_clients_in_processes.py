@@ -21,6 +21,7 @@ from gantrymq.temporary import Broker
 from shm.errors import Closed
 from tests.support.adversary import Victim
 from tests.support.applications import FIRST, PATIENCE_S, bodies_of, run
+from tests.support.forked import run_program
 
 # ------------------------------------------------------------------------------------------ threads
 
@@ -94,12 +95,24 @@ if __name__ == "__main__":
     method, home, topic = sys.argv[1:]
     with Producer(home) as mine:  # open while the children are made
         mine.send(topic, b"parent")
-        messages = [Message(topic, b"child %d" % n, tag="t") for n in range(3)]
-        with multiprocessing.get_context(method).Pool(3) as pool:
+        messages = [Message(topic, b"child %d" % n, tag="t") for n in range(2)]
+        with multiprocessing.get_context(method).Pool(2) as pool:
             made = pool.starmap(work, [(home, topic, message) for message in messages])
         mine.send(topic, b"parent")
     print(len({receipt.message_id for one in made for receipt in one}))
 """
+
+
+def in_a_process_of_its_own(
+    program: Path, method: str, *arguments: object
+) -> subprocess.CompletedProcess[str]:
+    """A fork does for a program whose children are forks; others start it again by its name."""
+    if method == "fork":
+        return run_program(program, method, *arguments, strict=True)
+    return subprocess.run(
+        [sys.executable, "-W", "error", program, method, *map(str, arguments)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -109,13 +122,10 @@ def test_a_pool_of_processes_sends(
     """Messages go to the children and receipts come back; each child has its own producer."""
     program = tmp_path / "pool.py"
     program.write_text(POOL)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", program, method, broker.home, unique_name],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert (done.stdout, done.stderr) == ("60\n", "")
-    expected = Counter({b"parent": 2, b"child 0": 20, b"child 1": 20, b"child 2": 20})
-    assert Counter(bodies_of(broker.home, unique_name, 62)) == expected
+    done = in_a_process_of_its_own(program, method, broker.home, unique_name)
+    assert (done.stdout, done.stderr) == ("40\n", "")
+    expected = Counter({b"parent": 2, b"child 0": 20, b"child 1": 20})
+    assert Counter(bodies_of(broker.home, unique_name, 42)) == expected
 
 
 def test_a_forked_child_cannot_use_its_parents_consumer(broker: Broker, unique_name: str) -> None:

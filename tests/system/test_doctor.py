@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +11,15 @@ import pytest
 from brokerd.doctor import Finding, examine
 from clients.home import board_file
 from gantrymq.temporary import Broker
+from shm import jit
 from shm.codes import ExitCode
+from tests.support.brokers import command
+from tests.support.forked import run_forked
 
 
 def findings(home: Path, **environment: str) -> dict[str, Finding]:
+    # A JVM's start would take longer than all other checks.
+    environment = {"JAVA_HOME": str(home / "none"), **environment}
     return {found.check: found for found in examine(home, environment)}
 
 
@@ -75,13 +78,11 @@ def test_owner(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_limits(home: Path) -> None:
-    line = [sys.executable, "-P", "-m", "gantrymq", "doctor", "--home", str(home)]
-
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
-    ran = subprocess.run(line, preexec_fn=few, capture_output=True, text=True, check=False)
+    ran = run_forked(["doctor", "--home", str(home)], prepare=few)
     assert ran.returncode == ExitCode.DOES_NOT_HOLD
     assert "wrong  descriptors: RLIMIT_NOFILE 300" in ran.stdout
     assert "LimitNOFILE=3328" in ran.stdout
@@ -106,29 +107,28 @@ def test_disk_and_shared_memory(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "inodes" in require_wrong(findings(home)["disk"]).found
 
 
-def test_kernel_cache(home: Path, tmp_path: Path) -> None:
-    line = [sys.executable, "-P", "-m", "gantrymq", "doctor", "--home", str(home)]
+def test_kernel_cache(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
-    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    folder = jit.cache_directory.__wrapped__()  # without what it keeps of the first answer
+    assert folder.is_relative_to(cache)
+    monkeypatch.setattr(jit, "cache_directory", lambda: folder)
 
-    def said() -> str:
-        ran = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
-        return next(line for line in ran.stdout.splitlines() if "kernel cache" in line)
+    def found() -> tuple[str, str]:
+        finding = findings(home)["kernel cache"]
+        return finding.verdict, finding.found
 
-    assert said().startswith("note   kernel cache: not compiled yet")
+    assert found() == ("note", "not compiled yet for this version and processor")
     assert not cache.exists(), "nothing was made"
-    probe = "from shm.jit import cache_directory; print(cache_directory())"
-    shown = subprocess.run(
-        [sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=True
-    )
-    folder = Path(shown.stdout.strip())
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    assert said().startswith("wrong  kernel cache: others may write")
+    assert found() == ("wrong", f"others may write to {folder}")
     folder.chmod(0o700)
-    assert said().startswith("note   kernel cache: not compiled yet")
+    assert found() == ("note", "not compiled yet")
     (folder / "kernels").write_bytes(b"")
-    assert said() == f"ok     kernel cache: {folder}"
+    assert found() == ("ok", str(folder))
+    shown = command("doctor", "--home", home).stdout
+    assert f"ok     kernel cache: {folder}\n" in shown
 
 
 def test_what_a_kill_leaves_is_no_wrong_but_is_told() -> None:

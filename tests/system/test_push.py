@@ -15,6 +15,7 @@ from clients.consumer import PullConsumer
 from clients.message import Message
 from clients.push.consumer import PushConsumer
 from clients.push.consumeresult import ConsumeResult
+from clients.push.options import PushOptions
 from gantrymq.temporary import Broker
 from shm import limits
 from shm.errors import GroupIllegal
@@ -81,15 +82,19 @@ def test_one_slow_message_holds_nobody_up(broker: Broker, topic: str) -> None:
     assert left_over(broker, group, topic) == 0
 
 
-def test_two_members_share_and_take_over(broker: Broker, topic: str) -> None:
+@pytest.mark.parametrize("assignment", ["sticky", "average"])
+def test_two_members_share_and_take_over(broker: Broker, topic: str, assignment: str) -> None:
+    """CQ-46: by the average strategy, each member has queues that lie beside each other."""
     group = "g-" + topic
     one, two = Seen(), Seen()
-    with PushConsumer(group, [topic], one, home=broker.home, consume_from=FIRST) as first:
+    terms: PushOptions = {"assignment": assignment, "consume_from": FIRST}
+    with PushConsumer(group, [topic], one, home=broker.home, **terms) as first:
         send(broker, topic, range(400))
         one.wait_for(400)
-        with PushConsumer(group, [topic], two, home=broker.home) as second:
+        with PushConsumer(group, [topic], two, home=broker.home, **terms) as second:
             poll_until(lambda: len(second.assignment()) == 6, "queues are shared")
-            assert Counter(queue.topic for queue in second.assignment())[topic] == 2
+            own = [queue.queue_id for queue in second.assignment() if queue.topic == topic]
+            assert own in ([0, 1], [2, 3]) if assignment == "average" else len(own) == 2
             assert not set(first.assignment()) & set(second.assignment())
             send(broker, topic, range(400, 800))
             poll_until(lambda: len(one.bodies) + len(two.bodies) == 800, "all came")

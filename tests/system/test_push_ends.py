@@ -143,6 +143,14 @@ def test_mistakes_are_named(broker: Broker, tmp_path: Path) -> None:
         PushConsumer("g", ["t"], seen, max_attempts=0)
     with pytest.raises(GroupIllegal, match="concurrency"):
         PushConsumer("g", ["t"], seen, concurrency=0)
+    wrong = {
+        "orderly": "yes",
+        "consume_timeout": float("inf"),
+        "consume_timestamp": 1_700_000_000_000,
+    }
+    for name, value in wrong.items():
+        with pytest.raises(GroupIllegal, match=name):
+            PushConsumer("g", ["t"], seen, **{name: value})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="threads"):
         PushConsumer("g", ["t"], seen, threads=3)  # type: ignore[call-arg]
     with pytest.raises(FilterSyntaxError, match="position 4"):
@@ -157,3 +165,6 @@ def test_retry_after_is_for_listeners(broker: Broker, topic: str) -> None:
         message = consumer.poll(timeout=PATIENCE_S)[0]
     with pytest.raises(Rejected, match="listener"):
         message.retry_after(1)
+    for wrong in (-1, float("nan"), float("inf"), 10**20, 253_402_300_000, "soon", True):
+        with pytest.raises(Rejected, match="1,000 years"):
+            message.retry_after(wrong)  # type: ignore[arg-type]

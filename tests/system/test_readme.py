@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.support.brokers import command
-from tests.support.forked import run_program
+from tests.support.forked import run_each, run_program
 from tests.support.tree import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,8 +33,7 @@ def test_the_commands_that_it_names_are_there() -> None:
     """Each `gantrymq` command of the page is one of the command line."""
     (line,) = re.findall(r"^From the shell: (.*);", README, re.MULTILINE)
     named = [text.removeprefix("gantrymq ") for text in re.findall(r"`([^`]+)`", line)]
-    assert len(named) == 25
-    for name in named:
-        done = command(*name.split(), "--help")
+    assert len(named) == 26
+    for name, done in zip(named, run_each([[*n.split(), "--help"] for n in named]), strict=True):
         assert done.returncode == 0, f"{name}: {done.stderr}"
         assert "--json" in done.stdout, name

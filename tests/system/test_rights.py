@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support import otherselves
 from tests.support.adversary import Hand, Victim
+from tests.support.forked import run_forked
 from tests.support.otherselves import become_nobody, is_root
 from tests.support.watchdog import PATIENCE_S
 
@@ -97,10 +96,7 @@ def test_serve_without_room_for_the_board_says_so(tmp_path: Path) -> None:
         otherselves.enter_namespaces()
         otherselves.mount("tmpfs", "/dev/shm", "size=64k")
 
-    command = [sys.executable, "-P", "-m", "gantrymq", "serve", "--home", str(tmp_path / "home")]
-    done = subprocess.run(
-        command, preexec_fn=small_shared_memory, capture_output=True, text=True, check=False
-    )
+    done = run_forked(["serve", "--home", str(tmp_path / "home")], prepare=small_shared_memory)
     assert done.returncode == ExitCode.IO_ERROR, done.stderr
     assert "lower topics_max" in done.stderr
     assert not (run_of(tmp_path / "home") / "board").exists()

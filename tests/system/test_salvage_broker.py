@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -17,6 +15,7 @@ from clients.spark.scan import read_rows
 from gantrymq import Broker, ConsumeFrom, Producer, PullConsumer
 from shm.codes import ExitCode
 from shm.errors import StoreFailed
+from tests.support.brokers import command
 from tests.support.planting import Planter
 from tests.support.small_stores import RECORDS, send, small_broker
 
@@ -53,10 +52,7 @@ def test_a_damaged_store_is_salvaged_and_goes_on() -> None:
             broker.start()
 
         saved = broker.home / "saved"
-        command = [sys.executable, "-P", "-m", "gantrymq", "store", "verify", str(store)]
-        told = subprocess.run(
-            [*command, "--salvage", str(saved)], capture_output=True, text=True, check=False
-        )
+        told = command("store", "verify", store, "--salvage", saved)
         assert told.returncode == ExitCode.OK, told.stderr
         assert f"{RECORDS - 10} records" in told.stdout
         assert "10 known to be lost" in told.stdout

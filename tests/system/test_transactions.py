@@ -13,7 +13,8 @@ from clients.consumer import ConsumeFrom, PullConsumer
 from clients.home import store_of
 from clients.message import Message
 from clients.producer import Producer
-from clients.transactions.checkerlink import CheckerLink, now_ns
+from clients.session import now_ns
+from clients.transactions.checkerlink import CheckerLink
 from clients.transactions.transaction import Transaction, TransactionResolution
 from gantrymq.temporary import Broker
 from shm import limits

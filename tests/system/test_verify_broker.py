@@ -61,13 +61,9 @@ def test_a_store_of_an_unknown_broker_that_runs_is_refused() -> None:
         board.write_bytes(kept)
 
 
-def test_the_command_says_it_by_its_exit_code(tmp_path: Path) -> None:
+def test_the_command_says_it_by_its_exit_code(plain_store: Path, tmp_path: Path) -> None:
     """0 and 1, as documented; `--json` for programs; no progress without a terminal."""
-    store = tmp_path / "store"
-    with small_broker() as broker:
-        send(broker)
-        broker.stop()
-        shutil.copytree(broker.home / "store", store)
+    store = Path(shutil.copytree(plain_store, tmp_path / "store"))
     clean = command("store", "verify", store, "--json")
     assert (clean.returncode, clean.stderr) == (0, "")
     content = json.loads(clean.stdout)

@@ -7,49 +7,36 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.verify import verify
 from shm import layout
 from shm.storage import PosixStorage
-from tests.support.small_stores import RECORDS, send, small_broker
+from tests.support.small_stores import RECORDS
 from tests.support.stores import read_log
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped store."""
-    store = tmp_path_factory.mktemp("checkpoint") / "store"
-    with small_broker() as broker:
-        send(broker)
-        broker.stop()
-        shutil.copytree(broker.home / "store", store)
-    return store
-
-
-def test_a_clean_stop_leaves_the_times_of_the_last_record(store: Path) -> None:
+def test_a_clean_stop_leaves_the_times_of_the_last_record(plain_store: Path) -> None:
     """SF-84: 4096 bytes; log and queues hold all up to these times, so RocketMQ redoes little."""
-    records = read_log(store)
+    records = read_log(plain_store)
     assert len(records) == RECORDS
     last = records[-1]
-    content = (store / "checkpoint").read_bytes()
+    content = (plain_store / "checkpoint").read_bytes()
     assert len(content) == layout.CHECKPOINT_FILE_BYTES == 4096
     numbers = [int.from_bytes(content[at : at + 8], "big", signed=True) for at in range(0, 40, 8)]
     last_ms = last.record.store_timestamp
     end = last.position + last.record.total_size
-    full_ms = json.loads((store / "gantry" / "index.json").read_text())["full_ms"]
+    full_ms = json.loads((plain_store / "gantry" / "index.json").read_text())["full_ms"]
     assert 0 < full_ms <= last_ms  # of the last index file that is full (SF-96)
     assert numbers == [last_ms, last_ms, full_ms, end, 0]
     assert not any(content[40:])
-    assert not (store / "abort").exists()
+    assert not (plain_store / "abort").exists()
 
 
 def test_a_ledger_without_its_end_is_damage_unless_the_stop_had_no_room(
-    store: Path, tmp_path: Path
+    plain_store: Path, tmp_path: Path
 ) -> None:
     """A stop on a full disk says in `gantry/checkpoint` that the closing entry is not there."""
-    cut = Path(shutil.copytree(store, tmp_path / "store"))
+    cut = Path(shutil.copytree(plain_store, tmp_path / "store"))
     path = cut / "gantry/ledger"
     path.write_bytes(path.read_bytes()[: -layout.LEDGER.size])
     assert [finding.what for finding in verify(cut).findings] == ["no closing entry"]

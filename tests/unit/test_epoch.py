@@ -47,6 +47,18 @@ def test_a_store_keeps_the_delay_levels_of_its_last_start(store_dir: Path) -> No
     assert found.message_delay_level == "3s 4h"
 
 
+def test_offline_commands_go_by_the_last_life(store_dir: Path) -> None:
+    begin(store_dir, enable_consume_queue_ext=True, timer_precision_ms=500)
+    storage = PosixStorage(str(store_dir))
+    environment = {"GANTRYMQ_TIMER_PRECISION_MS": "100"}
+    found = epoch.settings_of_store(storage, config.load(None, None, environment))
+    assert (found.enable_consume_queue_ext, found.timer_precision_ms) == (True, 500)
+    found = epoch.settings_of_store(storage, config.load(None, {"timer_precision_ms": 100}, {}))
+    assert found.timer_precision_ms == 100, "what the command says"
+    _life, configuration = begin(store_dir)
+    assert configuration.settings.timer_precision_ms == 1000, "a start is told anew"
+
+
 def test_sizes_of_a_foreign_store_come_from_its_files(store_dir: Path) -> None:
     (store_dir / "commitlog").mkdir()
     (store_dir / "commitlog" / "00000000000000000000").write_bytes(bytes(65_536))

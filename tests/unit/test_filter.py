@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shm.errors import FilterSyntaxError
+from clients.subscription import FilterExpression, FilterType
+from shm.errors import FilterSyntaxError, MessageIllegal
 from shm.filter import parse_tags
 
 
@@ -47,3 +48,19 @@ def test_matching_is_exact() -> None:
     assert not chosen.matches("BB")
     assert not chosen.matches("Aa ")
     assert parse_tags("BB || Aa").ordered() == [(2112, b"Aa"), (2112, b"BB")]
+
+
+def test_an_expression_of_other_types_is_refused_when_it_is_made() -> None:
+    for text, kind in ((None, FilterType.SQL92), (5, FilterType.SQL92), (5, FilterType.TAG)):
+        with pytest.raises(FilterSyntaxError, match="a filter's text is a str"):
+            FilterExpression(text, kind)  # type: ignore[arg-type]
+    with pytest.raises(FilterSyntaxError, match=r"FilterType\.SQL92"):
+        FilterExpression("a = 1", "sql92")  # type: ignore[arg-type]
+    assert FilterExpression(None).matches({})  # type: ignore[arg-type]  # FL-1
+
+
+def test_a_value_that_is_no_text_is_named() -> None:
+    wanted = FilterExpression("a = 7", FilterType.SQL92)
+    with pytest.raises(MessageIllegal, match="'a' is int, not str") as caught:
+        wanted.matches({"b": "1", "a": 7})  # type: ignore[dict-item]
+    assert caught.value.property == "a"

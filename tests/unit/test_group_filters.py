@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from shm import layout
+from shm.bitmapnote import read_covered
 from shm.bloom import BloomForm
 from shm.groupwire import Join
 from tests.support.groups_rig import SETTINGS, Rig
-from workers.filterfile import FilterEntry, read_filters
+from workers.filterfile import FilterEntry, read_filters, write_filters
 from workers.groups import filters as registry
+from workers.reader import filters as reading
 
 FORM = BloomForm.of(20, 32)
 SECOND_NS = 1_000_000_000
@@ -99,3 +101,21 @@ def test_thousands_of_filters_cost_one_file_a_second(
     table.join(9999, Join(1, "new", [slot], filters=[(slot, "sql", "a > 5")]), topics)
     table.save(100 * SECOND_NS, last=False)
     assert written[-1] == registry.FILTERS_MAX, "a dead one made room"
+
+
+def test_the_oldest_of_too_many_filters_get_bits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad input: the reader judges a bounded number for each record; the others have no bits."""
+    per_topic = reading.PER_TOPIC * SETTINGS.expect_consumer_num_use_filter
+    crowd = [FilterEntry("t", f"g{n}", f"a = {n}", "sql", 1 + n, 1) for n in range(per_topic + 9)]
+    others = [FilterEntry(f"t{n}", "g", "a = 1", "sql", 5000 - n, 1) for n in range(50)]
+    monkeypatch.setattr(reading, "FILTERS_MAX", len(crowd) + 20)
+    storage = rig.agent.ledger.storage
+    write_filters(storage, crowd + others, FORM)
+    found = reading.Filters(storage, rig.board, SETTINGS)
+    assert found.refresh(77)
+    groups = {key[1] for key in found.bound if key[0] == "t"}
+    assert groups == {entry.group for entry in crowd[:per_topic]}
+    oldest = {entry.topic for entry in others[-20:]}
+    assert {key[0] for key in found.bound} == {"t", *oldest}
+    assert {item.start for item in read_covered(storage)} == {77}
+    assert found.lists.keys() == {"t", *oldest}

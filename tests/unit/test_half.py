@@ -22,6 +22,8 @@ from shm.properties import (
     HALF_TOPIC,
     NOTES_TOPIC,
     OP_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     encode_properties,
     java_hash,
 )
@@ -253,8 +255,8 @@ def test_flags_of_a_half(parking: Parking) -> None:
     assert parking.records() == []
 
 
-@pytest.mark.parametrize("topic", [HALF_TOPIC, OP_TOPIC, NOTES_TOPIC])
-def test_nobody_subscribes_to_what_is_not_decided(topic: str) -> None:
+@pytest.mark.parametrize("topic", [HALF_TOPIC, OP_TOPIC, NOTES_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC])
+def test_nobody_subscribes_to_what_is_not_decided_or_not_due(topic: str) -> None:
     with pytest.raises(GroupIllegal, match=topic):
         parse_subscription({"orders": "*", topic: "*"})
     assert parse_subscription([GIVEN_UP_TOPIC]).keys() == {GIVEN_UP_TOPIC}

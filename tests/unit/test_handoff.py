@@ -103,11 +103,29 @@ def test_what_takes_too_long_is_given_away_once() -> None:
         watch.look(now)
     (failure,) = handoff.failures
     assert (failure.offset, failure.delay) == (0, 0)
-    handoff.fail(failure, chunk, 0)
-    assert len(handoff.failures) == 1
+    chunk.untold.append((0, failure))
     handoff.finish(chunk, 1)
+    assert len(handoff.failures) == 1
     assert queue.window.committed == 0
     assert not queue.window.is_idle
+
+
+def test_what_has_failed_amid_a_chunk_that_takes_long_is_told_before_its_end() -> None:
+    handoff = Handoff(1)
+    queue = Queue(handoff)
+    queue.put(0, 1)
+    chunk = take(handoff)
+    run = chunk.run
+    failure = Failure(run.window, run.low(0), run.offsets[0], 0, "why", chunk, False)
+    chunk.untold.append((chunk.rows.popleft(), failure))
+    chunk.current = chunk.rows.popleft()
+    watch = Watch(handoff, Limits(17, 10**12, True))
+    for now in (0, RELIEF_NS):
+        watch.look(now)
+    assert list(handoff.failures) == [failure]
+    handoff.finish(chunk, 2)
+    assert len(handoff.failures) == 1
+    assert queue.window.done() == [(1, 2)]
 
 
 def test_ordered_one_chunk_of_a_queue_is_out_and_a_failed_one_comes_first_again() -> None:

@@ -12,12 +12,14 @@ import pytest
 
 from brokerd import rebuild
 from brokerd.config import Settings, load
-from brokerd.epoch import settle_sizes
+from brokerd.epoch import begin, settle_sizes
 from brokerd.handover import leaving
 from brokerd.handover.adoption import import_foreign
 from brokerd.handover.coming import Adopted, take_over
 from brokerd.handover.leaving import HandedOver, Target, make
 from shm import imported
+from shm.bitmapnote import read_covered
+from shm.bloom import BloomForm
 from shm.configfile import read_config, write_config
 from shm.errors import Corrupt, Incompatible
 from shm.imported import Imported, Settled, read_imported, write_imported
@@ -33,10 +35,12 @@ from tests.support.handed import (
 )
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from workers.filterfile import FilterEntry, write_filters
 from workers.groups.ledger import open_ledger
 from workers.scheduler.note import OFFSETS_FILE
 
 TARGET = Target(START_MS + 120_123, timer_log_bytes=200)
+EXPECTED = "expect_consumer_num_use_filter"
 SETTINGS = {
     "mapped_file_size_commit_log": SEGMENT_BYTES,
     "mapped_file_size_consume_queue": 20 * 64,
@@ -329,6 +333,41 @@ def test_json_of_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert said["dry_run"]
     assert said["settings"]["mappedFileSizeCommitLog"] == str(SEGMENT_BYTES)
     assert OFFSETS_FILE not in PosixStorage(str(tmp_path / "store")).list("config")
+
+
+def test_settings_are_those_of_the_stores_last_life(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bitmaps of another length are made, too; what the command says counts for more."""
+    from gantrymq.cli.handover import handover
+
+    storage = store(mixed_log(), tmp_path / "store")
+    wanted = {"enable_calc_filter_bit_map": True, "enable_consume_queue_ext": True}
+    begin(storage, load(given={**SETTINGS, **wanted, EXPECTED: 8}, environment={}))
+    entry = FilterEntry("later", "billing", "a > 5", "sql", 1, 1)
+    write_filters(storage, [entry], BloomForm.of(20, 8))
+    handover(tmp_path, as_json=True)
+    handover(tmp_path, settings=[f"{EXPECTED}=9"], dry_run=True, as_json=True)
+    lines = capsys.readouterr().out.splitlines()
+    first, second = (json.loads(line)["settings"] for line in lines)
+    assert first["expectConsumerNumUseFilter"] == "8"
+    assert first["enableCalcFilterBitMap"] == "true"
+    assert second["expectConsumerNumUseFilter"] == "9"
+    (covered,) = read_covered(storage)
+    assert (covered.group, covered.bits) == ("billing", BloomForm.of(20, 8).bits)
+    assert covered.start == 0, "made as the last life would have"
+
+
+def test_an_adoption_is_told_the_levels(tmp_path: Path) -> None:
+    """SF-63: nothing in a RocketMQ's store says them."""
+    from gantrymq.cli.handover import adopt
+
+    log = HandMadeLog()
+    log.level("C", 3)
+    store(log, tmp_path / "store")
+    with pytest.raises(Incompatible, match="level"):
+        adopt(tmp_path / "store", settings=["message_delay_level=1s 2s"], dry_run=True)
+    adopt(tmp_path / "store", dry_run=True)
 
 
 def test_what_a_group_has_done_ahead_is_told(disk: Disk) -> None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from brokerd.config import Settings, load
 from shm import layout, limits
-from shm.indexnote import NOTE_FILE, Note, read_note, safe_time
+from shm.indexnote import NOTE_FILE, Note, Shape, read_note, safe_time
+from shm.indexreader import IndexReader
 from shm.record import Record
 from shm.storage import PosixStorage
 from tests.support import cq_oracle, index_oracle
@@ -68,6 +69,15 @@ def test_any_keys_have_their_entries(tmp_path: Path, seed: int, version: str) ->
     assert index_bytes(tmp_path) == wanted
 
 
+@pytest.fixture(params=["all at once", "a few at a time"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries are written when they are all there, or long before their slots."""
+    if request.param != "all at once":
+        monkeypatch.setattr(indexer, "pending_max", 5)
+        monkeypatch.setattr(indexer, "slots_after", 11)
+
+
+@pytest.mark.usefixtures("pieces")
 def test_the_log_may_grow_piece_by_piece(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     end = write_keyed_log(tmp_path, dice, 3)
@@ -82,6 +92,7 @@ def test_the_log_may_grow_piece_by_piece(tmp_path: Path, seed: int) -> None:
     assert index_bytes(tmp_path) == expected(tmp_path, end)
 
 
+@pytest.mark.usefixtures("pieces")
 def test_a_life_cut_at_any_step_is_gone_on_with(tmp_path: Path, seed: int) -> None:
     """LW-7: nothing is lost or doubled, and what was sure is not made again."""
     dice = random.Random(seed)
@@ -119,6 +130,28 @@ def write_log_of_single_keys(store: Path, counts: tuple[int, ...]) -> int:
     for base, view in single_keys(counts):
         write_segment(store, base, view)
     return len(counts) * SEGMENT_BYTES
+
+
+def test_keys_are_found_amid_a_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots are written now and then though more entries follow, and `indexed` says no more."""
+    monkeypatch.setattr(indexer, "pending_max", 5)
+    monkeypatch.setattr(indexer, "slots_after", 11)
+    end = write_log_of_single_keys(tmp_path, (40, 40))
+    storage, positions = PosixStorage(str(tmp_path)), starts_of(tmp_path, end)
+    indexing = Indexing(storage, settings(max_index_num=10_000), end)
+    reader = IndexReader(storage, Shape(SLOTS, 10_000))
+    seen: list[int] = []
+    while indexing.indexer.do_work(indexing.clock.monotonic_ns()):
+        indexing.clock.advance(limits.INDEX_INTERVAL_NS // 8)
+        indexed = indexing.board.word(layout.BOARD_INDEXED)
+        if indexed in seen:
+            continue
+        seen.append(indexed)
+        for number, position in enumerate(positions):
+            if position < indexed:
+                assert position in reader.positions("orders", f"{number:032X}")
+    assert len(seen) > 4
+    indexing.stop()
 
 
 def test_a_note_may_end_where_a_file_has_been_begun(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from brokerd.config import load
-from brokerd.flusher import open_flusher
+from brokerd.flusher import Flusher
 from brokerd.resume import learn_from_log
 from brokerd.writer import open_writer
 from shm import layout, limits
@@ -29,7 +29,7 @@ from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from tests.support.stores import read_log
 from workers.agent import Agent, Bells
-from workers.reader.agent import open_reader
+from workers.reader.agent import Reader
 from workers.session import Session
 
 LEVELS = 16  # what a topic of a memory board has room for
@@ -58,7 +58,7 @@ class Parking:
         self.session = Session(1, arena, plan, SimBell(), 0, bytes(range(10)))
         self.lane = lane_words(plan.writer)
         self.agents: list[Agent] = []
-        openers: tuple[Callable[..., Agent], ...] = (open_writer, open_flusher, open_reader)
+        openers: tuple[Callable[..., Agent], ...] = (open_writer, Flusher, Reader)
         for opener in openers:
             self.agents.append(self._open(opener))
 

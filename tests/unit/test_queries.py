@@ -6,6 +6,8 @@ Rules SF-78 to SF-82, CQ-60, CQ-62, LW-60.
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from clients.queries.bytime import Boundary, offset_at
 from clients.queries.found import Found
 from clients.queries.moments import moment_ms, parse_moment
 from clients.queries.request import Request
-from clients.queries.view import RunningStore, StoppedStore
+from clients.queries.view import RunningStore, StoppedStore, StoreView
 from shm import layout
 from shm.errors import Corrupt, Rejected, TopicNotFound
 from shm.indexnote import Shape
@@ -61,7 +63,7 @@ class Place:
         board = self.indexing.board
         for topic in TOPICS:
             add_topic(board, topic, 1)
-        self.view = RunningStore(home, self.storage, board)
+        self.view: StoreView = RunningStore(home, self.storage, board)
         self.view.__dict__["shape"] = Shape(SLOTS, ENTRIES)
 
     def index_up_to(self, position: int) -> None:
@@ -130,6 +132,59 @@ def test_any_query_is_exact_however_far_the_index_is(tmp_path: Path, seed: int, 
             hits += len(wanted)
     assert hits > 100
     place.indexing.stop()
+
+
+def stopped(place: Place, position: int) -> Place:
+    """The same store without a broker; its index ends at a position."""
+    place.index_up_to(position)
+    place.indexing.stop()
+    for topic in TOPICS:
+        place.storage.make_directory(f"consumequeue/{topic}")
+    place.view = StoppedStore(place.storage, Shape(1, 1))
+    assert place.view.indexed == position
+    return place
+
+
+def test_a_stopped_store_is_searched_behind_its_index(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    place = Place(tmp_path, dice)
+    stopped(place, dice.choice(place.records).physical_offset)
+    for _ in range(25):
+        request = any_request(dice, place)
+        assert place.found(request) == place.wanted(request), request
+
+
+def test_an_index_that_has_all_is_asked_without_kernels(tmp_path: Path, seed: int) -> None:
+    place = Place(tmp_path, random.Random(seed))
+    stopped(place, place.end)
+    program = (
+        "import sys; from clients.queries.client import Client\n"
+        "with Client(sys.argv[1]) as client: found = client.query('orders', 'k1').page(1000)\n"
+        "assert not {'numpy', 'clients.queries.logscan'} & set(sys.modules)\n"
+        "print(*(message.position for message in found))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    wanted = place.wanted(Request(topic="orders", key="k1"))
+    assert wanted
+    assert [int(position) for position in answer.stdout.split()] == wanted
+
+
+def test_a_running_store_s_topics_and_ranges_are_those_of_now(tmp_path: Path, seed: int) -> None:
+    """They are kept between queries, but not before the broker has opened its range."""
+    place = Place(tmp_path, random.Random(seed), ours=False)
+    view = place.view
+    assert isinstance(view, RunningStore)
+    assert view.topics() == list(TOPICS)
+    add_topic(view.board, "newer", 1)
+    assert view.topics() == [*TOPICS, "newer"]
+    assert not view.reader.ranges.contains(0)
+    write_ranges(place.storage, Ranges(((0, 1),)))
+    assert view.reader.ranges.contains(0)
+    write_ranges(place.storage, EVERYTHING)
+    assert view.reader.ranges.contains(place.end)
+    assert view.reader is view.reader
 
 
 def test_a_file_that_does_not_hold_is_not_believed(tmp_path: Path, seed: int) -> None:
@@ -226,6 +281,7 @@ def test_what_no_message_can_have_is_refused(tmp_path: Path, request_: Request, 
 def test_times_are_read_in_their_forms() -> None:
     assert parse_moment("1700000000123") == moment_ms(1_700_000_000_123) == 1_700_000_000_123
     assert parse_moment("2026-01-31T08:00+00:00") == 1_769_846_400_000
+    assert parse_moment("2038-11-16T03:17:07.173+00:00") == 2_173_490_227_173
     for text in ("yesterday", "", "1700000000123456", "٣", "2026-13-01"):
         with pytest.raises(Rejected, match=r"no time: give Unix milliseconds"):
             parse_moment(text)

@@ -51,7 +51,7 @@ def columns_of(
     return view, read_records(view, bounds[:-1], np.diff(bounds), BASE), placed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(records, max_size=20))
 def test_columns_equal_the_parsers_fields(found: list[Record]) -> None:
     view, columns, placed = columns_of(found)
@@ -79,7 +79,7 @@ def test_columns_equal_the_parsers_fields(found: list[Record]) -> None:
         assert names[numbers[number]] == parsed.topic
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(records, min_size=1, max_size=4), st.data())
 def test_what_the_parser_refuses_is_not_intact(found: list[Record], data: st.DataObject) -> None:
     """Any changed byte: no access outside the record, and the parser's verdict, SF-22 and SF-87."""

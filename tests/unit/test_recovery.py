@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from copy import deepcopy
+from copy import copy, deepcopy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,20 +28,27 @@ from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
 from workers.agent import Bells
-from workers.reader.agent import open_reader
+from workers.reader.agent import Reader
 from workers.reader.queues import PROGRESS_FILE, save_progress
 
 QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
 
 
-def stopped_machine() -> tuple[SimMachine, SimStorage]:
-    """A machine that has written several segments and was stopped."""
+@cache
+def _stopped_world() -> scenario.World:
     world = scenario.new_world(8)
     for producer in world.producers:
         producer.send_more(60)
     world.simulation.run_until(world.settled, scenario.STEPS_MAX)
     scenario.stop_cleanly(world)
-    return world.machine, SimStorage(world.machine.disk)
+    return world
+
+
+def stopped_machine() -> tuple[SimMachine, SimStorage]:
+    """A machine that has written several segments and was stopped, with a disk of its own."""
+    machine = copy(_stopped_world().machine)
+    machine.disk = deepcopy(machine.disk)
+    return machine, SimStorage(machine.disk)
 
 
 def recover_again(machine: SimMachine, storage: SimStorage) -> Recovered:
@@ -56,9 +64,7 @@ def let_reader_work(machine: SimMachine, storage: SimStorage, found: Recovered) 
     board = machine._format(1 << 16)
     metadata.publish(board, found)
     bells = Bells.each(SimBell)
-    reader = open_reader(
-        storage, machine.simulation.clock, board, MemorySessions(), bells, settings
-    )
+    reader = Reader(storage, machine.simulation.clock, board, MemorySessions(), bells, settings)
     while reader.do_work(0):
         pass
     assert board.word(layout.BOARD_DISPATCHED) == found.appended

@@ -124,7 +124,7 @@ def test_words_of_a_lease_that_is_over_are_refused_once() -> None:
 @pytest.mark.parametrize("round_number", range(20))
 def test_garbage_in_the_words_harms_its_writer_alone(round_number: int) -> None:
     """No agent falls over; other members' queues stay as they are; offsets stay in the queue."""
-    dice = random.Random(round_number)
+    dice, many = random.Random(round_number), np.random.default_rng(round_number)
     rig = rig_with(4)
     vandal, good = rig.attach(), rig.attach()
     vandal.join()
@@ -138,7 +138,7 @@ def test_garbage_in_the_words_harms_its_writer_alone(round_number: int) -> None:
     numbers = [0, 1, 3, 9, -1, 1 << 62, (1 << 63) - 1, -(1 << 63), *vandal.leases, *good.leases]
     numbers += [*vandal.leases.values(), *good.leases.values()]
     for _ in range(5):
-        words = np.array(dice.choices(numbers, k=16 * limits.PROGRESS_MAX), np.int64)
+        words = many.choice(np.array(numbers, np.int64), 16 * limits.PROGRESS_MAX)
         end = layout.PROGRESS_AT + words.nbytes
         arena[layout.PROGRESS_AT : end] = words.view(np.uint8)
         count = np.array([dice.choice([limits.PROGRESS_MAX, 0xFFFFFFFF])], np.uint32)

@@ -22,7 +22,7 @@ def test_partitions_are_of_about_64_mib(record: int, segment: int) -> None:
     assert starts[0] == 0
     assert ends[-1] == bounds[-1]
     assert starts[1:] == ends[:-1], "side by side"
-    assert np.isin(starts, bounds).all()
+    assert (bounds[np.searchsorted(bounds, starts)] == starts).all()
     sizes = [int(after) - int(before) for before, after in pairwise([*starts, bounds[-1]])]
     assert all(abs(size - RANGE_BYTES) <= record for size in sizes[:-1])
     assert sizes[-1] <= RANGE_BYTES + record

@@ -101,6 +101,21 @@ def test_a_lost_part_is_an_error_or_logged(
     assert survey(options(growing.root), 0).gaps(0, end) == [(0, SEGMENT_BYTES)]
 
 
+def test_a_start_that_is_gone_is_an_error_or_logged(
+    growing: GrowingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    growing.expire()
+    with pytest.raises(StoreFailed, match=f"positions 7 to {SEGMENT_BYTES}.*failOnDataLoss"):
+        first_position(options(growing.root, startOffset="7"))
+    assert first_position(options(growing.root, startOffset="0")) == SEGMENT_BYTES
+    assert "lost" not in caplog.text
+    chosen = options(growing.root, startOffset="7", failOnDataLoss="false")
+    assert first_position(chosen) == SEGMENT_BYTES
+    assert f"has lost positions 7 to {SEGMENT_BYTES}" in caplog.text
+    there = str(SEGMENT_BYTES + 9)
+    assert first_position(options(growing.root, startOffset=there)) == SEGMENT_BYTES + 9
+
+
 def test_offsets_of_another_store_are_refused(growing: GrowingStore) -> None:
     with pytest.raises(Incompatible, match="another store"):
         parts_between(options(growing.root), 0, 9 * SEGMENT_BYTES)

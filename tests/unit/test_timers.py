@@ -16,6 +16,7 @@ from tests.support.parking import Life, after_message, at_message, level_message
 from tests.support.simclock import SimClock
 from workers.scheduler import timerbuckets, timers
 from workers.scheduler.agent import Scheduler
+from workers.scheduler.note import read_note
 from workers.scheduler.timerbuckets import DIRECTORY
 from workers.scheduler.timerfiling import MINUTES_MAX
 
@@ -68,6 +69,24 @@ def test_a_delay_waits_by_the_clock_that_nobody_sets(life: Life) -> None:
     life.stop()
 
 
+def test_a_note_counts_nothing_that_a_power_cut_may_take(life: Life) -> None:
+    """F2, P8: a timer that waits is counted as filed once its record is on the disk."""
+    life.park(at_message(life.clock.wall_ms() + 86_400_000))
+    life.run_for(2_000)
+    life.agents.pop(Role.FLUSHER)
+    [late] = life.park(at_message(life.clock.wall_ms() + 90_000_000))
+    life.run_for(30_000)
+    note = read_note(life.storage)
+    assert note is not None
+    assert note.timers_next == 1
+    life.start(Role.FLUSHER)
+    life.run_for(30_000)
+    note = read_note(life.storage)
+    assert note is not None
+    assert (note.timers_next, note.timers_position) == (2, late)
+    life.stop()
+
+
 def test_a_successor_knows_which_times_stood_still(life: Life) -> None:
     """P8: a wall set back and forward again; in between, records say when it was set."""
     life.park(at_message(life.clock.wall_ms() + 40_000_000))
@@ -78,6 +97,8 @@ def test_a_successor_knows_which_times_stood_still(life: Life) -> None:
     life.settle()
     life.clock.step_wall(10_800_000)
     life.kill(Role.SCHEDULER)
+    life.run_for(900)
+    assert not life.delivered(), "before its second is over"
     while not life.delivered():
         life.run_for(1)
     assert life.clock.monotonic_ns() - begun_ns >= 1_000_000_000
@@ -141,7 +162,7 @@ def test_a_crowded_minute_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     clock, dice = SimClock(), random.Random(9)
     life = Life(tmp_path, clock)
     positions = []
-    for turn in range(30):
+    for turn in range(18):
         now = clock.wall_ms()
         times = [now + dice.randrange(1, 90_000) for _ in range(20)]
         positions += life.park(*(at_message(ms) for ms in times))

@@ -13,6 +13,7 @@ from shm import transactionwire as wire
 from shm.codes import Role
 from shm.kernels import frames
 from shm.kernels.words import store_half
+from shm.lognames import segment_name
 from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.simclock import SimClock
@@ -28,6 +29,7 @@ from tests.support.transacting import (
 from workers.groups.ledger import open_ledger
 from workers.groups.offsetfile import TRANSACTIONS_GROUP, Exports, read_offsets
 from workers.transactions import progress as transactionprogress
+from workers.transactions.agent import TxnChecker
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
@@ -73,6 +75,18 @@ def spoiled(life: TxnLife, peer: Peer, half: wire.Check, number: int) -> int:
     return serial
 
 
+def require_committed(
+    life: TxnLife, peer: Peer, half: wire.Check, serial: int, victim: Role | None
+) -> None:
+    """The END is answered; if the victim is killed before, the one that is put again."""
+    if victim is not None:
+        life.kill(victim)
+        serial = peer.end([half], commit=True)
+    answer = peer.answer(serial)
+    assert isinstance(answer, wire.Ended)
+    assert (answer.outcome, answer.error) == (COMMITTED, "")
+
+
 @pytest.mark.parametrize("victim", [None, CHECKER, Role.WRITER])
 def test_a_refused_copy_is_owed_until_it_is_in_the_log(life: TxnLife, victim: Role | None) -> None:
     """The writer took the op record but not the copy: its `flag` tells whoever comes."""
@@ -81,12 +95,7 @@ def test_a_refused_copy_is_owed_until_it_is_in_the_log(life: TxnLife, victim: Ro
     serial = spoiled(life, peer, half, 0)
     assert life.ops() == ["0,"]
     assert life.committed() == {}
-    if victim is not None:
-        life.kill(victim)
-        serial = peer.end([half], commit=True)
-    answer = peer.answer(serial)
-    assert isinstance(answer, wire.Ended)
-    assert (answer.outcome, answer.error) == (COMMITTED, "")
+    require_committed(life, peer, half, serial, victim)
     life.run_for(2 * S)
     life.kill(CHECKER)
     life.run_for(2 * S)
@@ -102,12 +111,7 @@ def test_a_refused_op_record_leaves_the_copy_to_decide(life: TxnLife, victim: Ro
     serial = spoiled(life, peer, half, 1)
     assert life.ops() == []
     assert life.committed() == {half.position: 1}
-    if victim is not None:
-        life.kill(victim)
-        serial = peer.end([half], commit=True)
-    answer = peer.answer(serial)
-    assert isinstance(answer, wire.Ended)
-    assert (answer.outcome, answer.error) == (COMMITTED, "")
+    require_committed(life, peer, half, serial, victim)
     assert peer.ended([half], commit=False) == (COMMITTED, wire.DECIDED)
     assert life.committed() == {half.position: 1}
     assert life.ops() == ["0,"]
@@ -206,6 +210,31 @@ def test_an_end_of_what_has_expired_is_told_so(tmp_path: Path) -> None:
     for half in (done, lost):
         assert peer.ended([half], commit=True) == ("", wire.UNKNOWN)
     assert life.committed()[lost.position] == 0
+
+
+def test_nobody_is_asked_about_what_has_just_gone(tmp_path: Path) -> None:
+    """A full disk takes the half: the word says so first, then its blocks are given back."""
+    sizes = {"mapped_file_size_commit_log": 1 << 16, "transaction_check_interval": 1}
+    life = TxnLife(tmp_path / "store", SimClock(), {**sizes})
+    peer = Peer(life, GROUP)
+    half = life.half(TX)
+    for _ in range(50):
+        life.half("", body=b"x" * 1500, PGROUP="others")
+    while not peer.checks:
+        life.run_for(10)
+        peer.hear()
+    asked = len(peer.checks)
+    checker = life.agents[CHECKER]
+    assert isinstance(checker, TxnChecker)
+    checker._read_ns = life.clock.monotonic_ns() + 10 * S * 1_000_000  # it has just looked
+    life.board.set_word(layout.BOARD_LOW, last_segment(life))
+    segment = tmp_path / "store" / segment_name(0)
+    with segment.open("r+b") as file:
+        file.write(bytes(segment.stat().st_size))
+    life.run_for(5 * S)
+    peer.hear()
+    assert [check.tx for check in peer.checks] == [TX] * asked
+    assert peer.ended([half], commit=True) == ("", wire.UNKNOWN)
 
 
 def test_the_progress_of_another_broker_is_written_from_the_board(life: TxnLife) -> None:

@@ -20,29 +20,16 @@ from tests.support.small_stores import (
     RECORDS,
     SEGMENT_BYTES,
     flip,
-    send,
-    small_broker,
 )
 
 FIRST, SECOND = f"commitlog/{0:020d}", f"commitlog/{SEGMENT_BYTES:020d}"
 SIDECAR = f"gantry/segments/{SEGMENT_BYTES:020d}"
 
 
-@pytest.fixture(scope="session")
-def clean_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of a broker that was stopped; not to be changed."""
-    kept = tmp_path_factory.mktemp("verify") / "store"
-    with small_broker() as broker:
-        send(broker)
-        broker.stop()
-        shutil.copytree(broker.home / "store", kept)
-    return kept
-
-
 @pytest.fixture
-def store(clean_store: Path, tmp_path: Path) -> Path:
+def store(plain_store: Path, tmp_path: Path) -> Path:
     """A copy to plant faults in."""
-    return Path(shutil.copytree(clean_store, tmp_path / "store"))
+    return Path(shutil.copytree(plain_store, tmp_path / "store"))
 
 
 def put(path: Path, position: int, patch: bytes) -> None:
@@ -74,9 +61,9 @@ def queue_file(topic: str, base: int = 0) -> str:
 # --------------------------------------------------------------------------------------- no faults
 
 
-def test_a_stopped_store_is_clean(clean_store: Path) -> None:
+def test_a_stopped_store_is_clean(plain_store: Path) -> None:
     """All records, units and sidecars are looked at; SF-20, SF-22, SF-61 to SF-65."""
-    report = verify(clean_store)
+    report = verify(plain_store)
     assert report.ok, str(report)
     assert (report.records, report.units, report.queues) == (RECORDS, RECORDS, 3)
     assert report.state == "stopped"
@@ -90,9 +77,9 @@ def test_verifying_changes_nothing(store: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
 
 
-def test_progress_reaches_the_end(clean_store: Path) -> None:
+def test_progress_reaches_the_end(plain_store: Path) -> None:
     calls: list[tuple[int, int, str]] = []
-    report = verify(clean_store, progress=lambda *call: calls.append(call))
+    report = verify(plain_store, progress=lambda *call: calls.append(call))
     total = report.segments * SEGMENT_BYTES
     assert [done for done, _, _ in calls] == list(range(SEGMENT_BYTES, total + 1, SEGMENT_BYTES))
     assert {(of, what) for _, of, what in calls} == {(total, "checking the log")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from brokerd.log import Log
 from brokerd.notify import ServiceManager
+from brokerd.serve import _progress
 from brokerd.watchdog import SILENT_NS, Watchdog
 from shm import layout
 from shm.board import Board, format_board
@@ -141,3 +143,24 @@ def test_a_manager_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:
         assert set(said) == {b"STATUS=before"}
         manager.tell("STOPPING=1")
         assert heard.recv(1024) == b"STOPPING=1"
+
+
+def test_a_long_start_is_told_once_a_second(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many steps are done, of how many; the manager hears of each kernel and gives time."""
+    times = iter((10.0, 10.9, 11.2, 11.5, 12.3, 12.4))
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    say = _progress(Log("info", rig.text), ServiceManager(str(tmp_path / "notify")))
+    for done, what in enumerate(("a", "b", "c", "log 5 %", "log 6 %")):
+        say(done, 9, what)
+    told = [json.loads(line) for line in rig.text.getvalue().splitlines()]
+    assert [(line["event"], line["done"], line["total"], line["what"]) for line in told] == [
+        ("starting", 1, 9, "b"), ("starting", 3, 9, "log 5 %"),
+    ]  # fmt: skip
+    heard = [text for text in rig.look_after(0) if text.startswith("EXTEND")]
+    steps = [("a", 0), ("b", 1), ("c", 2), ("log 5 %", 3)]
+    assert heard == [
+        f"EXTEND_TIMEOUT_USEC=120000000\nSTATUS=starting: {what} ({done} of 9)"
+        for what, done in steps
+    ]

@@ -205,6 +205,8 @@ class Groups:
     def _cut_off(self, peer: Peer, why: str) -> None:
         slot = self.board.process_at(Role.GROUPS)
         self._count(slot, "faults", 1)
+        # Before its queues go to others: it learns it first, though the supervisor is slow.
+        peer.session.arena[layout.ARENA_EVICTED] = 1
         self._sessions.cut_off(peer.session.session, why)
         self._peers.pop(peer.session.session, None)
         self._end(peer, failed=True)

@@ -118,8 +118,7 @@ class FilterTable:
                 raise
             return False
         if self._changed:
-            at = layout.BOARD_FILTER_CHANGES
-            self._board.set_half(at, self._board.half(at) + 1 & 0xFFFFFFFF)
+            self._board.count_change(layout.BOARD_FILTER_CHANGES)
         self._changed = self._stale = False
         return True
 

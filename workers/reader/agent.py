@@ -15,23 +15,24 @@ from numpy.typing import NDArray
 
 from shm import layout, limits
 from shm.codes import Role, Stop
-from shm.errors import Corrupt, StoreFailed
+from shm.errors import StoreFailed
 from shm.kernels import dispatch
-from shm.kernels.dispatch import advance, dispatch_log, index_topics
+from shm.kernels.dispatch import advance, dispatch_log
 from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
 from shm.kernels.visible import arm_reader
 from shm.kernels.words import store_half
 from shm.lognames import segment_name
 from shm.marks import mark
 from shm.properties import SCHEDULE_TOPIC, parse_delay_levels
-from shm.storage import is_disk_full
+from shm.storage import is_disk_full, map_file
 from workers.agent import is_busy
-from workers.failure import declare_failed
+from workers.failure import declare_failed, unfit_record
 from workers.reader.catchup import CatchUp
 from workers.reader.extensions import Extensions
 from workers.reader.queues import QueueFiles
 from workers.reader.sealing import Sealer
 from workers.reader.visibility import Visibility
+from workers.topicindex import TopicIndex
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -76,7 +77,7 @@ class Reader:
         self._touched_words, self._unit_bytes = self._touched.data, self._units.data
         self._row = np.zeros(ROW_WORDS, np.int64)
         self._delays = np.array(parse_delay_levels(settings.message_delay_level), np.int64)
-        self._index = np.zeros(16, np.int64)
+        self._index = TopicIndex(board)
         self._view: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._view.flags.writeable = False
         self._queues = QueueFiles(storage, board)
@@ -141,8 +142,8 @@ class Reader:
             self._work_ns = now_ns
         if self._visible.waits() or self._sealer.waits():
             work += self._follow_durable(idle=not work)
-        if not work and self.catch_up is not None and not self._table.stopping():
-            work = self.catch_up.step(now_ns)
+        if self.catch_up is not None and not self._table.stopping():
+            work += self.catch_up.step(now_ns, busy=work > 0)
         return work
 
     def arm(self, now_ns: int) -> int:
@@ -176,11 +177,15 @@ class Reader:
 
     # --------------------------------------------------------------------------------- dispatch
 
+    def view_of(self, base: int) -> NDArray[np.uint8] | None:
+        """The map of the segment that is being dispatched, if it is the one at `base`."""
+        return self._view if self._out[dispatch.BASE] == base else None
+
     def _bind(self) -> None:
         """Bind the kernel to the arrays of now."""
         self._dispatch_log = partial(
             dispatch_log,
-            self._view, self._form, self._words, self._index, self._delays, self._marks,
+            self._view, self._form, self._words, self._index.words, self._delays, self._marks,
             self._touched, self._notes, self._units, self._sealer.collector.passed, self._row,
         )  # fmt: skip
 
@@ -221,38 +226,25 @@ class Reader:
         self._bind()
 
     def _read_topics(self) -> None:
-        count = self._board.half(layout.BOARD_TOPIC_COUNT)
-        changes = self._board.half(layout.BOARD_TOPIC_CHANGES)
-        room = 16
-        while room < 4 * count:
-            room *= 2
-        self._index = np.zeros(room, np.int64)
-        index_topics(self._words, count, self._index)
+        self._index.follow()
         self._visible.set_levels(self._board.topics())
         schedule = self._board.topic_named(SCHEDULE_TOPIC)
         self._form[dispatch.SCHEDULE] = schedule.slot if schedule else -1
-        self._form[dispatch.TOPIC_COUNT] = count
-        self._form[dispatch.TOPIC_CHANGES] = changes
+        self._form[dispatch.TOPIC_COUNT] = self._index.count
+        self._form[dispatch.TOPIC_CHANGES] = self._index.changes
 
     def _enter_segment(self) -> None:
         """Map the segment that the next record is in."""
         size = self._board.segment_bytes
         base = self._dispatched // size * size
-        file = self._storage.open(segment_name(base))
-        self._view = file.view()
-        file.close()
+        self._view = map_file(self._storage, segment_name(base))
         self._form[dispatch.BASE] = base
         self._sealer.collector.begin(base, whole=self._dispatched == base)
 
     def _refuse(self, stop: Stop, base: int) -> None:
         """A record that was appended can't be read: stop rather than skip it (LW-5)."""
         position = base + self._out[dispatch.CULPRIT]
-        raise Corrupt(
-            f"record at {position} of the commit log can't be dispatched ({stop.name}); stop the"
-            " broker and run `gantrymq store verify`",
-            path=segment_name(base),
-            position=position,
-        )
+        raise unfit_record("dispatched", position, base, stop)
 
     def _write_units(self, count: int) -> None:
         """One write per touched queue."""
@@ -300,15 +292,3 @@ def _first_form(board: Board) -> NDArray[np.int64]:
     form[dispatch.ROOM] = limits.DISPATCH_RECORDS
     form[dispatch.PROCESS] = board.process_at(Role.READER)
     return form
-
-
-def open_reader(
-    storage: Storage,
-    clock: Clock,
-    board: Board,
-    sessions: SessionTable,
-    bells: Any,  # noqa: ANN401 - workers.agent.Bells
-    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
-) -> Reader:
-    """A reader that goes on from the board's dispatched position."""
-    return Reader(storage, clock, board, sessions, bells, settings)

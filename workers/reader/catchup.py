@@ -1,8 +1,9 @@
 """Bits of a filter for messages that were dispatched before the reader knew of it, in spare time.
 
-The records of a topic are read once for each such filter, queue by queue, in short steps. When all
-are done and the files are synced, consumers hear that the filter's bits are known from the log's
-beginning on. A step that a kill cuts short is done again: a bit is set or it is not.
+The records of a topic are read once for each such filter, queue by queue, in short steps; a reader
+that has no time to spare makes one now and then all the same. When all are done and the files are
+synced, consumers hear that the filter's bits are known from the log's beginning on. A step that a
+kill cuts short is done again: a bit is set or it is not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from shm import layout
 from shm.codes import Stop
 from shm.kernels import extend
 from shm.lognames import segment_name
-from shm.storage import is_disk_full
+from shm.storage import is_disk_full, map_file
 from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ STEP_UNITS: Final = 2048
 STEP_BITMAPS: Final = 256
 #: After a failure for want of space.
 RETRY_NS: Final = 1_000_000_000
+#: A step so often while the reader never rests: a twentieth of its time.
+TURN_NS: Final = 20_000_000
 
 
 class CatchUp:
@@ -45,14 +48,19 @@ class CatchUp:
         self._extensions = extensions
         self._steps: Generator[int, None, None] | None = None
         self._retry_ns = 0
+        self._turn_ns = 0
         self._form = np.zeros(extend.FORM_WORDS, np.int64)
         self._found = np.zeros(STEP_BITMAPS, np.int64)
         self._log = (-1, np.empty(0, np.uint8))
 
-    def step(self, now_ns: int) -> int:
-        """A short piece of work; 0 if there is none. Raises OSError, StoreFailed."""
-        if now_ns < self._retry_ns:
+    def step(self, now_ns: int, *, busy: bool = False) -> int:
+        """A short piece of work; 0 if there is none, or the reader is busy and it is no turn yet.
+
+        Raises OSError, StoreFailed.
+        """
+        if now_ns < self._retry_ns or (busy and now_ns - self._turn_ns < TURN_NS):
             return 0
+        self._turn_ns = now_ns
         if self._steps is None:
             waiting = self._waiting()
             if waiting is None:
@@ -119,9 +127,7 @@ class CatchUp:
         first, offset, end = units
         if not self._storage.exists(name):
             return end  # retention was here
-        file = self._storage.open(name)
-        view = file.view()
-        file.close()
+        view = map_file(self._storage, name)
         form = self._form
         form[extend.INDEX], form[extend.END_INDEX] = offset - first, end - first
         while form[extend.INDEX] < form[extend.END_INDEX]:
@@ -148,10 +154,8 @@ class CatchUp:
         if base == self._log[0]:
             return False
         try:
-            file = self._storage.open(segment_name(base))
+            self._log = (base, map_file(self._storage, segment_name(base)))
         except (FileNotFoundError, ValueError):
             return False
-        self._log = (base, file.view())
-        file.close()
         self._form[extend.BASE] = base
         return True

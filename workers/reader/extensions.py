@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.bitmapnote import extension_directory, extension_files
 from shm.kernels import dispatch, extend
-from shm.storage import clear_behind
+from shm.storage import clear_behind, map_file
 from workers.reader.filters import Filters
 from workers.reader.queues import queue_directory
 
@@ -220,9 +220,8 @@ class Extensions:
             base = int(name)
             if base >= end:
                 continue
-            file = self._storage.open(f"{folder}/{name}")
-            units = file.view()[: min(end - base, self._board.cq_bytes)]
-            file.close()
+            units = map_file(self._storage, f"{folder}/{name}")
+            units = units[: min(end - base, self._board.cq_bytes)]
             whole = units[: units.size // layout.CQ_UNIT_BYTES * layout.CQ_UNIT_BYTES]
             codes = whole.view(layout.CQ_UNIT.dtype)["tags_code"]
             found = np.flatnonzero(codes[-1:] <= layout.CQ_EXT_ADDRESS_MAX)

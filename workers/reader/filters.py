@@ -97,8 +97,7 @@ class Filters:
         found = [item.covered for item in self.bound.values()]
         if noted is None or found != list(noted):
             write_covered(self._storage, found)
-        at = layout.BOARD_BITMAP_CHANGES
-        self._board.set_half(at, self._board.half(at) + 1 & 0xFFFFFFFF)
+        self._board.count_change(layout.BOARD_BITMAP_CHANGES)
 
     def _chosen(self) -> list[FilterEntry]:
         """The entries that get bits: of each topic the oldest."""

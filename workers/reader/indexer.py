@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 
 from shm import layout, limits
 from shm.codes import Stop
-from shm.errors import Corrupt, StoreFailed
+from shm.errors import StoreFailed
 from shm.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
 from shm.kernels import index as kernels
 from shm.kernels.index import index_log, relink
-from shm.lognames import segment_name
 from shm.marks import mark
 from shm.storage import is_disk_full
-from workers.failure import declare_failed
+from workers.failure import declare_failed, unfit_record
 from workers.reader import indexfiles
-from workers.reader.indexfiles import PENDING_MAX, OpenFile
+from workers.reader.indexfiles import OpenFile, Segment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shm.board import Board
     from shm.clock import Clock
     from shm.storage import Storage
@@ -39,6 +40,8 @@ SPACE_RETRY_NS: Final = 1_000_000_000
 LINKED: Final = 8_192
 #: How long entries gather before they are written; simulated machines are in more of a hurry.
 interval_ns = limits.INDEX_INTERVAL_NS
+#: Entries that wait in memory, and those after which slots are written in a flood; likewise.
+pending_max, slots_after = indexfiles.PENDING_MAX, indexfiles.SLOTS_AFTER
 _NOTHING: Final = np.zeros(0, np.uint8)
 
 
@@ -54,15 +57,19 @@ class Indexer:
         board: Board,
         sessions: SessionTable,
         settings: Any,  # noqa: ANN401 - brokerd.config.Settings
+        view_of: Callable[[int], NDArray[np.uint8] | None] = lambda _base: None,
     ) -> None:
+        """`view_of`: maps of segments that somebody has already, by their log position."""
         self._storage = storage
+        self._segment = Segment(storage, view_of)
         self._clock = clock
         self._board = board
         self._table = sessions
         tags = settings.target_version != "5.3.3"
         self._shape = Shape(settings.max_hash_slot_num, settings.max_index_num, tags)
-        self._pending = np.zeros(
-            min(PENDING_MAX, self._shape.entries) * layout.INDEX_ENTRY_BYTES, np.uint8
+        # Not `zeros`: numpy asks for huge pages only where it need not clear them.
+        self._pending = np.empty(
+            min(pending_max, self._shape.entries) * layout.INDEX_ENTRY_BYTES, np.uint8
         )
         self._row = np.zeros(kernels.ROW_AND_PLACES, np.int64)
         self._form = np.zeros(kernels.FORM_WORDS, np.int64)
@@ -70,26 +77,21 @@ class Indexer:
         self._form[kernels.TAGS] = tags
         self._form[kernels.SLOTS] = self._shape.slots
         self._form[kernels.ENTRIES] = self._shape.entries
-        self._view_base = -1
-        self._view: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._full: list[tuple[str, Header]] = []
         self._file: OpenFile | None = None
         self._links: NDArray[np.int64] | None = None
         self._written = 0  # of the entries that wait
-        self._writing = False
-        self._header_written = False
-        self._gathered_ns = 0
+        self._writing = self._slots_wanted = self._header_written = False
+        self._slots_count = 0  # the header's count when all slots were written
+        self._slots_ns = self._gathered_ns = 0
         self._patience_ns = settings.stop_timeout * 1_000_000_000 // 2
         self._stop_ns = 0
         self._sync_ns = 0  # when a sync that has begun is waited for; 0: none has
         self._space_ns = 0
-        self._failed = self._stopped = False
-        self._compared = 0
+        self._failed = self._stopped = self._note_wanted = self._begun = False
+        self._compared = self._position = 0
         self._low = board.word(layout.BOARD_LOW)
-        self._position = 0
         self._note = self._sure = Note(0)
-        self._note_wanted = False
-        self._begun = False
 
     # ------------------------------------------------------------------------------- duty cycle
 
@@ -130,9 +132,11 @@ class Indexer:
         behind = self._position < self._board.word(layout.BOARD_DISPATCHED)
         if stopping and now_ns >= self._stop_ns:
             behind = False  # the next life goes on from what is noted
-        if self._form[kernels.MADE] and not (behind and due and self._has_room()):
-            return self._begin_writing()
-        if not self._form[kernels.MADE] and self._settle(now_ns, behind):
+        unwritten = self._form[kernels.COUNT] != self._slots_count
+        if unwritten and not (behind and due and self._has_room()):
+            pauses = not (behind and due) or self._is_full()
+            return self._begin_writing(slots=pauses or self._slots_due(now_ns))
+        if not unwritten and self._settle(now_ns, behind):
             return 1
         return self._gather(now_ns) if behind and due else self._finish(behind)
 
@@ -215,7 +219,7 @@ class Indexer:
         if self._compared:
             return 1
         self._links = None
-        return self._begin_writing()
+        return self._begin_writing(slots=True)
 
     def _open_next(self) -> None:
         """SF-80, SF-118."""
@@ -255,7 +259,7 @@ class Indexer:
         dispatched = self._board.word(layout.BOARD_DISPATCHED)
         base = self._position // size * size
         try:
-            self._map(base)
+            view = self._segment.view(base)
         except FileNotFoundError:
             if self._has_expired():
                 return 1
@@ -264,7 +268,7 @@ class Indexer:
         form[kernels.BASE] = base
         form[kernels.END_AT] = min(dispatched - base, size)
         front, dirty = (_NOTHING, _NOTHING) if self._file is None else self._file.tables
-        stop = Stop(index_log(self._view, form, front, dirty, self._pending, self._row))
+        stop = Stop(index_log(view, form, front, dirty, self._pending, self._row))
         self._position = base + int(form[kernels.AT])
         if stop == Stop.FILLER:
             self._position = base + size
@@ -272,12 +276,7 @@ class Indexer:
         elif stop == Stop.ROLL and self._file is None:
             self._open_next()
         elif stop not in (Stop.DONE, Stop.LIMIT, Stop.ROLL) and not self._has_expired():
-            raise Corrupt(
-                f"record at {self._position} of the commit log can't be indexed ({stop.name}); stop"
-                " the broker and run `gantrymq store verify`",
-                path=segment_name(base),
-                position=self._position,
-            )
+            raise unfit_record("indexed", self._position, base, stop)
         if self._position >= dispatched:
             self._gathered_ns = now_ns + interval_ns
         return 1
@@ -286,30 +285,33 @@ class Indexer:
         """Whether retention has come in between: what cannot be read any more is passed over."""
         return self._position < self._board.word(layout.BOARD_LOW)
 
-    def _map(self, base: int) -> None:
-        if base != self._view_base:
-            file = self._storage.open(segment_name(base))
-            self._view = file.view()
-            file.close()
-            self._view_base = base
+    def _slots_due(self, now_ns: int) -> bool:
+        """Whether slots are written though more entries follow: nearly every page has changed."""
+        if self._form[kernels.COUNT] - self._slots_count < slots_after or now_ns < self._slots_ns:
+            return False
+        self._slots_ns = now_ns + interval_ns
+        return True
 
-    def _begin_writing(self) -> int:
+    def _begin_writing(self, *, slots: bool) -> int:
         self._writing, self._header_written, self._written = True, False, 0
+        self._slots_wanted = slots
         return 1
 
     def _write(self) -> int:
-        """One write of what was gathered: entries, then the header, then slots."""
+        """One write of what was gathered: entries, then, if wanted, the header, then slots."""
         file, made = self._file, int(self._form[kernels.MADE])
         assert file is not None, "there are entries"
         if self._written < made:
             mark("indexer.before_entries")
             self._written = file.write_entries(made, self._written)
-        elif not self._header_written:
+        elif self._slots_wanted and not self._header_written:
             mark("indexer.before_header")
             file.write_header(self._header)
             self._header_written = True
-        elif file.write_slots():
-            mark("indexer.after_slots")
+        elif not self._slots_wanted or file.write_slots():
+            if self._slots_wanted:
+                mark("indexer.after_slots")
+                self._slots_count = int(self._form[kernels.COUNT])
             self._writing = False
             self._form[kernels.MADE] = 0
         return 1
@@ -336,16 +338,15 @@ class Indexer:
         newer = self._sure.position > self._note.position or self._sure.files != self._note.files
         if not (wanted and newer) or self._sure.position > self._board.word(layout.BOARD_DURABLE):
             return False
-        return self._begin_sync(now_ns) if self._sync_ns == 0 else self._end_sync(now_ns)
+        return self._sync(now_ns)
 
-    def _begin_sync(self, now_ns: int) -> bool:
-        """The disk gets a second for what the sync would have to wait for."""
-        if self._file is not None:
-            self._file.start_sync()
-        self._sync_ns = now_ns + 2 * interval_ns
-        return True
-
-    def _end_sync(self, now_ns: int) -> bool:
+    def _sync(self, now_ns: int) -> bool:
+        """Begin, then note; the disk gets a second for what the sync would have to wait for."""
+        if not self._sync_ns:
+            if self._file is not None:
+                self._file.start_sync()
+            self._sync_ns = now_ns + 2 * interval_ns
+            return True
         if now_ns < self._sync_ns and not self._table.stopping():
             return False
         self._save_note()
@@ -388,6 +389,7 @@ class Indexer:
 
     def _set_header(self, header: Header) -> None:
         self._form[kernels.HEADER] = astuple(header)
+        self._slots_count = header.count
 
     def _files(self) -> tuple[tuple[str, Header], ...]:
         newest = [(self._file.name, self._header)] if self._file is not None else []

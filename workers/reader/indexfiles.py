@@ -6,6 +6,7 @@ Layout: shm/layout.py INDEX_HEADER, INDEX_ENTRY. What of them is sure: shm/index
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -18,12 +19,14 @@ from shm import layout
 from shm.errors import StoreFailed
 from shm.indexnote import DIRECTORY, Header, Note, Shape, parse_header, read_note
 from shm.kernels import index as kernels
-from shm.storage import File, Storage, clear_behind
+from shm.lognames import segment_name
+from shm.storage import File, Storage, clear_behind, map_file
 
 PAGE_BYTES: Final = 1 << kernels.PAGE_SHIFT
-#: Room for entries that are not in the file yet. In a flood each write of them takes along most of
-#: the slots, so that more of them are fewer writes.
-PENDING_MAX: Final = 1 << 20
+#: Room for entries that are not in the file yet: few enough to be in a cache when they are written.
+PENDING_MAX: Final = 1 << 16
+#: In a flood slots are written once so many entries have come: that takes along most of the pages.
+SLOTS_AFTER: Final = 1 << 20
 WRITE_BYTES: Final = 128 * 1024
 WRITES_MAX: Final = 24
 COMPARED_BYTES: Final = 1 << 20
@@ -102,6 +105,25 @@ def next_name(last: str, now_ms: int) -> str:
 
 
 @dataclass(slots=True)
+class Segment:
+    """The map of the segment that is read; `shared` gives those that somebody has already."""
+
+    storage: Storage
+    shared: Callable[[int], NDArray[np.uint8] | None]
+    _base: int = field(default=-1)
+    _view: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+
+    def view(self, base: int) -> NDArray[np.uint8]:
+        """Of the segment at a log position. Raises FileNotFoundError if it is gone."""
+        if base != self._base:
+            view = self.shared(base)  # its pages are there: each fault costs as much as a record
+            if view is None:
+                view = map_file(self.storage, segment_name(base))
+            self._view, self._base = view, base
+        return self._view
+
+
+@dataclass(slots=True)
 class OpenFile:
     """The newest file: its front in memory, entries that wait, and how far both are on the disk."""
 
@@ -161,7 +183,7 @@ class OpenFile:
         there = np.zeros(stop - start, np.uint8)
         self.file.read_into(there.data, start)
         places = np.flatnonzero(self.front[start:stop] != there)
-        self.dirty[page + np.unique(places >> kernels.PAGE_SHIFT)] = 1
+        self.dirty[page + (places >> kernels.PAGE_SHIFT)] = 1
         return stop // PAGE_BYTES if stop < size else 0
 
     def start_sync(self) -> None:

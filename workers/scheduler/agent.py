@@ -8,7 +8,7 @@ copy was answered by the writer and is durable.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -147,11 +147,12 @@ class Scheduler(OutletAgent):
         self._time = Timeline(
             self._clock, base_ns, seen_ms, stamp, self._note.found.frozen, shift_ms
         )
+        self._delivery.follow(self._time)
         self._levels = DelayLevels(self._board, self._views, self._time, self._delays)
         self._timers = Timers(
             self._storage, self._board, self._views, self._time, self._precision_ms
         )
-        self._move = TimerMove(self._board, self._timers, self._delivery, self._time)
+        self._move = TimerMove(self._board, self._timers, self._delivery)
         trace = RecallTrace(self._storage, self._board, self._views, self._shape)
         self._recalls = RecallDesk(
             self._board, self._table, trace, self._outlet, self._delivery, self._timers
@@ -283,15 +284,3 @@ class Scheduler(OutletAgent):
         if self._outlet is not None:
             self._timers.close()
         self._views.drop()
-
-
-def open_scheduler(
-    storage: Storage,
-    clock: Clock,
-    board: Board,
-    sessions: SessionTable,
-    bells: Any,  # noqa: ANN401 - workers.agent.Bells
-    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
-) -> Scheduler:
-    """A scheduler that goes on where the log and its note say."""
-    return Scheduler(storage, clock, board, sessions, bells, settings)

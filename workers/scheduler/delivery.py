@@ -16,19 +16,20 @@ from numpy.typing import NDArray
 from shm import layout, wire
 from shm.codes import Status, Stop
 from shm.errors import StoreFailed
-from shm.kernels import frames, parked
-from shm.kernels.dispatch import index_topics
+from shm.kernels import frames, parked, stretch
 from shm.kernels.parked import DAMAGED, DROPPED, DUE_WORDS, NO_TOPIC, PUT, TOO_LARGE, put_copies
 from shm.marks import mark
 from shm.properties import TIMER_TOPIC, parse_properties
-from shm.ranges import EVERYTHING, read_ranges
-from shm.record import STRUCTURE, Record, parse_record
+from workers.logwindow import LogWindow
+from workers.topicindex import TopicIndex
 
 if TYPE_CHECKING:
     from shm.board import Board
+    from shm.record import Record
     from shm.storage import Storage
     from workers.logviews import LogViews
     from workers.outlet import Outcome, Outlet
+    from workers.scheduler.timeline import Timeline
     from workers.session import SessionTable
 
 Rows = NDArray[np.int64]
@@ -40,7 +41,6 @@ RETRY_NS: Final = 100_000_000
 ASK_NS: Final = 1_000_000_000
 NOTHING: Final[Rows] = np.zeros((0, DUE_WORDS), np.int64)
 _NO_SEQ: Final = 1 << 62
-_NO_VIEW: Final = np.zeros(0, np.uint8)
 
 
 def due_rows(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> Rows:
@@ -82,11 +82,10 @@ class Delivery:
         self._words = board.array()
         self._table = sessions
         self._outlet = outlet
-        self._views = views
-        self._ranges = read_ranges(storage) or EVERYTHING
+        self._window = LogWindow(storage, board, views)
         self._form = np.zeros(parked.FORM_WORDS, np.int64)
-        self._index: Rows = np.zeros(0, np.int64)
-        self._topics = (-1, -1)
+        self._index = TopicIndex(board)
+        self._time: Timeline | None = None
         self._flying: deque[_Put] = deque()
         self._again: Rows = NOTHING
         self._again_since = 0  # of these, as `_Put.since`
@@ -96,6 +95,10 @@ class Delivery:
         self.delivered = 0
         self.repeats = 0  # times that something had to be put again: under other numbers
         self._others: list[Outcome] = []
+
+    def follow(self, timeline: Timeline) -> None:
+        """Reckon what is left of delays by this time."""
+        self._time = timeline
 
     # --------------------------------------------------------------------------------- handing in
 
@@ -147,7 +150,7 @@ class Delivery:
 
     def let_go(self) -> None:
         """Hold no map of the log."""
-        self._view = _NO_VIEW
+        self._window.drop()
 
     def put(self, rows: Rows) -> int:
         """Hand in due records; returns how many of them are taken care of, from the first on."""
@@ -158,23 +161,24 @@ class Delivery:
     def _put(self, rows: Rows, since: int = _NO_SEQ) -> int:
         self._follow_topics()
         rows = rows[:PUTS_MAX]
-        form, board = self._form, self._board
-        form[parked.NEXT], form[parked.COUNT] = 0, len(rows)
-        while form[parked.NEXT] < len(rows):
-            first = int(form[parked.NEXT])
-            if not self._enter(int(rows[first, parked.DUE_POSITION])):
+        form, window = self._form, self._window
+        form[stretch.NEXT], form[stretch.COUNT] = 0, len(rows)
+        while (first := int(form[stretch.NEXT])) < len(rows):
+            if not window.enter(int(rows[first, parked.DUE_POSITION])):
                 rows[first, parked.DUE_STATE] = DAMAGED
                 self._pass_over(rows[first : first + 1])
-                form[parked.NEXT] = first + 1
+                form[stretch.NEXT] = first + 1
                 continue
-            appended = board.word(layout.BOARD_APPENDED)
+            window.show_in(form)
+            appended = self._board.word(layout.BOARD_APPENDED)
             seq = self.put_seq + 1
+            form[parked.FILED_MS] = self._time.filed_ms() if self._time else 0
             mark("scheduler.before_put")
             stop = put_copies(
-                self._view, form, rows.reshape(-1), self._words, self._index,
+                window.view, form, rows.reshape(-1), self._words, self._index.words,
                 self._outlet.session.arena, self._outlet.words,
             )  # fmt: skip
-            done = rows[first : int(form[parked.NEXT])]
+            done = rows[first : int(form[stretch.NEXT])]
             if form[parked.PUTS]:
                 kept = done[done[:, parked.DUE_STATE] == PUT]
                 self._flying.append(_Put(kept, seq, appended, min(seq, since)))
@@ -184,37 +188,12 @@ class Delivery:
                 self._pass_over(done[done[:, parked.DUE_STATE] != PUT])
             if stop == Stop.BACKPRESSURE:
                 break
-        return int(form[parked.NEXT])
-
-    def _enter(self, position: int) -> bool:
-        """Map the segment of a record and say who wrote it; False if it is gone."""
-        if position < self._board.word(layout.BOARD_LOW):
-            return False
-        try:
-            base, self._view = self._views.segment(position)
-        except FileNotFoundError:
-            return False
-        stretch = self._ranges.stretch(position)
-        form = self._form
-        form[parked.BASE] = base
-        form[parked.STRETCH_FROM], form[parked.STRETCH_END] = stretch.start, stretch.end
-        form[parked.OURS] = int(stretch.ours)
-        return True
+        return int(form[stretch.NEXT])
 
     def _follow_topics(self) -> None:
-        board = self._board
-        now = (board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_TOPIC_CHANGES))
-        if now == self._topics:
-            return
-        room = 16
-        while room < 4 * now[0]:
-            room *= 2
-        self._index = np.zeros(room, np.int64)
-        index_topics(self._words, now[0], self._index)
-        self._form[parked.TIMER_SLOT] = next(
-            (topic.slot for topic in board.topics() if topic.name == TIMER_TOPIC), -1
-        )
-        self._topics = now
+        if self._index.follow():
+            timers = self._board.topic_named(TIMER_TOPIC)
+            self._form[parked.TIMER_SLOT] = timers.slot if timers else -1
 
     def _pass_over(self, rows: Rows) -> None:
         """What cannot be put: a topic is asked for, the rest is named in the broker's log."""
@@ -231,11 +210,7 @@ class Delivery:
 
     def record(self, position: int) -> Record | None:
         """A parked record, for what is rare; None if it cannot be read."""
-        if not self._enter(position):
-            return None
-        at = position - int(self._form[parked.BASE])
-        found = parse_record(self._view.data, at, self._view.size, STRUCTURE, position)
-        return found if isinstance(found, Record) else None
+        return self._window.record(position)
 
     def _ask_for(self, rows: Rows) -> None:
         names = set()
@@ -325,12 +300,10 @@ class Delivery:
 
     def look_for_topics(self, now_ns: int) -> int:
         """Try again what had no topic, once the board has changed; ask again now and then."""
-        board = self._board
-        now = (board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_TOPIC_CHANGES))
-        if not len(self.absent) or (now == self._topics and now_ns < self._ask_ns):
+        if not len(self.absent) or (self._index.is_current and now_ns < self._ask_ns):
             return 0
         self._ask_ns = now_ns + ASK_NS
         rows, self.absent = self.absent, NOTHING
         taken = self._put(rows)
         self.absent = np.concatenate((self.absent, rows[taken:]))
-        return taken if now == self._topics else 0
+        return taken

@@ -1,7 +1,8 @@
 """When the scheduler's progress is written down, and what of it may be.
 
-A picture is taken of how far copies were put. It becomes the note when all of them are answered
-and durable: then nothing that it counts can be missing in the log, whatever happens.
+A picture is taken of how far units were read and copies put. It becomes the note when all copies
+are answered, and all of the log up to then is durable: then nothing that it counts can be missing
+in the log, whatever happens.
 """
 
 from __future__ import annotations
@@ -172,8 +173,9 @@ class ProgressNote:
         board, delivery = self._board, self._delivery
         if delivery.waits_again:
             return
-        # Before anything that is not counted is put: its copy is behind this.
-        scanned = min(board.word(layout.BOARD_APPENDED), board.word(layout.BOARD_DURABLE))
+        # Before anything that is not counted is put: its copy is behind this. What is counted as
+        # read is not: once the disk has it, no power cut puts other records in its place.
+        scanned = board.word(layout.BOARD_APPENDED)
         done_ms = self._timers.done_ms()
         if done_ms[0] < self._written.timers_ms or done_ms[1] < self._written.delays_ms:
             return  # what came late is put first: to count less would repeat what is counted
@@ -202,7 +204,8 @@ class ProgressNote:
             self._picture = None
             self._next_ns = 0
             return False
-        if delivery.answered_seq < seq or self._board.word(layout.BOARD_DURABLE) < delivery.end:
+        durable = self._board.word(layout.BOARD_DURABLE)
+        if delivery.answered_seq < seq or durable < max(delivery.end, note.scanned):
             return False
         if not self._timers.sync_some():
             return True

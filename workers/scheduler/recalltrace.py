@@ -13,7 +13,6 @@ from shm.errors import Rejected
 from shm.indexnote import DIRECTORY
 from shm.indexreader import IndexReader
 from shm.properties import TIMER_TOPIC
-from shm.record import STRUCTURE, Record, parse_record
 from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from shm.board import Board
     from shm.indexnote import Shape
+    from shm.record import Record
     from shm.schedulerwire import Handle
     from shm.storage import Storage
     from workers.logviews import LogViews
@@ -106,9 +106,4 @@ class RecallTrace:
     def _record(self, position: int) -> Record | None:
         if position < self._board.word(layout.BOARD_LOW):
             return None
-        try:
-            base, view = self._views.segment(position)
-        except FileNotFoundError:
-            return None
-        found = parse_record(view.data, position - base, view.size, STRUCTURE, position)
-        return found if isinstance(found, Record) else None
+        return self._views.record(position)

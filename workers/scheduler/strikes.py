@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm.record import STRUCTURE, Record, parse_record
 from workers.scheduler.timerpool import DELETE_BIT, KILLERS
 
 if TYPE_CHECKING:
@@ -23,12 +22,8 @@ if TYPE_CHECKING:
 
 def properties_at(views: LogViews, position: int) -> dict[str, str]:
     """Properties of a record; none if it cannot be read."""
-    try:
-        base, view = views.segment(position)
-    except FileNotFoundError:
-        return {}
-    found = parse_record(view.data, position - base, view.size, STRUCTURE, position)
-    return found.property_map() if isinstance(found, Record) else {}
+    found = views.record(position)
+    return found.property_map() if found is not None else {}
 
 
 def sift(

@@ -40,7 +40,7 @@ class TimerBuckets:
         self._storage = storage
         self._open: OrderedDict[str, tuple[File, int]] = OrderedDict()
         self._dirty: set[str] = set()
-        self._new = False
+        self._names_dirty = False
         self._known: set[str] = set()  # buckets not yet opened
         self._order: list[tuple[int, str]] = []  # the same, by their first ms
         self._split: set[int] = set()  # minutes whose entries go into files of seconds
@@ -61,6 +61,7 @@ class TimerBuckets:
                 self._storage.unlink(f"{DIRECTORY}/{name}")
             return False
         names = [name for name in found if not name.startswith(owner_name(""))]
+        self._names_dirty = bool(names)  # whoever made them may have died before making them so
         self._old = {name: self._storage.size_of(f"{DIRECTORY}/{name}") for name in names}
         self._split = {int(name.partition(".")[0]) for name in names if "." in name}
         for name in names:
@@ -126,7 +127,7 @@ class TimerBuckets:
             size = file.size() // ENTRY.itemsize * ENTRY.itemsize  # a torn entry is written over
         except FileNotFoundError:
             file, size = self._storage.create(path), 0
-            self._new = True
+            self._names_dirty = True
         self._open[name] = (file, size)
         if len(self._open) > OPEN_MAX:
             self._open.popitem(last=False)[1][0].close()
@@ -137,9 +138,9 @@ class TimerBuckets:
         for name in sorted(self._dirty)[:most]:
             self._file(name)[0].sync()
             self._dirty.discard(name)
-        if not self._dirty and self._new:
+        if not self._dirty and self._names_dirty:
             self._storage.sync_directory(DIRECTORY)
-            self._new = False
+            self._names_dirty = False
         return not self._dirty
 
     # ------------------------------------------------------------------------------------ reading

@@ -20,7 +20,7 @@ from workers.scheduler.strikes import sift
 from workers.scheduler.timerbuckets import SECOND_MS, TimerBuckets
 from workers.scheduler.timerfiling import TimerFiling
 from workers.scheduler.timerholds import TimerHolds
-from workers.scheduler.timermove import Moved
+from workers.scheduler.timermoved import Moved
 from workers.scheduler.timerpool import (
     AFTER_BIT,
     DELETE_BIT,
@@ -153,6 +153,8 @@ class Timers:
 
     def read(self) -> int:
         """Open a bucket, or read some units, or file some; how many units, or 1. Raises OSError."""
+        if self.queue >= 0 and not self._filing:
+            self.next = max(self.next, self._bounds()[0])  # what was removed is not waited for
         if not self._can_open():
             if self._can_read():
                 return self._read_units()
@@ -256,11 +258,8 @@ class Timers:
         if self._is_catching_up:
             return 0, True
         done = 0
-        pools = (
-            (self._loose, NEVER), (self._at, self._time.wall_ms()),
-            (self._after, self._now_after()),
-        )  # fmt: skip
-        for pool, now_ms in pools:
+        times = (NEVER, self._time.wall_ms(), self._now_after())
+        for pool, now_ms in zip((self._loose, self._at, self._after), times, strict=True):
             if pool.next_ms() > now_ms:
                 continue
             rows = pool.take(now_ms, PUTS)

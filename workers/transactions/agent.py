@@ -7,7 +7,7 @@ are in the log. After a start, and after a writer's death, all that it knows is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from shm import layout
 from shm import transactionwire as wire
@@ -19,17 +19,19 @@ from workers.outlet import Outlet
 from workers.outletagent import LOOK_NS, OutletAgent
 from workers.session import Attached
 from workers.transactions.checks import Checks, Times
+from workers.transactions.commonends import CommonEnds
 from workers.transactions.decisions import Decisions
 from workers.transactions.delayedcommit import Delays
 from workers.transactions.desk import Desk
 from workers.transactions.endings import Endings
-from workers.transactions.ends import CommonEnds, Ends
-from workers.transactions.givenup import GivenUp, Settling
+from workers.transactions.ends import Ends
+from workers.transactions.givenup import GivenUp
 from workers.transactions.halfmove import HalfMove
 from workers.transactions.halves import Halves
 from workers.transactions.pastdecisions import MISSING, PastDecisions
 from workers.transactions.progress import TransactionProgress
 from workers.transactions.restart import Restart
+from workers.transactions.settling import Settling
 from workers.transactions.staging import MOVED
 
 if TYPE_CHECKING:
@@ -352,15 +354,3 @@ class TxnChecker(OutletAgent):
         if self._outlet is not None:
             self._decisions.window.drop()
         self._views.drop()
-
-
-def open_txn_checker(
-    storage: Storage,
-    clock: Clock,
-    board: Board,
-    sessions: SessionTable,
-    bells: Any,  # noqa: ANN401 - workers.agent.Bells
-    settings: Any,  # noqa: ANN401 - brokerd.config.Settings
-) -> TxnChecker:
-    """A txn-checker that goes on where the log and its note say."""
-    return TxnChecker(storage, clock, board, sessions, bells, settings)

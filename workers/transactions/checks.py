@@ -116,16 +116,16 @@ class Checks:
             return  # it has gone with its segment
         size = int(row["size"])
         check = wire.Check(position, size, offset, self._transaction(position, size))
+        if position < self._board.word(layout.BOARD_LOW):
+            return  # likewise, perhaps while it was read: retention says so before it begins
         if not self._desk.ask(session, check):
             row["next_ns"] = now_ns + AGAIN_NS
             return
         row["checks"] = asked[offset] = checks + 1
 
     def _transaction(self, position: int, size: int) -> str:
-        """Id of a half's transaction; empty for one that a RocketMQ stored."""
+        """Id of a half's transaction, which the window shows; empty for one of a RocketMQ's."""
         window = self._decisions.window
-        if not window.enter(position):
-            return ""
         at = position - window.base
         data = window.view[at : at + size].tobytes()
         start = data.rfind(_TX)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMITTED, ROLLED_BACK
+from shm.transactionwire import COMMIT, COMMITTED, OUTCOMES, ROLLBACK, ROLLED_BACK
 from workers.transactions.indoubt import Doubt, Entry
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workers.transactions.indoubt import InDoubt
 
 #: Actions of settlements that decide, as history has them.
-_SETTLED: Final = {"commit": COMMITTED, "rollback": ROLLED_BACK}
+_SETTLED: Final = {action: OUTCOMES[action] for action in (COMMIT, ROLLBACK)}
 #: A longer number is an id.
 POSITION_DIGITS: Final = 20
 PRODUCER: Final = "producer"

@@ -7,13 +7,12 @@ would lose it there (TX-7, LW-47). It counts from the commit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from shm import layout
 from shm.properties import (
-    CHECK_IMMUNITY,
-    GANTRY_TX,
     GANTRY_TX_DELAY,
+    HALF_DROPPED,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     encode_properties,
@@ -26,12 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shm.record import Record
-
-#: What a commit copy has no more (TX-46, and what only a half needs).
-DROPPED: Final = (
-    "REAL_TOPIC", "REAL_QID", GANTRY_TX, GANTRY_TX_DELAY, CHECK_IMMUNITY,
-    "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__CRC32#",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +45,7 @@ def delayed_copy(
     named = half.property_map()
     kind, _, number = named.get(GANTRY_TX_DELAY, "").partition(":")
     value = int(number) if number.isdecimal() and len(number) < 16 else 0
-    kept = {key: text for key, text in named.items() if key not in DROPPED}
+    kept = {key: text for key, text in named.items() if key not in HALF_DROPPED}
     kept |= {"REAL_TOPIC": named.get("REAL_TOPIC", ""), "REAL_QID": str(queue_id)}
     if kind == "level" and value > 0:
         level = min(value, delays.levels)
@@ -70,7 +63,7 @@ def delayed_copy(
 
 def commit_copy(half: Record, topic: int, queue_id: int) -> Copy:
     """The commit copy of a half that is not delayed (TX-15), for what is rare."""
-    kept = {key: text for key, text in half.property_map().items() if key not in DROPPED}
+    kept = {key: text for key, text in half.property_map().items() if key not in HALF_DROPPED}
     return copy_of(half, topic, queue_id, kept, origin_field(half.physical_offset))
 
 

@@ -83,10 +83,6 @@ class Desk:
         self._turn += 1
         return members[self._turn % len(members)]
 
-    def has_member(self, group: str) -> bool:
-        """Whether anybody answers checks of a group."""
-        return bool(self._members.get(group))
-
     # ----------------------------------------------------------------------------------- requests
 
     def asking(self) -> list[Peer]:

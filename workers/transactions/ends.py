@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.bell import give_way
 from shm.codes import Stop
 from shm.kernels import ends as kernels
 from shm.kernels import halfform
-from shm.transactionwire import COMMITTED, ROLLED_BACK, End, Ended
+from shm.transactionwire import COMMITTED, ROLLED_BACK, End
 from workers.transactions.staging import Decision, Staging
 
 if TYPE_CHECKING:
@@ -25,11 +24,7 @@ if TYPE_CHECKING:
     from shm.storage import Storage
     from workers.logviews import LogViews
     from workers.outlet import Outlet
-    from workers.transactions.decisions import Decisions
     from workers.transactions.delayedcommit import Delays
-    from workers.transactions.desk import Desk
-    from workers.transactions.endings import Endings
-    from workers.transactions.halves import Halves
 
 
 @dataclass(slots=True)
@@ -102,10 +97,9 @@ class EndStaging(Staging):
             session, open_from, open_end,
         )  # fmt: skip
         while True:
-            form[halfform.BASE], form[halfform.OURS] = window.base, window.ours
-            form[halfform.STRETCH_FROM], form[halfform.STRETCH_END] = window.start, window.end
+            window.show_in(form)
             stop = kernels.take_ends(
-                window.view, self._form, self._ask, self._end_rows, self._words, self._index,
+                window.view, self._form, self._ask, self._end_rows, self._words, self._index.words,
                 self._arena, self._lane, lane.arena, lane.words, self._body, self._end_names, taken,
             )  # fmt: skip
             if stop != Stop.ROLL or not window.enter(ask[kernels.NEED]):
@@ -131,62 +125,3 @@ class EndStaging(Staging):
         rows = words.reshape(count, kernels.END_WORDS).tolist()
         halves = [(row[halfform.POSITION], row[halfform.OFFSET]) for row in rows]
         return Ends(COMMITTED, halves, [], durable=durable, rows=rows, words=words)
-
-
-class CommonEnds:
-    """ENDs in their common form, from the request to the answer."""
-
-    def __init__(self, halves: Halves, decisions: Decisions, endings: Endings, desk: Desk) -> None:
-        self._halves = halves
-        self._decisions = decisions
-        self._endings = endings
-        self._desk = desk
-
-    def take(self, now_ms: int) -> int:
-        """Take what sessions ask, and publish it; how many."""
-        halves, decisions = self._halves, self._decisions
-        self._desk.begin()
-        if not decisions.is_clean or self._endings.held:
-            return 0
-        count = 0
-        decisions.mixed = False
-        for peer in self._desk.asking():
-            number = peer.session.session
-            taken = decisions.stage_ends(
-                peer.lane, number, halves.next, halves.taken, halves.taken_end
-            )
-            if taken > count:
-                self._desk.heard(peer)
-            count = taken
-        if not count:
-            return 0
-        if decisions.mixed:  # others follow: one op record is to name them all
-            for part in decisions.take_up(decisions.ends_durable()).parts():
-                decisions.batch.append(part)
-                self._endings.fly(part.halves[0][0], part)
-            return count
-        ends = decisions.go_up(now_ms)
-        for position, _offset in ends.halves:
-            self._endings.fly(position, ends)
-        return count
-
-    def settled(self, ends: Ends) -> None:
-        """They are in the log: tell all who asked."""
-        rows = ends.rows
-        sessions = {row[kernels.SESSION] for row in rows} if len(rows) > 1 else {
-            rows[0][kernels.SESSION]
-        }  # fmt: skip
-        for session in sessions:
-            told = self._desk.tell_ends(session, ends.words, len(rows))
-            for row in rows[told:]:
-                if row[kernels.SESSION] == session:
-                    outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
-                    self._desk.tell(session, Ended(row[kernels.SERIAL], outcome))
-        if len(rows) == 1:
-            give_way()  # who waits for it may be on our own processor
-        for row in rows:
-            position = row[halfform.POSITION]
-            outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
-            self._endings.landed(position)
-            self._halves.decide(position, row[halfform.OFFSET], outcome)
-        self._endings.ask_again(ends.asked)

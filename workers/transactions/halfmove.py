@@ -16,7 +16,6 @@ from shm import layout
 from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC
 from shm.transactionwire import GIVEN_UP
 from workers.transactions import records as transactionnotes
-from workers.transactions.delayedcommit import copy_of
 from workers.transactions.staging import MOVED, Decision
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Halves that are on their way at one time.
 MOVES_MAX: Final = 64
+#: What failed is tried again after.
+RETRY_NS: Final = 1_000_000_000
 
 
 class HalfMove:
@@ -74,11 +75,10 @@ class HalfMove:
         return sum(self._append(half, now_ns, now_ms) for half in ours[:MOVES_MAX])
 
     def _append(self, half: tuple[int, int], now_ns: int, now_ms: int) -> int:
-        record, slot = self._decisions.record(half[0]), self._decisions.slots.get(HALF_TOPIC)
-        if record is None or slot is None:
-            self._retry_ns = now_ns + 1_000_000_000
+        copy = self._decisions.copy_into(HALF_TOPIC, half[0], half[0])
+        if copy is None:
+            self._retry_ns = now_ns + RETRY_NS
             return 0
-        copy = copy_of(record, slot, 0, record.property_map(), half[0])
         self._flying += 1
         self._endings.decide(Decision(MOVED, [half], [], copies=[copy], named=False), now_ms)
         return 1
@@ -93,7 +93,7 @@ class HalfMove:
         for half in left[:MOVES_MAX]:
             decision = self._given_up.park_again(half)
             if decision is None or self._endings.is_flying(half):
-                self._retry_ns = now_ns + 1_000_000_000
+                self._retry_ns = now_ns + RETRY_NS
                 continue
             self._parking.add(half)
             self._endings.decide(decision, now_ms)
@@ -104,7 +104,7 @@ class HalfMove:
         half = decision.halves[0][0]
         self._parking.discard(half)
         if decision.error or decision.place is None:
-            self._retry_ns = now_ns + 1_000_000_000
+            self._retry_ns = now_ns + RETRY_NS
         else:
             self._given_up.parked_again(half, decision.place)
 
@@ -120,7 +120,7 @@ class HalfMove:
         (half,) = decision.halves
         if decision.error or decision.place is None:
             self._flying -= 1
-            self._retry_ns = now_ns + 1_000_000_000
+            self._retry_ns = now_ns + RETRY_NS
             return True
         checks = self._halves.moved(half, decision.place)
         copies = []

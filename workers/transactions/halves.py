@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout
-from shm.kernels import halfform, halfrows
+from shm.kernels import halfform, halfrows, stretch
 from shm.kernels.halfrows import read_halves, read_ops
 from shm.properties import HALF_TOPIC, OP_TOPIC
 from workers.transactions.staging import MOVED
@@ -221,15 +221,15 @@ class Halves:
         found = np.zeros((count, halfrows.READ_WORDS), np.int64)
         numbers = np.zeros(count, np.int32)
         flat, form = np.ascontiguousarray(units).reshape(-1), self._form
-        form[halfform.NEXT], form[halfform.COUNT] = 0, count
-        while (at := int(form[halfform.NEXT])) < count:
+        form[stretch.NEXT], form[stretch.COUNT] = 0, count
+        while (at := int(form[stretch.NEXT])) < count:
             if not self._window.enter(int(units[at, 0])):
                 found[at, halfrows.READ_STATE] = halfform.NO_HALF
-                form[halfform.NEXT] = at + 1
+                form[stretch.NEXT] = at + 1
                 continue
-            form[halfform.BASE] = self._window.base
+            form[stretch.BASE] = self._window.base
             read_halves(self._window.view, form, flat, found.reshape(-1))
-            end = int(form[halfform.NEXT])
+            end = int(form[stretch.NEXT])
             self._number_groups(found[at:end], numbers[at:end])
         good = found[:, halfrows.READ_STATE] == halfform.GOOD
         found = found[good]
@@ -308,15 +308,15 @@ class Halves:
         first, units = self.units(OP_TOPIC, first, end)
         count = len(units) // 2
         form = self._form
-        form[halfform.NEXT], form[halfform.COUNT], form[halfform.COMMIT] = 0, count, 0
+        form[stretch.NEXT], form[stretch.COUNT], form[halfform.COMMIT] = 0, count, 0
         out = np.zeros(3 * 65_536, np.int64)
-        while (at := int(form[halfform.NEXT])) < count:
+        while (at := int(form[stretch.NEXT])) < count:
             if not self._window.enter(int(units[2 * at])):
-                form[halfform.NEXT] = at + 1
+                form[stretch.NEXT] = at + 1
                 continue
-            form[halfform.BASE] = self._window.base
+            form[stretch.BASE] = self._window.base
             if read_ops(self._window.view, form, units, out) == halfrows.LIMIT:
                 break
         rows = out[: 3 * int(form[halfform.COMMIT])].reshape(-1, 3)
         rows[:, 1] += first
-        return first + int(form[halfform.NEXT]), rows
+        return first + int(form[stretch.NEXT]), rows

@@ -18,20 +18,22 @@ import numpy as np
 from shm import layout
 from shm.codes import Stop
 from shm.errors import Rejected
+from shm.lognames import DIRECTORY, segment_name
 from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.record import STRUCTURE, Record, parse_record
-from workers.logviews import UNIT
+from shm.storage import map_file
+from workers.logviews import UNIT, record_in
 from workers.reader.queues import queue_directory
 from workers.scheduler.othersettled import OtherSettled
 from workers.transactions.note import Note, read_note
 from workers.transactions.records import CHECKED, read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from shm.board import Board
+    from shm.record import Record
     from shm.storage import Storage
 
 OPEN: Final = "open"
@@ -100,7 +102,7 @@ class _Files:
 
     def __init__(self, storage: Storage, board: Board | None) -> None:
         self._storage, self._board = storage, board
-        self._bases = [int(name) for name in storage.list("commitlog") if name.isdecimal()]
+        self._bases = [int(name) for name in storage.list(DIRECTORY) if name.isdecimal()]
         self._views: dict[int, NDArray[np.uint8]] = {}
 
     @property
@@ -115,11 +117,7 @@ class _Files:
             raise FileNotFoundError(position)
         base = self._bases[at]
         if base not in self._views:
-            file = self._storage.open(f"commitlog/{base:020d}")
-            try:
-                self._views[base] = file.view()
-            finally:
-                file.close()
+            self._views[base] = map_file(self._storage, segment_name(base))
         return base, self._views[base]
 
     def record(self, position: int) -> Record | None:
@@ -128,8 +126,7 @@ class _Files:
             base, view = self.segment(position)
         except FileNotFoundError:
             return None
-        found = parse_record(view.data, position - base, view.size, STRUCTURE, position)
-        return found if isinstance(found, Record) else None
+        return record_in(view, base, position)
 
     def places(self, topic: str, start: int) -> NDArray[np.void]:
         """Units of queue 0 of a topic from a queue offset on."""
@@ -137,11 +134,7 @@ class _Files:
         found = [np.zeros(0, PLACE)]
         for name in self._storage.list(folder):
             first = int(name) // UNIT.itemsize
-            file = self._storage.open(f"{folder}/{name}")
-            try:
-                units = file.view().view(UNIT)
-            finally:
-                file.close()
+            units = map_file(self._storage, f"{folder}/{name}").view(UNIT)
             units = units[max(0, start - first) :]
             rows = np.zeros(len(units), PLACE)
             rows["offset"] = np.arange(len(units)) + max(start, first)
@@ -176,7 +169,24 @@ class _Files:
         if not self._bases:
             return 0
         last = self._bases[-1]
-        return last + self._storage.size_of(f"commitlog/{last:020d}")
+        return last + self._storage.size_of(segment_name(last))
+
+
+def named(doubts: Iterable[Doubt], text: str) -> list[Doubt]:
+    """Those with a message id, transaction id or log position. Raises Rejected if none has."""
+    wanted = text.upper()
+    found = [
+        doubt
+        for doubt in doubts
+        if wanted in (doubt.message_id.upper(), (doubt.transaction_id or "").upper())
+        or wanted in (str(doubt.position), doubt.record.offset_message_id)
+    ]
+    if not found:
+        raise Rejected(
+            f"no half message in doubt has the id {text}: it may have been decided"
+            " (`gantrymq get` finds a committed message), or never stored"
+        )
+    return found
 
 
 class InDoubt:
@@ -197,20 +207,8 @@ class InDoubt:
         return sorted(found, key=lambda doubt: doubt.stored_ms)
 
     def find(self, text: str) -> list[Doubt]:
-        """Those with a message id, transaction id or log position. Raises Rejected if none has."""
-        wanted = text.upper()
-        found = [
-            doubt
-            for doubt in self.read()
-            if wanted in (doubt.message_id.upper(), (doubt.transaction_id or "").upper())
-            or wanted in (str(doubt.position), doubt.record.offset_message_id)
-        ]
-        if not found:
-            raise Rejected(
-                f"no half message in doubt has the id {text}: it may have been decided"
-                " (`gantrymq get` finds a committed message), or never stored"
-            )
-        return found
+        """As `named`, of all."""
+        return named(self.read(), text)
 
     def _open(self) -> Iterator[Doubt]:
         note = self._note

@@ -10,7 +10,7 @@ import numpy as np
 
 from shm import layout
 from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMIT, COMMITTED, GIVEN_UP, ROLLBACK, ROLLED_BACK, End
+from shm.transactionwire import COMMITTED, GIVEN_UP, OUTCOMES, RECHECK, ROLLED_BACK, End
 from workers.origins import CommitScan
 from workers.transactions import records as transactionnotes
 from workers.transactions.staging import MOVED
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 #: Op records that are read at one time.
 OPS_MAX: Final = 4096
 MISSING: Final = "missing"
-_SETTLED: Final = {COMMIT: COMMITTED, ROLLBACK: ROLLED_BACK}
 
 
 @dataclass(slots=True)
@@ -153,10 +152,11 @@ class PastDecisions:
         end = min(end, search.note + OPS_MAX)
         first, units = self._halves.units(NOTES_TOPIC, search.note, end)
         for position in units[0::2].tolist():
-            record = self._decisions.record(position)
+            record = self._decisions.window.record(position)
             settled = transactionnotes.read_record(record.body)[1] if record else None
-            if settled is not None and settled[0] == search.position:
-                search.otherwise = _SETTLED.get(settled[1], search.otherwise)
+            if settled is None or settled[0] != search.position or settled[1] == RECHECK:
+                continue
+            search.otherwise = OUTCOMES.get(settled[1], search.otherwise)
         search.note = first + len(units) // 2
         return ""
 

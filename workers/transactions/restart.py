@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout
-from shm.kernels import halfform, halfrows
+from shm.kernels import halfform, halfrows, stretch
 from shm.kernels.halfrows import read_halves
 from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMITTED
+from shm.transactionwire import COMMITTED, RECHECK
 from workers.groups.offsetfile import TRANSACTIONS_GROUP, read_offsets
 from workers.origins import CommitScan
 from workers.scheduler.othersettled import OtherSettled
@@ -140,7 +140,7 @@ class Restart:
         most = min(self._notes_end, self._notes_next + NOTES_AT_ONCE)
         first, units = halves.units(NOTES_TOPIC, self._notes_next, most)
         for position in units[0::2].tolist():
-            record = decisions.record(position)
+            record = decisions.window.record(position)
             if record is not None:
                 self._learn_note(record.body, halves, given_up)
         self._notes_next = first + len(units) // 2
@@ -155,7 +155,7 @@ class Restart:
         if settled is not None:
             given_up.unsettled.pop(settled[0], None)
             index = halves.table.at_position(settled[0])
-            if index >= 0 and settled[1] == "recheck":
+            if index >= 0 and settled[1] == RECHECK:
                 halves.table.rows["checks"][index] = 0
 
     # --------------------------------------------------------------------------------- unfinished
@@ -196,7 +196,7 @@ class Restart:
             if position in copied or position in more:
                 more.append(newest[0])
             halves.table.remove(older)
-        return np.union1d(copied, np.array(more, np.int64))
+        return np.concatenate((copied, np.array(more, np.int64)))
 
     def _transactions(self, halves: Halves, copied: Words, decisions: Decisions) -> Words:
         """Hashes of the transactions that commit copies belong to."""
@@ -206,15 +206,15 @@ class Restart:
         found = np.zeros((len(copied), halfrows.READ_WORDS), np.int64)
         units = np.zeros((len(copied), 2), np.int64)
         units[:, 0] = copied
-        form[halfform.COUNT] = len(copied)
-        while (at := int(form[halfform.NEXT])) < len(copied):
+        form[stretch.COUNT] = len(copied)
+        while (at := int(form[stretch.NEXT])) < len(copied):
             if not decisions.window.enter(int(copied[at])):
-                form[halfform.NEXT] = at + 1
+                form[stretch.NEXT] = at + 1
                 continue
-            form[halfform.BASE] = decisions.window.base
+            form[stretch.BASE] = decisions.window.base
             read_halves(decisions.window.view, form, units.reshape(-1), found.reshape(-1))
-        hashes = found[:, halfrows.TX_HASH]
-        return np.unique(hashes[hashes != 0])
+        hashes: Words = found[found[:, halfrows.TX_HASH] != 0, halfrows.TX_HASH]
+        return hashes
 
     def _owed(self, halves: Halves, copied: Words, decisions: Decisions) -> list[Decision]:
         """Halves that an op record calls committed, without a commit copy: the disk was full."""

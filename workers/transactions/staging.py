@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from shm import layout
 from shm.codes import Level, Stop
-from shm.kernels import halfform
+from shm.kernels import halfform, stretch
 from shm.kernels.decide import put_commits, stage_entry
-from shm.kernels.dispatch import index_topics
-from shm.record import STRUCTURE, Record, parse_record
 from shm.transactionwire import (
     COMMITTED,
     FOREIGN_GROUP,
@@ -25,7 +23,8 @@ from shm.transactionwire import (
 )
 from workers.logwindow import LogWindow
 from workers.outlet import Copy, entry_of
-from workers.transactions.delayedcommit import Delays, commit_copy, delayed_copy
+from workers.topicindex import TopicIndex
+from workers.transactions.delayedcommit import Delays, commit_copy, copy_of, delayed_copy
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -110,8 +109,7 @@ class Staging:
         self._form_view = self._form.data
         self._rows = np.zeros(halfform.HALF_WORDS * HALVES_MAX, np.int64)
         self._rows_view = self._rows.data
-        self._index = np.zeros(16, np.int64)
-        self._topics = (-1, -1)
+        self._index = TopicIndex(board)
         self._expected = ("", "none yet")
         self._names = np.zeros(512, np.uint8)  # group and transaction of these
         self._name_bytes = self._names.data
@@ -127,19 +125,10 @@ class Staging:
 
     def follow_topics(self) -> None:
         """Know the topics of the board."""
-        board = self._board
-        now = (board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_TOPIC_CHANGES))
-        if now == self._topics:
-            return
-        room = 16
-        while room < 4 * now[0]:
-            room *= 2
-        self._index = np.zeros(room, np.int64)
-        index_topics(self._words, now[0], self._index)
-        topics = board.topics()
-        self.slots = {topic.name: topic.slot for topic in topics}
-        self.durables = {topic.slot for topic in topics if topic.level == Level.DURABLE}
-        self._topics = now
+        if self._index.follow():
+            topics = self._board.topics()
+            self.slots = {topic.name: topic.slot for topic in topics}
+            self.durables = {topic.slot for topic in topics if topic.level == Level.DURABLE}
 
     def stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> str:
         """Judge a decision's halves and put its copies; nothing goes up before `flush`.
@@ -189,20 +178,18 @@ class Staging:
 
     def _run(self, start: int, count: int, commit: int) -> int:
         form, window, rows = self._form_view, self.window, self._rows_view
-        form[halfform.NEXT], form[halfform.COUNT], form[halfform.COMMIT] = start, count, commit
+        form[stretch.NEXT], form[stretch.COUNT], form[halfform.COMMIT] = start, count, commit
         while True:
-            at = form[halfform.NEXT] * halfform.HALF_WORDS
+            at = form[stretch.NEXT] * halfform.HALF_WORDS
             if not window.enter(rows[at]):
                 rows[at + halfform.STATE] = halfform.NO_HALF
-                form[halfform.NEXT] += 1
-                if form[halfform.NEXT] == count:
+                form[stretch.NEXT] += 1
+                if form[stretch.NEXT] == count:
                     return Stop.DONE
                 continue
-            form[halfform.BASE] = window.base
-            form[halfform.STRETCH_FROM], form[halfform.STRETCH_END] = window.start, window.end
-            form[halfform.OURS] = window.ours
+            window.show_in(form)
             stop = put_commits(
-                window.view, self._form, self._rows, self._words, self._index, self._arena,
+                window.view, self._form, self._rows, self._words, self._index.words, self._arena,
                 self._lane, self._names,
             )  # fmt: skip
             if stop != Stop.ROLL:
@@ -224,7 +211,7 @@ class Staging:
             start = decision.staged
             stop = self._run(start, count, 1)
             decision.staged = start
-            for number in range(start, self._form_view[halfform.NEXT]):
+            for number in range(start, self._form_view[stretch.NEXT]):
                 state = self._rows_view[number * halfform.HALF_WORDS + halfform.STATE]
                 if state == halfform.DELAYED and not self._put_delayed(number, now_ms):
                     return LATER
@@ -237,7 +224,7 @@ class Staging:
 
     def _put_delayed(self, number: int, now_ms: int) -> bool:
         rows = self._rows_view
-        half = self.record(rows[number * halfform.HALF_WORDS])
+        half = self.window.record(rows[number * halfform.HALF_WORDS])
         assert half is not None, "it was judged just now"
         topic = rows[number * halfform.HALF_WORDS + halfform.TOPIC]
         queue_id = int(half.property_map().get("REAL_QID", "0"))
@@ -267,18 +254,16 @@ class Staging:
         self.batch.append(decision)
         return ""
 
-    def record(self, position: int) -> Record | None:
-        """A record of the log, for what is rare; None if it cannot be read."""
-        window = self.window
-        if not window.enter(position):
+    def copy_into(self, topic: str, position: int, origin: int) -> Copy | None:
+        """A copy of a record for a system topic; None if that or the record is not to be had."""
+        record, slot = self.window.record(position), self.slots.get(topic)
+        if record is None or slot is None:
             return None
-        at = position - window.base
-        found = parse_record(window.view.data, at, len(window.view), STRUCTURE, position)
-        return found if isinstance(found, Record) else None
+        return copy_of(record, slot, 0, record.property_map(), origin)
 
     def plain(self, half: Half) -> Copy | None:
         """The commit copy of a half, as if it had no delay; None if that is impossible."""
-        record = self.record(half[0])
+        record = self.window.record(half[0])
         if record is None:
             return None
         named = record.property_map()

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
+from clients.spark.sumfile import save
 from clients.spark.table.files import TableFiles
 from clients.spark.table.manifest import (
     DIRECTORY,
@@ -25,7 +26,6 @@ from clients.spark.table.manifest import (
     Swap,
     load_intent,
     load_manifest,
-    save,
 )
 from shm.errors import Corrupt, SettingIllegal
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,7 +12,7 @@ from pyarrow import parquet
 
 from clients.spark.table.files import TableFiles
 from clients.spark.table.manifest import DataFile, Swap
-from clients.spark.table.writing import file_name, open_writer, schema_of, sync
+from clients.spark.table.writing import file_name, open_writer, schema_of
 
 #: A merged file has about this size at most.
 TARGET_BYTES: Final = 256 << 20
@@ -82,17 +81,16 @@ def merge(task: MergeTask) -> Merged:
     folder = task.files[0].folder
     name = file_name(task.files[0].start, task.files[-1].end)
     files.make_directory(task.aside)
-    path = files.path(f"{task.aside}/{name}")
-    rows = _write(path, [files.path(file.path) for file in task.files], task.types)
-    sync(path)
+    aside = f"{task.aside}/{name}"
+    rows = _write(files.path(aside), [files.path(file.path) for file in task.files], task.types)
+    files.sync_file(aside)
     old = {file.path.rpartition("/")[2] for file in task.files}
     for other in files.list(folder):
         if other not in old:
             files.link(f"{folder}/{other}", f"{task.aside}/{other}")
     files.sync_directory(task.aside)
-    made = DataFile(
-        f"{folder}/{name}", task.files[0].start, task.files[-1].end, rows, os.path.getsize(path)
-    )
+    size = files.size_of(aside)
+    made = DataFile(f"{folder}/{name}", task.files[0].start, task.files[-1].end, rows, size)
     return Merged(Swap(task.aside, folder, name), made, task.files)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 
+from clients.filelock import try_lock
 from shm.errors import StoreBusy
 from shm.storage import PosixStorage
 
@@ -26,13 +26,10 @@ class TableFiles(PosixStorage):
     def lock(self, name: str) -> int:
         """Keep others out as long as this process lives. Raises StoreBusy if one is in."""
         path = self._path(name)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
+        descriptor = try_lock(path)
+        if descriptor is None:
             text = f"another ingest writes {self.root}: one at a time, or another folder"
-            raise StoreBusy(text, path=path) from None
+            raise StoreBusy(text, path=path)
         return descriptor
 
     def exchange(self, one: str, other: str) -> bool:

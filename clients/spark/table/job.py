@@ -78,7 +78,6 @@ class Ingest:
         self, options: IngestOptions, run: Run = run_here, files: TableFiles | None = None
     ) -> None:
         self._options = options
-        # What a power cut takes away must not be in the table.
         self._read = options.read
         self._run = run
         self._pin = Pin(options.read.store, options.name, options.out, options.until_ratio)

@@ -1,18 +1,17 @@
 """`_gantry/manifest.json`: which files a table has, and up to where it has read the log.
 
-One JSON object with a checksum (shm/jsonsum.py), replaced whole. It is the truth about the table;
+A file of clients/spark/sumfile.py. It is the truth about the table;
 a file that it does not name does not belong to it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shm.errors import Corrupt, Incompatible
-from shm.jsonsum import sum_holds, with_sum
-from shm.storage import read_file, replace_file
+from clients.spark.sumfile import load
+from shm.errors import Incompatible
 
 if TYPE_CHECKING:
     from shm.storage import Storage
@@ -22,8 +21,6 @@ DIRECTORY: Final = "_gantry"
 MANIFEST: Final = f"{DIRECTORY}/manifest.json"
 INTENT: Final = f"{DIRECTORY}/intent.json"
 VERSION: Final = 1
-
-_Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -88,7 +85,7 @@ class Intent(msgspec.Struct, frozen=True):
 
 def load_manifest(storage: Storage) -> Manifest | None:
     """The table's manifest; None if there is none. Raises Corrupt or Incompatible."""
-    found = _load(storage, MANIFEST, Manifest)
+    found = load(storage, MANIFEST, Manifest)
     if found is not None and found.version != VERSION:
         text = f"{MANIFEST} of {storage.root} has version {found.version}, not {VERSION}"
         raise Incompatible(text, path=MANIFEST)
@@ -97,23 +94,4 @@ def load_manifest(storage: Storage) -> Manifest | None:
 
 def load_intent(storage: Storage) -> Intent | None:
     """The step that is being made, or was when its writer died. Raises Corrupt."""
-    return _load(storage, INTENT, Intent)
-
-
-def save(storage: Storage, name: str, value: Manifest | Intent) -> None:
-    """Replace the file, durably."""
-    text = with_sum(msgspec.json.encode(value).decode())
-    replace_file(storage, name, text.encode())
-
-
-def _load(storage: Storage, name: str, kind: type[_Kind]) -> _Kind | None:
-    try:
-        data = read_file(storage, name)
-    except FileNotFoundError:
-        return None
-    if not sum_holds(data):
-        raise Corrupt(f"{name} of {storage.root} is damaged: its checksum differs", path=name)
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise Corrupt(f"{name} of {storage.root} is damaged: {error}", path=name) from None
+    return load(storage, INTENT, Intent)

@@ -6,7 +6,6 @@ from the positions. A task that is run twice writes two sets aside, of which one
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from clients.spark.columns import ARROW_TYPES, Rows
 from clients.spark.options import COLUMN_TYPES, ReadOptions
 from clients.spark.planning import SegmentRange
 from clients.spark.scan import read_plain
+from clients.spark.table.files import TableFiles
 from clients.spark.table.manifest import DataFile, Move
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class _Sink:
 
     def __init__(self, task: RangeTask, schema: pa.Schema) -> None:
         self._task = task
+        self._files = TableFiles(task.root)
         self._schema = schema
         self._attempt = uuid.uuid4().hex
         self._kept: dict[str, list[Any]] = {}
@@ -176,7 +177,7 @@ class _Sink:
         found = []
         for number, (partition, writer) in enumerate(self._writers.items()):
             writer.close()
-            sync(self._path(number))
+            self._files.sync_file(self._aside(number))
             found.append(self._written(partition, number))
         return found
 
@@ -184,20 +185,11 @@ class _Sink:
         start, end = self._task.start, self._task.end
         rows, bad = self._counts[partition]
         final = f"{partition}/{file_name(start, end)}"
-        file = DataFile(final, start, end, rows, os.path.getsize(self._path(number)))
+        file = DataFile(final, start, end, rows, self._files.size_of(self._aside(number)))
         return Written(Move(self._aside(number), final), file, bad)
 
     def _aside(self, number: int) -> str:
         return f"{self._task.aside}/{self._task.start:020d}-{self._attempt}-{number}.part"
 
     def _path(self, number: int) -> str:
-        return os.path.join(self._task.root, self._aside(number))
-
-
-def sync(path: str) -> None:
-    """Make a file's contents durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return self._files.path(self._aside(number))

@@ -23,21 +23,10 @@ SHAPE = Shape(INDEX_SLOTS, INDEX_ENTRIES)
 PLANTED = 20
 
 
-@pytest.fixture(scope="module")
-def clean_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped store with several index files."""
-    kept = tmp_path_factory.mktemp("index") / "store"
-    with small_broker() as broker:
-        send_small(broker)
-        broker.stop()
-        shutil.copytree(store_of(broker.home), kept)
-    return kept
-
-
 @pytest.fixture
-def store(clean_store: Path, tmp_path: Path) -> Path:
+def store(plain_store: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
-    return shutil.copytree(clean_store, tmp_path / "store")
+    return shutil.copytree(plain_store, tmp_path / "store")
 
 
 def files_of(store: Path) -> list[Path]:
@@ -58,13 +47,13 @@ def named(found: list[Finding], path: Path, position: int) -> bool:
     )
 
 
-def test_a_stopped_store_is_clean(clean_store: Path) -> None:
-    report = verify(clean_store)
+def test_a_stopped_store_is_clean(plain_store: Path) -> None:
+    report = verify(plain_store)
     assert report.ok, str(report)
-    known = read_note(PosixStorage(str(clean_store)))
+    known = read_note(PosixStorage(str(plain_store)))
     assert known is not None
     assert known[0] == SHAPE
-    assert report.index_files == len(files_of(clean_store)) == 4
+    assert report.index_files == len(files_of(plain_store)) == 4
     assert report.index_entries == 3 * report.records  # UNIQ_KEY, a key, a tag
 
 

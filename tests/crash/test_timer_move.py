@@ -24,6 +24,7 @@ from workers.scheduler.waiting import WaitingMessages
 
 SEGMENT = 1 << 16
 FILLER = "x" * 300
+LONG = "x" * 800  # few messages fill segments: each has a time of its own to be waited for
 
 
 @pytest.fixture
@@ -87,17 +88,17 @@ def pending_positions(life: Life) -> list[int]:
 def test_what_waits_is_appended_again_and_comes_once_in_time(life: Life) -> None:
     """Point in time and delay keep their millisecond; what is delivered is not touched."""
     now = life.clock.wall_ms()
-    soon = life.park(*(at_message(now + 200 + n, filler=FILLER) for n in range(100)))
-    near = life.park(*(at_message(now + 20_000, filler=FILLER) for _ in range(50)))
+    soon = life.park(*(at_message(now + 200 + n, filler=LONG) for n in range(50)))
+    near = life.park(*(at_message(now + 20_000, filler=LONG) for _ in range(50)))
     [delay] = life.park(after_message(life, 400_123))
     far = life.park(
-        *(at_message(now + 300_000 + 777 * n, filler=FILLER) for n in range(200)),
+        *(at_message(now + 300_000 + 777 * n, filler=LONG) for n in range(100)),
         at_message(now + 9_000_000_000),
     )
     life.run_for(2_000)
     assert sorted(origins(life.delivered())) == soon
     low = wanted_below(life)
-    assert low > far[100]
+    assert low > far[50]
     life.run_for(90_000)
     assert note_of(life).timers_floor == low
     again = appended_again(life)
@@ -108,7 +109,9 @@ def test_what_waits_is_appended_again_and_comes_once_in_time(life: Life) -> None
     moved = [record.physical_offset for record in again]
     kept = [position for position in far if position >= low]
     assert sorted(listed) == sorted(moved + kept) == pending_positions(life)
-    assert all("TIMER_DELAY_MS" not in record.property_map() for record in again)
+    [left] = [r for r in again if "TIMER_DELAY_MS" in r.property_map()]
+    assert origins([left]) == [delay]
+    assert 0 < int(left.property_map()["TIMER_DELAY_MS"]) < 400_123 - 2_000
     remove_below(life, low)
     life.run_for(500_000)
     came = life.delivered()
@@ -116,6 +119,46 @@ def test_what_waits_is_appended_again_and_comes_once_in_time(life: Life) -> None
     assert lateness <= {0, 1}
     assert sorted(origins(came)[-(len(expected) + len(kept) - 1) :]) == sorted(moved + kept)[:-1]
     life.stop()
+
+
+@pytest.mark.parametrize(("before_ms", "after_ms"), [(-5 * 10**6, 10**7), (0, 10**7)])
+def test_a_delay_goes_on_by_no_wall_clock(life: Life, before_ms: int, after_ms: int) -> None:
+    """P9: what was appended again passes evenly, wherever the wall is set before and after."""
+    begun_ns = life.clock.monotonic_ns()
+    [delay] = life.park(after_message(life, 400_000))
+    life.park(*(at_message(life.clock.wall_ms() + 10**9, filler=LONG) for _ in range(100)))
+    life.run_for(2_000)
+    life.clock.step_wall(before_ms)
+    low = wanted_below(life)
+    life.run_for(50_000)
+    assert note_of(life).timers_floor == low
+    assert delay in origins(appended_again(life))
+    life.clock.step_wall(after_ms)
+    passed_ms = (life.clock.monotonic_ns() - begun_ns) // 10**6
+    life.run_for(400_000 - 10 - passed_ms)
+    assert life.delivered() == []
+    life.run_for(60)
+    assert len(life.delivered()) == 1
+    life.stop()
+
+
+def test_timers_that_are_removed_before_they_are_read_hold_nothing_up(life: Life) -> None:
+    """A start reads all units first: some may go meanwhile, on a full disk."""
+    life.agents.pop(Role.READER)
+    life.park(*(at_message(life.clock.wall_ms() + 90_000_000, filler=LONG) for _ in range(100)))
+    life.park(*(level_message(18, filler=LONG) for _ in range(100)))
+    life.run_for(2_000)
+    life.kill(Role.SCHEDULER)
+    life.run_for(50)
+    remove_below(life, life.board.word(layout.BOARD_APPENDED) // SEGMENT * SEGMENT)
+    timers = life.board.topic_named(TIMER_TOPIC)
+    assert timers is not None
+    at = life.board.queue_at(timers.queue_base)
+    for word in (layout.QUEUE_MIN_OFFSET, layout.QUEUE_MAX_OFFSET):
+        life.board.set_word(at + word, 100)
+    assert life.board.word(at + layout.QUEUE_NEXT_OFFSET) == 100
+    life.run_for(30_000)
+    assert note_of(life).timers_next == 100
 
 
 def last_standing(life: Life) -> Counter[int]:
@@ -136,8 +179,8 @@ def test_deaths_on_the_way_double_nothing(tmp_path: Path, victim: Role | None) -
     clock, dice = SimClock(), random.Random(3)
     life = new_life(tmp_path, clock)
     now = clock.wall_ms()
-    times = [now + dice.randrange(60_000, 400_000) for _ in range(200)]
-    positions = life.park(*(at_message(ms, filler=FILLER) for ms in times))
+    times = [now + dice.randrange(60_000, 400_000) for _ in range(100)]
+    positions = life.park(*(at_message(ms, filler=LONG) for ms in times))
     life.run_for(3_000)
     low = wanted_below(life)
     for _ in range(25):
@@ -160,7 +203,7 @@ def test_a_lost_note_after_a_move_repeats_nothing(tmp_path: Path) -> None:
     clock = SimClock()
     life = new_life(tmp_path, clock)
     now = clock.wall_ms()
-    messages = [at_message(now + 200_000 + n, filler=FILLER) for n in range(200)]
+    messages = [at_message(now + 200_000 + n, filler=LONG) for n in range(100)]
     positions = life.park(*messages, level_message(2))
     life.run_for(1_000)
     low = wanted_below(life)

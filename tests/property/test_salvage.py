@@ -20,24 +20,18 @@ from shm.record import Record
 from shm.segment import open_log
 from shm.storage import PosixStorage
 from tests.support.planting import Planter
-from tests.support.small_stores import SEGMENT_BYTES, varied_store, write_settings
+from tests.support.small_stores import SEGMENT_BYTES, write_settings
 
 Key = tuple[str, int, int]
 Damage = Callable[[Planter], None]
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped store; not to be changed."""
-    return varied_store(tmp_path_factory.mktemp("salvage") / "store")
-
-
 @pytest.fixture
-def store(kept: Path, tmp_path: Path) -> Path:
+def store(varied_store: Path, tmp_path: Path) -> Path:
     """A copy to damage."""
     (tmp_path / "home").mkdir()
     write_settings(tmp_path / "home")
-    return Path(shutil.copytree(kept, tmp_path / "home" / "store"))
+    return Path(shutil.copytree(varied_store, tmp_path / "home" / "store"))
 
 
 def records(root: Path) -> dict[int, Record]:
@@ -206,20 +200,20 @@ def test_with_queues_each_lost_record_is_known(store: Path, tmp_path: Path, seed
     assert f"{len(gone)} known to be lost" in str(done)
 
 
-def test_a_sound_store_comes_over_whole(kept: Path, tmp_path: Path) -> None:
-    done = salvage(kept, tmp_path / "new")
+def test_a_sound_store_comes_over_whole(varied_store: Path, tmp_path: Path) -> None:
+    done = salvage(varied_store, tmp_path / "new")
     assert (done.lost, done.files, done.unplaced) == ([], {}, 0)
-    for name in sorted(p.name for p in (kept / "commitlog").iterdir()):
+    for name in sorted(p.name for p in (varied_store / "commitlog").iterdir()):
         new = (tmp_path / "new" / "commitlog" / name).read_bytes()
-        assert new == (kept / "commitlog" / name).read_bytes()
+        assert new == (varied_store / "commitlog" / name).read_bytes()
     offsets = json.loads((tmp_path / "new/config/topics.json").read_text())
-    assert offsets == json.loads((kept / "config/topics.json").read_text())
+    assert offsets == json.loads((varied_store / "config/topics.json").read_text())
 
 
-def test_a_place_that_is_taken_is_refused(kept: Path, tmp_path: Path) -> None:
+def test_a_place_that_is_taken_is_refused(varied_store: Path, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     with pytest.raises(FileExistsError, match="is there already"):
-        salvage(kept, tmp_path / "new")
+        salvage(varied_store, tmp_path / "new")
 
 
 def test_a_held_store_is_refused(store: Path, tmp_path: Path) -> None:

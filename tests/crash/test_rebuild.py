@@ -8,12 +8,13 @@ import json
 import os
 import shutil
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from brokerd import rebuild as rebuilding
-from brokerd.config import load
+from brokerd.config import Configuration, load
 from brokerd.epoch import settle_sizes
 from brokerd.lock import acquire
 from brokerd.rebuild import DERIVED, Rebuilt, make_again, rebuild
@@ -26,20 +27,14 @@ from tests.sim import scenario
 from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.simmachine import SETTINGS
 from tests.support.simstorage import SimStorage
-from tests.support.small_stores import varied_store, write_settings
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stopped store; not to be changed."""
-    return varied_store(tmp_path_factory.mktemp("rebuild") / "store")
+from tests.support.small_stores import write_settings
 
 
 @pytest.fixture
-def store(kept: Path, tmp_path: Path) -> Path:
+def store(varied_store: Path, tmp_path: Path) -> Path:
     """A copy of it."""
     write_settings(tmp_path)
-    return Path(shutil.copytree(kept, tmp_path / "store"))
+    return Path(shutil.copytree(varied_store, tmp_path / "store"))
 
 
 LEFT_OUT = ("producers", "checkpoint", "schedule.json", "transactions.json")
@@ -134,7 +129,7 @@ def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try() -> None:
     """P11, P14: the next rebuild comes to the same files."""
     world = scenario.new_world(13)
     for producer in world.producers:
-        producer.send_more(20)
+        producer.send_more(6)
     world.simulation.run_until(world.settled, scenario.STEPS_MAX)
     scenario.stop_cleanly(world)
     disk = world.machine.disk
@@ -151,8 +146,13 @@ def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try() -> None:
     assert at > 20
 
 
+@cache
+def _configuration() -> Configuration:
+    return load(given=SETTINGS, environment={})
+
+
 def _rebuilt(storage: SimStorage) -> dict[str, bytes]:
-    settings = settle_sizes(storage, load(given=SETTINGS, environment={})).settings
+    settings = settle_sizes(storage, _configuration()).settings
     done = Rebuilt("sim", deleted=list(rebuilding.derived_files(storage)))
     make_again(storage, settings, done)
     names = [name for name, inode in storage.disk.names.entries.items() if inode is not None]

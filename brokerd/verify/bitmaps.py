@@ -1,0 +1,176 @@
+"""Bits of filters against the log: a record that a filter is TRUE of has all of its bits (FL-64).
+
+A bit that is missing hides a message from its consumers; one too many costs a look at the record.
+From which log position on a filter's bits are complete is said by `gantry/bitmaps.json`; after a
+hand-over a RocketMQ believes those alone, too. Bits that another broker has set are not judged:
+nobody here believes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from shm import layout
+from shm.bitmapnote import Covered, extension_directory, read_covered
+from shm.codes import Stop
+from shm.errors import FilterSyntaxError
+from shm.filter import parse_sql
+from shm.kernels import extend
+from shm.lognames import segment_name
+from shm.sql92.dialect import Dialect
+from shm.sql92.program import compile_program
+from shm.storage import map_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from brokerd.verify.queues import Queue
+    from brokerd.verify.report import Report
+    from shm.storage import Storage
+
+#: Extensions that are looked at in one go.
+_FOUND: Final = 4096
+_LISTED_PER_CALL: Final = 20
+_HEAD: Final = layout.CQ_EXT_UNIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A filter whose bits are there, of records from a position on."""
+
+    covered: Covered
+    addresses: NDArray[np.int64]  # a kernel's list of this filter alone
+    held: tuple[NDArray[Any], ...]  # what it points to
+
+    @property
+    def bits(self) -> NDArray[np.uint8]:
+        """The bitmap with its bits alone (FL-62)."""
+        number = sum(1 << position for position in set(self.covered.positions))
+        return np.frombuffer(number.to_bytes(self.covered.bits // 8, "little"), np.uint8)
+
+
+class BitmapCheck:
+    """Asks each filter of all records that it has bits of."""
+
+    def __init__(self, storage: Storage, report: Report, sizes: tuple[int, int], end: int) -> None:
+        """`sizes`: bytes of a segment and of a queue file; `end`: of our records."""
+        self._storage = storage
+        self._report = report
+        self._segment_bytes, self._queue_bytes = sizes
+        self._end = end
+        self._form = np.zeros(extend.FORM_WORDS, np.int64)
+        self._found = np.zeros(_FOUND, np.int64)
+        self._log = (-1, np.empty(0, np.uint8))
+
+    def run(self, queues: Iterable[Queue]) -> None:
+        """Look at all claims. Raises OSError."""
+        claims: dict[str, list[_Claim]] = {}
+        for covered in read_covered(self._storage):
+            claims.setdefault(covered.topic, []).extend(_claimed(covered))
+        for queue in queues if claims else ():
+            for claim in claims.get(queue.topic, ()):
+                self._check(claim, queue)
+
+    # ------------------------------------------------------------------------------------ a queue
+
+    def _check(self, claim: _Claim, queue: Queue) -> None:
+        extensions = _Extensions(self._storage, queue, claim.covered.bits // 8)
+        per_file = self._queue_bytes // layout.CQ_UNIT_BYTES
+        for name in self._storage.list(queue.folder) if queue.first >= 0 else ():
+            path = f"{queue.folder}/{name}"
+            if not name.isdecimal() or self._storage.size_of(path) != self._queue_bytes:
+                continue  # told by others
+            first = int(name) // layout.CQ_UNIT_BYTES
+            begin, end = max(queue.first - first, 0), min(queue.next - first, per_file)
+            if begin >= end:
+                continue
+            view = map_file(self._storage, path)
+            positions = view.view(layout.CQ_UNIT.dtype)["physical_offset"][begin:end]
+            begin += int(np.searchsorted(positions.astype(np.int64), claim.covered.start))
+            for addresses in self._addresses(claim, view, (begin, end)):
+                self._judge(claim, extensions, addresses)
+
+    def _addresses(
+        self, claim: _Claim, units: NDArray[np.uint8], span: tuple[int, int]
+    ) -> Iterator[NDArray[np.int64]]:
+        """Of the extensions of records that the filter may be TRUE of."""
+        form = self._form
+        form[extend.INDEX], form[extend.END_INDEX] = span
+        form[extend.END_POSITION] = self._end
+        while form[extend.INDEX] < form[extend.END_INDEX]:
+            address = claim.addresses.ctypes.data
+            stop = Stop(extend.match_units(units, self._log[1], form, address, self._found))
+            yield self._found[: int(form[extend.FOUND])]
+            if stop is Stop.ROLL and self._enter(units, int(form[extend.INDEX])):
+                continue
+            if stop not in (Stop.DONE, Stop.LIMIT):
+                form[extend.INDEX] += 1  # its record is damaged, and that is told
+
+    def _enter(self, units: NDArray[np.uint8], index: int) -> bool:
+        position = layout.CQ_UNIT.unpack(units, index * layout.CQ_UNIT_BYTES)["physical_offset"]
+        base = position // self._segment_bytes * self._segment_bytes
+        if base == self._log[0] or base < 0 or not self._storage.exists(segment_name(base)):
+            return False
+        self._log = (base, map_file(self._storage, segment_name(base)))
+        self._form[extend.BASE] = base
+        return True
+
+    def _judge(self, claim: _Claim, extensions: _Extensions, addresses: NDArray[np.int64]) -> None:
+        listed = 0
+        for path, places, bitmaps in extensions.of(addresses):
+            missing = ((bitmaps & claim.bits) != claim.bits).any(axis=1)
+            for index in np.flatnonzero(missing).tolist():
+                if listed < _LISTED_PER_CALL:
+                    what = f"bits of group {claim.covered.group} are missing"
+                    found = bytes(bitmaps[index]).hex()
+                    place = int(places[index])
+                    self._report.add(path, place, what, claim.bits.tobytes().hex(), found)
+                else:
+                    self._report.more += 1
+                listed += 1
+
+
+class _Extensions:
+    """The extensions of a queue with bitmaps of one length."""
+
+    def __init__(self, storage: Storage, queue: Queue, bitmap_bytes: int) -> None:
+        self._bytes = bitmap_bytes
+        self._files = []
+        folder = extension_directory(queue.topic, queue.queue_id)
+        for name in storage.list(folder):
+            file = storage.open(f"{folder}/{name}")
+            if name.isdecimal() and file.size():
+                self._files.append((int(name), f"{folder}/{name}", file.view()))
+            file.close()
+
+    def of(
+        self, addresses: NDArray[np.int64]
+    ) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.uint8]]]:
+        """By file: its path, places in it, and bitmaps of what is at these addresses.
+
+        What has no bitmap of the right length is left out: nobody passes over its record.
+        """
+        whole = _HEAD + self._bytes
+        for base, path, view in self._files:
+            places = addresses[(addresses >= base) & (addresses <= base + len(view) - whole)] - base
+            units = view[places[:, None] + np.arange(whole)]
+            heads = np.ascontiguousarray(units[:, :_HEAD])
+            rows: Any = heads.view(layout.CQ_EXT_UNIT.dtype).reshape(-1)
+            sound = (rows["size"] == whole) & (rows["bitmap_bytes"] == self._bytes)
+            yield path, places[sound], units[sound, layout.CQ_EXT_BITMAP :]
+
+
+def _claimed(covered: Covered) -> Iterator[_Claim]:
+    """The claim, if there is one: what does not compile has no bits, and no consumers."""
+    try:
+        dialect = Dialect(covered.dialect)
+        program = compile_program(parse_sql(covered.expression, dialect).node, dialect)
+    except (FilterSyntaxError, ValueError):
+        return
+    addresses = np.array([1, program.words.ctypes.data, program.pool.ctypes.data, 0], np.int64)
+    yield _Claim(covered, addresses, (program.words, program.pool))

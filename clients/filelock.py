@@ -1,0 +1,23 @@
+"""A file that one process has at a time, as long as it keeps it open."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+
+def try_lock(path: str | os.PathLike[str]) -> int | None:
+    """A descriptor that keeps others out until it is closed; None if somebody else has one.
+
+    The file is made if it is not there. Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

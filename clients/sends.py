@@ -1,0 +1,107 @@
+"""How messages go into the writer's ring the Python way: their routes, levels and entries."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from clients import message as rules
+from clients.delays import NOW
+from clients.writerlink import WriterLink
+from shm import limits
+from shm.codes import EntryFlag, Level
+from shm.errors import MessageIllegal
+from shm.kernels import ring
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import NDArray
+
+    from clients.delays import Due
+    from clients.message import Message
+
+RECEIPT: Final = int(EntryFlag.RECEIPT)
+DURABLE: Final = int(EntryFlag.DURABLE)
+URGENT: Final = int(EntryFlag.URGENT)
+BATCH: Final = int(EntryFlag.BATCH)
+_NONE: Final = np.frombuffer(b"", np.uint8)
+
+
+class Sends:
+    """What all sends of one producer share: the link to the writer, and the level they wait for."""
+
+    def __init__(
+        self, home: str | os.PathLike[str] | None, timeout: float, durability: str | None
+    ) -> None:
+        """`timeout` in seconds and `durability` are those of sends that do not say."""
+        self.link = WriterLink(home, timeout)
+        self._level = None if durability is None else rules.level_of(durability)
+        self._form = np.zeros(ring.FORM_WORDS, np.int64)
+
+    def known_level(self, topic: str, durability: str | None) -> Level | None:
+        """What a receipt waits for; None for a topic that is not known yet."""
+        level = self._wished_level(durability)
+        return self.link.routes.known_level(topic) if level is None else level
+
+    def level_of(self, topic: str, durability: str | None) -> Level:
+        """What a receipt waits for. Raises TopicNotFound, or what a session raises."""
+        level = self._wished_level(durability)
+        if level is not None:
+            return level
+        link = self.link
+        with link.lock:
+            return link.routes.level_asked(link.living(link.deadline(None)), topic)
+
+    def _wished_level(self, durability: str | None) -> Level | None:
+        return self._level if durability is None else rules.level_of(durability)
+
+    def teach(self, topic: str, tag: str | None) -> None:
+        """Let the native put know a route, if it is one that it can use."""
+        link = self.link
+        if link.fast is not None:
+            with link.lock:
+                route, block = link.routes.number(link.session, topic, tag)
+                level = self.known_level(topic, None)
+                if not block and level is not None:
+                    link.fast.learn(topic, tag, route, level)
+
+    def submit(
+        self, wished: Message, flags: int, timeout: float | None, due: Due, half: bytes = b""
+    ) -> int:
+        """Put a message, or one of a transaction, whose properties `half` is then; its seq."""
+        body = np.frombuffer(rules.check_body(wished.body).toreadonly(), np.uint8)
+        extra = rules.extra_block(wished.keys, wished.properties, wished.message_group)
+        link = self.link
+        with link.lock:
+            link.require_open()
+            deadline = link.deadline(timeout)
+            session = link.living(deadline)
+            route, block = link.routes.number(session, wished.topic, wished.tag)
+            queue_id = link.routes.queue_of(session, wished)
+            extra = half + block + extra
+            rules.check_properties_bytes(0, len(extra))
+            form = self.form(flags, route, queue_id, due)
+            extra_array = np.frombuffer(extra, np.uint8) if extra else _NONE
+            seq = link.put_until_room(
+                lambda: link.lane.put(form, body, extra_array), deadline, lambda: len(body)
+            )
+        link.ring_if_wanted()
+        return seq
+
+    def form(
+        self, flags: int, route: int, queue_id: int | None, due: Due = NOW
+    ) -> NDArray[np.int64]:
+        """The form of an entry, as the lane puts it. The link's lock is held.
+
+        Raises MessageIllegal for a queue id that is none.
+        """
+        if queue_id is not None and not 0 <= queue_id < limits.QUEUES_PER_TOPIC_MAX:
+            raise MessageIllegal(f"queue id {queue_id}: they count from 0", queue_id=queue_id)
+        self._form[:] = (
+            flags, route, -1 if queue_id is None else queue_id, time.time_ns() // 1_000_000, 0, 0,
+            *due,
+        )  # fmt: skip
+        return self._form

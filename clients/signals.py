@@ -1,0 +1,30 @@
+"""SIGTERM and SIGINT as a wish to stop, for what runs until then."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def heard(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at each of both; handlers there were are put back at the end.
+
+    Outside of the main thread signals stay as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def hear(_number: int, _frame: FrameType | None) -> None:
+        stop()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

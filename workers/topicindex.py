@@ -1,0 +1,49 @@
+"""The board's topics by name, for kernels that look one up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.kernels.dispatch import index_topics
+
+if TYPE_CHECKING:
+    from shm.board import Board
+
+_ROOM_FIRST: Final = 16
+
+
+class TopicIndex:
+    """Follows the board; `words` is what `index_topics` makes, four times as long as needed."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._memory = board.array()
+        self.words: NDArray[np.int64] = np.zeros(_ROOM_FIRST, np.int64)
+        #: Of topics, as the board had them: how many, and how often they were changed.
+        self.count = self.changes = -1
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the board has no other topics by now."""
+        return self._on_board() == (self.count, self.changes)
+
+    def follow(self) -> bool:
+        """Know the topics of now; True if they are others."""
+        found = self._on_board()
+        if found == (self.count, self.changes):
+            return False
+        room = _ROOM_FIRST
+        while room < 4 * found[0]:
+            room *= 2
+        self.words = np.zeros(room, np.int64)
+        index_topics(self._memory, found[0], self.words)
+        self.count, self.changes = found
+        return True
+
+    def _on_board(self) -> tuple[int, int]:
+        board = self._board
+        return board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_TOPIC_CHANGES)

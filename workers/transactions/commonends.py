@@ -1,0 +1,76 @@
+"""ENDs in their common form, from the request to the answer (shm/kernels/ends.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shm.bell import give_way
+from shm.kernels import ends as kernels
+from shm.kernels import halfform
+from shm.transactionwire import COMMITTED, ROLLED_BACK, Ended
+
+if TYPE_CHECKING:
+    from workers.transactions.decisions import Decisions
+    from workers.transactions.desk import Desk
+    from workers.transactions.endings import Endings
+    from workers.transactions.ends import Ends
+    from workers.transactions.halves import Halves
+
+
+class CommonEnds:
+    """ENDs in their common form, from the request to the answer."""
+
+    def __init__(self, halves: Halves, decisions: Decisions, endings: Endings, desk: Desk) -> None:
+        self._halves = halves
+        self._decisions = decisions
+        self._endings = endings
+        self._desk = desk
+
+    def take(self, now_ms: int) -> int:
+        """Take what sessions ask, and publish it; how many."""
+        halves, decisions = self._halves, self._decisions
+        self._desk.begin()
+        if not decisions.is_clean or self._endings.held:
+            return 0
+        count = 0
+        decisions.mixed = False
+        for peer in self._desk.asking():
+            number = peer.session.session
+            taken = decisions.stage_ends(
+                peer.lane, number, halves.next, halves.taken, halves.taken_end
+            )
+            if taken > count:
+                self._desk.heard(peer)
+            count = taken
+        if not count:
+            return 0
+        if decisions.mixed:  # others follow: one op record is to name them all
+            for part in decisions.take_up(decisions.ends_durable()).parts():
+                decisions.batch.append(part)
+                self._endings.fly(part.halves[0][0], part)
+            return count
+        ends = decisions.go_up(now_ms)
+        for position, _offset in ends.halves:
+            self._endings.fly(position, ends)
+        return count
+
+    def settled(self, ends: Ends) -> None:
+        """They are in the log: tell all who asked."""
+        rows = ends.rows
+        sessions = {row[kernels.SESSION] for row in rows} if len(rows) > 1 else {
+            rows[0][kernels.SESSION]
+        }  # fmt: skip
+        for session in sessions:
+            told = self._desk.tell_ends(session, ends.words, len(rows))
+            for row in rows[told:]:
+                if row[kernels.SESSION] == session:
+                    outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
+                    self._desk.tell(session, Ended(row[kernels.SERIAL], outcome))
+        if len(rows) == 1:
+            give_way()  # who waits for it may be on our own processor
+        for row in rows:
+            position = row[halfform.POSITION]
+            outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
+            self._endings.landed(position)
+            self._halves.decide(position, row[halfform.OFFSET], outcome)
+        self._endings.ask_again(ends.asked)

@@ -1,0 +1,146 @@
+"""What an operator decides: commit, rollback, or another round of checks.
+
+Of halves that were given up, and of open ones as well. Who and when is in the log before the
+answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shm import transactionwire as wire
+from shm.properties import HALF_TOPIC, java_int
+from shm.record import origin_field
+from shm.transactionwire import Settle, Settled
+from workers.transactions import records as transactionnotes
+from workers.transactions.delayedcommit import commit_copy, copy_of
+from workers.transactions.staging import Decision
+
+if TYPE_CHECKING:
+    from shm.record import Record
+    from workers.outlet import Copy
+    from workers.transactions.decisions import Decisions
+    from workers.transactions.desk import Desk
+    from workers.transactions.endings import Endings
+    from workers.transactions.givenup import GivenUp
+    from workers.transactions.halves import Halves
+    from workers.transactions.staging import Asked
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A settlement on its way: nobody may ask otherwise before it is in the log."""
+
+    position: int
+    action: str
+
+
+class Settling:
+    """Handles Settle requests."""
+
+    def __init__(
+        self, halves: Halves, decisions: Decisions, given_up: GivenUp, endings: Endings, desk: Desk
+    ) -> None:
+        self._halves = halves
+        self._decisions = decisions
+        self._given_up = given_up
+        self._endings = endings
+        self._desk = desk
+        self._settled: dict[int, str] = {}  # lately: by position
+
+    def settle(self, session: int, request: Settle, now_ms: int) -> None:
+        """Take a request; it is answered when what it wants is in the log."""
+        position = self._halves.newest(request.position)
+        if request.action not in wire.OUTCOMES:
+            self._refuse(session, request, wire.NOT_A_HALF, f"no action {request.action!r}")
+        elif self._endings.is_flying(position):
+            self._refuse(session, request, wire.DECIDED, "it is being decided: look again")
+        elif position in self._given_up.unsettled:
+            self._settle_given_up(session, request, position, now_ms)
+        elif (index := self._halves.table.at_position(position)) >= 0:
+            self._settle_open(session, request, index, now_ms)
+        else:
+            self._refuse_decided(session, request, position)
+
+    def _refuse_decided(self, session: int, request: Settle, position: int) -> None:
+        outcome = self._settled.get(position) or self._halves.outcome_at(position) or ""
+        if outcome == wire.OUTCOMES[request.action]:
+            self._desk.tell(session, Settled(request.serial, outcome))
+        elif outcome:
+            text = f"the transaction is {outcome.replace('_', ' ')} already"
+            notice = Settled(request.serial, outcome, wire.DECIDED, text)
+            self._desk.tell(session, notice)
+        else:
+            text = f"no open or given-up transaction lies at {request.position}"
+            self._refuse(session, request, wire.UNKNOWN, text)
+
+    def _settle_open(self, session: int, request: Settle, index: int, now_ms: int) -> None:
+        row = self._halves.table.rows[index]
+        position, offset = int(row["position"]), int(row["offset"])
+        if request.action == wire.RECHECK:
+            row["checks"], row["next_ns"] = 0, 0
+        else:
+            outcome = wire.OUTCOMES[request.action]
+            decision = Decision(outcome, [(position, offset)], [])
+            if not self._endings.decide(decision, now_ms):
+                self._refuse(session, request, decision.error, "its message cannot be stored")
+                return
+        self._note(session, request, position, [], now_ms)
+
+    def _settle_given_up(self, session: int, request: Settle, position: int, now_ms: int) -> None:
+        _offset, parked, _size = self._given_up.unsettled[position]
+        record = self._decisions.window.record(parked)
+        if record is None:
+            self._refuse(session, request, wire.UNKNOWN, "its record cannot be read")
+            return
+        copies = []
+        if request.action != wire.ROLLBACK:
+            copy = self._copy(record, position, request.action)
+            if copy is None:
+                self._refuse(session, request, wire.UNSTORABLE, "its topic is gone")
+                return
+            copies = [copy]
+        self._note(session, request, position, copies, now_ms)
+
+    def _copy(self, record: Record, position: int, action: str) -> Copy | None:
+        slots, named = self._decisions.slots, record.property_map()
+        if action == wire.RECHECK:
+            return copy_of(record, slots[HALF_TOPIC], 0, named, position)
+        topic = slots.get(named.get("REAL_TOPIC", ""))
+        if topic is None:
+            return None
+        queue_id = java_int(named.get("REAL_QID", "")) or 0
+        # TX-15: of the half, not of the copy that was parked.
+        return commit_copy(record, topic, queue_id)._replace(origin=origin_field(position))
+
+    def _note(
+        self, session: int, request: Settle, position: int, copies: list[Copy], now_ms: int
+    ) -> None:
+        """Put what a settlement stores, and the record of who wanted it."""
+        slots = self._decisions.slots
+        note = transactionnotes.settled(slots, position, request.action, request.who, now_ms)
+        asked: list[Asked] = [(session, request.serial, _Asked(position, request.action))]
+        # Durable whatever the topic's level: it is an operator's word.
+        decision = Decision("", [], asked, copies=[*copies, note], named=False, durable=True)
+        self._endings.decide(decision, now_ms)
+        self._given_up.unsettled.pop(position, None)
+
+    def settled(self, decision: Decision) -> None:
+        """A settlement is in the log, or nothing of it is."""
+        for session, serial, asked in decision.asked:
+            if not isinstance(asked, _Asked):
+                continue
+            if decision.error:
+                self._desk.tell(session, Settled(serial, "", decision.error, "nothing was stored"))
+                self._given_up.next = 0  # it is listed still: read again
+                continue
+            outcome = wire.OUTCOMES[asked.action]
+            self._given_up.is_settled(asked.position)
+            if asked.action != wire.RECHECK:
+                self._settled[asked.position] = outcome
+                self._halves.remember(asked.position, outcome)
+            self._desk.tell(session, Settled(serial, outcome))
+
+    def _refuse(self, session: int, request: Settle, error: str, text: str) -> None:
+        self._desk.tell(session, Settled(request.serial, "", error, text))
