@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokerd.access import DESCRIPTORS_KEPT, Peer, is_reserved
-from shm import layout, limits, wire
-from shm.arena import ArenaPlan, create_arena, map_arena, plan_arena
+from shm import limits, wire
+from shm.arena import ArenaPlan, create_arena, map_arena, mark_evicted, plan_arena
 from shm.bell import EventBell
 from shm.codes import Role
 from shm.errors import Rejected, Unavailable
@@ -173,8 +173,7 @@ class Sessions:
 
     def mark_evicted(self, record: SessionRecord) -> None:
         """Tell the client in its own memory, and wake it."""
-        arena = map_arena(record.arena_descriptor, record.plan.size)
-        arena[layout.ARENA_EVICTED] = 1
+        mark_evicted(map_arena(record.arena_descriptor, record.plan.size))
         record.bell.ring()
 
 

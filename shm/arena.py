@@ -99,6 +99,11 @@ def map_arena(descriptor: int, size: int) -> NDArray[np.uint8]:
     return np.frombuffer(mmap.mmap(descriptor, size), np.uint8)
 
 
+def mark_evicted(arena: NDArray[np.uint8]) -> None:
+    """Tell a session that it has ended; nothing of its client counts from here on."""
+    arena[layout.ARENA_EVICTED] = 1
+
+
 def check_header(arena: NDArray[np.uint8]) -> dict[str, int]:
     """The header's words. Raises Incompatible if another version made it."""
     header = layout.ARENA.unpack(arena)

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from shm import groupwire, layout, limits, wire
+from shm.arena import mark_evicted
 from shm.bell import Bell, give_way
 from shm.board import Board
 from shm.clock import Clock
@@ -203,10 +204,9 @@ class Groups:
             yield
 
     def _cut_off(self, peer: Peer, why: str) -> None:
-        slot = self.board.process_at(Role.GROUPS)
-        self._count(slot, "faults", 1)
+        self._count(self.board.process_at(Role.GROUPS), "faults", 1)
         # Before its queues go to others: it learns it first, though the supervisor is slow.
-        peer.session.arena[layout.ARENA_EVICTED] = 1
+        mark_evicted(peer.session.arena)
         self._sessions.cut_off(peer.session.session, why)
         self._peers.pop(peer.session.session, None)
         self._end(peer, failed=True)
