@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clients.message import Message
-    from clients.transactions.desk import Transactions
+    from clients.transactions.transaction import Owner
     from shm.record import Record
 
 #: A checker that was replaced has forgotten who answers checks.
@@ -45,7 +45,7 @@ class CheckAnswers:
         home: str | os.PathLike[str] | None,
         group: str,
         checker: Callable[[Message], TransactionResolution],
-        known: Transactions,
+        known: Owner,
     ) -> None:
         """`known`: the producer's own; those that run are not asked about."""
         self._group = group

@@ -20,8 +20,7 @@ from shm.transactionwire import End
 
 if TYPE_CHECKING:
     from clients.transactions.checkerlink import CheckerLink
-    from clients.transactions.desk import Transactions
-    from clients.transactions.transaction import Transaction
+    from clients.transactions.transaction import Owner, Transaction
 
 _REPEAT_NS: Final = 500_000_000
 _PAUSE_S: Final = 0.02
@@ -68,7 +67,7 @@ class CommitFuture(Pending[None]):
 class Commits:
     """Commits that have no answer yet. What they wait for is looked at by those who want them."""
 
-    def __init__(self, owner: Transactions, link: CheckerLink) -> None:
+    def __init__(self, owner: Owner, link: CheckerLink) -> None:
         self._owner = owner
         self._link = link
         self._lock = threading.RLock()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clients.message import Message
+    from clients.receipts import Pending
     from clients.transactions.checks import CheckAnswers
     from clients.transactions.transaction import TransactionResolution
     from clients.writerlink import WriterLink
@@ -58,7 +59,7 @@ class Transactions:
         self._home = home
         self._link = CheckerLink(home)
         self._answers: CheckAnswers | None = None
-        self.commits = Commits(self, self._link)
+        self._commits = Commits(self, self._link)
         self._id_start = os.urandom(11).hex()
         self._ids = count(1)
 
@@ -87,6 +88,10 @@ class Transactions:
                 return answer
             threading.Event().wait(_DISK_FULL_S)
 
+    def commit_later(self, transaction: Transaction) -> Pending[None]:
+        """Commit once the halves are in the log, without waiting."""
+        return self._commits.begin(transaction)
+
     def answer_checks(self, checker: Callable[[Message], TransactionResolution]) -> None:
         """Let a thread of its own answer the group's checks from now on."""
         from clients.transactions.checks import CheckAnswers
@@ -97,7 +102,7 @@ class Transactions:
         """Roll back what is open, as well as can be, and end the sessions. Safe to call twice."""
         if self._answers is not None:
             self._answers.close()
-        for future in self.commits.pending():
+        for future in self._commits.pending():
             future.exception(_CLOSE_S)
         for transaction in list(self.open.values()):
             try:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from enum import StrEnum
 from itertools import count
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from clients.receipts import PAGE_ROWS, ReceiptFuture
+from clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
 from clients.session import now_ns
 from shm import transactionwire
 from shm.errors import (
@@ -27,10 +27,9 @@ from shm.kernels import frames
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, Ended
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
-    from clients.transactions.commits import CommitFuture
-    from clients.transactions.desk import Transactions
     from clients.writerlink import WriterLink
 
 
@@ -43,6 +42,36 @@ class TransactionResolution(StrEnum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"  # not decided yet: ask again later
+
+
+class Owner(Protocol):
+    """What a transaction, its commit and its checks need of the producer that they belong to."""
+
+    group: str
+    prefix: bytes  # of the properties of every half, up to the transaction's id
+    writer: WriterLink
+    require_open: Callable[[], None]
+    #: With halves, not ended; and those in a `with`, whose end is sure to come.
+    open: dict[str, Transaction]
+    running: dict[str, Transaction]
+
+    def next_id(self) -> str:
+        """Of the next transaction: 32 hex digits, of which the last 10 count."""
+        ...
+
+    def deadline(self, timeout: float | None) -> int:
+        """Nanoseconds of CLOCK_BOOTTIME."""
+        ...
+
+    def end(
+        self, transaction: str, commit: bool, halves: list[tuple[int, int]], deadline_ns: int
+    ) -> Ended:
+        """What the txn-checker answers. Raises what CheckerLink does."""
+        ...
+
+    def commit_later(self, transaction: Transaction) -> Pending[None]:
+        """Commit once the halves are in the log, without waiting."""
+        ...
 
 
 class HalfReceipt(ReceiptFuture):
@@ -69,7 +98,7 @@ class Transaction:
         "transaction_id",
     )  # fmt: skip
 
-    def __init__(self, owner: Transactions) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self.transaction_id = owner.next_id()
         self.state = "open"
@@ -78,7 +107,7 @@ class Transaction:
         self._numbers = count(1)
         self._halves: list[HalfReceipt] = []
         self._failure: BaseException | None = None
-        self._future: CommitFuture | None = None
+        self._future: Pending[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Transaction {self.transaction_id}, {self.state}, {len(self._halves)} messages>"
@@ -152,7 +181,7 @@ class Transaction:
         """
         self._end(True, timeout)
 
-    def commit_async(self) -> CommitFuture:
+    def commit_async(self) -> Pending[None]:
         """`commit` without waiting, also for what `send_async` has on its way: many at a time.
 
         The future's result is None; it raises what `commit` raises. Commits are asked for some at
@@ -163,7 +192,7 @@ class Transaction:
             if self._future is None:
                 if self.state != "open":
                     self._is_ended(True)
-                self._future = self._owner.commits.begin(self)
+                self._future = self._owner.commit_later(self)
             return self._future
 
     def rollback(self, timeout: float | None = None) -> None:
