@@ -38,6 +38,7 @@ def show_letters(
 ) -> None:
     """Print a group's dead letters; `part`: first queue offset, and how many. Raises Rejected."""
     dead = DeadLetters(home_of(home))
+    dead.require_named(group, wanted)
     start, limit = part
     rows: list[dict[str, Any]] = []
     more = None
