@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from clients.producer import Producer
+from clients.push.consumer import PushConsumer
+from clients.push.consumeresult import ConsumeResult
 from clients.recalls import RecallOutcome
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support.applications import bodies_of
 from tests.support.brokers import command
-from tests.support.push import LEVELS, PATIENCE_S
+from tests.support.push import FIRST, LEVELS, PATIENCE_S
 from tests.support.watchdog import poll_until
 
 HOUR_S = 3600
@@ -180,3 +182,66 @@ def test_what_waits_is_the_same_after_a_restart(unique_name: str) -> None:
         assert waiting(broker.home, topic) == before
         shown = command("delayed", "list", "--home", broker.home).stdout
         assert shown.endswith("2 waiting\n")
+
+
+def metrics(home: Path) -> dict[tuple[str, str], float]:
+    """Values by name and one label's value."""
+    return {
+        (row["name"], next(iter(row["labels"].values()), "")): row["value"]
+        for row in rows("metrics", "--home", home)
+    }
+
+
+def test_what_waits_is_late_or_dead_is_shown(unique_name: str) -> None:
+    """By status, top and metrics: pending by kind, lateness, dead letters by group."""
+    topic, group = unique_name, "g-" + unique_name
+    with Broker.temporary() as broker:
+        home = broker.home
+        (fresh,) = rows("status", "--home", home)
+        nothing = dict.fromkeys(("levels", "timers", "delivered"), 0)
+        late = dict.fromkeys(("late_p50_ms", "late_p99_ms", "late_max_ms"))
+        assert fresh["delayed"] == nothing | late
+        assert fresh["dead_letters"] == []
+        with Producer(home) as producer:
+            for _ in range(2):
+                producer.send(topic, b"x", delay=HOUR_S)
+            producer.send(topic, b"x", delay_level=18)
+            for _ in range(5):
+                producer.send(topic, b"soon", delay=0.05)
+        with PushConsumer(
+            group, [topic], lambda _m: ConsumeResult.DEAD_LETTER, home=home, consume_from=FIRST
+        ):
+            poll_until(
+                lambda: metrics(home).get(("gantrymq_dead_letters", group)) == 5, "all died", 30.0
+            )
+        wanted = {"levels": 1, "timers": 2, "delivered": 5}
+        poll_until(
+            lambda: wanted.items() <= rows("status", "--home", home)[0]["delayed"].items(),
+            "a second has passed",
+        )
+        (shown,) = rows("status", "--home", home)
+        delayed = shown["delayed"]
+        assert 0 <= delayed["late_p50_ms"] <= delayed["late_p99_ms"] <= delayed["late_max_ms"]
+        assert shown["dead_letters"] == [{"group": group, "messages": 5, "resent": 0}]
+        assert "delayed: 2 timers and 1 of levels wait, 5 delivered, 99 % of them within" in (
+            text := command("status", "--home", home).stdout
+        )
+        assert f"dead letters\ngroup{' ' * (len(group) - 5)}  messages  resent\n{group}" in text
+        (top,) = rows("top", "--once", "--interval", 0.1, "--home", home)
+        assert (top["delayed"]["waiting"], top["delayed"]["delivered_per_s"]) == (3, 0.0)
+        assert top["delayed"]["late_p99_ms"] == delayed["late_p99_ms"]
+        assert "3 delayed wait" in " ".join(
+            command("top", "--once", "--interval", 0.1, "--home", home).stdout.split()
+        )
+        found = metrics(home)
+        kinds = [found["gantrymq_delayed_messages", kind] for kind in ("level", "timer")]
+        assert kinds == [1, 2]
+        assert found["gantrymq_delayed_delivered_total", ""] == 5
+        name = "gantrymq_delivery_lateness_seconds"
+        assert found[f"{name}_bucket", "+Inf"] == found[f"{name}_count", ""] == 5
+        assert found[f"{name}_sum", ""] <= 5 * found["gantrymq_delivery_lateness_max_seconds", ""]
+        command("dlq", "resend", group, "--at", 0, "--home", home)
+        command("dlq", "purge", group, "--at", 1, "--at", 2, "--home", home)
+        (shown,) = rows("status", "--home", home)
+        assert shown["dead_letters"] == [{"group": group, "messages": 3, "resent": 1}]
+        assert metrics(home)["gantrymq_dead_letters_resent", group] == 1
