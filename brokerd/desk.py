@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from brokerd import agents
 from brokerd.config import describe
+from brokerd.roster import Roster
 from shm import layout, wire
 from shm.codes import Role
 from shm.errors import BrokerGone, Rejected
@@ -37,6 +38,7 @@ class SessionDesk:
     ) -> None:
         #: True once nobody may attach any more.
         self.closed = False
+        self.roster = Roster(broker.sessions, broker.env.clock)
         self._broker = broker
         self._log = broker.log
         self._tell_all = tell_all
@@ -81,6 +83,7 @@ class SessionDesk:
         """The client is gone: its lanes are nobody's any more."""
         if self._broker.sessions.close(session) is None:
             return
+        self.roster.left(session)
         self._tell_all(wire.SessionRemoved(session))
         self._count_sessions()
         self._log.debug("detached", session=session)
@@ -107,8 +110,8 @@ class SessionDesk:
                 return wire.Done()
             case wire.ShowSettings():
                 return self._settings()
-            case wire.ShowSessions(sessions):
-                return self._sessions(sessions)
+            case wire.ShowMembers(group, after):
+                return self.roster.page(group, after)
             case wire.StopBroker():
                 self._stop("a client asked for it")
                 return wire.Done()
@@ -122,12 +125,6 @@ class SessionDesk:
             {str(row["name"]): str(row["origin"]) for row in rows},
             {"supervisor": os.getpid(), **self._pids()},
         )
-
-    def _sessions(self, asked: list[int]) -> wire.SessionPids:
-        if len(asked) > wire.SESSIONS_ASKED_MAX:
-            raise Rejected(f"ask for {wire.SESSIONS_ASKED_MAX} sessions at once")
-        found = (self._broker.sessions.get(session) for session in asked)
-        return wire.SessionPids({str(r.session): r.pid for r in found if r is not None})
 
     def _count_sessions(self) -> None:
         count = len(self._broker.sessions)

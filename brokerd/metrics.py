@@ -6,16 +6,19 @@ Groups' offsets come from `config/consumerOffset.json`, which is at most five se
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from brokerd.delays import Delays, dead_letters
 from brokerd.lags import lags
 from shm import layout
 from shm.codes import BrokerState, Role
+from shm.limits import LATENESS_MS
 from workers.groups.offsetfile import read_offsets
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ class BoardCollector(Collector):
         yield from self._broker()
         yield from self._log()
         yield from self._transactions()
+        yield from self._delays()
+        yield from self._dead_letters()
         yield from self._agents()
         yield from self._queues()
         yield from self._groups()
@@ -124,6 +129,46 @@ class BoardCollector(Collector):
             "Checks sent to producers of open transactions, since the broker started.",
             value=board.word(layout.BOARD_CHECKS_SENT),
         )
+
+    def _delays(self) -> Iterator[Metric]:
+        delays = Delays.of(self._board)
+        pending = GaugeMetricFamily(
+            "gantrymq_delayed_messages", "Messages that wait for their time.", labels=["kind"]
+        )
+        pending.add_metric(["level"], delays.levels)
+        pending.add_metric(["timer"], delays.timers)
+        yield pending
+        yield CounterMetricFamily(
+            "gantrymq_delayed_delivered",
+            "Delayed messages delivered since the broker started.",
+            value=delays.delivered,
+        )
+        late = HistogramMetricFamily(
+            "gantrymq_delivery_lateness_seconds",
+            "From the time of a delayed message to its record in its topic.",
+        )
+        bounds = [*(str(bound / 1000) for bound in LATENESS_MS), "+Inf"]
+        buckets = list(zip(bounds, accumulate(delays.counts), strict=True))
+        late.add_metric([], buckets, delays.late_sum_ms / 1000)
+        yield late
+        yield GaugeMetricFamily(
+            "gantrymq_delivery_lateness_max_seconds",
+            "The most of it since the broker started.",
+            value=delays.late_max_ms / 1000,
+        )
+
+    def _dead_letters(self) -> Iterator[Metric]:
+        letters = GaugeMetricFamily(
+            "gantrymq_dead_letters", "Dead letters that were not purged.", labels=["group"]
+        )
+        resent = GaugeMetricFamily(
+            "gantrymq_dead_letters_resent", "Those of them sent again.", labels=["group"]
+        )
+        for row in dead_letters(self._board, self._storage):
+            letters.add_metric([row.group], row.messages)
+            resent.add_metric([row.group], row.resent)
+        yield letters
+        yield resent
 
     def _agents(self) -> Iterator[Metric]:
         slots = {role.name.lower(): self._board.process(role) for role in Role}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
+from brokerd.delays import Delays
 from brokerd.lags import Offsets, lags
 from shm import layout
 from shm.codes import BrokerState, Role
@@ -64,6 +65,9 @@ class Sample:
     indexed: int
     open_halves: int = 0
     given_up: int = 0
+    delayed: int = 0
+    delivered: int = 0
+    late_p99_ms: int | None = None
     topics: dict[str, TopicCount] = field(default_factory=dict)
     groups: dict[tuple[str, str], GroupCount] = field(default_factory=dict)
     agents: dict[str, AgentCount] = field(default_factory=dict)
@@ -82,6 +86,9 @@ def take(board: Board, offsets: Offsets, time_s: float) -> Sample:
         board.word(layout.BOARD_OPEN_HALVES),
         board.word(layout.BOARD_GIVEN_UP),
     )
+    delays = Delays.of(board)
+    sample.delayed, sample.delivered = delays.levels + delays.timers, delays.delivered
+    sample.late_p99_ms = delays.late_within_ms(0.99)
     for topic in board.topics():
         if topic.perm and not topic.system:
             sample.topics[topic.name] = _topic(board, topic.queue_base, topic.queue_count)
@@ -164,6 +171,11 @@ def rates(before: Sample, now: Sample) -> dict[str, Any]:
             "index_lag_bytes": None if now.indexed < 0 else now.appended - now.indexed,
         },
         "transactions": {"open": now.open_halves, "given_up": now.given_up},
+        "delayed": {
+            "waiting": now.delayed,
+            "delivered_per_s": rate(now.delivered, before.delivered),
+            "late_p99_ms": now.late_p99_ms,
+        },
         "topics": topics,
         "groups": groups,
         "agents": agents,

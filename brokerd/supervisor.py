@@ -241,9 +241,13 @@ class Supervisor:
 
     def _heed(self, crew: Crew, note: wire.Note) -> None:
         if note.event == wire.GROUP_JOINED:
+            self.desk.roster.joined(note.fields)
             name, said = str(note.fields["group"]), fields_of(note.fields)
             if number := self.broker.metadata.groups.add(name, self._log, said):
                 self.fail(_code_of(number), "a write of subscriptionGroup.json failed")
+            return
+        if note.event == wire.GROUP_LEFT:
+            self.desk.roster.left(note.fields["session"])
             return
         if note.event == wire.QUEUES_BEGIN:
             self.broker.metadata.begin_queues(note.fields["queues"])

@@ -46,7 +46,7 @@ class Recaller:
 
         Raises MessageIllegal, Timeout, DiskFull, StoreFailed, or what a session raises.
         """
-        _require_handle(topic, handle)
+        require_handle(topic, handle)
         deadline_ns = now_ns() + int(timeout * 1e9)
         with self._lock:
             known = self._session is not None
@@ -106,7 +106,8 @@ class Recaller:
             session.close()
 
 
-def _require_handle(topic: str, handle: str) -> None:
+def require_handle(topic: str, handle: str) -> None:
+    """Raise MessageIllegal for what is no recall handle of a message to that topic."""
     try:
         parts = schedulerwire.parse_handle(handle)
     except (ValueError, AttributeError) as error:

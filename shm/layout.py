@@ -345,7 +345,24 @@ BOARD: Final = Struct(
         Field("pad9", 80, "zero"),
         Field("filter_changes", "u4", "counts changes of config/consumerFilter.json", "groups"),
         Field("pad10", 124, "zero"),
-        Field("reserved", 640, "zero"),
+        Field("pending_levels", "u8", "records of delay levels that wait", "scheduler"),
+        Field(
+            "pending_timers",
+            "u8",
+            "timers that wait; since a start also those recalled or moved before, until their time",
+            "scheduler",
+        ),
+        Field("delivered", "u8", "parked records delivered, since the broker started", "scheduler"),
+        Field("late_sum_ms", "u8", "ms that those with a known time were late", "scheduler"),
+        Field("late_max_ms", "u8", "the most of it", "scheduler"),
+        Field(
+            "late_counts",
+            8 * (len(limits.LATENESS_MS) + 1),
+            "u8 each: those up to limits.LATENESS_MS[i] late, not in one before; the last: later",
+            "scheduler",
+        ),
+        Field("pad11", 112, "zero"),
+        Field("reserved", 384, "zero"),
     ),
 )
 BOARD_BYTES: Final = BOARD.size
@@ -373,6 +390,12 @@ BOARD_OPEN_HALVES: Final = BOARD.offset("open_halves")
 BOARD_OLDEST_HALF_MS: Final = BOARD.offset("oldest_half_ms")
 BOARD_GIVEN_UP: Final = BOARD.offset("given_up")
 BOARD_CHECKS_SENT: Final = BOARD.offset("checks_sent")
+BOARD_PENDING_LEVELS: Final = BOARD.offset("pending_levels")
+BOARD_PENDING_TIMERS: Final = BOARD.offset("pending_timers")
+BOARD_DELIVERED: Final = BOARD.offset("delivered")
+BOARD_LATE_SUM_MS: Final = BOARD.offset("late_sum_ms")
+BOARD_LATE_MAX_MS: Final = BOARD.offset("late_max_ms")
+BOARD_LATE_COUNTS: Final = BOARD.offset("late_counts")
 BOARD_DISK_FULL: Final = BOARD.offset("disk_full")
 BOARD_DISK_USED: Final = BOARD.offset("disk_used")
 BOARD_TIMERS_WANTED: Final = BOARD.offset("timers_wanted")

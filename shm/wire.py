@@ -77,14 +77,11 @@ class ShowSettings(Frame, frozen=True):
     """Asks for the broker's settings and where its files are."""
 
 
-#: So that the answer fits into a frame.
-SESSIONS_ASKED_MAX: Final = 1024
+class ShowMembers(Frame, frozen=True):
+    """Asks who is a member of a group, of any for "", from the session behind `after` on."""
 
-
-class ShowSessions(Frame, frozen=True):
-    """Asks whose these sessions are, at most SESSIONS_ASKED_MAX."""
-
-    sessions: list[int]
+    group: str = ""
+    after: int = 0
 
 
 class StopBroker(Frame, frozen=True):
@@ -92,7 +89,7 @@ class StopBroker(Frame, frozen=True):
 
 
 #: Only the broker's owner may send these: they end it, change what all see, or tell of others.
-OWNERS_ONLY: Final = (CreateTopic, DeleteTopic, ShowSettings, ShowSessions, StopBroker)
+OWNERS_ONLY: Final = (CreateTopic, DeleteTopic, ShowSettings, ShowMembers, StopBroker)
 
 
 # supervisor -> client -------------------------------------------------------------------------
@@ -138,10 +135,30 @@ class Settings(Frame, frozen=True):
     pids: dict[str, int]
 
 
-class SessionPids(Frame, frozen=True):
-    """Session -> process, of those that are attached."""
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in a group, as it has joined. It may own queues, or none."""
 
-    pids: dict[str, int]
+    group: str
+    session: int
+    pid: int
+    joined_ms: int  # wall clock
+    subscription: str = ""  # what it states of it, or the names of its topics
+    orderly: bool = False
+    max_attempts: int = 0  # 0: not stated
+    assignment: str = ""  # how queues are to be spread; "": not stated
+    by_hand: bool = False  # it takes the queues that it names
+
+
+#: Characters of a member's subscription, and members in a frame: it has room for them.
+MEMBER_CHARACTERS: Final = 1000
+MEMBERS_PER_FRAME: Final = 12
+
+
+class Members(Frame, frozen=True):
+    """Members by session, at most MEMBERS_PER_FRAME; with `more` there are others behind them."""
+
+    members: list[Member]
+    more: bool = False
 
 
 class Refused(Frame, frozen=True):
@@ -202,8 +219,10 @@ class Failed(Frame, frozen=True):
     what: str
 
 
-#: Event of the Note by which `groups` tells of a group that somebody joined (field `group`).
+#: Events of the Notes by which `groups` says who has joined a group (fields of Member but for
+#: `pid` and `joined_ms`), and which `session` has left its own. The end of a session needs none.
 GROUP_JOINED: Final = "group_joined"
+GROUP_LEFT: Final = "group_left"
 #: Event of the Note by which `groups` says whose end is in the ledger (`sessions`): until then the
 #: supervisor keeps their memory for a successor of `groups`.
 SESSIONS_SETTLED: Final = "sessions_settled"
@@ -226,8 +245,8 @@ class Note(Frame, frozen=True):
 
 
 AnyFrame = (
-    Hello | OpenTopic | CreateTopic | DeleteTopic | ShowSettings | ShowSessions | StopBroker
-    | Welcome | TopicOpened | Done | Settings | SessionPids | Refused | SessionAdded
+    Hello | OpenTopic | CreateTopic | DeleteTopic | ShowSettings | ShowMembers | StopBroker
+    | Welcome | TopicOpened | Done | Settings | Members | Refused | SessionAdded
     | SessionRemoved | Stop | CutOff | Failed | Note
 )  # fmt: skip
 

@@ -73,8 +73,10 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
             "index_lag_bytes": None if indexed < 0 else appended - indexed,
         },
         "transactions": _transactions(board),
+        "delayed": _delayed(board),
         "processes": [_process(board, role) for role in Role if board.process(role)["started_ms"]],
         "groups": _groups(board, home),
+        "dead_letters": _dead_letters(board, home),
     }
 
 
@@ -99,6 +101,34 @@ def _transactions(board: Board) -> dict[str, float | None]:
         "given_up": board.word(layout.BOARD_GIVEN_UP),
         "checks": board.word(layout.BOARD_CHECKS_SENT),
     }
+
+
+def _delayed(board: Board) -> dict[str, int | None]:
+    """What waits for its time, and how late it was when it was delivered."""
+    from brokerd.delays import Delays
+
+    delays = Delays.of(board)
+    timed = sum(delays.counts)
+    return {
+        "levels": delays.levels,
+        "timers": delays.timers,
+        "delivered": delays.delivered,
+        "late_p50_ms": delays.late_within_ms(0.5),
+        "late_p99_ms": delays.late_within_ms(0.99),
+        "late_max_ms": delays.late_max_ms if timed else None,
+    }
+
+
+def _dead_letters(board: Board, home: Path) -> list[dict[str, object]]:
+    from brokerd.delays import dead_letters
+    from shm.storage import PosixStorage
+
+    found = dead_letters(board, PosixStorage(str(store_of(home))))
+    return [
+        {"group": row.group, "messages": row.messages, "resent": row.resent}
+        for row in found
+        if row.messages
+    ]
 
 
 def _groups(board: Board, home: Path) -> list[dict[str, object]]:
@@ -147,6 +177,18 @@ def _print(shown: dict[str, Any]) -> None:
         sys.stdout.write(
             f"transactions in doubt: {halves['open']} open{age}, {halves['given_up']} given up\n"
         )
+    delayed = shown["delayed"]
+    if delayed["levels"] or delayed["timers"] or delayed["delivered"]:
+        late = delayed["late_p99_ms"]
+        lateness = (
+            ""
+            if late is None
+            else (f", 99 % of them within {late} ms, the latest {delayed['late_max_ms']} ms late")
+        )
+        sys.stdout.write(
+            f"delayed: {delayed['timers']} timers and {delayed['levels']} of levels wait,"
+            f" {delayed['delivered']} delivered{lateness}\n"
+        )
     sys.stdout.write("\n")
     hidden = ("started_ms", "heartbeats", "busy_cycles")
     processes = [
@@ -157,3 +199,6 @@ def _print(shown: dict[str, Any]) -> None:
     if shown["groups"]:
         sys.stdout.write("\n")
         print_rows(shown["groups"], as_json=False)
+    if shown["dead_letters"]:
+        sys.stdout.write("\ndead letters\n")
+        print_rows(shown["dead_letters"], as_json=False)

@@ -28,6 +28,14 @@ class Filters:
     tag: Annotated[str | None, typer.Option(help="With this tag.")] = None
     key: Annotated[str | None, typer.Option(help="With this key.")] = None
     reason: Annotated[str | None, typer.Option(help="Whose reason has this text.")] = None
+    at: Annotated[
+        list[int] | None,
+        typer.Option("--at", min=0, help="At this offset of %DLQ%GROUP; may be given repeatedly."),
+    ] = None
+    message_id: Annotated[
+        list[str] | None,
+        typer.Option("--id", help="With this message id, as `dlq show` has it; likewise."),
+    ] = None
     since: Annotated[
         str | None,
         typer.Option(help="Dead since then: 2026-01-31T08:00 (+01:00 may follow), or Unix ms."),
@@ -47,6 +55,8 @@ class Filters:
             tag=self.tag,
             key=self.key,
             reason=self.reason,
+            offsets=frozenset(self.at or ()),
+            ids=frozenset(self.message_id or ()),
             since_ms=None if self.since is None else parse_moment(self.since),
             until_ms=None if self.until is None else parse_moment(self.until),
         )
@@ -80,7 +90,7 @@ def list_groups(
     help="""Show dead letters: which message, how often it was delivered, and why it failed.
 
 \b
-offset    its place in %DLQ%GROUP, for --offset
+offset    its place in %DLQ%GROUP: for --at, and for --offset, from which on they are shown
 dead      when it became a dead letter (`dead_ms` in JSON: Unix ms)
 attempts  deliveries that failed
 reason    type and text of what the listener raised, or what it answered; `-`: none was kept
@@ -89,7 +99,7 @@ resent    whether `dlq resend` has sent it again
 \b
 Example: gantrymq dlq show billing --reason timeout --limit 5
 Example: gantrymq dlq show billing --since 2026-01-31T08:00 --json
-Exit codes: 0 done; 2 no such group, or no time; 69 no broker; 70 the store is damaged.
+Exit codes: 0 done; 2 no such group, letter or time; 69 no broker; 70 the store is damaged.
 """
 )
 @grouped
@@ -118,7 +128,7 @@ the command is killed, or the broker ends, up to 500 may be sent a second time b
 \b
 Example: gantrymq dlq resend billing --reason timeout --dry-run
 Example: gantrymq dlq resend billing --tag paid
-Exit codes: 0 done; 1 some were not sent: standard error says why; 2 no such group, or no time;
+Exit codes: 0 done; 1 some were not sent: standard error says why; 2 no such group, letter or time;
 69 no broker; 70 the store failed or is damaged; 74 the disk is full.
 """
 )
@@ -140,9 +150,9 @@ keys, properties. Such a line names no topic: choose one with --topic where ther
 was sent again is written too, what was purged is not.
 
 \b
-Example: gantrymq dlq export billing dead.jsonl --topic orders
-Exit codes: 0 done; 2 no such group, no time, or the file is there; 69 no broker; 70 the store is
-damaged; 74 an I/O error.
+Example: gantrymq dlq export billing dead.jsonl --topic orders --dry-run
+Exit codes: 0 done; 2 no such group, letter or time, or the file is there; 69 no broker; 70 the
+store is damaged; 74 an I/O error.
 """
 )
 @grouped
@@ -151,11 +161,13 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
     filters: Filters,
     shared: Shared,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count only; write nothing.")] = False,
 ) -> None:
     """Write dead letters into a new file."""
     from gantrymq.cli.dlq_act import export as run
 
-    run(group, filters.wanted, file, home=shared.home, as_json=shared.as_json)
+    wanted, home = filters.wanted, shared.home
+    run(group, wanted, file, home=home, dry_run=dry_run, as_json=shared.as_json)
 
 
 @app.command(
@@ -167,8 +179,8 @@ Until retention removes their part of the log, consumers of %DLQ%GROUP still get
 
 \b
 Example: gantrymq dlq purge billing --before 2026-01-31T08:00 --dry-run
-Exit codes: 0 done; 2 no such group, or no time; 69 no broker; 70 the store is damaged; 74 an I/O
-error.
+Exit codes: 0 done; 2 no such group, letter or time; 69 no broker; 70 the store is damaged; 74 an
+I/O error.
 """
 )
 @grouped

@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ _AT_ONCE: Final = 500
 def resend(group: str, wanted: Wanted, *, home: Path | None, dry_run: bool, as_json: bool) -> int:
     """Send dead letters again, each once; the exit code. Raises GantryError, OSError."""
     dead = DeadLetters(home_of(home))
+    dead.require_named(group, wanted)
     run = _Resend(dead, group)
     if dry_run:
         for letter in dead.letters(group, wanted):
@@ -135,26 +137,33 @@ class _Resend:
         return ExitCode.DOES_NOT_HOLD if failed else ExitCode.OK
 
 
-def export(group: str, wanted: Wanted, file: Path, *, home: Path | None, as_json: bool) -> None:
+def export(
+    group: str, wanted: Wanted, file: Path, *, home: Path | None, dry_run: bool, as_json: bool
+) -> None:
     """Write dead letters as lines that `gantrymq send --lines json` takes. Raises Rejected, ..."""
     dead = DeadLetters(home_of(home))
     dead.queues(group)  # is there such a group?
+    dead.require_named(group, wanted)
     counts: Counter[str] = Counter()
     try:
-        with file.open("x", encoding="utf-8") as out:
+        if dry_run and file.exists():
+            raise FileExistsError
+        with nullcontext() if dry_run else file.open("x", encoding="utf-8") as out:
             for letter in dead.letters(group, wanted):
-                out.write(json.dumps(_line(letter), ensure_ascii=False) + "\n")
+                line = json.dumps(_line(letter), ensure_ascii=False)
+                if out is not None:
+                    out.write(line + "\n")
                 counts[letter.topic or "-"] += 1
     except FileExistsError:
         raise Rejected(f"{file} is there already: name a new file") from None
     if as_json:
-        print_json(
-            {"group": group, "file": str(file), "exported": counts.total(), "topics": counts}
-        )
+        told = {"group": group, "file": str(file), "dry_run": dry_run}
+        print_json(told | {"exported": counts.total(), "topics": counts})
         return
     for topic, count in sorted(counts.items()):
         sys.stdout.write(f"{topic}  {count}\n")
-    sys.stdout.write(f"{counts.total()} written to {file}\n")
+    what = "would be written; no file was made" if dry_run else f"written to {file}"
+    sys.stdout.write(f"{counts.total()} {what}\n")
 
 
 def purge(group: str, wanted: Wanted, *, home: Path | None, dry_run: bool, as_json: bool) -> None:
@@ -162,6 +171,7 @@ def purge(group: str, wanted: Wanted, *, home: Path | None, dry_run: bool, as_js
     dead = DeadLetters(home_of(home))
     with locked(dead.store):
         dead.refresh()
+        dead.require_named(group, wanted)
         count = 0
         chosen: dict[int, list[tuple[int, int]]] = {}
         if wanted.is_all:

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from shm.record import Record
 
 _AT_ONCE: Final = 1000
+_NEVER: Final = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which dead letters are meant: all that is given must hold. Times are Unix ms."""
+    """Which dead letters are meant: all that is given must hold. Times are Unix ms.
+
+    One of the `offsets`, and one of the `ids`, where there are any.
+    """
 
     topic: str | None = None
     tag: str | None = None
@@ -36,6 +40,8 @@ class Wanted:
     reason: str | None = None
     since_ms: int | None = None
     until_ms: int | None = None
+    offsets: frozenset[int] = frozenset()
+    ids: frozenset[str] = frozenset()
 
     @property
     def is_all(self) -> bool:
@@ -83,11 +89,20 @@ class Letter:
             "body": message["body"],
         }
 
+    @property
+    def ids(self) -> set[str]:
+        """By which it may be named: as a letter, and as the message that it was."""
+        names = ("UNIQ_KEY", "DLQ_ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_ID")
+        given = (self.properties.get(name) for name in names)
+        return {self.record.offset_message_id, *filter(None, given)}
+
     def is_wanted(self, wanted: Wanted) -> bool:
         """Whether all holds that is asked for; a reason is part of the text, of any case."""
         properties, when = self.properties, self.record.store_timestamp
         return (
-            wanted.topic in (None, self.topic)
+            (not wanted.offsets or self.record.queue_offset in wanted.offsets)
+            and (not wanted.ids or not wanted.ids.isdisjoint(self.ids))
+            and wanted.topic in (None, self.topic)
             and wanted.tag in (None, properties.get("TAGS"))
             and (wanted.key is None or wanted.key in properties.get("KEYS", "").split())
             and (wanted.reason or "").lower() in properties.get("DLQ_REASON", "").lower()
@@ -131,12 +146,33 @@ class DeadLetters:
 
     def letters(self, group: str, wanted: Wanted, start: int = 0) -> Iterator[Letter]:
         """Those that were not purged, from an offset on, as they came."""
-        for queue_id, low, high, marks in self.queues(group):
+        start = max([start, *([min(wanted.offsets)] if wanted.offsets else [])])
+        end = max(wanted.offsets, default=_NEVER) + 1
+        for queue_id, low, last, marks in self.queues(group):
+            high = min(last, end)
             for record in self._records(group, queue_id, max(low, start), high, marks):
                 properties = record.property_map()
                 letter = Letter(record, properties, holds(marks.resent, record.queue_offset))
                 if properties.get("TAGS") != LOST_TAG and letter.is_wanted(wanted):
                     yield letter
+
+    def require_named(self, group: str, wanted: Wanted) -> None:
+        """Raise Rejected if there is no letter of a wanted offset or id, or it was purged."""
+        if not (wanted.offsets or wanted.ids):
+            return
+        offsets: set[int] = set()
+        ids: set[str] = set()
+        looked_at = Wanted() if wanted.ids else Wanted(offsets=wanted.offsets)
+        for letter in self.letters(group, looked_at):
+            offsets.add(letter.record.queue_offset)
+            ids |= letter.ids
+        lost = [str(offset) for offset in sorted(wanted.offsets - offsets)]
+        lost += sorted(wanted.ids - ids)
+        if lost:
+            raise Rejected(
+                f"{group} has no dead letter {', '.join(lost)}, or it was purged:"
+                f" `gantrymq dlq show {group}` shows all"
+            )
 
     def _records(
         self, group: str, queue_id: int, at: int, high: int, marks: Marks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.cli.dlq_letters import DeadLetters, Wanted
 from gantrymq.cli.output import home_of, print_rows
 from gantrymq.cli.records import local_time
-from workers.groups.deadletternote import count_from
+from workers.groups.deadletternote import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +38,7 @@ def show_letters(
 ) -> None:
     """Print a group's dead letters; `part`: first queue offset, and how many. Raises Rejected."""
     dead = DeadLetters(home_of(home))
+    dead.require_named(group, wanted)
     start, limit = part
     rows: list[dict[str, Any]] = []
     more = None
@@ -58,14 +59,8 @@ def _summary(dead: DeadLetters, group: str) -> dict[str, Any] | None:
     """A group's row; None if it has no dead letters."""
     messages = resent = 0
     for _queue, low, high, marks in dead.queues(group):
-        messages += high - low - count_from(marks.purged, low)
-        both = [
-            (max(a, c, low), min(b, d))
-            for a, b in marks.resent
-            for c, d in marks.purged
-            if max(a, c, low) < min(b, d)
-        ]
-        resent += count_from(marks.resent, low) - sum(end - first for first, end in both)
+        some, again = counted(marks, low, high)
+        messages, resent = messages + some, resent + again
     if not messages:
         return None
     oldest = next(dead.letters(group, Wanted()), None)

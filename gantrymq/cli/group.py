@@ -28,7 +28,15 @@ def list_groups(home: HomeOption = None, as_json: JsonOption = False) -> None:
 
 
 @app.command(
-    help="""Show a group's queues: what is committed, what is being worked on, and by whom.
+    help="""Show who is in a group, and its queues: what is committed, what is being worked on.
+
+Members are all that have joined, those for whom no queue was left too. Who broadcasts joins no
+group: such consumers keep their offsets themselves.
+
+\b
+session  a member's number in this life of the broker
+queues   how many it owns: `by_hand` in JSON if it has named them itself
+joined   since when it is a member (`joined_ms` in JSON: Unix ms)
 
 \b
 offset   next message to consume, as committed
@@ -49,7 +57,7 @@ def describe(
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a group's queues."""
+    """Show a group's members and queues."""
     show_group(name, home=home, as_json=as_json)
 
 

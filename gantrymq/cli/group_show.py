@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from clients.home import store_of
 from gantrymq.cli.board import running_board
+from gantrymq.cli.group_members import member_for_people, member_rows, members_of
 from gantrymq.cli.output import home_of, print_json, print_rows
 from shm.errors import GantryError, Rejected
 
@@ -22,6 +23,9 @@ def show_groups(*, home: Path | None, as_json: bool) -> None:
     """Print groups with their topics, members and lags."""
     where = home_of(home)
     board = running_board(where)
+    members: dict[str, set[int]] = {}
+    for member in members_of(where):
+        members.setdefault(member.group, set()).add(member.session)
     rows = []
     for name, progress in sorted(_groups(where).items()):
         queues = _queues(board, progress)
@@ -30,7 +34,7 @@ def show_groups(*, home: Path | None, as_json: bool) -> None:
                 "group": name,
                 "topics": ",".join(sorted({row["topic"] for row in queues})),
                 "queues": len(queues),
-                "members": len({row["session"] for row in queues} - {None}),
+                "members": len(members.get(name, set()).union(_holders(queues))),
                 "lag": sum(row["lag"] for row in queues),
             }
         )
@@ -38,21 +42,30 @@ def show_groups(*, home: Path | None, as_json: bool) -> None:
 
 
 def show_group(name: str, *, home: Path | None, as_json: bool) -> None:
-    """Print a group's queues. Raises Rejected if there is no such group."""
+    """Print a group's members and queues. Raises Rejected if there is no such group."""
     where = home_of(home)
     board = running_board(where)
     progress = find_group(where, name)
     queues = _queues(board, progress)
     for row in queues:
         row["oldest_ms"] = _oldest_ms(board, where, row)
-    pids = _pids_of(where, sorted({row["session"] for row in queues} - {None}))
+    members = member_rows(members_of(where, name), _holders(queues))
+    pids = {row["session"]: row["pid"] for row in members}
     for row in queues:
-        row["pid"] = pids.get(str(row["session"]))
+        row["pid"] = pids.get(row["session"])
+    oldest_ms = max((row["oldest_ms"] for row in queues if row["oldest_ms"]), default=None)
+    lag = sum(row["lag"] for row in queues)
     if as_json:
-        lag = sum(row["lag"] for row in queues)
-        print_json({"group": name, "lag": lag, "queues": queues})
+        whole = {"group": name, "lag": lag, "oldest_ms": oldest_ms}
+        print_json(whole | {"members": members, "queues": queues})
         return
-    sys.stdout.write(f"group {name}\n\n")
+    age = "" if oldest_ms is None else f", the oldest {oldest_ms} ms old"
+    sys.stdout.write(
+        f"group {name}: members {len(members)}, queues {len(queues)}, lag {lag}{age}\n\n"
+    )
+    if members:
+        print_rows([member_for_people(row) for row in members], as_json=False)
+        sys.stdout.write("\n")
     print_rows([plain(row) for row in queues], as_json=False)
 
 
@@ -127,17 +140,6 @@ def _in_flight(queue: Progress) -> int:
     return max(0, queue.started - queue.committed - done) if queue.committed >= 0 else 0
 
 
-def _pids_of(home: Path, sessions: list[int]) -> dict[str, int]:
-    """Processes of sessions; none if the supervisor does not answer."""
-    from clients.control import look_at
-    from shm import wire
-
-    found: dict[str, int] = {}
-    try:
-        with look_at(home) as control:
-            for at in range(0, len(sessions), wire.SESSIONS_ASKED_MAX):
-                asked = wire.ShowSessions(sessions[at : at + wire.SESSIONS_ASKED_MAX])
-                found |= control.request(asked, wire.SessionPids).pids
-    except (GantryError, OSError):
-        return found
-    return found
+def _holders(queues: list[dict[str, Any]]) -> list[int]:
+    """The session of each queue that somebody owns."""
+    return [row["session"] for row in queues if row["session"] is not None]

@@ -38,9 +38,9 @@ LOOKS: Final = {
     ("dlq", "list"): Look("dlq_show", "show_list"),
     ("delayed", "list"): Look(
         "delayed_show",
-        "show_delayed",
+        "show_named",
         flags=("handles",),
-        values=(("topic", None, str), ("limit", 20, int)),
+        values=(*((name, None, str) for name in ("topic", "tag", "key")), ("limit", None, int)),
     ),
     ("tx", "list"): Look("tx_show", "show_list"),
     ("tx", "show"): Look("tx_show", "show_one", words=1, flags=("hex",)),

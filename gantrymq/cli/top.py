@@ -91,7 +91,8 @@ def _page(home: Path, shown: dict[str, Any]) -> RenderableType:
         f"broker at {home}: {shown['state']}, {shown['sessions']} sessions; log"
         f" {_scaled(log['appended'])}B, +{_scaled(log['appended_per_s'])}B/s,"
         f" {_scaled(log['durable_lag_bytes'])}B not durable,"
-        f" {_scaled(log['dispatch_lag_bytes'])}B not dispatched, {index}{_in_doubt(shown)}"
+        f" {_scaled(log['dispatch_lag_bytes'])}B not dispatched, {index}"
+        f"{_in_doubt(shown)}{_delayed(shown)}"
     )
     topics = sorted(shown["topics"], key=lambda row: -row["sent_per_s"])
     groups = sorted(shown["groups"], key=lambda row: -row["lag"])
@@ -109,6 +110,19 @@ def _in_doubt(shown: dict[str, Any]) -> str:
     if not (halves["open"] or halves["given_up"]):
         return ""
     return f"; {halves['open']} half messages open, {halves['given_up']} given up"
+
+
+def _delayed(shown: dict[str, Any]) -> str:
+    """Delayed messages, where there are any."""
+    delayed = shown["delayed"]
+    if not (delayed["waiting"] or delayed["late_p99_ms"] is not None):
+        return ""
+    late = delayed["late_p99_ms"]
+    lateness = "" if late is None else f", 99 % within {late} ms of their time"
+    return (
+        f"; {_scaled(delayed['waiting'])}delayed wait, {_scaled(delayed['delivered_per_s'])}"
+        f"delivered/s{lateness}"
+    )
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> tuple[RenderableType, ...]:

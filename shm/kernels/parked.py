@@ -37,9 +37,9 @@ DONE = int(Stop.DONE)
 ROLL = int(Stop.ROLL)
 BACKPRESSURE = int(Stop.BACKPRESSURE)
 
-# A parked record that is due: DUE_WORDS each.
-DUE_POSITION, DUE_SIZE, DUE_STATE, DUE_AGAIN = range(4)
-DUE_WORDS = 4
+# A parked record that is due: DUE_WORDS each. DUE_MS is for whoever counts how late it is.
+DUE_POSITION, DUE_SIZE, DUE_STATE, DUE_AGAIN, DUE_MS = range(5)
+DUE_WORDS = 5
 
 # DUE_AGAIN: a copy for the real topic, or for the timer topic, where it takes the record's place.
 # A larger number is when a delay ends, by the time of FILED_MS: TIMER_DELAY_MS gets what is left.

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from brokerd.children import AGENT_UP
 from brokerd.log import LEVELS
-from shm.wire import GROUP_JOINED, SESSIONS_SETTLED
+from shm.wire import GROUP_JOINED, GROUP_LEFT, SESSIONS_SETTLED
 from tests.support.tree import ROOT, nodes, parsed, python_files
 
 #: Notes between processes that are no lines of the log.
-_SILENT = {AGENT_UP, GROUP_JOINED, SESSIONS_SETTLED}
+_SILENT = {AGENT_UP, GROUP_JOINED, GROUP_LEFT, SESSIONS_SETTLED}
 _CALL = re.compile(r"(^|\.)_?log$")
 
 

@@ -30,13 +30,18 @@ class Witness:
         self.channel = door.connect()
         self.session = door.attach(self.channel, producer=b"w" * 10)
         self.descriptors = descriptors()
+        roster = door.supervisor.desk.roster
+        roster.joined({"group": "calm", "session": self.session.session})
+        self.members = roster.page("calm", 0)
+        assert [member.pid for member in self.members.members] == [os.getpid()]
 
     def topics(self) -> list[object]:
         return list(self.door.board.topics())
 
     def require_calm(self) -> None:
-        answer = self.door.ask(self.channel, wire.ShowSessions([self.session.session]))
-        assert answer == (wire.SessionPids({str(self.session.session): os.getpid()}), [])
+        answer = self.door.ask(self.channel, wire.ShowMembers("calm"))
+        assert answer is not None
+        assert (answer[0], answer[1]) == (self.members, [])
         assert self.door.sessions() == 1
         now = len(os.listdir("/proc/self/fd"))
         assert now <= self.descriptors  # fewer: what an earlier test had still open

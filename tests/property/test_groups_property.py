@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shm import groupwire
+from shm import groupwire, wire
 from tests.support.groups_rig import Hand, Rig
 from tests.support.memory_sessions import QUEUES_PER_TOPIC, grow_topic
 from workers.groups.missing import MISSING_NS
@@ -25,6 +25,7 @@ class GroupsMachine(RuleBasedStateMachine):
         self.queues = 3
         self.committed = [0] * QUEUES_PER_TOPIC
         self.members: set[int] = set()
+        self.told: set[object] = set()
 
     def hands(self) -> list[Hand]:
         return [self.rig.hands[number] for number in sorted(self.rig.hands)]
@@ -128,6 +129,17 @@ class GroupsMachine(RuleBasedStateMachine):
     def pick(self, random: object) -> Hand:
         number = random.choice(sorted(self.members))  # type: ignore[attr-defined]
         return self.rig.hands[number]
+
+    @invariant()
+    def the_supervisor_is_told_who_is_a_member(self) -> None:
+        """What the notes of `groups` say, but for ends that the supervisor knows before it."""
+        for _level, event, fields in self.rig.sessions.notes:
+            if event == wire.GROUP_JOINED:
+                self.told.add(fields["session"])
+            elif event == wire.GROUP_LEFT:
+                self.told.discard(fields["session"])
+        self.told &= self.rig.hands.keys()
+        assert self.told == self.members
 
     @invariant()
     def no_queue_has_two_living_owners(self) -> None:

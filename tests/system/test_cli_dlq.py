@@ -1,11 +1,10 @@
-"""`gantrymq dlq` and `gantrymq delayed` against a running broker."""
+"""`gantrymq dlq` against a running broker."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from clients.message import Message
 from clients.producer import Producer
 from clients.push.consumer import PushConsumer
 from clients.push.consumeresult import ConsumeResult
-from clients.recalls import RecallOutcome
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support.brokers import command
@@ -26,7 +24,6 @@ from tests.support.watchdog import poll_until
 from workers.groups.deadletternote import FILE
 
 LETTERS = 6
-HOUR_S = 3600
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +141,41 @@ def dead_letters_of(home: Path, topic: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def test_letters_are_named_by_offset_and_id(home: Path, topic: str, tmp_path: Path) -> None:
+    """As a letter and as the message that it was; what is not there is named, nothing is done."""
+    group, at = f"g-{topic}", ("--home", home)
+    found = show(home, topic)
+    assert show(home, topic, "--at", 4, "--at", 1) == [found[1], found[4]]
+    assert show(home, topic, "--id", found[2]["message_id"]) == [found[2]]
+    assert show(home, topic, "--id", found[3]["origin_message_id"], "--at", 3) == [found[3]]
+    assert show(home, topic, "--at", 3, "--id", found[2]["message_id"]) == []
+    file = tmp_path / "some.jsonl"
+    dry = ("dlq", "export", group, file, "--at", 1, "--at", 2, "--dry-run", *at)
+    (told,) = rows(*dry)
+    assert (told["dry_run"], told["exported"], told["topics"]) == (True, 2, {topic: 2})
+    assert command(*dry).stdout == f"{topic}  2\n2 would be written; no file was made\n"
+    assert not file.exists()
+    (told,) = rows("dlq", "export", group, file, "--at", 1, *at)
+    assert (told["dry_run"], told["exported"]) == (False, 1)
+    assert json.loads(file.read_text())["properties"] == found[1]["properties"]
+    taken = command(*dry)
+    assert (taken.returncode, taken.stdout) == (ExitCode.USAGE, "")
+    (sent,) = rows("dlq", "resend", group, "--id", found[0]["message_id"], *at)
+    assert (sent["resent"], sent["topics"]) == (1, {topic: 1})
+    assert [letter["offset"] for letter in show(home, topic) if letter["resent"]] == [0]
+    (gone,) = rows("dlq", "purge", group, "--at", 5, *at)
+    assert gone["purged"] == 1
+    for line in (
+        ("show", group, "--at", 5), ("resend", group, "--at", 0, "--at", 99),
+        ("purge", group, "--id", "none", "--at", 0), ("export", group, tmp_path / "no", "--at", 99),
+    ):  # fmt: skip
+        ran = command("dlq", *line, *at)
+        assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, ""), ran
+        assert f"dlq show {group}` shows all" in ran.stderr
+    assert not (tmp_path / "no").exists()
+    assert numbers(show(home, topic)) == numbers(found[:5])
+
+
 def test_letters_are_sent_again_once(home: Path, topic: str) -> None:
     group = ("dlq", "resend", f"g-{topic}")
     before = content(home, topic, LETTERS)
@@ -242,104 +274,3 @@ def test_mistakes_with_dead_letters_are_named(home: Path, topic: str) -> None:
         ran = command(*line, "--home", home)
         assert (ran.returncode, ran.stdout) == (ExitCode.USAGE, ""), ran
         assert text in ran.stderr
-
-
-def waiting(home: Path, topic: str, *options: object) -> list[dict[str, Any]]:
-    return rows("delayed", "list", "--topic", topic, *options, "--home", home)
-
-
-def test_delayed_messages_are_listed_and_recalled(home: Path, unique_name: str) -> None:
-    """DT-70: of all that wait, the next one first; neither what was delivered nor recalls."""
-    topic = unique_name
-    with Producer(home) as producer:
-        receipts = [
-            producer.send(topic, b"x" * number, delay=HOUR_S * number) for number in (3, 1, 2)
-        ]
-        other = producer.send("other-" + topic, f"REAL_TOPIC\x01{topic}\x02".encode(), delay=60)
-        producer.send(topic, b"soon", delay=0.01)
-        producer.send(topic, b"level", delay_level=1)
-    last, first, second = receipts
-    poll_until(lambda: len(waiting(home, topic)) == 3, "the others are delivered", PATIENCE_S)
-    found = waiting(home, topic)
-    assert [row["message_id"] for row in found] == [r.message_id for r in (first, second, last)]
-    assert [row["recall_handle"] for row in found] == [
-        r.recall_handle for r in (first, second, last)
-    ]
-    assert [(row["size"], row["kind"]) for row in found] == [(n, "exact") for n in (1, 2, 3)]
-    gaps = [b["due_ms"] - a["due_ms"] for a, b in pairwise(found)]
-    assert all(abs(gap - HOUR_S * 1000) < 60_000 for gap in gaps)
-    assert waiting(home, topic, "--limit", 1) == found[:1]
-    assert [row["message_id"] for row in waiting(home, "other-" + topic)] == [other.message_id]
-    ask = ("delayed", "recall", topic, second.recall_handle, "--home", home)
-    assert command(*ask).stdout == "cancelled\n"
-    assert [row["message_id"] for row in waiting(home, topic)] == [
-        first.message_id, last.message_id
-    ]  # fmt: skip
-    handles = command("delayed", "list", "--topic", topic, "--handles", "--home", home).stdout
-    assert handles.split() == [first.recall_handle, last.recall_handle]
-    ran = command("delayed", "recall", topic, "-", "--home", home, stdin="junk\n" + handles)
-    assert (ran.returncode, ran.stdout) == (2, "2 of 3 cancelled\n")
-    assert "is no recall handle" in ran.stderr
-    assert waiting(home, topic) == []
-
-
-def test_a_recall_that_is_too_late_says_so(home: Path, unique_name: str) -> None:
-    with Producer(home) as producer:
-        receipt = producer.send(unique_name, b"x", delay=0.01)
-    content(home, unique_name, 1)
-    ran = command("delayed", "recall", unique_name, receipt.recall_handle, "--home", home, "--json")
-    assert ran.returncode == ExitCode.DOES_NOT_HOLD
-    assert json.loads(ran.stdout)["outcome"] in ("already_delivered", "unknown_handle")
-
-
-def assert_told_without_a_broker(home: Path, topic: str, before: list[dict[str, Any]]) -> None:
-    """What waits is listed by the log; a recall is refused, which says what to do."""
-    found = waiting(home, topic)
-    # A delay's time is that of the wall clock here, of the clock that nobody sets there.
-    assert all(abs(a["due_ms"] - b["due_ms"]) < 60_000 for a, b in zip(found, before, strict=True))
-    kept = [name for name in before[0] if name != "due_ms"]
-    assert [[row[name] for name in kept] for row in found] == [
-        [row[name] for name in kept] for row in before
-    ]
-    assert waiting(home, topic, "--limit", 1) == found[:1]
-    assert waiting(home, "other-" + topic) == []
-    (handle,) = [row["recall_handle"] for row in found if row["recall_handle"]]
-    for given in (handle, "-"):
-        ran = command("delayed", "recall", topic, given, "--home", home, stdin=f"{handle}\n")
-        assert (ran.returncode, ran.stdout) == (ExitCode.NO_BROKER, ""), ran
-        assert f"gantrymq serve --home {home}` and recall again" in ran.stderr
-
-
-def test_without_a_broker_or_a_store_nothing_is_listed(tmp_path: Path) -> None:
-    ran = command("delayed", "list", "--home", tmp_path)
-    assert (ran.returncode, ran.stdout) == (ExitCode.NO_BROKER, "")
-    assert f"no broker runs at {tmp_path}" in ran.stderr
-
-
-def test_what_waits_is_the_same_after_a_restart(unique_name: str) -> None:
-    """Levels are listed too; what the note counts is not, nor what was recalled before it."""
-    topic = unique_name
-    with Broker.temporary() as broker:
-        with Producer(broker.home) as producer:
-            level = producer.send(topic, b"x", delay_level=18)
-            timer = producer.send(topic, b"x", delay=2 * HOUR_S)
-            recalled = producer.send(topic, b"x", delay=HOUR_S)
-            producer.send(topic, b"x", delay=0.01)
-            assert recalled.recall_handle
-            outcome = producer.recall_message(topic, recalled.recall_handle)
-            assert outcome == RecallOutcome.CANCELLED
-        content(broker.home, topic, 1)
-        poll_until(lambda: len(waiting(broker.home, topic)) == 2, "all are dispatched")
-        before = waiting(broker.home, topic)
-        assert {row["message_id"]: row["kind"] for row in before} == {
-            level.message_id: "level 18", timer.message_id: "exact"
-        }  # fmt: skip
-        assert [row["recall_handle"] for row in before if row["kind"] != "exact"] == [None]
-        broker.stop()
-        assert_told_without_a_broker(broker.home, topic, before)
-        broker.start()
-        note = json.loads((broker.home / "store" / "gantry" / "schedule.json").read_text())
-        assert (note["timers_next"], note["scanned"] > 0) == (4, True)
-        assert waiting(broker.home, topic) == before
-        shown = command("delayed", "list", "--home", broker.home).stdout
-        assert shown.endswith("2 waiting\n")

@@ -56,7 +56,8 @@ def rows(*arguments: object) -> list[dict[str, Any]]:
 STATUS = {
     "home": str, "state": str, "epoch": str, "uptime_s": float, "failed_errno": int,
     "sessions": int, "topics": int, "queues": int, "store": dict, "log": dict,
-    "transactions": dict, "processes": list, "groups": list,
+    "transactions": dict, "delayed": dict, "processes": list, "groups": list,
+    "dead_letters": list,
 }  # fmt: skip
 PARTS = {
     "store": {"segment_bytes", "segments", "log_bytes", "disk_free_bytes",
@@ -71,6 +72,7 @@ PARTS = {
         "refused", "cut_off",
     },
     "groups": {"group", "topic", "lag"},
+    "delayed": {"levels", "timers", "delivered", "late_p50_ms", "late_p99_ms", "late_max_ms"},
 }  # fmt: skip
 
 

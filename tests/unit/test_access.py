@@ -28,7 +28,7 @@ from tests.support.watchdog import PATIENCE_S, poll_until
 HELLO = wire.Hello(os.getpid(), layout.FINGERPRINT)
 ADMIN = (
     wire.CreateTopic("made", 1), wire.DeleteTopic("made"), wire.ShowSettings(),
-    wire.ShowSessions([1]), wire.StopBroker(),
+    wire.ShowMembers(), wire.StopBroker(),
 )  # fmt: skip
 
 

@@ -79,7 +79,8 @@ SHARED = {
         " bitmap_changes 780"
         " low 896 disk_full 904 disk_used 908 timers_wanted 912 indexed 1024 half_progress 1152"
         " op_progress 1160 open_halves 1168 oldest_half_ms 1176 given_up 1184 checks_sent 1192"
-        " filter_changes 1280",
+        " filter_changes 1280 pending_levels 1408 pending_timers 1416 delivered 1424"
+        " late_sum_ms 1432 late_max_ms 1440 late_counts 1448",
     ),
     layout.PROCESS: (
         128,

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from shm import groupwire, layout, limits, wire
+from shm import groupwire, layout, limits
 from shm.arena import mark_evicted
 from shm.bell import Bell, give_way
 from shm.board import Board
@@ -33,6 +33,7 @@ from workers.groups.peer import Peer, Taken
 from workers.groups.records import LiveReader
 from workers.groups.reports import LOOK_NS, Reports
 from workers.groups.resets import Resets
+from workers.groups.roster import tell_joined, tell_left
 from workers.groups.sendbacks import SendBacks
 from workers.groups.settings import GroupsSettings
 from workers.outlet import Outlet
@@ -249,10 +250,10 @@ class Groups:
                 self.reports.look(peer, self._clock.monotonic_ns())
                 self.reports.fail(peer, request)
             case groupwire.Reset():
-                now_ns = self._clock.monotonic_ns()
-                self.resets.ask(peer.session.session, request, now_ns)
+                self.resets.ask(peer.session.session, request, self._clock.monotonic_ns())
             case groupwire.Leave():
                 self._end(peer, failed=False)
+                tell_left(self._sessions, peer.session.session)
                 peer.outbox.append(groupwire.Left(request.serial))
 
     def _answer(self, session: int, notice: groupwire.AnyNotice) -> None:
@@ -276,8 +277,7 @@ class Groups:
             return
         self.membership.join(session, request)
         self._filters.join(session, request, self.membership.topics.by_slot)
-        fields = {"max_attempts": request.max_attempts, "orderly": request.orderly}
-        self._sessions.note("debug", wire.GROUP_JOINED, group=request.group, **fields)
+        tell_joined(self._sessions, session, request, self.membership.topics)
         peer.joined.append(request.serial)
         for _group, key, lease in list(self.membership.leases_of(session)):
             queue = self.membership.topics.queue(key)

@@ -56,6 +56,18 @@ def count_from(ranges: Ranges, low: int) -> int:
     return sum(end - max(first, low) for first, end in ranges if end > low)
 
 
+def counted(marks: Marks, low: int, high: int) -> tuple[int, int]:
+    """Of a queue's letters [low, high) those that were not purged, and those of them sent again."""
+    both = [
+        (max(a, c, low), min(b, d))
+        for a, b in marks.resent
+        for c, d in marks.purged
+        if max(a, c, low) < min(b, d)
+    ]
+    resent = count_from(marks.resent, low) - sum(end - first for first, end in both)
+    return high - low - count_from(marks.purged, low), resent
+
+
 def add(ranges: Ranges, more: Ranges) -> None:
     """Take more ranges in."""
     joined: Ranges = []

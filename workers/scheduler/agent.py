@@ -22,6 +22,7 @@ from workers.agent import IDLE_NS
 from workers.origins import OriginScan
 from workers.outlet import Outlet
 from workers.outletagent import LOOK_NS, OutletAgent
+from workers.scheduler.counts import Pending
 from workers.scheduler.delaylevels import NEVER, DelayLevels
 from workers.scheduler.delivery import PUTS_MAX, Delivery
 from workers.scheduler.progress import ProgressNote
@@ -113,6 +114,7 @@ class Scheduler(OutletAgent):
         has_room = now_ns >= self._space_ns
         done += self._recalls.serve(self._time.wall_ms(), now_ns, has_room=has_room)
         done += self._deliver()
+        self._pending.show(now_ns)
         if has_room:
             done += self._timers.read() + self._move.work() + self._note.keep(now_ns)
         return done
@@ -152,6 +154,7 @@ class Scheduler(OutletAgent):
         self._timers = Timers(
             self._storage, self._board, self._views, self._time, self._precision_ms
         )
+        self._pending = Pending(self._board, self._levels, self._timers)
         self._move = TimerMove(self._board, self._timers, self._delivery)
         trace = RecallTrace(self._storage, self._board, self._views, self._shape)
         self._recalls = RecallDesk(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout
+from shm.kernels.parked import DUE_MS
 from shm.properties import SCHEDULE_TOPIC
 from workers.scheduler.delivery import Rows, due_rows
 
@@ -109,6 +110,12 @@ class DelayLevels:
         """Their board queues."""
         return [self._base + level.number - 1 for level in self._levels]
 
+    @property
+    def waiting(self) -> int:
+        """Records that were not handed in."""
+        ends = (self._board.word(self._at(v) + layout.QUEUE_NEXT_OFFSET) for v in self._levels)
+        return sum(max(0, end - v.next) for end, v in zip(ends, self._levels, strict=True))
+
     def has_more(self) -> bool:
         """Whether units have come to a level that has room for them."""
         for level in self._levels:
@@ -155,7 +162,9 @@ class DelayLevels:
                 self._read(level)
             if level.holds and (count := _count_due(level, now_ms)):
                 part = slice(level.at, level.at + count)
-                found.append((level, due_rows(level.positions[part], level.sizes[part])))
+                rows = due_rows(level.positions[part], level.sizes[part])
+                rows[:, DUE_MS] = self._time.since_boot(level.due[part], now_ms)
+                found.append((level, rows))
         return found
 
     def taken(self, level: Level, count: int) -> None:

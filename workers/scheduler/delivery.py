@@ -21,6 +21,7 @@ from shm.kernels.parked import DAMAGED, DROPPED, DUE_WORDS, NO_TOPIC, PUT, TOO_L
 from shm.marks import mark
 from shm.properties import TIMER_TOPIC, parse_properties
 from workers.logwindow import LogWindow
+from workers.scheduler.counts import NOT_TIMED, Lateness
 from workers.topicindex import TopicIndex
 
 if TYPE_CHECKING:
@@ -44,10 +45,11 @@ _NO_SEQ: Final = 1 << 62
 
 
 def due_rows(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> Rows:
-    """Rows of parked records, to be handed in."""
+    """Rows of parked records, to be handed in; who knows when they were due says so in DUE_MS."""
     rows = np.zeros((len(positions), DUE_WORDS), np.int64)
     rows[:, parked.DUE_POSITION] = positions
     rows[:, parked.DUE_SIZE] = sizes
+    rows[:, parked.DUE_MS] = NOT_TIMED
     return rows
 
 
@@ -92,7 +94,7 @@ class Delivery:
         self._retry_ns = self._ask_ns = 0
         self.absent: Rows = NOTHING  # their topics are not on the board
         self.end = 0  # behind the last copy that was answered
-        self.delivered = 0
+        self._lateness = Lateness(board)
         self.repeats = 0  # times that something had to be put again: under other numbers
         self._others: list[Outcome] = []
 
@@ -202,7 +204,7 @@ class Delivery:
             self.absent = np.concatenate((self.absent, missing))
             self._ask_for(missing)
         whys = {DAMAGED: "damaged", DROPPED: "no topic that takes it", TOO_LARGE: "too large"}
-        for position, _size, state, _again in rows.tolist():
+        for position, _size, state, *_rest in rows.tolist():
             if state in whys:
                 self._table.note(
                     "error", "parked_record_passed_over", position=position, why=whys[state]
@@ -251,7 +253,7 @@ class Delivery:
         self.end = max(self.end, int(answers[:, frames.OUT_END].max()))
         last = int(answers[-1, frames.OUT_SEQ])
         while self._flying and self._flying[0].last_seq <= last:
-            self.delivered += len(self._flying.popleft().rows)
+            self._lateness.note(self._flying.popleft().rows, now_ns)
 
     def take_others(self) -> list[Outcome]:
         """What became of copies that others have put by the same outlet."""
@@ -271,9 +273,11 @@ class Delivery:
         if status is Status.DISK_FULL:
             self._again_since = self._oldest()
             self._again = np.concatenate((self._again, row))
+            row[:, parked.DUE_STATE] = parked.WAITS  # by this put it is not delivered
             self.repeats += 1
             self._retry_ns = now_ns + RETRY_NS
             return
+        row[:, parked.DUE_STATE] = DROPPED
         position = int(row[0, parked.DUE_POSITION])
         self._table.note("error", "delivery_refused", position=position, why=status.name)
 

@@ -38,6 +38,8 @@ interval_ns = 10_000_000_000
 FIRST_NS: Final = 1_000_000_000
 #: While nothing may be counted.
 AGAIN_NS: Final = 100_000_000
+#: Buckets that one step makes durable.
+BUCKETS_AT_ONCE: Final = 4
 
 
 def _after_another_broker(note: Note, imported: Imported) -> Note:
@@ -207,13 +209,15 @@ class ProgressNote:
         durable = self._board.word(layout.BOARD_DURABLE)
         if delivery.answered_seq < seq or durable < max(delivery.end, note.scanned):
             return False
-        if not self._timers.sync_some():
+        if not self._timers.buckets.sync_some(BUCKETS_AT_ONCE):
             return True
         self._picture = None
         if note.levels != self._exported:
             write_level_offsets(self._storage, note.levels, self._clock.wall_ms())
             self._exported = note.levels
-        if not (note.says_more_than(self._written) or self._timers.can_forget(note.counted_ms)):
+        if not (
+            note.says_more_than(self._written) or self._timers.buckets.has_passed(note.counted_ms)
+        ):
             return False
         mark("scheduler.before_note")
         if note.made:

@@ -98,6 +98,10 @@ class Timeline:
         """The time by which delays are filed in buckets."""
         return self.filed_ns() // NS
 
+    def since_boot(self, moments: NDArray[np.int64], now_ms: int) -> NDArray[np.int64]:
+        """Milliseconds of one of these times as CLOCK_BOOTTIME has them; `now_ms` of that time."""
+        return moments + (self._clock.monotonic_ns() // NS - now_ms)
+
     def ahead_ms(self) -> int:
         """How far the machine's wall is ahead of the time by which delays are filed."""
         return self._clock.wall_ms() - self.filed_ms()

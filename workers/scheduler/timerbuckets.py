@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from workers.scheduler.timerpool import ENTRY, NEVER, in_order
+from workers.scheduler.timerpool import DELETE_BIT, ENTRY, KILLERS, NEVER, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +47,9 @@ class TimerBuckets:
         self._old: dict[str, int] = {}  # sizes of files that were there at the start
         self._last_position = -1
         self._passed: dict[str, int] = {}  # those that were opened: the last ms of each
+        #: Timers of those that were not; what was there at the start counts as it is.
+        self._counts: dict[str, int] = {}
+        self.waiting = 0  # all of these
 
     def begin(self, made: str, position: int) -> bool:
         """Take over what is there; False, and all is removed, if it does not belong to `made`.
@@ -63,6 +66,8 @@ class TimerBuckets:
         names = [name for name in found if not name.startswith(owner_name(""))]
         self._names_dirty = bool(names)  # whoever made them may have died before making them so
         self._old = {name: self._storage.size_of(f"{DIRECTORY}/{name}") for name in names}
+        for name, size in self._old.items():
+            self._count(name, size // ENTRY.itemsize)
         self._split = {int(name.partition(".")[0]) for name in names if "." in name}
         for name in names:
             self._know(name)
@@ -82,6 +87,15 @@ class TimerBuckets:
         if name not in self._known and name not in self._passed:
             self._known.add(name)
             heapq.heappush(self._order, (_start_of(name), name))
+
+    def _count(self, name: str, more: int) -> None:
+        self._counts[name] = self._counts.get(name, 0) + more
+        self.waiting += more
+
+    def discount(self, name: str, gone: int) -> None:
+        """So many timers of a bucket do not count there any more."""
+        if name in self._counts:
+            self._count(name, -gone)
 
     # ------------------------------------------------------------------------------------ writing
 
@@ -115,7 +129,10 @@ class TimerBuckets:
         self._open[name] = (file, size + entries.nbytes)
         self._dirty.add(name)
         self._know(name)
-        return name in self._passed
+        if name in self._passed:
+            return True
+        self._count(name, _timers_in(entries))
+        return False
 
     def _file(self, name: str) -> tuple[File, int]:
         if name in self._open:
@@ -160,6 +177,7 @@ class TimerBuckets:
             self._split_minute(name)
             return None
         self._known.discard(name)
+        self.waiting -= self._counts.pop(name, 0)
         self._passed[name] = span_of(name)[1]
         return in_order(self._read(name, 0, size))
 
@@ -217,6 +235,7 @@ class TimerBuckets:
         while not self.sync_some(64):
             pass
         self._known.discard(name)  # until here it is tried again: entries may be there twice
+        self.waiting -= self._counts.pop(name, 0)
         self._remove(name)
 
     def put_back(self, entries: Entries) -> None:
@@ -290,6 +309,13 @@ def owner_name(made: str) -> str:
 def are_together(one_ms: int, two_ms: int) -> bool:
     """Whether two times have one bucket, however minutes are split."""
     return _names_of(one_ms) == _names_of(two_ms)
+
+
+def _timers_in(entries: Entries) -> int:
+    """A recall ends a timer of its bucket, and what was rolled takes another one's place there."""
+    deletes = int(np.count_nonzero(entries["size"] & DELETE_BIT))
+    rolled = int(np.count_nonzero(entries["size"] & KILLERS)) - deletes
+    return len(entries) - 2 * deletes - rolled
 
 
 def _names_of(ms: int) -> tuple[str, str]:

@@ -45,6 +45,12 @@ class TimerFiling:
         """Whether there is something that is not filed."""
         return self.next >= 0
 
+    @property
+    def left(self) -> int:
+        """Entries that are not filed."""
+        begun = int(self._cuts[-1] - self._cuts[0]) if len(self._cuts) else 0
+        return begun + sum(map(len, self._parts))
+
     def gather(self, entries: Entries, units: tuple[int, int], position: int) -> None:
         """Take in entries of `units`: first, and behind the last; `position` of the last record."""
         self._parts.append(entries)

@@ -23,6 +23,10 @@ class TimerHolds:
         """Whether a recall is on its way."""
         return bool(self._held)
 
+    def __len__(self) -> int:
+        """Timers in memory whose recall is on its way."""
+        return sum(len(at) + len(after) for at, after in self._held.values())
+
     def __contains__(self, position: int) -> bool:
         """Whether a timer was recalled."""
         return position in self._gone

@@ -36,6 +36,7 @@ class TimerMove:
         self._until = 0  # units that have to be read first
         self._rows: Rows = NOTHING
         self._name = ""  # of the bucket that they are of
+        self._count = 0  # how many they were
         self._seq = 0
 
     def work(self) -> int:
@@ -67,6 +68,7 @@ class TimerMove:
         self._rows = due_rows(entries["position"].astype(np.int64), sizes)
         after = entries["size"] & AFTER_BIT != 0
         self._rows[:, DUE_AGAIN] = np.where(after, entries["ms"], SAME_TIME)
+        self._count = len(self._rows)
         self._timers.is_moving = True
         return 1 + self._put()
 
@@ -79,5 +81,6 @@ class TimerMove:
         if self._delivery.answered_seq < self._seq:
             return 0  # a recall has to name the new record: it waits for these
         self._timers.moved.add(self._name)
+        self._timers.buckets.discount(self._name, self._count)
         self._timers.is_moving = False
         return 1

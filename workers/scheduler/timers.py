@@ -14,6 +14,7 @@ import numpy as np
 
 from shm import layout
 from shm.kernels import timer
+from shm.kernels.parked import DUE_MS
 from shm.properties import TIMER_TOPIC
 from workers.scheduler.delivery import due_rows
 from workers.scheduler.strikes import sift
@@ -69,8 +70,8 @@ class Timers:
         self._board = board
         self._views = views
         self._time = timeline
-        self._buckets = TimerBuckets(storage)
-        self._filing = TimerFiling(self._buckets)
+        self.buckets = TimerBuckets(storage)
+        self._filing = TimerFiling(self.buckets)
         self._units = TimerUnits(views, timeline, precision_ms)
         self._loose = TimerPool()  # of no bucket: due when they were read
         self._at = TimerPool()
@@ -90,7 +91,7 @@ class Timers:
 
     def take_over(self, found: Note) -> bool:
         """Go on from a note; False if its buckets are gone: then all units are read again."""
-        if not self._buckets.begin(found.made, found.timers_position):
+        if not self.buckets.begin(found.made, found.timers_position):
             return not found.made
         self.made, self.next = found.made, found.timers_next
         self.moved.floor = found.timers_floor
@@ -145,7 +146,7 @@ class Timers:
         return (
             not self._is_catching_up
             and not self.is_moving
-            and self._buckets.next_ms() < self._horizon()
+            and self.buckets.next_ms() < self._horizon()
         )
 
     def _horizon(self) -> int:
@@ -159,7 +160,7 @@ class Timers:
             if self._can_read():
                 return self._read_units()
             return self._file_some() if self._filing else 0
-        entries = self._buckets.open_next()
+        entries = self.buckets.open_next()
         if entries is not None:
             self._take_in(self._that_wait(entries))
             self._keep_small()
@@ -244,12 +245,19 @@ class Timers:
         if not len(late):
             return
         try:
-            self._buckets.put_back(late)
+            self.buckets.put_back(late)
         except OSError:  # no room: they stay, and some may be in files as well
             self._at.add(at)
             self._after.add(after)
             self._is_doubled = True
             raise
+
+    @property
+    def waiting(self) -> int:
+        """How many were not handed in, but for what only an opened bucket shows to be gone."""
+        pools = len(self._loose) + len(self._at) + len(self._after)
+        unread = max(0, self.written() - max(self.next, self._filing.next))
+        return unread + self._filing.left + self.buckets.waiting + pools + len(self._holds)
 
     # ----------------------------------------------------------------------------------- delivery
 
@@ -264,7 +272,10 @@ class Timers:
                 continue
             rows = pool.take(now_ms, PUTS)
             sizes = (rows["size"] & SIZE_MASK).astype(np.int64)
-            taken = delivery.put(due_rows(rows["position"].astype(np.int64), sizes))
+            due = due_rows(rows["position"].astype(np.int64), sizes)
+            if pool is not self._loose:  # their time had passed when they came
+                due[:, DUE_MS] = self._time.since_boot(rows["ms"].astype(np.int64), now_ms)
+            taken = delivery.put(due)
             pool.drop(rows[:taken])
             done += taken
             if taken < len(rows):
@@ -274,7 +285,7 @@ class Timers:
     def sleep_ns(self) -> int:
         """How long nothing of it is due."""
         ms = 1_000_000
-        horizon = (self._buckets.next_ms() - self._horizon()) * ms
+        horizon = (self.buckets.next_ms() - self._horizon()) * ms
         at = (self._at.next_ms() - self._time.wall_ms()) * ms
         after = (self._after.next_ms() + 1) * ms - self._time.filed_ns()
         loose = NEVER if not len(self._loose) else 0
@@ -294,7 +305,7 @@ class Timers:
 
     def find(self, due_ms: int, key_hash: int) -> list[tuple[int, int, bool]]:
         """Timers of a slot by their key's hash, recalls first: position, ms, is it a recall."""
-        filed = self._buckets.entries_of(due_ms)
+        filed = self.buckets.entries_of(due_ms)
         is_there = ~self.moved.among(filed) | (filed["size"] & DELETE_BIT != 0)
         parts = [filed[is_there & self._counted.leaves(filed)]]
         parts += [run for pool in (self._loose, self._at, self._after) for run in pool.runs()]
@@ -303,14 +314,14 @@ class Timers:
             for ms, position, size, _hash in part[part["hash"] == key_hash].tolist():
                 is_recall = bool(size & DELETE_BIT)
                 # What was opened waits in memory, or does not wait any more.
-                waits = number or is_recall or not self._buckets.is_open(due_ms)
+                waits = number or is_recall or not self.buckets.is_open(due_ms)
                 if waits and self._may_wait(position):
                     found.append((position, ms, is_recall))
         return sorted(found, key=lambda item: not item[2])
 
     def seek(self, position: int) -> int | None:
         """When a timer is due that waits in another bucket, since the wall was set; or None."""
-        entries = self._buckets.seek(position)
+        entries = self.buckets.seek(position)
         wanted = entries[self._counted.leaves(entries) & ~self.moved.among(entries)]
         return int(wanted["ms"][0]) if len(wanted) and self._may_wait(position) else None
 
@@ -343,10 +354,10 @@ class Timers:
 
         None: there are no more.
         """
-        for name in self._buckets.unopened():
+        for name in self.buckets.unopened():
             if self.moved.has(name):
                 continue
-            entries = self._buckets.look_into(name)
+            entries = self.buckets.look_into(name)
             if entries is None:
                 return self.bucket_to_move()
             return name, sift(self._that_wait(entries), (), self._views)[0]
@@ -367,32 +378,23 @@ class Timers:
 
     def done_ms(self) -> tuple[int, int]:
         """Points in time, and delays, up to which all is put, of the units that were read."""
-        unopened = self._buckets.next_ms()
+        unopened = self.buckets.next_ms()
         held = [part["ms"].tolist() for part in self._holds.parts()]
         at = min([self._at.next_ms(), *held[0]]) - 1
         after = min([self._after.next_ms(), *held[1]]) - 1
-        return (
-            min(at, unopened, self._time.wall_ms()), min(after, unopened, self._now_after())
-        )  # fmt: skip
-
-    def sync_some(self) -> bool:
-        """Make buckets durable, some at a time; True when all are. Raises OSError."""
-        return self._buckets.sync_some(4)
+        now_ms, now_after = self._time.wall_ms(), self._now_after()
+        return min(at, unopened, now_ms), min(after, unopened, now_after)
 
     def counted(self, made: str, done_ms: int) -> None:
         """A note that says so is durable."""
         self.made = made
-        self._buckets.forget_passed(done_ms)
-
-    def can_forget(self, done_ms: int) -> bool:
-        """Whether a note that says so would let buckets go."""
-        return self._buckets.has_passed(done_ms)
+        self.buckets.forget_passed(done_ms)
 
     def belong_to(self, made: str) -> None:
         """The next note will name the buckets so."""
         if made != self.made:
-            self._buckets.belong_to(made)
+            self.buckets.belong_to(made)
 
     def close(self) -> None:
         """Give files back."""
-        self._buckets.close()
+        self.buckets.close()
