@@ -30,6 +30,9 @@ COLUMN_TYPES: Final = {
     "transaction": "string",
     "crc_ok": "boolean",
 }
+#: With badRecords=report: why a row is no sound message, bytes of the log that it stands for from
+#: `physical_offset` on, and these. Null in all other rows.
+BAD_TYPES: Final = {"bad_reason": "string", "bad_size": "bigint", "bad_bytes": "binary"}
 #: Beside `body` with bodyFormat=json: why there is no value.
 BODY_ERROR: Final = "body_error"
 
@@ -129,6 +132,7 @@ class ReadOptions:
         if not store:
             raise SettingIllegal("option 'store' is missing: the store's root, HOME/store")
         body_type = _body_type(given)
+        reports = _choice(given, "badrecords", ("fail", "report")) == "report"
         return cls(
             store=store.removeprefix("file://"),
             topics=frozenset(_words(given.get("topic", ""))),
@@ -136,11 +140,11 @@ class ReadOptions:
             end_ms=_time_ms(given, "endtime"),
             start_offset=_number(given, "startoffset", 0),
             end_offset=_number(given, "endoffset", OFFSET_MAX),
-            columns=_columns(given.get("columns"), as_json=body_type.startswith("struct<")),
+            columns=_columns(given.get("columns"), _known_columns(body_type, reports=reports)),
             body_type=body_type,
             include_system=_flag(given, "includesystem"),
             include_active=_flag(given, "includeactive"),
-            report_bad_records=_choice(given, "badrecords", ("fail", "report")) == "report",
+            report_bad_records=reports,
             include_lost=_flag(given, "includelost"),
             queues=frozenset(_queues(given.get("queue", ""))),
             key=given.get("key"),
@@ -175,7 +179,7 @@ class ReadOptions:
     @property
     def schema(self) -> str:
         """The columns as Spark's DDL."""
-        types = COLUMN_TYPES | {"body": self.body_type, BODY_ERROR: "string"}
+        types = COLUMN_TYPES | BAD_TYPES | {"body": self.body_type, BODY_ERROR: "string"}
         return ", ".join(f"{name} {types[name]}" for name in self.columns)
 
 
@@ -194,8 +198,12 @@ def _body_type(given: Mapping[str, str]) -> str:
     return {"raw": "binary", "utf8": "string", "json": f"struct<{fields}>"}[kind]
 
 
-def _columns(text: str | None, *, as_json: bool) -> tuple[str, ...]:
-    known = (*COLUMN_TYPES, BODY_ERROR) if as_json else tuple(COLUMN_TYPES)
+def _known_columns(body_type: str, *, reports: bool) -> tuple[str, ...]:
+    of_bodies = (BODY_ERROR,) if body_type.startswith("struct<") else ()
+    return (*COLUMN_TYPES, *of_bodies, *(BAD_TYPES if reports else ()))
+
+
+def _columns(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
     if text is None:
         return known
     words = _words(text)

@@ -105,6 +105,8 @@ def test_damage_ends_the_job_or_is_reported(spark: SparkSession, damaged: tuple[
     reported = frame(spark, store, includeSystem="true", badRecords="report")
     bad = reported.where("not crc_ok").collect()
     assert [row["physical_offset"] for row in bad] == [position]
+    raw = (store / "commitlog" / f"{0:020d}").read_bytes()[position:][: bad[0]["bad_size"]]
+    assert (bad[0]["bad_bytes"], bad[0]["queue_offset"], bad[0]["keys"]) == (raw, None, None)
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), Py4JNetworkError("x")])

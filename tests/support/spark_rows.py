@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from clients.spark.columns import ARROW_TYPES
-from clients.spark.options import COLUMN_TYPES, ReadOptions
+from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
 from clients.spark.planning import plan
 from clients.spark.scan import read
 from tests.support.golden import is_inner_batch, members_sent
@@ -20,13 +20,14 @@ TRANSACTIONS = ("none", "prepared", "commit", "rollback")
 
 def rows_of(store: Path, **options: str) -> list[dict[str, Any]]:
     chosen = ReadOptions.parse({"store": str(store), **options})
-    schema = pa.schema([(name, ARROW_TYPES[COLUMN_TYPES[name]]) for name in chosen.columns])
+    types = COLUMN_TYPES | BAD_TYPES
+    schema = pa.schema([(name, ARROW_TYPES[types[name]]) for name in chosen.columns])
     found: list[dict[str, Any]] = []
     for part in plan(chosen):
         for batch in read(part, chosen, schema):
             batch.validate(full=True)
             found += batch.to_pylist()
-    return found
+    return sorted(found, key=lambda row: row.get("physical_offset", 0))
 
 
 def everything(store: Path, **options: str) -> list[dict[str, Any]]:

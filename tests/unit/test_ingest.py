@@ -19,6 +19,7 @@ from clients.spark.table.job import Ingest, IngestOptions
 from clients.spark.table.manifest import MANIFEST, load_manifest
 from shm.checkpoint import FILE as CHECKPOINT
 from shm.errors import Corrupt, Incompatible, SettingIllegal, StoreBusy, StoreFailed
+from shm.lognames import segment_name
 from tests.support.tables import (
     SEGMENT_BYTES,
     GrowingStore,
@@ -246,7 +247,9 @@ def test_the_active_segment_counts_as_far_as_it_is_durable(
     durable(places[41] + 1)
     ingest(chosen)
     assert content_of(table_rows(out)).count == 41, "a record whose end is not durable waits"
-    durable(growing.end + SEGMENT_BYTES)
+    durable(
+        growing.end + len((growing.root / segment_name(growing.end)).read_bytes().rstrip(b"\0"))
+    )
     ingest(chosen)
     require_equal(out, growing.root, includeActive="true")
 
@@ -290,7 +293,10 @@ def test_a_damaged_record_ends_the_run_or_is_a_row(growing: GrowingStore, out: P
         done = job.step()
     assert done is not None
     assert (done.rows, done.bad_rows) == (30, 1)
-    assert [row["crc_ok"] for row in table_rows(out)].count(False) == 1
+    (bad,) = [row for row in table_rows(out) if not row["crc_ok"]]
+    assert bad["bad_bytes"] == bytes(data[: bad["bad_size"]])
+    assert (bad["topic"], bad["date"]) == ("orders", "__HIVE_DEFAULT_PARTITION__")
+    assert bad["bad_reason"] == "a checksum or a length of the record is wrong"
 
 
 @pytest.mark.parametrize("at", [10, -3])
