@@ -9,6 +9,7 @@ from typing import Final
 
 from clients.queries.moments import milliseconds
 from shm.errors import SettingIllegal
+from shm.filter import parse_sql
 from shm.properties import SCHEDULE_TOPIC
 
 #: Spark's names and types of all columns, in order.
@@ -60,6 +61,9 @@ _KNOWN: Final = {
         "endTime",
         "startOffset",
         "endOffset",
+        "startQueueOffset",
+        "endQueueOffset",
+        "filter",
         "columns",
         "includeSystem",
         "includeActive",
@@ -101,7 +105,8 @@ def is_system_topic(name: str) -> bool:
 class ReadOptions:
     """Options of one read; times are storeTimestamps in Unix ms, `start_ms` <= t < `end_ms`.
 
-    Offsets are positions in the log, in bytes: records that begin in [start, end).
+    Offsets are positions in the log, in bytes: records that begin in [start, end). Queue offsets
+    are messages', of whatever queue, half-open too.
     """
 
     store: str
@@ -119,6 +124,9 @@ class ReadOptions:
     include_lost: bool = False
     queues: frozenset[int] = frozenset()  # empty: all
     key: str | None = None
+    start_queue_offset: int = 0
+    end_queue_offset: int = OFFSET_MAX
+    filter: str = ""  # SQL92 over properties; empty: none
     push_filters: bool = False
     fail_on_data_loss: bool = True
     max_rows: int | None = None  # of one micro-batch
@@ -148,6 +156,9 @@ class ReadOptions:
             include_lost=_flag(given, "includelost"),
             queues=frozenset(_queues(given.get("queue", ""))),
             key=given.get("key"),
+            start_queue_offset=_number(given, "startqueueoffset", 0),
+            end_queue_offset=_number(given, "endqueueoffset", OFFSET_MAX),
+            filter=_filter(given.get("filter", "")),
             push_filters=_flag(given, "pushfilters"),
             fail_on_data_loss=_choice(given, "failondataloss", ("true", "false")) == "true",
             max_rows=_limit(given, "maxrowspertrigger"),
@@ -233,6 +244,13 @@ def _queues(text: str) -> list[int]:
     if not all(word.isdecimal() for word in words):
         raise SettingIllegal(f"option 'queue' = {text!r} is no list of queue ids", name="queue")
     return [int(word) for word in words]
+
+
+def _filter(text: str) -> str:
+    """Checked here, so that the driver says what is wrong. Raises FilterSyntaxError."""
+    if text.strip():
+        parse_sql(text.strip())
+    return text.strip()
 
 
 def _limit(given: Mapping[str, str], name: str) -> int | None:

@@ -14,11 +14,12 @@ import numpy as np
 
 from clients.spark.bodies import Refuse, split_batches, unpack_bodies
 from clients.spark.chain import Chain, chain, sums_hold, why_broken
-from clients.spark.columns import Rows, bodies_of, rows_with_key
-from clients.spark.damage import RECORD_WRONG, Damage, Stretch
+from clients.spark.columns import Rows, bodies_of
+from clients.spark.damage import Damage, Stretch
 from clients.spark.jsonbodies import BodyDecoder
 from clients.spark.options import ReadOptions
 from clients.spark.planning import SegmentRange, load_sidecar
+from clients.spark.selection import sound_rows, wanted_messages, wanted_records
 from shm import layout, sidecar
 from shm.errors import Corrupt, StoreFailed
 from shm.ranges import Ranges, ranges_of
@@ -26,7 +27,6 @@ from shm.record import Filler
 from shm.record_columns import (
     RecordColumns,
     check_trailers,
-    find_lost,
     number_topics,
     read_records,
 )
@@ -54,9 +54,22 @@ def read(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]
     for rows in read_plain(part, options, bodies=with_bodies):
         if len(rows):
             typed = rows if decoder is None else _with_types(rows, decoder, refuse)
-            yield typed.batch(schema)
+            yield _checked(typed.batch(schema), part, options)
         if rows.damage is not None:
-            yield from (damage.batch(schema) for damage in rows.damage.batches())
+            for damage in rows.damage.batches():
+                yield _checked(damage.batch(schema), part, options)
+
+
+def _checked(made: Any, part: SegmentRange, options: ReadOptions) -> Any:  # noqa: ANN401
+    """What was made of a range's bytes, if they were still there then."""
+    require_there(part, options)
+    return made
+
+
+def require_there(part: SegmentRange, options: ReadOptions) -> None:
+    """Raise StoreFailed if the segment is gone: it leaves its name before its bytes change."""
+    if not PosixStorage(options.store).exists(part.name):
+        raise _removed(part)
 
 
 def _with_types(rows: Rows, decoder: BodyDecoder, refuse: Refuse) -> Rows:
@@ -83,23 +96,25 @@ def read_rows(part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:
         found = _walked(segment, part, options, ranges_of(storage))
     else:
         found = _known(segment, known, part, options)
+    refuse = _refusal(part, options)
     for rows in found:
-        sound = _without_damage(rows, topics_are_sure=known is not None)
-        selected = _selected(sound, options)
-        if not storage.exists(part.name):  # it leaves this name before its bytes change
-            raise _removed(part)
+        sound = sound_rows(rows, topics_are_sure=known is not None)
+        selected = wanted_records(sound, options)
+        require_there(part, options)
         if selected.damage is not None and not options.report_bad_records:
             first = selected.damage.stretches[0]
             raise _corrupt(part, selected.damage.base + first.at, first.reason)
-        split = split_batches(selected, _refusal(part, options))
-        if len(split) or split.damage is not None:
-            yield split
+        messages = wanted_messages(split_batches(selected, refuse), options)
+        if len(messages) or messages.damage is not None:
+            require_there(part, options)
+            yield messages
 
 
 def _refusal(part: SegmentRange, options: ReadOptions) -> Refuse:
     """Ends the read at what is wrong inside of a whole record, unless it is to be reported."""
 
     def refuse(position: int, what: str) -> None:
+        require_there(part, options)
         if not options.report_bad_records:
             raise _corrupt(part, position, what)
 
@@ -245,48 +260,3 @@ def _nothing(segment: Segment, stretch: Stretch) -> Rows:
     numbers, sound = np.empty(0, np.uint16), np.empty(0, np.bool_)
     damage = _damage_of(segment, (stretch,))
     return Rows(segment.view, segment.base, records, numbers, [], sound, damage)
-
-
-def _selected(rows: Rows, options: ReadOptions) -> Rows:
-    """Sound records of wanted topics, times, queues and keys; and all damage, which has none."""
-    wanted = np.array([options.wants(name) for name in rows.topics], bool)
-    keep = wanted[rows.topic_numbers]
-    if options.start_ms is not None:
-        keep &= rows.records.store_timestamp >= options.start_ms
-    if options.end_ms is not None:
-        keep &= rows.records.store_timestamp < options.end_ms
-    if not options.include_lost:
-        places, sizes = rows.records.properties_at, rows.records.properties_bytes
-        keep[find_lost(rows.view, places, sizes)] = False
-    if options.queues:
-        keep &= np.isin(rows.records.queue_id, list(options.queues))
-    chosen = _where(rows, keep)
-    if options.key is not None:
-        chosen = _where(chosen, rows_with_key(chosen, options.key))
-    return chosen
-
-
-def _without_damage(rows: Rows, *, topics_are_sure: bool) -> Rows:
-    """The rows with what is not sound among their damage; topics are sure if a sidecar has them."""
-    if rows.crc_ok.all():
-        return rows
-    records = rows.records.where(~rows.crc_ok)
-    names = [rows.topics[number] for number in rows.topic_numbers[~rows.crc_ok].tolist()]
-    wrong = [
-        Stretch(at, size, RECORD_WRONG, topic if topics_are_sure else "")
-        for at, size, topic in zip(records.at.tolist(), records.size.tolist(), names, strict=True)
-    ]
-    known = rows.damage.stretches if rows.damage is not None else ()
-    damage = Damage(rows.view, rows.base, tuple(sorted((*known, *wrong))))
-    return replace(_where(rows, rows.crc_ok), damage=damage)
-
-
-def _where(rows: Rows, keep: NDArray[np.bool_]) -> Rows:
-    if keep.all():
-        return rows
-    return replace(
-        rows,
-        records=rows.records.where(keep),
-        topic_numbers=rows.topic_numbers[keep],
-        crc_ok=rows.crc_ok[keep],
-    )

@@ -30,6 +30,7 @@ goes on from. Retention leaves what the table does not have yet (--name is its p
 \b
 Example: gantrymq ingest --store ~/.local/state/gantrymq/store --out flights --topic flights
 Example: gantrymq ingest --store ./stopped --out table --active --no-spark --json
+Example: gantrymq ingest --store ./stopped --out paid --filter "TAGS = 'paid'" --no-spark
 Exit codes: 0 done, or stopped by SIGTERM; 2 an option is wrong; 70 a record is damaged, or a part
 of the log is gone; 74 an I/O error; 75 another ingest writes the table.
 """
@@ -43,6 +44,9 @@ class Source:
     topic: Annotated[
         list[str] | None, typer.Option(help="Only this topic; may be given again.")
     ] = None
+    filter: Annotated[
+        str, typer.Option(help="Only messages whose properties fit: SQL92, as subscriptions have.")
+    ] = ""
     columns: Annotated[
         str | None, typer.Option(help="Only these, with commas; more may be added by a later run.")
     ] = None
@@ -107,6 +111,7 @@ def options_of(source: Source, target: Target) -> IngestOptions:
 
     words = {"store": str(source.store.resolve()), "topic": ",".join(source.topic or ())}
     words |= {"badRecords": source.bad_records, "includeActive": str(source.active)}
+    words["filter"] = source.filter
     if source.columns is not None:
         words["columns"] = source.columns
     if source.on_data_loss not in ("fail", "report"):

@@ -19,7 +19,11 @@ TRANSACTIONS = ("none", "prepared", "commit", "rollback")
 
 
 def rows_of(store: Path, **options: str) -> list[dict[str, Any]]:
-    chosen = ReadOptions.parse({"store": str(store), **options})
+    return rows_with(ReadOptions.parse({"store": str(store), **options}))
+
+
+def rows_with(chosen: ReadOptions) -> list[dict[str, Any]]:
+    """What a read yields, by position."""
     types = COLUMN_TYPES | BAD_TYPES
     schema = pa.schema([(name, ARROW_TYPES[types[name]]) for name in chosen.columns])
     found: list[dict[str, Any]] = []

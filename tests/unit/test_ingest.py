@@ -17,9 +17,18 @@ from clients.spark.table import compact
 from clients.spark.table.files import TableFiles
 from clients.spark.table.job import Ingest, IngestOptions
 from clients.spark.table.manifest import MANIFEST, load_manifest
+from clients.subscription import FilterExpression, FilterType
 from shm.checkpoint import FILE as CHECKPOINT
-from shm.errors import Corrupt, Incompatible, SettingIllegal, StoreBusy, StoreFailed
+from shm.errors import (
+    Corrupt,
+    FilterSyntaxError,
+    Incompatible,
+    SettingIllegal,
+    StoreBusy,
+    StoreFailed,
+)
 from shm.lognames import segment_name
+from tests.support.spark_rows import rows_of
 from tests.support.tables import (
     SEGMENT_BYTES,
     GrowingStore,
@@ -148,8 +157,6 @@ def test_killed_at_any_change_it_goes_on(
 
 def places_of(growing: GrowingStore) -> set[tuple[str, int, int]]:
     """Topic, queue and offset of each message of the log."""
-    from tests.support.spark_rows import rows_of
-
     rows = rows_of(growing.root, columns="topic,queue_id,queue_offset")
     return {(row["topic"], row["queue_id"], row["queue_offset"]) for row in rows}
 
@@ -183,6 +190,23 @@ def test_columns_may_be_added_later(
     assert len(rows) == 90
     assert {row.get("tag") for row in rows if row["physical_offset"] < SEGMENT_BYTES} == {None}
     assert {row["tag"] for row in rows if row["physical_offset"] >= SEGMENT_BYTES} == {"a"}
+
+
+def test_a_filtered_table_is_the_filtered_log(growing: GrowingStore, out: Path) -> None:
+    text = "n >= 10 AND n < 50 AND TAGS = 'a'"
+    matches = FilterExpression(text, FilterType.SQL92).matches
+    for segments in (1, 2):
+        ingest(options(growing.root, out, filter=f" {text} "))
+        whole = rows_of(growing.root)
+        passed = [row for row in whole if matches(dict(row["properties"]))]
+        assert len(passed) == {1: 20, 2: 40}[segments] < len(whole)
+        assert require_equal(out, growing.root, filter=text) == content_of(passed)
+        growing.grow()
+    for other in ("", "n >= 10"):
+        with pytest.raises(SettingIllegal, match="of all topics, of what passes the filter n >= "):
+            Ingest(options(growing.root, out, filter=other))
+    with pytest.raises(FilterSyntaxError, match="position 3: the end where"):
+        options(growing.root, out, filter="n >")
 
 
 def test_what_is_gone_is_an_error_or_a_gap(growing: GrowingStore, out: Path) -> None:
@@ -255,8 +279,6 @@ def test_the_active_segment_counts_as_far_as_it_is_durable(
 
 
 def log_rows_active(growing: GrowingStore) -> list[dict[str, Any]]:
-    from tests.support.spark_rows import rows_of
-
     return rows_of(growing.root, includeActive="true")
 
 

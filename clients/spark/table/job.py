@@ -108,7 +108,8 @@ class Ingest:
         if known is None:
             self._pin.move(0)
             low = survey(read, durable_only=True).low  # retention may have gone on before the pin
-            self._table.commit(Manifest(VERSION, 1, low, low, topics, read.include_system, columns))
+            asked = (topics, read.include_system, read.filter)
+            self._table.commit(Manifest(VERSION, 1, low, low, *asked, columns))
         else:
             self._require_same(known, look, topics)
             grown = known.columns | columns
@@ -117,8 +118,10 @@ class Ingest:
         self._pin.move(self.manifest.position)
 
     def _require_same(self, known: Manifest, look: Survey, topics: tuple[str, ...]) -> None:
-        if (known.topics, known.system) != (topics, self._read.include_system):
+        asked = (topics, self._read.include_system, self._read.filter)
+        if (known.topics, known.system, known.filter) != asked:
             words = ", ".join(known.topics) or "all topics"
+            words += f", of what passes the filter {known.filter}" if known.filter else ""
             text = f"{self._options.out} is a table of {words}: ask for the same, or another folder"
             raise SettingIllegal(text)
         known_types = COLUMN_TYPES | BAD_TYPES

@@ -21,7 +21,7 @@ from clients.spark.columns import ARROW_TYPES, Rows
 from clients.spark.damage import Damage
 from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
 from clients.spark.planning import SegmentRange
-from clients.spark.scan import read_plain
+from clients.spark.scan import read_plain, require_there
 from clients.spark.table.files import TableFiles
 from clients.spark.table.manifest import DataFile, Move
 
@@ -99,6 +99,7 @@ def write_range(task: RangeTask) -> list[Written]:
                 _add_rows(sink, rows, schema)
             if rows.damage is not None:
                 _add_damage(sink, rows.damage, schema)
+            require_there(task.part, task.options)
         return sink.finish()
 
 
