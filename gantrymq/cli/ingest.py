@@ -73,7 +73,11 @@ class Target:
         int, typer.Option(min=1, max=100, help="Percent of the disk above which the pin yields.")
     ] = 100
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until SIGTERM or SIGINT.")
+        bool,
+        typer.Option(
+            "--continuous",
+            help="Go on until SIGTERM or SIGINT; a line a minute, but on a terminal.",
+        ),
     ] = False
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks at the log.")] = 5.0
     spark: Annotated[bool, typer.Option(help="Run tasks by Spark, or in this process alone.")] = (
@@ -84,7 +88,10 @@ class Target:
     ] = "local[*]"
     memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "1g"
     json: Annotated[
-        bool, typer.Option("--json", help="Print each step and the summary as a line of JSON.")
+        bool,
+        typer.Option(
+            "--json", help="Print each step, the summary, and once a quiet minute, a line of JSON."
+        ),
     ] = False
 
 
@@ -96,7 +103,9 @@ def ingest(source: Source, target: Target) -> None:
     options = options_of(source, target)
     every_s = target.every if target.continuous else None
     with (
-        Progress(sys.stdout, sys.stderr, as_json=target.json) as progress,
+        Progress(
+            sys.stdout, sys.stderr, as_json=target.json, follows=target.continuous
+        ) as progress,
         tasks_run(target) as run,
         stopping() as stop,
     ):
@@ -144,6 +153,7 @@ def run_ingest(
         while not stop.is_set():
             if _step(job, progress):
                 continue
+            progress.look(job.manifest, 0)
             if every_s is None or stop.wait(every_s):
                 break
         progress.end(job.manifest)
@@ -158,6 +168,7 @@ def _step(job: Ingest, progress: Progress) -> bool:
     merged = job.compact()
     if merged is not None:
         progress.step(merged)
+    progress.look(job.manifest, done.lag_bytes)
     return True
 
 

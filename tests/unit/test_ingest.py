@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +17,11 @@ from clients.spark import planning
 from clients.spark.options import ReadOptions
 from clients.spark.table import compact
 from clients.spark.table.files import TableFiles
-from clients.spark.table.job import Ingest, IngestOptions
+from clients.spark.table.job import Ingest, IngestOptions, run_here
 from clients.spark.table.manifest import MANIFEST, load_manifest
 from clients.subscription import FilterExpression, FilterType
+from gantrymq.cli.ingest import run_ingest
+from gantrymq.cli.ingest_show import Progress
 from shm.checkpoint import FILE as CHECKPOINT
 from shm.errors import (
     Corrupt,
@@ -330,3 +334,38 @@ def test_a_damaged_manifest_is_refused(growing: GrowingStore, out: Path, at: int
     path.write_bytes(data)
     with pytest.raises(Corrupt, match=r"manifest\.json"):
         Ingest(options(growing.root, out))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_one_that_follows_tells_once_a_minute(
+    growing: GrowingStore, out: Path, as_json: bool
+) -> None:
+    """Three minutes: one with a step, one without, one that is not over."""
+    now, told = [0.0], io.StringIO()
+    progress = Progress(told, io.StringIO(), as_json=as_json, follows=True, clock=lambda: now[0])
+
+    class Pauses(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            now[0] += timeout
+            if now[0] == 30.0:
+                growing.grow()
+            if now[0] == 150.0:
+                self.set()
+            return self.is_set()
+
+    with progress:
+        run_ingest(options(growing.root, out), run_here, progress, Pauses(), 10.0)
+    lines = told.getvalue().splitlines()
+    if as_json:
+        events = [json.loads(line) for line in lines]
+        assert [one["event"] for one in events] == ["begin", "commit", "commit", "look", "end"]
+        assert events[3] == {
+            "event": "look", "position": 2 * SEGMENT_BYTES, "lag_bytes": 0, "table_rows": 60,
+            "table_files": len(listed(out)),
+        }  # fmt: skip
+        return
+    assert len(lines) == 3
+    assert lines[0].startswith("60 messages in 60 s; the table has 60, up to position 16384; 0 ")
+    assert lines[1].startswith("0 messages in 60 s; the table has 60,")
+    assert lines[2].startswith("60 messages in 150.0 s")
