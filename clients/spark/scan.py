@@ -6,6 +6,7 @@ record by record. What ranges there are: clients/spark/planning.py. Nothing is w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +38,8 @@ from shm.storage import PosixStorage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_log = logging.getLogger(__name__)
+
 BATCH_RECORDS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
 
@@ -45,9 +48,19 @@ def read(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]
     """Record batches of the pyarrow schema with the records of one range.
 
     Raises Corrupt at the first damaged record, or body that is not what the schema says, unless the
-    options say that they be reported, and StoreFailed if the segment is gone. Bodies are unpacked
-    if they are asked for.
+    options say that they be reported, and StoreFailed if the segment is gone, unless
+    `failOnDataLoss` is false: then that is logged, and what is left of the range is left out.
+    Bodies are unpacked if they are asked for.
     """
+    try:
+        yield from _batches_of(part, options, schema)
+    except StoreFailed as error:
+        if options.fail_on_data_loss or PosixStorage(options.store).exists(part.name):
+            raise
+        _log.warning(f"{error}; what was left of it is not read")
+
+
+def _batches_of(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]:  # noqa: ANN401
     with_bodies = "body" in schema.names
     decoder = BodyDecoder(schema.field("body").type) if with_bodies and options.is_json else None
     refuse = _refusal(part, options)
@@ -58,6 +71,17 @@ def read(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]
         if rows.damage is not None:
             for damage in rows.damage.batches():
                 yield _checked(damage.batch(schema), part, options)
+
+
+def _removed(part: SegmentRange) -> StoreFailed:
+    """As failOnDataLoss of Spark's Kafka source: a read never leaves out silently what expired."""
+    end = "its end" if part.end is None else part.base + part.end
+    text = (
+        f"{part.name} is gone since the read of positions {part.base + part.start} to {end} was"
+        " planned: retention has removed it; read again from what is there, or hold the log by a"
+        " pin (docs/operate.md, Retention) while you read"
+    )
+    return StoreFailed(text, path=part.name)
 
 
 def _checked(made: Any, part: SegmentRange, options: ReadOptions) -> Any:  # noqa: ANN401
@@ -132,15 +156,6 @@ def _open(storage: PosixStorage, part: SegmentRange) -> Segment:
         file.close()
 
 
-def _removed(part: SegmentRange) -> StoreFailed:
-    """As failOnDataLoss of Spark's Kafka source: a read never leaves out silently what expired."""
-    text = (
-        f"{part.name} is gone since the read was planned: retention has removed it; read again from"
-        " what is there, or hold the log by a pin (docs/operate.md, Retention) while you read"
-    )
-    return StoreFailed(text, path=part.name)
-
-
 def _corrupt(part: SegmentRange, position: int, what: str) -> Corrupt:
     text = (
         f"{part.name}: {what} at position {position};"
@@ -202,10 +217,7 @@ def _check_in_blocks(
 def _walked(
     segment: Segment, part: SegmentRange, options: ReadOptions, written: Ranges
 ) -> Iterator[Rows]:
-    """Records found by their sizes, checked by trailers or bodies, and what is none of them.
-
-    Raises Corrupt where the chain is broken, unless that is to be reported.
-    """
+    """Records found by their sizes, checked by trailers or bodies, and what is none of them."""
     found, behind = _items(segment, part, options, written)
     for batch in _batches(found.bounds):
         edges, broken = found.bounds[batch.start : batch.stop + 1], found.broken[batch]
@@ -220,8 +232,6 @@ def _walked(
         damage = _damage_of(segment, between)
         yield Rows(segment.view, segment.base, records, numbers, names, crc_ok, damage)
     if behind is not None:
-        if not options.report_bad_records:
-            raise _corrupt(part, segment.base + behind.at, behind.reason)
         yield _nothing(segment, behind)
 
 

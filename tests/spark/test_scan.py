@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -280,19 +281,26 @@ def test_a_torn_end_of_the_active_segment_is_left_out(sealed: tuple[Path, list[R
     assert len(rows_of(store, includeActive="true")) == len(placed) + 3
 
 
-def test_a_segment_that_went_since_the_plan_is_said(sealed: tuple[Path, list[Record]]) -> None:
+def test_a_segment_that_went_since_the_plan_is_said(
+    sealed: tuple[Path, list[Record]], caplog: pytest.LogCaptureFixture
+) -> None:
     store, _ = sealed
     options = ReadOptions(str(store))
     (part,) = plan(options)
     (store / part.name).unlink()
-    with pytest.raises(StoreFailed, match="retention"):
+    with pytest.raises(StoreFailed, match="positions 0 to its end was planned: retention"):
         list(read(part, options, pa.schema([])))
+    assert list(read(part, replace(options, fail_on_data_loss=False), pa.schema([]))) == []
+    assert "positions 0 to its end was planned: retention" in caplog.text
 
 
+@pytest.mark.parametrize("with_sidecars", [True, False])
 def test_a_segment_that_goes_while_it_is_read_is_said(
-    sealed: tuple[Path, list[Record]], monkeypatch: pytest.MonkeyPatch
+    sealed: tuple[Path, list[Record]], monkeypatch: pytest.MonkeyPatch, with_sidecars: bool
 ) -> None:
     """F21: what is mapped reads as zeroes then, which is neither damage nor the end."""
+    if not with_sidecars:
+        shutil.rmtree(sealed[0] / "gantry")
     monkeypatch.setattr(spark_scan, "BATCH_RECORDS", 1)
     store, records = sealed
     (part,) = plan(ReadOptions(str(store)))
