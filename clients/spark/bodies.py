@@ -27,13 +27,14 @@ _MEMBER_BITS: Final = SYS_INNER_BATCH | SYS_COMPRESSED
 def split_batches(rows: Rows, refuse: Refuse) -> Rows:
     """Each inner batch as its messages, which have its place in the log, times and hosts (RD-73).
 
-    One that is damaged inside stays one row, with `crc_ok` false.
+    One that is damaged inside stays one row, without a body.
     """
     records = rows.records
     inner = records.intact & (records.sys_flag & _MEMBER_BITS == SYS_INNER_BATCH)
     if not inner.any():
         return rows
-    found = {row: _members(rows, row, refuse) for row in np.flatnonzero(inner).tolist()}
+    wrong: dict[int, str] = {}
+    found = {row: _members(rows, row, refuse, wrong) for row in np.flatnonzero(inner).tolist()}
     counts = np.ones(len(records), np.int64)
     for row, parts in found.items():
         counts[row] = 1 if parts is None else len(parts)
@@ -43,22 +44,24 @@ def split_batches(rows: Rows, refuse: Refuse) -> Rows:
     for row, parts in found.items():
         if parts:
             _fill(columns, int(starts[row]), parts)
-    crc_ok = rows.crc_ok.copy()
-    crc_ok[[row for row, parts in found.items() if parts is None]] = False
+    failed = {int(starts[row]): reason for row, reason in wrong.items()}
     return replace(
         rows,
         records=RecordColumns(**columns),
         topic_numbers=rows.topic_numbers[source],
-        crc_ok=crc_ok[source],
+        crc_ok=rows.crc_ok[source],
+        plain=dict.fromkeys(failed),
+        failed=failed,
     )
 
 
-def _members(rows: Rows, row: int, refuse: Refuse) -> list[Member] | None:
+def _members(rows: Rows, row: int, refuse: Refuse, wrong: dict[int, str]) -> list[Member] | None:
     body = _stored(rows, row)
     try:
         return list(members(body))
     except ValueError as error:
-        refuse(rows.base + int(rows.records.at[row]), f"the inner batch is damaged: {error}")
+        wrong[row] = f"the inner batch is damaged: {error}"
+        refuse(rows.base + int(rows.records.at[row]), wrong[row])
         return None
 
 
@@ -73,21 +76,20 @@ def _fill(columns: dict[str, NDArray[Any]], first: int, parts: list[Member]) -> 
 
 
 def unpack_bodies(rows: Rows, refuse: Refuse) -> Rows:
-    """With the plain form of compressed bodies; null, and `crc_ok` false, where there is none."""
+    """With the plain form of compressed bodies; null where there is none."""
     packed = rows.records.intact & (rows.records.sys_flag & SYS_COMPRESSED != 0)
+    packed[list(rows.failed)] = False
     if not packed.any():
         return rows
-    plain: dict[int, bytes | None] = {}
-    crc_ok = rows.crc_ok.copy()
+    plain, failed = dict(rows.plain), dict(rows.failed)
     for row in np.flatnonzero(packed).tolist():
         try:
             plain[row] = plain_body(_stored(rows, row), int(rows.records.sys_flag[row]))
         except ValueError as error:
-            at = rows.base + int(rows.records.at[row])
-            refuse(at, f"the body cannot be unpacked: {error}")
             plain[row] = None
-            crc_ok[row] = False
-    return replace(rows, plain=plain, crc_ok=crc_ok)
+            failed[row] = f"the body cannot be unpacked: {error}"
+            refuse(rows.base + int(rows.records.at[row]), failed[row])
+    return replace(rows, plain=plain, failed=failed)
 
 
 def _stored(rows: Rows, row: int) -> memoryview:

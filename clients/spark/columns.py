@@ -1,7 +1,6 @@
 """Records of a segment as the Arrow columns that Spark reads, without a loop over records.
 
-Strings and bodies are cut from the mapped segment by Arrow's own `take`: an array over the whole
-span, whose every second item is wanted. Nothing here imports numba or Spark.
+Nothing here imports numba or Spark.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clients.spark.cutting import content, cut, pick, split, text
+from clients.spark.damage import Damage
 from clients.spark.jsonbodies import TypedBodies
 from clients.spark.options import BODY_ERROR
 from shm import layout
@@ -37,15 +38,15 @@ _HIDDEN_KEY: Final = layout.TRAILER_KEY.decode()
 #: Unpacked bodies of one batch: Spark's binary columns have offsets of 31 bits.
 _PLAIN_BYTES_MAX: Final = 1 << 30
 
-Bytes = Any  # pa.BinaryArray; pyarrow ships no types
-
 
 @dataclass(frozen=True)
 class Rows:
     """Some records of one segment, with what is known of them; each array has one item per record.
 
-    `topics[topic_numbers[i]]` is the topic of record i, "" where damage hides it. `plain` has, by
-    row, bodies that are not as they are stored; `typed` is what column `body` then is.
+    `topics[topic_numbers[i]]` is the topic of record i. `crc_ok` is False where damage may have
+    changed anything; such rows become `damage`, which no other column is made of. `plain` has, by
+    row, bodies that are not as they are stored; `typed` is what column `body` then is. `failed` has
+    why a sound record's body cannot be had.
     """
 
     view: NDArray[np.uint8]
@@ -54,8 +55,13 @@ class Rows:
     topic_numbers: NDArray[np.uint16]
     topics: list[str]
     crc_ok: NDArray[np.bool_]
+    damage: Damage | None = None
     plain: Mapping[int, bytes | None] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)
     typed: TypedBodies | None = None
+
+    def __len__(self) -> int:
+        return len(self.records)
 
     @cached_property
     def properties(self) -> Properties:
@@ -64,6 +70,11 @@ class Rows:
         raw = cut(self.view, records.properties_at, records.properties_bytes)
         return Properties.parse(raw)
 
+    def stored(self, row: int) -> bytes:
+        """A record's bytes."""
+        at = int(self.records.at[row])
+        return self.view[at : at + int(self.records.size[row])].tobytes()
+
     def batch(self, schema: Any) -> Any:  # noqa: ANN401 - pa.Schema, pa.RecordBatch
         """A record batch with the columns that the schema names; bodies are text if it says so."""
         arrays = [COLUMNS[field.name](self) for field in schema]
@@ -71,89 +82,6 @@ class Rows:
             if pa.types.is_string(wanted.type) and pa.types.is_binary(arrays[number].type):
                 arrays[number] = text(arrays[number])
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-# ------------------------------------------------------------------------------------ cutting bytes
-
-
-def cut(
-    data: NDArray[np.uint8],
-    at: NDArray[np.int64],
-    count: NDArray[np.int64],
-    missing: NDArray[np.bool_] | None = None,
-) -> Bytes:
-    """Copy `count` bytes from each of the rising places `at`, which may touch but not overlap.
-
-    Items are null where `missing`. The places must lie within 2 GiB of each other.
-    """
-    if not len(at):
-        return pa.array([], pa.binary())
-    low = int(at[0])
-    edges = np.zeros(2 * len(at) + 1, np.int32)
-    edges[1::2] = at - low
-    edges[2::2] = at + count - low
-    span = data[low : low + int(edges[-1])]
-    spread = pa.Array.from_buffers(
-        pa.binary(), 2 * len(at), [None, pa.py_buffer(edges), pa.py_buffer(span)]
-    )
-    return spread.take(pa.array(np.arange(1, 2 * len(at), 2, dtype=np.int32), mask=missing))
-
-
-def content(items: Bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of an array's items one behind the other, and n + 1 offsets into them."""
-    if not len(items):
-        return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    _, offsets, data = items.buffers()
-    edges = np.frombuffer(offsets, np.int32, len(items) + 1, 4 * items.offset).astype(np.int64)
-    if data is None or not data.size:
-        return np.empty(0, np.uint8), edges
-    return np.frombuffer(data, np.uint8)[edges[0] : edges[-1]], edges - edges[0]
-
-
-def text(items: Bytes) -> Any:  # noqa: ANN401 - pa.StringArray
-    """Bytes as strings; what is no UTF-8 is replaced as Java does it, by U+FFFD."""
-    try:
-        return items.cast(pa.string())
-    except pa.ArrowInvalid:
-        raw: list[bytes | None] = items.to_pylist()
-        words = [None if item is None else item.decode(errors="replace") for item in raw]
-        return pa.array(words, pa.string())
-
-
-def pick(names: list[str] | tuple[str, ...], numbers: NDArray[Any]) -> Any:  # noqa: ANN401
-    """Strings by number; "" becomes null."""
-    dictionary = pa.array([name or None for name in names], pa.string())
-    return dictionary.take(pa.array(numbers.astype(np.int32)))
-
-
-def split(
-    data: NDArray[np.uint8], edges: NDArray[np.int64], separator: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Cut each item at a byte: item number, first byte and end of every part, also empty ones.
-
-    A part behind the last separator of an item counts only if it has bytes.
-    """
-    marks = np.flatnonzero(data == separator)
-    per_item = np.diff(np.searchsorted(marks, edges))
-    last = edges[:-1].copy()
-    filled = per_item > 0
-    last[filled] = marks[np.cumsum(per_item)[filled] - 1] + 1
-    open_end = last < edges[1:]
-    item = np.repeat(np.arange(len(per_item)), per_item)
-    if open_end.any():
-        item = np.append(item, np.flatnonzero(open_end))
-        ends = np.append(marks, edges[1:][open_end])
-        # By item: an open end may be where the next item's first separator is.
-        order = np.argsort(item, kind="stable")
-        item, ends = item[order], ends[order]
-    else:
-        ends = marks
-    starts = np.empty(len(ends), np.int64)
-    starts[1:] = ends[:-1] + 1
-    is_first = np.ones(len(item), bool)
-    is_first[1:] = item[1:] != item[:-1]
-    starts[is_first] = edges[item[is_first]]
-    return item, starts, ends
 
 
 # --------------------------------------------------------------------------------------- properties
@@ -175,7 +103,7 @@ class Properties:
     known: list[str]
 
     @classmethod
-    def parse(cls, raw: Bytes) -> Properties:
+    def parse(cls, raw: Any) -> Properties:  # noqa: ANN401 - pa.BinaryArray
         """Take the stored form apart; half entries drop out, the last of a key wins."""
         data, edges = content(raw)
         record, start, end = split(data, edges, _PROPERTY_END)
@@ -275,7 +203,14 @@ def _body_errors(rows: Rows) -> Any:  # noqa: ANN401
     return pa.nulls(len(rows.records), pa.string()) if rows.typed is None else rows.typed.errors
 
 
-def bodies_of(rows: Rows) -> Bytes:
+def _of_failed(rows: Rows, kind: Any, value: Callable[[int], Any]) -> Any:  # noqa: ANN401
+    """A column that only rows without a body have."""
+    if not rows.failed:
+        return pa.nulls(len(rows), kind)
+    return pa.array([value(row) if row in rows.failed else None for row in range(len(rows))], kind)
+
+
+def bodies_of(rows: Rows) -> Any:  # noqa: ANN401 - pa.BinaryArray
     """Bodies as they were sent, as far as `plain` has them."""
     stored = cut(rows.view, rows.records.body_at, rows.records.body_bytes, ~rows.records.intact)
     if not rows.plain:
@@ -285,7 +220,7 @@ def bodies_of(rows: Rows) -> Bytes:
     return pc.replace_with_mask(stored, replaced, _in_order(rows.plain))
 
 
-def _in_order(plain: Mapping[int, bytes | None]) -> Bytes:
+def _in_order(plain: Mapping[int, bytes | None]) -> Any:  # noqa: ANN401 - pa.BinaryArray
     total = sum(len(body) for body in plain.values() if body)
     if total > _PLAIN_BYTES_MAX:
         raise StoreFailed(
@@ -371,5 +306,12 @@ COLUMNS: Final[dict[str, Callable[[Rows], Any]]] = {
     "delivery_attempt": _attempts,
     "sys_flag": _integers("sys_flag", pa.int32()),
     "transaction": lambda rows: pick(_TRANSACTIONS, (rows.records.sys_flag >> 2) & 3),
-    "crc_ok": lambda rows: pa.array(rows.crc_ok),
+    "crc_ok": lambda rows: (
+        pa.array([row not in rows.failed for row in range(len(rows))])
+        if rows.failed
+        else pa.array(rows.crc_ok)
+    ),
+    "bad_reason": lambda rows: _of_failed(rows, pa.string(), rows.failed.__getitem__),
+    "bad_size": lambda rows: _of_failed(rows, pa.int64(), lambda row: int(rows.records.size[row])),
+    "bad_bytes": lambda rows: _of_failed(rows, pa.binary(), rows.stored),
 }

@@ -9,6 +9,7 @@ from typing import Final
 
 from clients.queries.moments import milliseconds
 from shm.errors import SettingIllegal
+from shm.filter import parse_sql
 from shm.properties import SCHEDULE_TOPIC
 
 #: Spark's names and types of all columns, in order.
@@ -30,6 +31,9 @@ COLUMN_TYPES: Final = {
     "transaction": "string",
     "crc_ok": "boolean",
 }
+#: With badRecords=report: why a row is no sound message, bytes of the log that it stands for from
+#: `physical_offset` on, and these. Null in all other rows.
+BAD_TYPES: Final = {"bad_reason": "string", "bad_size": "bigint", "bad_bytes": "binary"}
 #: Beside `body` with bodyFormat=json: why there is no value.
 BODY_ERROR: Final = "body_error"
 
@@ -57,6 +61,9 @@ _KNOWN: Final = {
         "endTime",
         "startOffset",
         "endOffset",
+        "startQueueOffset",
+        "endQueueOffset",
+        "filter",
         "columns",
         "includeSystem",
         "includeActive",
@@ -98,7 +105,8 @@ def is_system_topic(name: str) -> bool:
 class ReadOptions:
     """Options of one read; times are storeTimestamps in Unix ms, `start_ms` <= t < `end_ms`.
 
-    Offsets are positions in the log, in bytes: records that begin in [start, end).
+    Offsets are positions in the log, in bytes: records that begin in [start, end). Queue offsets
+    are messages', of whatever queue, half-open too.
     """
 
     store: str
@@ -116,6 +124,9 @@ class ReadOptions:
     include_lost: bool = False
     queues: frozenset[int] = frozenset()  # empty: all
     key: str | None = None
+    start_queue_offset: int = 0
+    end_queue_offset: int = OFFSET_MAX
+    filter: str = ""  # SQL92 over properties; empty: none
     push_filters: bool = False
     fail_on_data_loss: bool = True
     max_rows: int | None = None  # of one micro-batch
@@ -129,6 +140,7 @@ class ReadOptions:
         if not store:
             raise SettingIllegal("option 'store' is missing: the store's root, HOME/store")
         body_type = _body_type(given)
+        reports = _choice(given, "badrecords", ("fail", "report")) == "report"
         return cls(
             store=store.removeprefix("file://"),
             topics=frozenset(_words(given.get("topic", ""))),
@@ -136,14 +148,17 @@ class ReadOptions:
             end_ms=_time_ms(given, "endtime"),
             start_offset=_number(given, "startoffset", 0),
             end_offset=_number(given, "endoffset", OFFSET_MAX),
-            columns=_columns(given.get("columns"), as_json=body_type.startswith("struct<")),
+            columns=_columns(given.get("columns"), _known_columns(body_type, reports=reports)),
             body_type=body_type,
             include_system=_flag(given, "includesystem"),
             include_active=_flag(given, "includeactive"),
-            report_bad_records=_choice(given, "badrecords", ("fail", "report")) == "report",
+            report_bad_records=reports,
             include_lost=_flag(given, "includelost"),
             queues=frozenset(_queues(given.get("queue", ""))),
             key=given.get("key"),
+            start_queue_offset=_number(given, "startqueueoffset", 0),
+            end_queue_offset=_number(given, "endqueueoffset", OFFSET_MAX),
+            filter=_filter(given.get("filter", "")),
             push_filters=_flag(given, "pushfilters"),
             fail_on_data_loss=_choice(given, "failondataloss", ("true", "false")) == "true",
             max_rows=_limit(given, "maxrowspertrigger"),
@@ -175,7 +190,7 @@ class ReadOptions:
     @property
     def schema(self) -> str:
         """The columns as Spark's DDL."""
-        types = COLUMN_TYPES | {"body": self.body_type, BODY_ERROR: "string"}
+        types = COLUMN_TYPES | BAD_TYPES | {"body": self.body_type, BODY_ERROR: "string"}
         return ", ".join(f"{name} {types[name]}" for name in self.columns)
 
 
@@ -194,8 +209,12 @@ def _body_type(given: Mapping[str, str]) -> str:
     return {"raw": "binary", "utf8": "string", "json": f"struct<{fields}>"}[kind]
 
 
-def _columns(text: str | None, *, as_json: bool) -> tuple[str, ...]:
-    known = (*COLUMN_TYPES, BODY_ERROR) if as_json else tuple(COLUMN_TYPES)
+def _known_columns(body_type: str, *, reports: bool) -> tuple[str, ...]:
+    of_bodies = (BODY_ERROR,) if body_type.startswith("struct<") else ()
+    return (*COLUMN_TYPES, *of_bodies, *(BAD_TYPES if reports else ()))
+
+
+def _columns(text: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
     if text is None:
         return known
     words = _words(text)
@@ -225,6 +244,13 @@ def _queues(text: str) -> list[int]:
     if not all(word.isdecimal() for word in words):
         raise SettingIllegal(f"option 'queue' = {text!r} is no list of queue ids", name="queue")
     return [int(word) for word in words]
+
+
+def _filter(text: str) -> str:
+    """Checked here, so that the driver says what is wrong. Raises FilterSyntaxError."""
+    if text.strip():
+        parse_sql(text.strip())
+    return text.strip()
 
 
 def _limit(given: Mapping[str, str], name: str) -> int | None:

@@ -14,22 +14,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from clients.spark.chain import chain
 from clients.spark.logfiles import first_ms, times_behind, used_segments
 from clients.spark.options import ReadOptions
+from clients.spark.tail import checkpoint_of, tail_of
 from shm import sidecar
-from shm.checkpoint import FILE as CHECKPOINT
-from shm.checkpoint import Checkpoint, newest_slot
 from shm.errors import Corrupt, SettingIllegal, StoreFailed
 from shm.lognames import DIRECTORY as COMMIT_LOG
 from shm.lognames import segment_name
 from shm.ranges import Ranges, ranges_of
-from shm.record_columns import RecordColumns, check_bodies, check_trailers, read_records
 from shm.segment import Segment
 from shm.sidecar import Sidecar
 from shm.storage import PosixStorage, read_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from shm.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -63,14 +64,16 @@ class SegmentRange:
 class Piece:
     """One segment that may be read: a whole one, or (`open`) the first records of one.
 
-    `length` is what its file must have. `next_ms` is the time of the first record behind it. `open`
-    has the bytes where its records begin and where the last of them ends.
+    `length` is what its file must have. `next_ms` is the time of the first record behind it. `over`
+    is there if damage is to be passed over: which parts of the log are ours. `open` has the bytes
+    where its records begin and where the last of them ends.
     """
 
     segment: Segment
     length: int
     known: Sidecar | None
     next_ms: int | None
+    over: Ranges | None = None
     open: NDArray[np.int64] | None = None
 
     @property
@@ -89,7 +92,10 @@ class Piece:
             return self.open
         if self.known is not None:
             return self.known.bounds()
-        return sidecar.walk(self.segment.view, self.segment.base)
+        if self.over is None:
+            return sidecar.walk(self.segment.view, self.segment.base)
+        end = min(self.length, len(self.segment.view))
+        return chain(self.segment, self.over, 0, end).bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,15 @@ class Survey:
         if at < known:
             found.append((at, known))
         return found
+
+    def next_record(self, position: int) -> int:
+        """Where the first item at or behind a position begins; the position itself if unknown."""
+        for piece in self.pieces:
+            if piece.segment.base < position < piece.end:
+                places = piece.segment.base + piece.bounds()
+                number = int(np.searchsorted(places, position))
+                return int(places[number]) if number < len(places) else position
+        return position
 
     def require_whole(self, start: int, end: int, what: str, hint: str) -> None:
         """Raise StoreFailed if a part of [start, end) is gone; `what` and `hint` end its text.
@@ -242,16 +257,19 @@ def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) 
     log_end = used[-1].base + lengths[-1] if used else 0
     found = zip(used, lengths, times_behind(used), strict=True)
     placed = [one for one in found if one[0].base + one[1] > start]
-    last = _checkpoint(storage) if durable_only else None
+    written = ranges_of(storage)
+    last = checkpoint_of(storage) if durable_only else None
     pieces: list[Piece] = []
     high = placed[0][0].base if placed else log_end
+    over = written if options.report_bad_records else None
     for segment, length, next_ms in placed:
-        piece = Piece(segment, length, load_sidecar(storage, segment), next_ms)
+        piece = Piece(segment, length, load_sidecar(storage, segment), next_ms, over)
         if piece.known is None and not _is_sealed(piece, last):
             high = segment.base  # what is missing before it is missed
             if options.include_active:
-                bounds = _durable_bounds(segment, start, last) if durable_only else None
-                bounds = _whole_bounds(segment, ranges_of(storage)) if bounds is None else bounds
+                tail = tail_of(storage, segment, written, durable_only=durable_only)
+                first = max(start - segment.base, 0) if durable_only else 0
+                bounds = tail.bounds(segment, first, over_damage=options.report_bad_records)
                 if len(bounds) > 1:
                     pieces.append(replace(piece, open=bounds))
                     high = pieces[-1].end
@@ -259,13 +277,6 @@ def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) 
         pieces.append(piece)
         high = piece.end
     return Survey(options, tuple(pieces), low, high, log_end)
-
-
-def _checkpoint(storage: PosixStorage) -> Checkpoint | None:
-    try:
-        return newest_slot(read_file(storage, CHECKPOINT))
-    except FileNotFoundError:  # a RocketMQ's store
-        return None
 
 
 def _is_sealed(piece: Piece, last: Checkpoint | None) -> bool:
@@ -278,30 +289,6 @@ def _is_sealed(piece: Piece, last: Checkpoint | None) -> bool:
     return last is None or last.clean or piece.segment.end <= last.durable
 
 
-def _durable_bounds(segment: Segment, start: int, last: Checkpoint | None) -> NDArray[np.int64]:
-    """Records from `start` on that are durable; none if the store does not say what is."""
-    first = max(start - segment.base, 0)
-    limit = min((last.durable if last else 0) - segment.base, len(segment.view))
-    if limit <= first:
-        return np.array([first], np.int64)
-    return sidecar.walk(segment.view, segment.base, first, limit)
-
-
-def _whole_bounds(segment: Segment, written: Ranges) -> NDArray[np.int64]:
-    """Records up to the last whole one; more may follow any time."""
-    bounds = sidecar.walk(segment.view, segment.base)
-    while len(bounds) > 1 and _is_torn(segment, bounds[-2:], written):
-        bounds = bounds[:-1]
-    return bounds
-
-
-def _is_torn(segment: Segment, bounds: NDArray[np.int64], written: Ranges) -> bool:
-    """Whether a part of one record is not visible yet: what is written becomes so page by page."""
-    record = read_records(segment.view, bounds[:1], np.diff(bounds), segment.base)
-    no_end = record.properties_bytes[0] > 0 and segment.view[bounds[1] - 1] == 0
-    return bool(no_end or not sums_hold(segment, record, written)[0])
-
-
 def load_sidecar(storage: PosixStorage, segment: Segment) -> Sidecar | None:
     """A segment's sidecar; None without one, or if it is damaged or another segment's."""
     name = f"{sidecar.DIRECTORY}/{segment.base:020d}"
@@ -311,22 +298,6 @@ def load_sidecar(storage: PosixStorage, segment: Segment) -> Sidecar | None:
         return None
     same = (found.base, found.segment_bytes) == (segment.base, len(segment.view))
     return found if same else None
-
-
-def sums_hold(segment: Segment, records: RecordColumns, written: Ranges) -> NDArray[np.bool_]:
-    """Whether each body's sum is true and, in what GantryMQ wrote, the trailer (SF-22)."""
-    found = check_bodies(segment.view, records)
-    if not len(records):
-        return found
-    places = segment.base + records.at
-    ours = np.zeros(len(records), np.bool_)
-    for stretch in written.stretches(int(places[0]), int(places[-1]) + 1):
-        if stretch.ours:
-            ours |= (places >= stretch.start) & (places < stretch.end)
-    if ours.any():
-        _, holds = check_trailers(segment.view, records)
-        found = found & (holds | ~ours)
-    return np.asarray(found, np.bool_)
 
 
 def _cut(

@@ -6,17 +6,21 @@ record by record. What ranges there are: clients/spark/planning.py. Nothing is w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from clients.spark.bodies import Refuse, split_batches, unpack_bodies
-from clients.spark.columns import Rows, bodies_of, rows_with_key
+from clients.spark.chain import Chain, chain, sums_hold, why_broken
+from clients.spark.columns import Rows, bodies_of
+from clients.spark.damage import Damage, Stretch
 from clients.spark.jsonbodies import BodyDecoder
 from clients.spark.options import ReadOptions
-from clients.spark.planning import SegmentRange, load_sidecar, sums_hold
+from clients.spark.planning import SegmentRange, load_sidecar
+from clients.spark.selection import sound_rows, wanted_messages, wanted_records
 from shm import layout, sidecar
 from shm.errors import Corrupt, StoreFailed
 from shm.ranges import Ranges, ranges_of
@@ -24,7 +28,6 @@ from shm.record import Filler
 from shm.record_columns import (
     RecordColumns,
     check_trailers,
-    find_lost,
     number_topics,
     read_records,
 )
@@ -35,6 +38,8 @@ from shm.storage import PosixStorage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_log = logging.getLogger(__name__)
+
 BATCH_RECORDS: Final = 1 << 16
 BATCH_BYTES: Final = 16 << 20
 
@@ -43,14 +48,52 @@ def read(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]
     """Record batches of the pyarrow schema with the records of one range.
 
     Raises Corrupt at the first damaged record, or body that is not what the schema says, unless the
-    options say that they be reported, and StoreFailed if the segment is gone. Bodies are unpacked
-    if they are asked for.
+    options say that they be reported, and StoreFailed if the segment is gone, unless
+    `failOnDataLoss` is false: then that is logged, and what is left of the range is left out.
+    Bodies are unpacked if they are asked for.
     """
+    try:
+        yield from _batches_of(part, options, schema)
+    except StoreFailed as error:
+        if options.fail_on_data_loss or PosixStorage(options.store).exists(part.name):
+            raise
+        _log.warning(f"{error}; what was left of it is not read")
+
+
+def _batches_of(part: SegmentRange, options: ReadOptions, schema: Any) -> Iterator[Any]:  # noqa: ANN401
     with_bodies = "body" in schema.names
     decoder = BodyDecoder(schema.field("body").type) if with_bodies and options.is_json else None
     refuse = _refusal(part, options)
     for rows in read_plain(part, options, bodies=with_bodies):
-        yield (rows if decoder is None else _with_types(rows, decoder, refuse)).batch(schema)
+        if len(rows):
+            typed = rows if decoder is None else _with_types(rows, decoder, refuse)
+            yield _checked(typed.batch(schema), part, options)
+        if rows.damage is not None:
+            for damage in rows.damage.batches():
+                yield _checked(damage.batch(schema), part, options)
+
+
+def _removed(part: SegmentRange) -> StoreFailed:
+    """As failOnDataLoss of Spark's Kafka source: a read never leaves out silently what expired."""
+    end = "its end" if part.end is None else part.base + part.end
+    text = (
+        f"{part.name} is gone since the read of positions {part.base + part.start} to {end} was"
+        " planned: retention has removed it; read again from what is there, or hold the log by a"
+        " pin (docs/operate.md, Retention) while you read"
+    )
+    return StoreFailed(text, path=part.name)
+
+
+def _checked(made: Any, part: SegmentRange, options: ReadOptions) -> Any:  # noqa: ANN401
+    """What was made of a range's bytes, if they were still there then."""
+    require_there(part, options)
+    return made
+
+
+def require_there(part: SegmentRange, options: ReadOptions) -> None:
+    """Raise StoreFailed if the segment is gone: it leaves its name before its bytes change."""
+    if not PosixStorage(options.store).exists(part.name):
+        raise _removed(part)
 
 
 def _with_types(rows: Rows, decoder: BodyDecoder, refuse: Refuse) -> Rows:
@@ -63,7 +106,7 @@ def _with_types(rows: Rows, decoder: BodyDecoder, refuse: Refuse) -> Rows:
 
 
 def read_plain(part: SegmentRange, options: ReadOptions, *, bodies: bool) -> Iterator[Rows]:
-    """As `read`, before columns are made."""
+    """As `read`, before columns are made; some come with damage alone."""
     for rows in read_rows(part, options):
         yield unpack_bodies(rows, _refusal(part, options)) if bodies else rows
 
@@ -77,22 +120,25 @@ def read_rows(part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:
         found = _walked(segment, part, options, ranges_of(storage))
     else:
         found = _known(segment, known, part, options)
+    refuse = _refusal(part, options)
     for rows in found:
-        selected = _selected(rows, options)
-        if not storage.exists(part.name):  # it leaves this name before its bytes change
-            raise _removed(part)
-        if not options.report_bad_records and not selected.crc_ok.all():
-            position = part.base + int(selected.records.at[~selected.crc_ok][0])
-            raise _corrupt(part, position, "a checksum or a length of the record is wrong")
-        split = split_batches(selected, _refusal(part, options))
-        if len(split.records):
-            yield split
+        sound = sound_rows(rows, topics_are_sure=known is not None)
+        selected = wanted_records(sound, options)
+        require_there(part, options)
+        if selected.damage is not None and not options.report_bad_records:
+            first = selected.damage.stretches[0]
+            raise _corrupt(part, selected.damage.base + first.at, first.reason)
+        messages = wanted_messages(split_batches(selected, refuse), options)
+        if len(messages) or messages.damage is not None:
+            require_there(part, options)
+            yield messages
 
 
 def _refusal(part: SegmentRange, options: ReadOptions) -> Refuse:
     """Ends the read at what is wrong inside of a whole record, unless it is to be reported."""
 
     def refuse(position: int, what: str) -> None:
+        require_there(part, options)
         if not options.report_bad_records:
             raise _corrupt(part, position, what)
 
@@ -108,15 +154,6 @@ def _open(storage: PosixStorage, part: SegmentRange) -> Segment:
         return Segment(part.base, file.view())
     finally:
         file.close()
-
-
-def _removed(part: SegmentRange) -> StoreFailed:
-    """As failOnDataLoss of Spark's Kafka source: a read never leaves out silently what expired."""
-    text = (
-        f"{part.name} is gone since the read was planned: retention has removed it; read again from"
-        " what is there, or hold the log by a pin (docs/operate.md, Retention) while you read"
-    )
-    return StoreFailed(text, path=part.name)
 
 
 def _corrupt(part: SegmentRange, position: int, what: str) -> Corrupt:
@@ -180,63 +217,56 @@ def _check_in_blocks(
 def _walked(
     segment: Segment, part: SegmentRange, options: ReadOptions, written: Ranges
 ) -> Iterator[Rows]:
-    """Records found by their sizes, checked by trailers or bodies; then what follows the last."""
-    bounds = sidecar.walk(segment.view, segment.base, part.start, part.end)
-    for batch in _batches(bounds):
-        edges = bounds[batch.start : batch.stop + 1]
-        records = read_records(segment.view, edges[:-1], np.diff(edges), segment.base)
+    """Records found by their sizes, checked by trailers or bodies, and what is none of them."""
+    found, behind = _items(segment, part, options, written)
+    for batch in _batches(found.bounds):
+        edges, broken = found.bounds[batch.start : batch.stop + 1], found.broken[batch]
+        at, size = edges[:-1][~broken], np.diff(edges)[~broken]
+        records = read_records(segment.view, at, size, segment.base)
         numbers, names = number_topics(segment.view, records)
         crc_ok = sums_hold(segment, records, written)
-        yield Rows(segment.view, segment.base, records, numbers, names, crc_ok)
-    yield from _rest(segment, part, options, int(bounds[-1]))
+        between = (
+            Stretch(at, end - at, why_broken(segment, at))
+            for at, end in zip(edges[:-1][broken].tolist(), edges[1:][broken].tolist(), strict=True)
+        )
+        damage = _damage_of(segment, between)
+        yield Rows(segment.view, segment.base, records, numbers, names, crc_ok, damage)
+    if behind is not None:
+        yield _nothing(segment, behind)
 
 
-def _rest(segment: Segment, part: SegmentRange, options: ReadOptions, end: int) -> Iterator[Rows]:
-    """What follows the last record that was found: nothing, or one row of damage."""
-    expected = len(segment.view) if part.end is None else part.end
-    if part.expected_bytes is not None and part.sealed:
-        # One row stands for a wrong length: the bytes from there on are too few or too many.
-        view, at, size = np.zeros(layout.RECORD_BYTES_MIN, np.uint8), 0, layout.RECORD_BYTES_MIN
-    elif end == expected or _is_filler(segment, end):
-        return
-    elif not options.report_bad_records:
-        raise _corrupt(part, part.base + end, "no record and no filler")
-    elif expected - end >= layout.RECORD_BYTES_MIN:
-        # One row stands for the bytes up to the range's end: where records begin is lost in them.
-        view, at, size = segment.view, end, expected - end
-    else:
-        return
-    base = segment.base + end - at
-    records = read_records(view, np.array([at]), np.array([size]), base)
-    yield Rows(view, base, records, np.zeros(1, np.uint16), [""], records.intact)
+def _items(
+    segment: Segment, part: SegmentRange, options: ReadOptions, written: Ranges
+) -> tuple[Chain, Stretch | None]:
+    """The items of a range, and what is wrong where they end."""
+    length = len(segment.view)
+    end = length if part.end is None else part.end
+    if not options.report_bad_records:
+        bounds = sidecar.walk(segment.view, segment.base, part.start, part.end)
+        last = int(bounds[-1])
+        fits = last == end or isinstance(segment.item_at(segment.base + last), Filler)
+        behind = None if fits else Stretch(last, end - last, "no record and no filler")
+        return Chain(bounds, np.zeros(len(bounds) - 1, np.bool_)), behind
+    if part.expected_bytes is None or not part.sealed:
+        return chain(segment, written, part.start, end), None
+    end = min(end, part.expected_bytes)
+    found = chain(Segment(segment.base, segment.view[:end]), written, part.start, end)
+    if len(found.broken) and found.broken[-1]:  # one row stands for all that is wrong at the end
+        found = Chain(found.bounds[:-1], found.broken[:-1])
+    last, wanted = int(found.bounds[-1]), part.expected_bytes
+    reason = f"the file has {length} bytes, not {wanted} as its neighbours"
+    return found, Stretch(last, max(length, wanted) - last, reason)
 
 
-def _is_filler(segment: Segment, at: int) -> bool:
-    return isinstance(segment.item_at(segment.base + at), Filler)
+def _damage_of(segment: Segment, stretches: Iterable[Stretch]) -> Damage | None:
+    found = tuple(stretches)
+    return Damage(segment.view, segment.base, found) if found else None
 
 
-def _selected(rows: Rows, options: ReadOptions) -> Rows:
-    """Rows of wanted topics, times, queues and keys; damaged ones count as of any queue or key."""
-    wanted = np.array([options.wants(name) for name in rows.topics], bool)
-    keep = wanted[rows.topic_numbers]
-    if options.start_ms is not None:
-        keep &= rows.records.store_timestamp >= options.start_ms
-    if options.end_ms is not None:
-        keep &= rows.records.store_timestamp < options.end_ms
-    if not options.include_lost:
-        places, sizes = rows.records.properties_at, rows.records.properties_bytes
-        keep[find_lost(rows.view, places, sizes * rows.crc_ok)] = False
-    if options.queues:
-        keep &= np.isin(rows.records.queue_id, list(options.queues)) | ~rows.crc_ok
-    chosen = _where(rows, keep)
-    if options.key is not None:
-        chosen = _where(chosen, rows_with_key(chosen, options.key) | ~chosen.crc_ok)
-    return chosen
-
-
-def _where(rows: Rows, keep: NDArray[np.bool_]) -> Rows:
-    if keep.all():
-        return rows
-    numbers = rows.topic_numbers[keep]
-    records = rows.records.where(keep)
-    return Rows(rows.view, rows.base, records, numbers, rows.topics, rows.crc_ok[keep])
+def _nothing(segment: Segment, stretch: Stretch) -> Rows:
+    """No record, and damage."""
+    none = np.empty(0, np.int64)
+    records = read_records(segment.view, none, none, segment.base)
+    numbers, sound = np.empty(0, np.uint16), np.empty(0, np.bool_)
+    damage = _damage_of(segment, (stretch,))
+    return Rows(segment.view, segment.base, records, numbers, [], sound, damage)

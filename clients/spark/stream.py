@@ -16,13 +16,14 @@ def first_position(options: ReadOptions) -> int:
     """Where a stream without a checkpoint begins: at what is there, or where it is told to.
 
     Raises StoreFailed if what it is told is gone, unless `failOnDataLoss` is false: then that is
-    logged. Position 0 stands for the log's beginning, wherever that is by now.
+    logged. Position 0 stands for the log's beginning, wherever that is by now; one within a record
+    for the next one.
     """
     start = options.start_offset
     found = survey(options, start)
     if 0 < start < found.low:
         found.require_whole(start, found.low, _LOST, _HINT)
-    return max(found.low, start)
+    return found.next_record(max(found.low, start))
 
 
 def next_position(

@@ -30,6 +30,7 @@ goes on from. Retention leaves what the table does not have yet (--name is its p
 \b
 Example: gantrymq ingest --store ~/.local/state/gantrymq/store --out flights --topic flights
 Example: gantrymq ingest --store ./stopped --out table --active --no-spark --json
+Example: gantrymq ingest --store ./stopped --out paid --filter "TAGS = 'paid'" --no-spark
 Exit codes: 0 done, or stopped by SIGTERM; 2 an option is wrong; 70 a record is damaged, or a part
 of the log is gone; 74 an I/O error; 75 another ingest writes the table.
 """
@@ -43,6 +44,9 @@ class Source:
     topic: Annotated[
         list[str] | None, typer.Option(help="Only this topic; may be given again.")
     ] = None
+    filter: Annotated[
+        str, typer.Option(help="Only messages whose properties fit: SQL92, as subscriptions have.")
+    ] = ""
     columns: Annotated[
         str | None, typer.Option(help="Only these, with commas; more may be added by a later run.")
     ] = None
@@ -69,7 +73,11 @@ class Target:
         int, typer.Option(min=1, max=100, help="Percent of the disk above which the pin yields.")
     ] = 100
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until SIGTERM or SIGINT.")
+        bool,
+        typer.Option(
+            "--continuous",
+            help="Go on until SIGTERM or SIGINT; a line a minute, but on a terminal.",
+        ),
     ] = False
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks at the log.")] = 5.0
     spark: Annotated[bool, typer.Option(help="Run tasks by Spark, or in this process alone.")] = (
@@ -80,7 +88,10 @@ class Target:
     ] = "local[*]"
     memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "1g"
     json: Annotated[
-        bool, typer.Option("--json", help="Print each step and the summary as a line of JSON.")
+        bool,
+        typer.Option(
+            "--json", help="Print each step, the summary, and once a quiet minute, a line of JSON."
+        ),
     ] = False
 
 
@@ -92,7 +103,9 @@ def ingest(source: Source, target: Target) -> None:
     options = options_of(source, target)
     every_s = target.every if target.continuous else None
     with (
-        Progress(sys.stdout, sys.stderr, as_json=target.json) as progress,
+        Progress(
+            sys.stdout, sys.stderr, as_json=target.json, follows=target.continuous
+        ) as progress,
         tasks_run(target) as run,
         stopping() as stop,
     ):
@@ -107,6 +120,7 @@ def options_of(source: Source, target: Target) -> IngestOptions:
 
     words = {"store": str(source.store.resolve()), "topic": ",".join(source.topic or ())}
     words |= {"badRecords": source.bad_records, "includeActive": str(source.active)}
+    words["filter"] = source.filter
     if source.columns is not None:
         words["columns"] = source.columns
     if source.on_data_loss not in ("fail", "report"):
@@ -139,6 +153,7 @@ def run_ingest(
         while not stop.is_set():
             if _step(job, progress):
                 continue
+            progress.look(job.manifest, 0)
             if every_s is None or stop.wait(every_s):
                 break
         progress.end(job.manifest)
@@ -153,6 +168,7 @@ def _step(job: Ingest, progress: Progress) -> bool:
     merged = job.compact()
     if merged is not None:
         progress.step(merged)
+    progress.look(job.manifest, done.lag_bytes)
     return True
 
 

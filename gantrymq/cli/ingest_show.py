@@ -1,9 +1,13 @@
-"""What `gantrymq ingest` prints: a bar on a terminal, lines of JSON for programs, one line else."""
+"""What `gantrymq ingest` prints: a bar on a terminal, lines of JSON for programs, one line else.
+
+One that follows the log and has no terminal says once a minute how far it is: a journal shows it.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -12,19 +16,35 @@ if TYPE_CHECKING:
     from clients.spark.table.manifest import Manifest
 
 _MIB = 1 << 20
+#: Seconds after which one that follows the log says how far it is.
+TOLD_S = 60.0
 
 
 class Progress:
-    """Steps of one run as they are done; sizes are bytes of the log."""
+    """Steps of one run as they are done; sizes are bytes of the log.
 
-    def __init__(self, out: TextIO, terminal: TextIO, *, as_json: bool) -> None:
+    `follows` if the run has no end of its own. `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        out: TextIO,
+        terminal: TextIO,
+        *,
+        as_json: bool,
+        follows: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._out = out
         self._as_json = as_json
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = self._told = clock()
+        self._told_rows = 0
         self._rows = self._bytes = self._segments = self._bad = 0
         self._lost = 0
         self._bar = _bar(terminal) if terminal.isatty() and not as_json else None
         self._task: Any = None
+        self._tells = follows and self._bar is None
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -60,9 +80,25 @@ class Progress:
                 completed=self._bytes,
             )
 
+    def look(self, manifest: Manifest, lag_bytes: int) -> None:
+        """How far a run that follows is, if it is time to say so; as JSON, if no step did."""
+        seconds = self._clock() - self._told
+        if not self._tells or seconds < TOLD_S:
+            return
+        table = {"table_rows": manifest.rows, "table_files": len(manifest.files)}
+        self._line("look", position=manifest.position, lag_bytes=lag_bytes, **table)
+        if not self._as_json:
+            self._out.write(
+                f"{self._rows - self._told_rows:,} messages in {seconds:.0f} s; the table has"
+                f" {manifest.rows:,}, up to position {manifest.position}; {lag_bytes:,} bytes of"
+                " the log are to be read\n"
+            )
+            self._out.flush()
+            self._told, self._told_rows = self._clock(), self._rows
+
     def end(self, manifest: Manifest) -> None:
         """The last line: what this run did and what the table is."""
-        seconds = time.monotonic() - self._started
+        seconds = self._clock() - self._started
         rate = self._bytes / _MIB / max(seconds, 1e-9)
         if self._as_json:
             table = {"table_rows": manifest.rows, "table_files": len(manifest.files)}
@@ -83,6 +119,7 @@ class Progress:
         if self._as_json:
             self._out.write(json.dumps({"event": event, **values}) + "\n")
             self._out.flush()
+            self._told = self._clock()
 
 
 def _bar(terminal: TextIO) -> Any:  # noqa: ANN401 - rich.progress.Progress, not loaded for types

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Spark's own, about versions and sockets
 Golden = Callable[[str], GoldenStore]
-SHOWN = ("topic", "physical_offset", "body")
+SHOWN = ("topic", "queue_offset", "physical_offset", "body")
 
 
 def frame(spark: SparkSession, store: Path, **options: str) -> DataFrame:
@@ -105,6 +105,8 @@ def test_damage_ends_the_job_or_is_reported(spark: SparkSession, damaged: tuple[
     reported = frame(spark, store, includeSystem="true", badRecords="report")
     bad = reported.where("not crc_ok").collect()
     assert [row["physical_offset"] for row in bad] == [position]
+    raw = (store / "commitlog" / f"{0:020d}").read_bytes()[position:][: bad[0]["bad_size"]]
+    assert (bad[0]["bad_bytes"], bad[0]["queue_offset"], bad[0]["keys"]) == (raw, None, None)
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), Py4JNetworkError("x")])
@@ -158,15 +160,23 @@ def test_sparks_filters_are_taken(spark: SparkSession, golden: Golden) -> None:
         chosen = data.where(data.topic == middle["topic"]).where(
             data.physical_offset >= middle["physical_offset"]
         )
+        chosen = chosen.where(data.queue_offset.between(middle["queue_offset"], 1 << 40))
         found = [tuple(row) for row in chosen.collect()]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     expected = [
-        (row["topic"], row["physical_offset"], row["body"].decode(errors="replace"))
+        (
+            row["topic"],
+            row["queue_offset"],
+            row["physical_offset"],
+            row["body"].decode(errors="replace"),
+        )
         for row in rows
-        if row["topic"] == middle["topic"] and row["physical_offset"] >= middle["physical_offset"]
+        if row["topic"] == middle["topic"]
+        and row["physical_offset"] >= middle["physical_offset"]
+        and row["queue_offset"] >= middle["queue_offset"]
     ]
-    assert sorted(found) == expected
+    assert sorted(found) == sorted(expected)
 
 
 def run_ingest(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from clients.spark.columns import ARROW_TYPES
-from clients.spark.options import COLUMN_TYPES, ReadOptions
+from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
 from clients.spark.planning import plan
 from clients.spark.scan import read
 from tests.support.golden import is_inner_batch, members_sent
@@ -19,14 +19,19 @@ TRANSACTIONS = ("none", "prepared", "commit", "rollback")
 
 
 def rows_of(store: Path, **options: str) -> list[dict[str, Any]]:
-    chosen = ReadOptions.parse({"store": str(store), **options})
-    schema = pa.schema([(name, ARROW_TYPES[COLUMN_TYPES[name]]) for name in chosen.columns])
+    return rows_with(ReadOptions.parse({"store": str(store), **options}))
+
+
+def rows_with(chosen: ReadOptions) -> list[dict[str, Any]]:
+    """What a read yields, by position."""
+    types = COLUMN_TYPES | BAD_TYPES
+    schema = pa.schema([(name, ARROW_TYPES[types[name]]) for name in chosen.columns])
     found: list[dict[str, Any]] = []
     for part in plan(chosen):
         for batch in read(part, chosen, schema):
             batch.validate(full=True)
             found += batch.to_pylist()
-    return found
+    return sorted(found, key=lambda row: row.get("physical_offset", 0))
 
 
 def everything(store: Path, **options: str) -> list[dict[str, Any]]:

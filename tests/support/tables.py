@@ -100,6 +100,7 @@ class GrowingStore:
         number = self._sent
         self._sent += 1
         topic = ("orders", "%RETRY%bills", "t/1")[number % 3]
-        made = Record(topic=topic, body=b"%d" % number * 5, properties=b"TAGS\x01a\x02")
+        properties = b"TAGS\x01a\x02n\x01%d\x02KEYS\x01k%d even\x02" % (number, number % 7)
+        made = Record(topic=topic, body=b"%d" % number * 5, properties=properties)
         time = 1_700_000_000_000 + number // 40 % 2 * DAY_MS
         return replace(made, queue_offset=number // 3, store_timestamp=time, born_timestamp=time)

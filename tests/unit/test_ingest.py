@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +17,22 @@ from clients.spark import planning
 from clients.spark.options import ReadOptions
 from clients.spark.table import compact
 from clients.spark.table.files import TableFiles
-from clients.spark.table.job import Ingest, IngestOptions
+from clients.spark.table.job import Ingest, IngestOptions, run_here
 from clients.spark.table.manifest import MANIFEST, load_manifest
+from clients.subscription import FilterExpression, FilterType
+from gantrymq.cli.ingest import run_ingest
+from gantrymq.cli.ingest_show import Progress
 from shm.checkpoint import FILE as CHECKPOINT
-from shm.errors import Corrupt, Incompatible, SettingIllegal, StoreBusy, StoreFailed
+from shm.errors import (
+    Corrupt,
+    FilterSyntaxError,
+    Incompatible,
+    SettingIllegal,
+    StoreBusy,
+    StoreFailed,
+)
+from shm.lognames import segment_name
+from tests.support.spark_rows import rows_of
 from tests.support.tables import (
     SEGMENT_BYTES,
     GrowingStore,
@@ -147,8 +161,6 @@ def test_killed_at_any_change_it_goes_on(
 
 def places_of(growing: GrowingStore) -> set[tuple[str, int, int]]:
     """Topic, queue and offset of each message of the log."""
-    from tests.support.spark_rows import rows_of
-
     rows = rows_of(growing.root, columns="topic,queue_id,queue_offset")
     return {(row["topic"], row["queue_id"], row["queue_offset"]) for row in rows}
 
@@ -182,6 +194,23 @@ def test_columns_may_be_added_later(
     assert len(rows) == 90
     assert {row.get("tag") for row in rows if row["physical_offset"] < SEGMENT_BYTES} == {None}
     assert {row["tag"] for row in rows if row["physical_offset"] >= SEGMENT_BYTES} == {"a"}
+
+
+def test_a_filtered_table_is_the_filtered_log(growing: GrowingStore, out: Path) -> None:
+    text = "n >= 10 AND n < 50 AND TAGS = 'a'"
+    matches = FilterExpression(text, FilterType.SQL92).matches
+    for segments in (1, 2):
+        ingest(options(growing.root, out, filter=f" {text} "))
+        whole = rows_of(growing.root)
+        passed = [row for row in whole if matches(dict(row["properties"]))]
+        assert len(passed) == {1: 20, 2: 40}[segments] < len(whole)
+        assert require_equal(out, growing.root, filter=text) == content_of(passed)
+        growing.grow()
+    for other in ("", "n >= 10"):
+        with pytest.raises(SettingIllegal, match="of all topics, of what passes the filter n >= "):
+            Ingest(options(growing.root, out, filter=other))
+    with pytest.raises(FilterSyntaxError, match="position 3: the end where"):
+        options(growing.root, out, filter="n >")
 
 
 def test_what_is_gone_is_an_error_or_a_gap(growing: GrowingStore, out: Path) -> None:
@@ -246,14 +275,14 @@ def test_the_active_segment_counts_as_far_as_it_is_durable(
     durable(places[41] + 1)
     ingest(chosen)
     assert content_of(table_rows(out)).count == 41, "a record whose end is not durable waits"
-    durable(growing.end + SEGMENT_BYTES)
+    durable(
+        growing.end + len((growing.root / segment_name(growing.end)).read_bytes().rstrip(b"\0"))
+    )
     ingest(chosen)
     require_equal(out, growing.root, includeActive="true")
 
 
 def log_rows_active(growing: GrowingStore) -> list[dict[str, Any]]:
-    from tests.support.spark_rows import rows_of
-
     return rows_of(growing.root, includeActive="true")
 
 
@@ -290,7 +319,10 @@ def test_a_damaged_record_ends_the_run_or_is_a_row(growing: GrowingStore, out: P
         done = job.step()
     assert done is not None
     assert (done.rows, done.bad_rows) == (30, 1)
-    assert [row["crc_ok"] for row in table_rows(out)].count(False) == 1
+    (bad,) = [row for row in table_rows(out) if not row["crc_ok"]]
+    assert bad["bad_bytes"] == bytes(data[: bad["bad_size"]])
+    assert (bad["topic"], bad["date"]) == ("orders", "__HIVE_DEFAULT_PARTITION__")
+    assert bad["bad_reason"] == "a checksum or a length of the record is wrong"
 
 
 @pytest.mark.parametrize("at", [10, -3])
@@ -302,3 +334,38 @@ def test_a_damaged_manifest_is_refused(growing: GrowingStore, out: Path, at: int
     path.write_bytes(data)
     with pytest.raises(Corrupt, match=r"manifest\.json"):
         Ingest(options(growing.root, out))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_one_that_follows_tells_once_a_minute(
+    growing: GrowingStore, out: Path, as_json: bool
+) -> None:
+    """Three minutes: one with a step, one without, one that is not over."""
+    now, told = [0.0], io.StringIO()
+    progress = Progress(told, io.StringIO(), as_json=as_json, follows=True, clock=lambda: now[0])
+
+    class Pauses(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            now[0] += timeout
+            if now[0] == 30.0:
+                growing.grow()
+            if now[0] == 150.0:
+                self.set()
+            return self.is_set()
+
+    with progress:
+        run_ingest(options(growing.root, out), run_here, progress, Pauses(), 10.0)
+    lines = told.getvalue().splitlines()
+    if as_json:
+        events = [json.loads(line) for line in lines]
+        assert [one["event"] for one in events] == ["begin", "commit", "commit", "look", "end"]
+        assert events[3] == {
+            "event": "look", "position": 2 * SEGMENT_BYTES, "lag_bytes": 0, "table_rows": 60,
+            "table_files": len(listed(out)),
+        }  # fmt: skip
+        return
+    assert len(lines) == 3
+    assert lines[0].startswith("60 messages in 60 s; the table has 60, up to position 16384; 0 ")
+    assert lines[1].startswith("0 messages in 60 s; the table has 60,")
+    assert lines[2].startswith("60 messages in 150.0 s")

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThan
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
 
 from clients.spark import planning
 from clients.spark.options import OFFSET_MAX, ReadOptions
@@ -15,7 +27,8 @@ from clients.spark.pushdown import narrowed
 from clients.spark.scan import read_rows
 from clients.spark.stream import first_position, next_position, parts_between
 from shm.errors import Incompatible, SettingIllegal, StoreFailed
-from tests.support.spark_rows import rows_of
+from tests.support.golden import unpack
+from tests.support.spark_rows import rows_of, rows_with
 from tests.support.tables import SEGMENT_BYTES, GrowingStore
 
 
@@ -112,8 +125,10 @@ def test_a_start_that_is_gone_is_an_error_or_logged(
     chosen = options(growing.root, startOffset="7", failOnDataLoss="false")
     assert first_position(chosen) == SEGMENT_BYTES
     assert f"has lost positions 7 to {SEGMENT_BYTES}" in caplog.text
-    there = str(SEGMENT_BYTES + 9)
-    assert first_position(options(growing.root, startOffset=there)) == SEGMENT_BYTES + 9
+    second = rows_of(growing.root)[1]["physical_offset"]
+    for there in (SEGMENT_BYTES + 9, second):
+        chosen = options(growing.root, startOffset=str(there))
+        assert first_position(chosen) == second, "where a record begins"
 
 
 def test_offsets_of_another_store_are_refused(growing: GrowingStore) -> None:
@@ -126,6 +141,8 @@ def test_offsets_queues_and_keys_select(growing: GrowingStore) -> None:
     first, last = everything[20]["physical_offset"], everything[50]["physical_offset"]
     assert rows_of(growing.root, startOffset=str(first), endOffset=str(last)) == everything[20:50]
     assert rows_of(growing.root, startOffset=str(first - 1)) == everything[20:]
+    chosen = rows_of(growing.root, startQueueOffset="5", endQueueOffset="9")
+    assert chosen == [row for row in everything if 5 <= row["queue_offset"] < 9] != []
     assert rows_of(growing.root, queue="0,5") == everything
     assert rows_of(growing.root, queue="1") == []
     assert rows_of(growing.root, key="nobody") == []
@@ -144,3 +161,58 @@ def test_filters_become_options(growing: GrowingStore) -> None:
     assert (found.start_offset, found.end_offset) == (10, 100)
     assert narrowed(base, [IsNotNull(("topic",)), EqualTo(("tag",), "a")]) == base
     assert base.end_offset == OFFSET_MAX
+
+
+MOMENT = datetime(2023, 11, 15, tzinfo=UTC)
+FIRSTS = (0, SEGMENT_BYTES)
+QUEUE_OFFSET, POSITION = ("queue_offset",), ("physical_offset",)
+TIME, KEYS = ("store_timestamp",), ("keys",)
+
+
+@pytest.mark.parametrize(
+    ("one", "holds"),
+    [
+        (EqualTo(QUEUE_OFFSET, 7), lambda row: row["queue_offset"] == 7),
+        (GreaterThan(QUEUE_OFFSET, 20), lambda row: row["queue_offset"] > 20),
+        (GreaterThanOrEqual(QUEUE_OFFSET, 20), lambda row: row["queue_offset"] >= 20),
+        (LessThan(QUEUE_OFFSET, 2), lambda row: row["queue_offset"] < 2),
+        (LessThanOrEqual(QUEUE_OFFSET, 2), lambda row: row["queue_offset"] <= 2),
+        (In(QUEUE_OFFSET, (25, 3)), lambda row: row["queue_offset"] in (25, 3)),
+        (In(POSITION, FIRSTS), lambda row: row["physical_offset"] in FIRSTS),
+        (GreaterThanOrEqual(TIME, MOMENT), lambda row: row["store_timestamp"] >= MOMENT),
+        (EqualTo(KEYS, ["k3", "even"]), lambda row: row["keys"] == ["k3", "even"]),
+        (EqualTo(KEYS, ["k3"]), lambda row: row["keys"] == ["k3"]),
+        (EqualTo(("topic",), "t/1"), lambda row: row["topic"] == "t/1"),
+    ],
+)  # fmt: skip
+def test_a_filter_that_is_taken_loses_no_row(
+    growing: GrowingStore, one: Filter, holds: Callable[[dict[str, Any]], bool]
+) -> None:
+    """Spark looks at all rows again; less is read than without it."""
+    base = options(growing.root, endOffset=str(2 * SEGMENT_BYTES))
+    everything, fewer = rows_with(base), rows_with(narrowed(base, [one]))
+    assert [row for row in fewer if holds(row)] == [row for row in everything if holds(row)]
+    assert len(fewer) < len(everything)
+
+
+def test_a_filter_that_says_nothing_of_bounds_changes_none(growing: GrowingStore) -> None:
+    base = options(growing.root)
+    for one in (In(QUEUE_OFFSET, (1, None)), EqualTo(KEYS, []), In(KEYS, (["k3"],))):
+        assert narrowed(base, [one]) == base
+
+
+def test_messages_of_inner_batches_count_by_themselves(tmp_path: Path) -> None:
+    """Offsets, keys and filters of the members, not of the record around them."""
+    store = unpack("batch", tmp_path).store
+    words = {"includeActive": "true"}
+    everything = rows_of(store, **words)
+    inner = [row for row in everything if row["sys_flag"] & 0xC0 == 0xC0]
+    one = inner[1]
+    assert one["physical_offset"] == inner[0]["physical_offset"]
+    offset = one["queue_offset"]
+    found = rows_of(store, startQueueOffset=str(offset), endQueueOffset=str(offset + 1), **words)
+    assert found == [row for row in everything if row["queue_offset"] == offset]
+    assert one in found
+    assert inner[0] not in found
+    identity = f"UNIQ_KEY = '{one['message_id']}'"
+    assert rows_of(store, filter=identity, **words) == [one]

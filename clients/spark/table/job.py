@@ -16,14 +16,14 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from clients.spark.options import COLUMN_TYPES, ReadOptions
+from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
 from clients.spark.planning import SegmentRange, Survey, survey
 from clients.spark.table.commit import Table
 from clients.spark.table.compact import Merged, MergeTask, merge, mergeable
 from clients.spark.table.files import TableFiles
 from clients.spark.table.manifest import VERSION, Manifest
 from clients.spark.table.pin import Pin
-from clients.spark.table.writing import RangeTask, Written, columns_of, write_range
+from clients.spark.table.writing import RangeTask, Written, types_of, write_range
 from shm.errors import Incompatible, SettingIllegal, StoreFailed
 
 #: Ranges of 64 MiB of one step: what is done again after a kill, and waited for by a clean stop.
@@ -103,12 +103,13 @@ class Ingest:
 
     def _begin(self, look: Survey) -> None:
         read, known = self._read, self._table.manifest
-        columns = {name: COLUMN_TYPES[name] for name in columns_of(read)}
+        columns = types_of(read)
         topics = tuple(sorted(read.topics))
         if known is None:
             self._pin.move(0)
             low = survey(read, durable_only=True).low  # retention may have gone on before the pin
-            self._table.commit(Manifest(VERSION, 1, low, low, topics, read.include_system, columns))
+            asked = (topics, read.include_system, read.filter)
+            self._table.commit(Manifest(VERSION, 1, low, low, *asked, columns))
         else:
             self._require_same(known, look, topics)
             grown = known.columns | columns
@@ -117,12 +118,15 @@ class Ingest:
         self._pin.move(self.manifest.position)
 
     def _require_same(self, known: Manifest, look: Survey, topics: tuple[str, ...]) -> None:
-        if (known.topics, known.system) != (topics, self._read.include_system):
+        asked = (topics, self._read.include_system, self._read.filter)
+        if (known.topics, known.system, known.filter) != asked:
             words = ", ".join(known.topics) or "all topics"
+            words += f", of what passes the filter {known.filter}" if known.filter else ""
             text = f"{self._options.out} is a table of {words}: ask for the same, or another folder"
             raise SettingIllegal(text)
+        known_types = COLUMN_TYPES | BAD_TYPES
         for name, kind in known.columns.items():
-            if COLUMN_TYPES.get(name, kind) != kind:
+            if known_types.get(name, kind) != kind:
                 raise Incompatible(f"column {name} of {self._options.out} is {kind}")
         if known.position > look.log_end:
             raise Incompatible(

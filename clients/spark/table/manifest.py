@@ -41,7 +41,8 @@ class DataFile(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """The table as of one generation: all of the log from `begin` to `position` but for `gaps`.
 
-    `topics` are those asked for (none: all), `columns` the Spark types of all columns so far.
+    `topics` are those asked for (none: all), `filter` an SQL92 expression ("": none), `columns` the
+    Spark types of all columns so far.
     """
 
     version: int
@@ -50,6 +51,7 @@ class Manifest(msgspec.Struct, frozen=True):
     position: int
     topics: tuple[str, ...] = ()
     system: bool = False
+    filter: str = ""
     columns: dict[str, str] = {}
     gaps: tuple[tuple[int, int], ...] = ()
     files: tuple[DataFile, ...] = ()

@@ -18,9 +18,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from clients.spark.columns import ARROW_TYPES, Rows
-from clients.spark.options import COLUMN_TYPES, ReadOptions
+from clients.spark.damage import Damage
+from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
 from clients.spark.planning import SegmentRange
-from clients.spark.scan import read_plain
+from clients.spark.scan import read_plain, require_there
 from clients.spark.table.files import TableFiles
 from clients.spark.table.manifest import DataFile, Move
 
@@ -60,7 +61,7 @@ class RangeTask:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A durable file aside and what it is to be; `bad` of its rows have `crc_ok` false."""
+    """A durable file aside and what it is to be; `bad` of its rows stand for no sound message."""
 
     move: Move
     file: DataFile
@@ -70,6 +71,12 @@ class Written:
 def columns_of(options: ReadOptions) -> tuple[str, ...]:
     """Columns within the files."""
     return tuple(name for name in options.columns if name != TOPIC)
+
+
+def types_of(options: ReadOptions) -> dict[str, str]:
+    """Spark's types of the columns within the files."""
+    known = COLUMN_TYPES | BAD_TYPES
+    return {name: known[name] for name in columns_of(options)}
 
 
 def schema_of(types: dict[str, str]) -> pa.Schema:
@@ -85,16 +92,34 @@ def file_name(start: int, end: int) -> str:
 def write_range(task: RangeTask) -> list[Written]:
     """Write and sync the files of one range. Raises Corrupt, StoreFailed, OSError."""
     columns = columns_of(task.options)
-    schema = schema_of({name: COLUMN_TYPES[name] for name in columns})
+    schema = schema_of(types_of(task.options))
     with _Sink(task, schema) as sink:
         for rows in read_plain(task.part, task.options, bodies="body" in columns):
-            batch = rows.batch(schema)
-            for partition, chosen in _partitions(rows):
-                if len(chosen) == len(batch):
-                    sink.add(partition, batch, rows.crc_ok)
-                else:
-                    sink.add(partition, batch.take(pa.array(chosen)), rows.crc_ok[chosen])
+            if len(rows):
+                _add_rows(sink, rows, schema)
+            if rows.damage is not None:
+                _add_damage(sink, rows.damage, schema)
+            require_there(task.part, task.options)
         return sink.finish()
+
+
+def _add_rows(sink: _Sink, rows: Rows, schema: pa.Schema) -> None:
+    batch = rows.batch(schema)
+    failed = np.zeros(len(rows), np.bool_)
+    failed[list(rows.failed)] = True
+    for partition, chosen in _partitions(rows):
+        part = batch if len(chosen) == len(batch) else batch.take(pa.array(chosen))
+        sink.add(partition, part, int(failed[chosen].sum()))
+
+
+def _add_damage(sink: _Sink, damage: Damage, schema: pa.Schema) -> None:
+    """To the rows of no day; of no topic, unless it is sure."""
+    for few in damage.batches():
+        batch = few.batch(schema)
+        topics = np.array([stretch.topic for stretch in few.stretches])
+        for topic in np.unique(topics).tolist():
+            chosen = np.flatnonzero(topics == topic)
+            sink.add(partition_of(topic, -1), batch.take(pa.array(chosen)), len(chosen))
 
 
 def _partitions(rows: Rows) -> Iterator[tuple[str, NDArray[np.int64]]]:
@@ -152,10 +177,10 @@ class _Sink:
         for writer in self._writers.values():
             writer.close()
 
-    def add(self, partition: str, batch: Any, crc_ok: NDArray[np.bool_]) -> None:  # noqa: ANN401
-        """Take a record batch, in the log's order."""
-        rows, bad = self._counts.get(partition, (0, 0))
-        self._counts[partition] = rows + len(crc_ok), bad + int((~crc_ok).sum())
+    def add(self, partition: str, batch: Any, bad: int) -> None:  # noqa: ANN401
+        """Take a record batch, in the log's order; `bad` of its rows stand for no sound message."""
+        rows, known = self._counts.get(partition, (0, 0))
+        self._counts[partition] = rows + len(batch), known + bad
         self._kept.setdefault(partition, []).append(batch)
         self._kept_bytes += batch.get_total_buffer_size()
         if self._kept_bytes > _BUFFERED_MAX:
