@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shm.errors import (
         BrokerGone,
         Closed,
+        ConsumerFailed,
         Corrupt,
         DiskFull,
         Evicted,
@@ -53,6 +54,7 @@ __all__ = [
     "Closed",
     "ConsumeFrom",
     "ConsumeResult",
+    "ConsumerFailed",
     "Corrupt",
     "DiskFull",
     "Evicted",

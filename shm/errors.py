@@ -19,6 +19,7 @@
     │   ├── TransactionDecided  otherwise, before: `outcome` says how
     │   └── Closed         the object was closed, or belongs to the parent of this fork
     ├── TransactionFailed  not committed, and never will be; do it again as a whole
+    ├── ConsumerFailed     its own threads met what nobody foresaw; `__cause__` is that
     ├── Incompatible       another layout or another store size: upgrade one side
     ├── StoreBusy          another broker holds the store
     └── StoreFailed        page someone
@@ -84,6 +85,13 @@ class TransactionInDoubt(Unavailable):
 
 class TransactionFailed(GantryError):
     """The transaction is not committed: one of its messages could not be stored."""
+
+
+class ConsumerFailed(GantryError):
+    """A thread of a push consumer met what nobody foresaw, `__cause__`, and the consumer ended.
+
+    What its listener had finished is acknowledged; its queues are other members'.
+    """
 
 
 class Rejected(GantryError):

@@ -145,6 +145,10 @@ class BroadcastMember(PushMember):
         self._note()
         self._file.save()
 
+    def report_last(self) -> None:
+        """Save."""
+        self.commit()
+
     def leave(self) -> None:
         """Nobody has to know."""
 

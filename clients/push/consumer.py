@@ -121,7 +121,7 @@ class PushConsumer:
         """Consume until SIGTERM, SIGINT or `stop`; starts if that has not been done.
 
         Signals are heard in the main thread only; handlers there were are put back at the end.
-        Raises what ended it otherwise: StoreFailed, GroupIllegal, Incompatible, ...
+        Raises what ended it otherwise: StoreFailed, GroupIllegal, Incompatible, ConsumerFailed, ...
         """
         if not self._pid:
             self.start()
@@ -174,7 +174,10 @@ class PushConsumer:
     # -------------------------------------------------------------------------------------- state
 
     def assignment(self) -> list[MessageQueue]:
-        """Queues that this member owns at present, those of its retry topic included."""
+        """Queues that this member owns at present, those of its retry topic included.
+
+        Raises what has ended the consumer by itself.
+        """
         dispatcher = self._running()
         return sorted(assigned.queue for assigned in list(dispatcher.member.assigned.values()))
 
@@ -190,9 +193,12 @@ class PushConsumer:
 
     def _running(self) -> Dispatcher:
         self._require_own()
-        if self._dispatcher is None:
+        dispatcher = self._dispatcher
+        if dispatcher is None:
             raise Closed("this consumer is not started")
-        return self._dispatcher
+        if dispatcher.error is not None:
+            raise dispatcher.error
+        return dispatcher
 
     def _require_own(self) -> None:
         if self._pid and self._pid != os.getpid():

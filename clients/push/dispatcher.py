@@ -21,6 +21,7 @@ from clients.message import MessageQueue
 from clients.push.chunks import Chunk, Failure, Run
 from clients.push.handoff import Handoff
 from clients.push.member import PushMember, Resumed
+from clients.push.telling import failed, log_sent_back
 from clients.push.watch import RELIEF_NS, Limits, Watch
 from clients.push.window import Window
 from clients.session import now_ns
@@ -60,7 +61,7 @@ class Due(NamedTuple):
 
 
 class Dispatcher(threading.Thread):
-    """See the module. Ends by `stop`, or by an error, which `error` then is."""
+    """See the module. Ends by `stop`, or by an error, which `error` then is, and the log says."""
 
     def __init__(
         self, name: str, attach: Attach, handoff: Handoff, limits: Limits,
@@ -99,9 +100,8 @@ class Dispatcher(threading.Thread):
         self._handoff.forget()
         self._untold.clear()
         self._due.clear()
-        deadline_ns = now_ns() + FINISH_NS
-        while resume and self._handoff.running and now_ns() < deadline_ns:
-            time.sleep(_RETRY_S / 10)
+        if resume:
+            self._await_listeners()
         self._places = self.member.resumable() if resume else {}
         self.member.let_go()
         self.lost_before += self.member.lost_commits
@@ -109,26 +109,53 @@ class Dispatcher(threading.Thread):
         self._attachment.session.close()
         self._attachment = None
 
+    def _await_listeners(self) -> None:
+        """What they finish in time counts, though nobody tells `groups` of what fails."""
+        deadline_ns = now_ns() + FINISH_NS
+        while self._handoff.running and now_ns() < deadline_ns:
+            time.sleep(_RETRY_S / 10)
+
     # ---------------------------------------------------------------------------------- the loop
 
     def run(self) -> None:
         """Until stopped."""
         try:
-            while not self._stopping and self._handoff.crashed is None:
+            while not self._stopping:
+                self._require_listeners()
                 self._guarded(self._cycle)
             self._drain()
-        except BaseException as error:
+            self._require_listeners()
+        except GantryError as error:
             self.error = error
-            if not isinstance(error, GantryError):
-                raise
+            log.error("%s has ended: %s", self.name, error)
+        except BaseException as error:
+            self.error = failed(self.name, error)
+            log.critical("%s", self.error, exc_info=error)
         finally:
-            self.error = self.error or self._handoff.crashed
-            if self._attachment is not None:
-                self.member.halt()
-                self._handoff.close()
-                self._attachment.session.close()
+            self._abandon()
             self._handoff.dismiss()
             self._ended()
+
+    def _require_listeners(self) -> None:
+        """Raise what one of their threads has died of."""
+        if self._handoff.crashed is not None:
+            raise self._handoff.crashed
+
+    def _abandon(self) -> None:
+        """End the session, if there is one: what was started and is not done with has failed."""
+        if self._attachment is None:
+            return
+        self.member.halt()
+        try:
+            if self.error is not None:
+                self._await_listeners()
+                self.member.report_last()
+        except Exception as error:
+            log.warning("%s: the last offsets are not stored: %s", self.name, error)
+        finally:
+            self.member.let_go()
+            self._handoff.close()
+            self._attachment.session.close()
 
     def stop(self) -> None:
         """Begin no more messages, and end when those begun are finished. Any thread."""
@@ -291,7 +318,7 @@ class Dispatcher(threading.Thread):
         match notice:
             case groupwire.SentBack(offsets=offsets, dead=dead):
                 if log.isEnabledFor(logging.INFO):
-                    _log_sent_back(failures, dict(zip(offsets, dead, strict=True)))
+                    log_sent_back(failures, dict(zip(offsets, dead, strict=True)))
                 self._was_sent_back(window, failures)
             case groupwire.Counted(attempts=attempts):
                 failure = failures[0]
@@ -371,9 +398,3 @@ class Dispatcher(threading.Thread):
                 attachment.wait(now_ns() + (gathering_ns or RELIEF_NS))
         finally:
             self._handoff.stop_resting()
-
-
-def _log_sent_back(failures: list[Failure], dead: dict[int, bool]) -> None:
-    for failure in failures:
-        where = "dead letter" if dead[failure.offset] else "to be tried again"
-        log.info("%s %d: %s: %s", failure.window.queue, failure.offset, where, failure.why)

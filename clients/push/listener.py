@@ -50,8 +50,10 @@ class ListenerThread(threading.Thread):
             try:
                 end, failure = self._work(chunk)
             except BaseException as error:  # our own fault: the consumer ends, and says so
+                end = chunk.current
                 handoff.crashed = error
-                raise
+                handoff.wake()
+                return
             finally:
                 handoff.finish(chunk, end, failure)
 

@@ -147,6 +147,10 @@ class PushMember(GroupMember):
                         assigned.done = window.done()
         super().report_untabled()
 
+    def report_last(self) -> None:
+        """Say what is no word of the arena, before a session is given up; nobody is waited for."""
+        self.report_untabled()
+
     def resumable(self) -> dict[MessageQueue, Resumed]:
         """What a member of the next session goes on by."""
         found = dict(self._before)
