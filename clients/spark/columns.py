@@ -18,6 +18,7 @@ from clients.spark.cutting import content, cut, pick, split, text
 from clients.spark.damage import Damage
 from clients.spark.jsonbodies import TypedBodies
 from clients.spark.options import BODY_ERROR
+from clients.spark.properties import Properties, bytes_without_trailer, list_offsets, values_of
 from shm import layout
 from shm.errors import StoreFailed
 from shm.messageid import format_host, offset_message_id
@@ -30,10 +31,7 @@ _TRANSACTIONS: Final = ("none", "prepared", "commit", "rollback")
 #: Years 1 to 9999, which is what Spark's timestamps are good for; beyond them null.
 _MS_MIN: Final = -62_135_596_800_000
 _MS_MAX: Final = 253_402_300_799_999
-_PROPERTY_END: Final = 0x02
-_KEY_END: Final = 0x01
 _KEY_SEPARATOR: Final = 0x20
-_HIDDEN_KEY: Final = layout.TRAILER_KEY.decode()
 
 #: Unpacked bodies of one batch: Spark's binary columns have offsets of 31 bits.
 _PLAIN_BYTES_MAX: Final = 1 << 30
@@ -64,11 +62,21 @@ class Rows:
         return len(self.records)
 
     @cached_property
-    def properties(self) -> Properties:
-        """Parsed when a column first asks for it."""
+    def stored_properties(self) -> Any:  # noqa: ANN401 - pa.BinaryArray
+        """Properties as they are stored, but for the checksum trailer."""
         records = self.records
-        raw = cut(self.view, records.properties_at, records.properties_bytes)
-        return Properties.parse(raw)
+        return cut(self.view, records.properties_at, bytes_without_trailer(self.view, records))
+
+    @cached_property
+    def properties(self) -> Properties:
+        """Parsed when a column first asks for all of them."""
+        return Properties.parse(self.stored_properties)
+
+    def property(self, name: str) -> Any:  # noqa: ANN401 - pa.StringArray
+        """One property's value per record, null where it is not there."""
+        if "properties" in self.__dict__:
+            return self.properties.values_of(name)
+        return values_of(self.stored_properties, name)
 
     def stored(self, row: int) -> bytes:
         """A record's bytes."""
@@ -77,98 +85,13 @@ class Rows:
 
     def batch(self, schema: Any) -> Any:  # noqa: ANN401 - pa.Schema, pa.RecordBatch
         """A record batch with the columns that the schema names; bodies are text if it says so."""
+        if "properties" in schema.names:
+            _ = self.properties  # all are needed: others take theirs from them
         arrays = [COLUMNS[field.name](self) for field in schema]
         for number, wanted in enumerate(schema):
             if pa.types.is_string(wanted.type) and pa.types.is_binary(arrays[number].type):
                 arrays[number] = text(arrays[number])
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-# --------------------------------------------------------------------------------------- properties
-
-
-@dataclass(frozen=True)
-class Properties:
-    """Properties of n records as RocketMQ reads them (SF-28), flat: `record` rises.
-
-    `names` and `values` are string arrays of one length; `record` says whose they are, and
-    `known[codes[i]]` is names[i]. The checksum trailer is left out.
-    """
-
-    count: int
-    record: NDArray[np.int64]
-    names: Any
-    values: Any
-    codes: NDArray[np.int32]
-    known: list[str]
-
-    @classmethod
-    def parse(cls, raw: Any) -> Properties:  # noqa: ANN401 - pa.BinaryArray
-        """Take the stored form apart; half entries drop out, the last of a key wins."""
-        data, edges = content(raw)
-        record, start, end = split(data, edges, _PROPERTY_END)
-        mark = _first_marks(data, start, end)
-        good = (mark > start) & (mark + 1 < end)
-        if not good.all():
-            record, start, mark, end = record[good], start[good], mark[good], end[good]
-        names = text(cut(data, start, mark - start))
-        values = text(cut(data, mark + 1, end - mark - 1))
-        found = names.dictionary_encode()
-        codes, known = found.indices.to_numpy(), found.dictionary.to_pylist()
-        keep = _last_of_each(record, codes, len(known)) & (codes != _code(known, _HIDDEN_KEY))
-        if not keep.all():
-            kept = pa.array(keep)
-            record, codes = record[keep], codes[keep]
-            names, values = names.filter(kept), values.filter(kept)
-        return cls(len(raw), record, names, values, codes, known)
-
-    def values_of(self, name: str) -> Any:  # noqa: ANN401 - pa.StringArray
-        """One property's value per record, null where it is not there."""
-        wanted = np.flatnonzero(self.codes == _code(self.known, name))
-        place = np.full(self.count, -1, np.int64)
-        place[self.record[wanted]] = wanted
-        return self.values.take(pa.array(place, mask=place < 0))
-
-    def maps(self) -> Any:  # noqa: ANN401 - pa.MapArray
-        """One map per record."""
-        return pa.MapArray.from_arrays(
-            _list_offsets(self.record, self.count), self.names, self.values
-        )
-
-
-def _first_marks(
-    data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Where the key of each entry ends; the entry's start where it has no key."""
-    marks = np.flatnonzero(data == _KEY_END)
-    if len(marks) == len(start) and bool(((start <= marks) & (marks < end)).all()):
-        return marks
-    number = np.searchsorted(marks, start)
-    found = np.append(marks, len(data))[number]
-    return np.where(found < end, found, start)
-
-
-def _last_of_each(
-    record: NDArray[np.int64], codes: NDArray[np.int32], known: int
-) -> NDArray[np.bool_]:
-    """False for entries that a later one of the same record and key replaces."""
-    code = record * max(known, 1) + codes
-    keep = np.ones(len(code), bool)
-    ordered = np.sort(code)
-    if (ordered[1:] == ordered[:-1]).any():
-        order = np.argsort(code, kind="stable")
-        keep[order[:-1]] = code[order[1:]] != code[order[:-1]]
-    return keep
-
-
-def _code(known: list[str], name: str) -> int:
-    return known.index(name) if name in known else -1
-
-
-def _list_offsets(item: NDArray[np.int64], count: int) -> Any:  # noqa: ANN401 - pa.Int32Array
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(item, minlength=count), out=offsets[1:])
-    return pa.array(offsets)
 
 
 # ------------------------------------------------------------------------------------------ columns
@@ -231,12 +154,12 @@ def _in_order(plain: Mapping[int, bytes | None]) -> Any:  # noqa: ANN401 - pa.Bi
 
 
 def _keys(rows: Rows) -> Any:  # noqa: ANN401
-    joined = rows.properties.values_of("KEYS").fill_null("")
+    joined = rows.property("KEYS").fill_null("")
     data, edges = content(joined)
     item, start, end = split(data, edges, _KEY_SEPARATOR)
     good = end > start
     words = cut(data, start[good], (end - start)[good]).cast(pa.string())
-    return pa.ListArray.from_arrays(_list_offsets(item[good], len(joined)), words)
+    return pa.ListArray.from_arrays(list_offsets(item[good], len(joined)), words)
 
 
 def rows_with_key(rows: Rows, key: str) -> NDArray[np.bool_]:
@@ -250,7 +173,7 @@ def rows_with_key(rows: Rows, key: str) -> NDArray[np.bool_]:
 
 def _message_ids(rows: Rows) -> Any:  # noqa: ANN401
     """UNIQ_KEY; records without one go by their offset message id, as in RocketMQ's clients."""
-    unique = rows.properties.values_of("UNIQ_KEY")
+    unique = rows.property("UNIQ_KEY")
     if unique.null_count == 0:
         return unique
     missing = unique.is_null().to_numpy(zero_copy_only=False) & rows.records.intact
@@ -295,7 +218,7 @@ COLUMNS: Final[dict[str, Callable[[Rows], Any]]] = {
     # The place in the log, also where damage hides what the record says of it.
     "physical_offset": lambda rows: pa.array(rows.base + rows.records.at),
     "message_id": _message_ids,
-    "tag": lambda rows: rows.properties.values_of("TAGS"),
+    "tag": lambda rows: rows.property("TAGS"),
     "keys": _keys,
     "properties": lambda rows: rows.properties.maps(),
     "body": _body,

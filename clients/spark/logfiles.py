@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: How often a segment may go between the look at the directory and its opening.
 _LOOKS_MAX: Final = 5
+#: So many zeroes are the log's end.
+LOOK_BYTES: Final = 1 << 20
 
 
 def used_segments(storage: PosixStorage, options: ReadOptions) -> tuple[list[Segment], list[int]]:
@@ -45,7 +47,7 @@ def used_segments(storage: PosixStorage, options: ReadOptions) -> tuple[list[Seg
             if looks == 1:
                 raise
     lengths = lengths_of(used)
-    while used and not first_ms(used[-1].view):  # made ahead, not used yet
+    while used and not used[-1].view[:LOOK_BYTES].any():  # made ahead, not used yet
         used.pop()
     return used, lengths[: len(used)]
 

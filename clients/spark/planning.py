@@ -264,7 +264,8 @@ def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) 
     over = written if options.report_bad_records else None
     for segment, length, next_ms in placed:
         piece = Piece(segment, length, load_sidecar(storage, segment), next_ms, over)
-        if piece.known is None and not _is_sealed(piece, last):
+        is_last = segment is placed[-1][0]
+        if piece.known is None and (is_last or not _is_whole(segment, last)):
             high = segment.base  # what is missing before it is missed
             if options.include_active:
                 tail = tail_of(storage, segment, written, durable_only=durable_only)
@@ -279,14 +280,12 @@ def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) 
     return Survey(options, tuple(pieces), low, high, log_end)
 
 
-def _is_sealed(piece: Piece, last: Checkpoint | None) -> bool:
-    """Whether all of a segment without a sidecar is there for good.
+def _is_whole(segment: Segment, last: Checkpoint | None) -> bool:
+    """Whether all of a segment behind which another one is used is there for good.
 
     What is behind the durable position counts only while a broker of ours runs or was killed.
     """
-    if piece.next_ms is None:
-        return False
-    return last is None or last.clean or piece.segment.end <= last.durable
+    return last is None or last.clean or segment.end <= last.durable
 
 
 def load_sidecar(storage: PosixStorage, segment: Segment) -> Sidecar | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clients.spark.chain import chain, ends_at, sums_hold
+from clients.spark.logfiles import LOOK_BYTES
 from shm import sidecar
 from shm.checkpoint import FILE as CHECKPOINT
 from shm.checkpoint import Checkpoint, newest_slot
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 #: It is there while a broker runs, and after one that was killed (SF-85).
 _ABORT: Final = "abort"
-#: So many zeroes are the log's end.
-_LOOK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,8 @@ def _written_end(segment: Segment) -> int:
     end = int(sidecar.walk(segment.view, segment.base)[-1])
     if isinstance(segment.item_at(segment.base + end), Filler):
         return end
-    for at in range(end, len(segment.view), _LOOK_BYTES):
-        used = np.flatnonzero(segment.view[at : at + _LOOK_BYTES])
+    for at in range(end, len(segment.view), LOOK_BYTES):
+        used = np.flatnonzero(segment.view[at : at + LOOK_BYTES])
         if not len(used):
             break
         end = at + int(used[-1]) + 1

@@ -278,3 +278,19 @@ def test_a_stream_does_not_wait_at_damage(
             else:
                 with pytest.raises(Corrupt, match=f"position {hit.physical_offset};"):
                     list(rows)
+
+
+def test_a_last_segment_without_its_beginning_is_damaged_not_unused(
+    log: Log, active: list[Record]
+) -> None:
+    """A page of zeroes there, as of one that was made ahead; the one before it stays sealed."""
+    without_sidecars(log)
+    start, behind = active[0].physical_offset, active[3].physical_offset
+    whole = rows_of(log.root, includeActive="true")
+    with log.damaged(start, bytes(behind - start)):
+        with pytest.raises(Corrupt, match=f"position {start};"):
+            rows_of(log.root, includeActive="true")
+        assert rows_of(log.root) == log.rows, "all that is sealed"
+        sound, (bad,) = report(log, includeActive="true")
+    assert (bad["physical_offset"], bad["bad_size"]) == (start, behind - start)
+    assert len(sound) == len(whole) - 3
