@@ -184,7 +184,7 @@ class Fetcher:
                 if queue.position < end:
                     left.append(queue)
                 passed += queue.position - before
-                if passed + poll.RECORD_COST * int(form[fetch.JUDGED]) > poll.SCAN_COST:
+                if poll.cost_of(form, passed) >= poll.SCAN_COST:
                     return int(form[fetch.ROWS])
             waiting = left
         return int(form[fetch.ROWS])
@@ -193,7 +193,7 @@ class Fetcher:
         return self._board.queue_at(queue.number)
 
     def _fetch_queue(self, queue: Assigned, end: int, columns: Columns) -> bool:
-        """Fetch up to an offset; False if the columns are full."""
+        """Fetch up to an offset, or as far as a filter's work may go; False if there is no room."""
         fresh = False
         while queue.position < end and self._form[fetch.ROWS] < self._form[fetch.ROWS_END]:
             self._skip_removed(queue)
@@ -206,6 +206,8 @@ class Fetcher:
                 if self._form[fetch.ROWS]:
                     return False
                 raise self._damage(queue)
+            elif stop is Stop.DONE and self._form[fetch.SPENT] >= self._form[fetch.WORK_MAX]:
+                break
         return True
 
     def _skip_removed(self, queue: Assigned) -> None:
@@ -261,7 +263,9 @@ class Fetcher:
         row = self._form[fetch.ROW_AT : fetch.SCRATCH_AT]
         at = int(row[scan.PROPERTIES_AT])
         stored = self._segment[1][at : at + int(row[scan.PROPERTIES_SIZE])].tobytes()
-        wanted = self._tables[topic].matches(stored)
+        table = self._tables[topic]
+        wanted = table.matches(stored)
+        self._form[fetch.SPENT] += table.work_of(len(stored))
         mark = int(self._form[fetch.WANTED_POSITION]) + 1
         self._form[fetch.VERDICT] = mark if wanted else -mark
 

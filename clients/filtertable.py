@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +11,18 @@ from numpy.typing import NDArray
 from shm.bitmapnote import Covered
 from shm.filter import Filter, SqlFilter, TagFilter
 from shm.kernels import fetch, tags
+from shm.opcodes import CODE_WORDS
 from shm.properties import parse_properties
+from shm.sql92 import tree
 from shm.sql92.program import compile_program
 
 _NO_BITS = np.zeros(0, np.int64)
+# Nanoseconds of Python, about: to be asked, for an instruction, for a byte, and for a byte that a
+# pattern of LIKE with `_` is looked for in.
+_ASKED_WORK: Final = 20_000
+_INSTRUCTION_WORK: Final = 1_000
+_BYTE_WORK: Final = 10
+_LIKE_WORK: Final = 100
 
 
 class FilterTable(ABC):
@@ -48,6 +57,10 @@ class FilterTable(ABC):
     def matches(self, stored: bytes) -> bool:
         """What the kernel has ASKED of a record, by its properties as stored."""
 
+    def work_of(self, size: int) -> int:
+        """What `matches` takes for so many bytes, beside a kernel's work (fetch.SPENT)."""
+        return size
+
 
 class _TagTable(FilterTable):
     def __init__(self, chosen: TagFilter) -> None:
@@ -71,6 +84,12 @@ class _SqlTable(FilterTable):
         program = compile_program(chosen.node, chosen.dialect)
         super().__init__(fetch.SQL, program.words, program.pool)
         self._chosen = chosen
+        self._work = _ASKED_WORK + _INSTRUCTION_WORK * program.words.size // CODE_WORDS
+        likes = sum(isinstance(node, tree.Like) for node in tree.walk(chosen.node))
+        self._byte_work = _BYTE_WORK + _LIKE_WORK * likes
 
     def matches(self, stored: bytes) -> bool:
         return self._chosen.matches(parse_properties(stored)) is True
+
+    def work_of(self, size: int) -> int:
+        return self._work + self._byte_work * size

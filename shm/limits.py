@@ -44,6 +44,10 @@ DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch
 DISPATCH_RECORDS: Final = 65_536
 DISPATCH_RECORDS_PER_QUEUE: Final = 256
 DISPATCH_RECORDS_MAX: Final = 262_144
+#: Work of filters, bytes looked at and steps, a nanosecond or less each, that the reader does at
+#: one time: for the bits of new messages, and for those of older ones that a late filter gets.
+EXTEND_WORK: Final = 8 << 20
+CATCH_UP_WORK: Final = 1 << 20
 #: The indexer takes so many records at one time, 100 to 200 us, and writes what it has gathered
 #: after so long: the later, the more entries share a page of slots.
 INDEX_RECORDS: Final = 1024

@@ -35,7 +35,21 @@ NULL, TRUTH, INT, LONG, DOUBLE, TEXT, LITERAL = range(7)
 GT, GE, LT, LE = range(4)
 
 CONTAINS, STARTSWITH, ENDSWITH = range(3)
-NEGATED: Final = 4  # bit of FIND's first operand
+#: FIND's first operand: one of these, bit NEGATED, and above FIND_BITS where the table of its
+#: search is in the pool (shm/sql92/searching.py).
+NEGATED: Final = 4
+FIND_BITS: Final = 3
+
+#: LIKE's third operand: whether its pattern has `_`, and besides a character beyond ASCII.
+PLAIN, WILD, WILD_BEYOND = range(3)
+#: A part of its pattern: place and bytes, the place of its search's table, and of one with `_` the
+#: words of a mask; a part without has none.
+PART_AT, PART_BYTES, PART_TABLE, PART_MASKS = range(4)
+PART_WORDS: Final = 4
+MASK_BITS: Final = 64
+MASKS_MAX: Final = 16  # words of a part's mask: as many bits as a pattern may have characters
+#: Before a part's masks: of each ASCII character the number of its mask.
+CLASSES: Final = 128
 
 #: Properties that one filter may name, and values on the stack at a time.
 NAMES_MAX: Final = 64

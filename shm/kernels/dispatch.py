@@ -13,6 +13,7 @@ import numpy as np
 from shm import atomics, machine
 from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from shm.kernels.bounds import bound_of
 from shm.kernels.bytesearch import is_same
 from shm.kernels.scan import (
     DELAY,
@@ -93,7 +94,8 @@ WORK = 20  # records dispatched ever
 HELD = 21  # out: touched queues that show nothing yet
 STAMP = 22  # counts what became visible
 SLEEPERS = 23  # sessions in the table of arenas
-FORM_WORDS = 24
+ROOM_MAX = 24  # bounds ROOM; 0: nothing does
+FORM_WORDS = 25
 
 # A touched queue: TOUCH_WORDS in `touched`.
 TOUCH_QUEUE, TOUCH_FIRST, TOUCH_COUNT, TOUCH_START = range(4)
@@ -202,7 +204,8 @@ def _collect(
     mask, levels = sizes
     row, passed = columns
     noted = form[NOTED]
-    while form[RECORDS] < form[ROOM]:
+    room = min(form[ROOM], bound_of(form[ROOM_MAX]))
+    while form[RECORDS] < room:
         at = form[AT]
         if at >= form[END_AT]:
             return DONE
@@ -289,10 +292,10 @@ def dispatch_log(
 
     Units that a queue has already (queue offset below its `written`) are passed over. `marks` is
     zero, a word per queue of the board, and is left zero. `passed` gets offset << 16 | topic slot
-    of every record, from form[NOTED] on. form[ROOM] bounds the call; `touched`, `notes` and `units`
-    have room for as many. Returns IDLE, NEW_TOPICS, NEW_SEGMENT or NEW_ROOM before anything is
-    done, and else DONE, LIMIT, FILLER, END, TRUNCATED, INVALID (form[CULPRIT] says where) or
-    UNKNOWN_TOPIC.
+    of every record, from form[NOTED] on. form[ROOM] and ROOM_MAX bound the call; `touched`, `notes`
+    and `units` have room for as many as ROOM. Returns IDLE, NEW_TOPICS, NEW_SEGMENT or NEW_ROOM
+    before anything is done, and else DONE, LIMIT, FILLER, END, TRUNCATED, INVALID (form[CULPRIT]
+    says where) or UNKNOWN_TOPIC.
     """
     raw_form = machine.raw(form)
     raw_board = machine.raw(board)

@@ -12,6 +12,7 @@ from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan, sql92
+from shm.kernels.bounds import bound_of
 from shm.kernels.dispatch import TOUCH_COUNT, TOUCH_QUEUE, TOUCH_START, TOUCH_WORDS
 from shm.layout import (
     CQ_EXT_ADDRESS_BASE,
@@ -51,8 +52,10 @@ INDEX = 5  # match_units: the next unit of the view; moved on
 END_INDEX = 6
 END_POSITION = 7  # units of records from this log position on have the filter's bits
 FOUND = 8  # out
-ROW_AT = 9  # scratch: a parsed record, and a program's
+WORK_MAX = 9  # bounds the programs' work; 0: no bound
+ROW_AT = 10  # scratch: a parsed record, and a program's
 SCRATCH_AT = ROW_AT + scan.ROW_WORDS
+SPENT = SCRATCH_AT + sql92.SPENT  # that work; match_units: moved on
 FORM_WORDS = SCRATCH_AT + sql92.SCRATCH_WORDS
 
 # A piece: bytes [from, to) of `out` go into a queue's extensions at an address.
@@ -70,12 +73,18 @@ LIST_WORDS = 3
 
 
 @kernel()
-def _is_true(log: Bytes, form: Words, program: int, pool: int) -> int:
-    """1 if a filter may be TRUE of the record in the row: also where it asks for its reference."""
+def _is_true(log: Bytes, form: Words, program: int, pool: int, limit: int) -> int:
+    """1 if a filter may be TRUE of the record in the row.
+
+    Also where it asks for its reference, or SPENT has come to a limit.
+    """
+    if form[SPENT] >= limit:
+        return 1
     row = machine.shift(form, ROW_AT)
     result = sql92.run_program(
         machine.words_at(program), machine.bytes_at(pool), log,
         row[scan.PROPERTIES_AT], row[scan.PROPERTIES_SIZE], machine.shift(form, SCRATCH_AT),
+        limit,
     )  # fmt: skip
     return 1 if result in (TRUE, ASK) else 0
 
@@ -103,9 +112,10 @@ def _write_unit(log: Bytes, form: Words, filters: int, units: Bytes, at: int, ou
     if bitmap == 0 or filters == 0:
         return
     listed = machine.words_at(filters)
+    limit = bound_of(form[WORK_MAX])
     for number in range(listed[0]):
         entry = 1 + number * LIST_WORDS
-        if _is_true(log, form, listed[entry + LIST_PROGRAM], listed[entry + LIST_POOL]):
+        if _is_true(log, form, listed[entry + LIST_PROGRAM], listed[entry + LIST_POOL], limit):
             _set_bits(out, place, machine.words_at(listed[entry + LIST_BITS]))
 
 
@@ -160,13 +170,15 @@ def extend_units(
 
     `ends` and `filters` have a word for each queue of the board: the address of its next extension
     (-1: it gets none), and the address of its topic's list (0: no filter). Returns the count of
-    `pieces`. The caller sees to room for all.
+    `pieces`. The caller sees to room for all. Once form[SPENT] has come to WORK_MAX, filters are
+    not asked any more, and each has its bits set: it may be TRUE.
     """
     raw_form = machine.raw(form)
     sources = (machine.raw(log), raw_form)
     targets = (machine.raw(units), machine.raw(out), machine.raw(pieces))
     raw_touched = machine.raw(touched)
     raw_form[USED] = 0
+    raw_form[SPENT] = 0
     count = 0
     for number in range(raw_form[TOUCHED]):
         touch = machine.shift(raw_touched, number * TOUCH_WORDS)
@@ -183,9 +195,8 @@ def _match(
 ) -> int:
     listed = machine.words_at(filters)
     row = machine.shift(form, ROW_AT)
+    work_max = bound_of(form[WORK_MAX])
     while form[INDEX] < form[END_INDEX]:
-        if form[FOUND] >= room:
-            return LIMIT
         at = form[INDEX] * CQ_UNIT_BYTES
         position = machine.load_be64(units, at + CQ_POSITION)
         if position >= form[END_POSITION]:
@@ -198,10 +209,13 @@ def _match(
                 return ROLL
             if scan.parse_record(log, place, limit, position, 0, row) != DONE:
                 return INVALID
-            if _is_true(log, form, listed[1 + LIST_PROGRAM], listed[1 + LIST_POOL]):
+            most = form[SPENT] + work_max
+            if _is_true(log, form, listed[1 + LIST_PROGRAM], listed[1 + LIST_POOL], most):
                 found[form[FOUND]] = code & CQ_EXT_ADDRESS_MASK
                 form[FOUND] += 1
         form[INDEX] += 1
+        if form[FOUND] >= room or form[SPENT] >= work_max:
+            return LIMIT
     return DONE
 
 
@@ -209,8 +223,9 @@ def _match(
 def match_units(units: Bytes, log: Bytes, form: Words, filters: int, found: Words) -> int:
     """Addresses of extensions whose records the one filter of a list may be TRUE of.
 
-    From unit form[INDEX] of a ConsumeQueue file's view on. Returns DONE, LIMIT (`found` is full),
-    ROLL (the record of unit form[INDEX] is in another segment) or INVALID.
+    From unit form[INDEX] of a ConsumeQueue file's view on. Returns DONE, LIMIT (`found` is full, or
+    form[SPENT] has come to WORK_MAX; a record that alone takes as much may be TRUE), ROLL (the
+    record of unit form[INDEX] is in another segment) or INVALID.
     """
     raw_form = machine.raw(form)
     raw_form[FOUND] = 0

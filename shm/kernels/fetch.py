@@ -14,6 +14,7 @@ from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan, sql92
 from shm.kernels.bits import is_whole, may_be_true
+from shm.kernels.bounds import NO_BOUND, bound_of
 from shm.kernels.tags import (
     LOST_CODE,
     TAG_WORDS,
@@ -63,7 +64,7 @@ REMOVED = int(Stop.REMOVED)
 ASKED = int(Stop.ASKED)
 EXTENSION = int(Stop.EXTENSION)
 
-# Words of `form`. A call moves OFFSET, ROWS, BODY_USED, PROPERTIES_USED and JUDGED on.
+# Words of `form`. A call moves OFFSET, ROWS, BODY_USED, PROPERTIES_USED, JUDGED and SPENT on.
 OFFSET = 0  # queue offset of the unit to look at next
 END_OFFSET = 1  # stop before this one
 CQ_BASE = 2  # queue offset of the ConsumeQueue file's first unit
@@ -87,8 +88,10 @@ EXTENSIONS_FROM = 19  # which addresses are in it, or in the file that is not th
 EXTENSIONS_END = 20
 BITS = 21  # address of a filter's bits (shm/kernels/bits.py); 0: none are known
 WANTED_EXTENSION = 22  # out: address of the extension that stopped the call
-ROW_AT = 23  # scratch: a parsed record (scan.ROW_WORDS)
+WORK_MAX = 23  # stop behind the record with which SPENT comes to this; 0: never
+ROW_AT = 24  # scratch: a parsed record (scan.ROW_WORDS)
 SCRATCH_AT = ROW_AT + scan.ROW_WORDS  # and a program's
+SPENT = SCRATCH_AT + sql92.SPENT  # counts the program's work
 FORM_WORDS = SCRATCH_AT + sql92.SCRATCH_WORDS
 
 # Words of FILTER.
@@ -104,8 +107,6 @@ COLUMNS = 8
 HOSTS_BYTES = 40
 STORE_HOST_AT = 20
 
-#: As ROWS_END, where `form` has none.
-NO_ROWS_END = 1 << 62
 #: Units that the records are asked for ahead of, and how much of each.
 AHEAD = 8
 AHEAD_BYTES = 512
@@ -141,7 +142,7 @@ def _sql_wanted(log: Bytes, form: Words, row: Words, program: Words, pool: Bytes
     at = row[scan.PROPERTIES_AT]
     size = row[scan.PROPERTIES_SIZE]
     scratch = machine.shift(form, SCRATCH_AT)
-    result = sql92.run_program(program, pool, log, at, size, scratch)
+    result = sql92.run_program(program, pool, log, at, size, scratch, NO_BOUND)
     if result == ASK:
         return ASKED
     return LIMIT if result == TRUE else DONE
@@ -259,11 +260,11 @@ def fetch(
     """Copy messages into columns, from unit `form[OFFSET]` on; `form` says how far it came.
 
     Rows are added behind `form[ROWS]`. Units whose tag is not wanted are passed over. Returns
-    DONE (END_OFFSET or ROWS_END reached), LIMIT (no room for the next row: WANTED_SIZE is its
-    record's size), TRUNCATED (the next unit is in another ConsumeQueue file), ROLL (the next record
-    is in another segment or stretch: WANTED_POSITION), REMOVED (it is below LOW), INVALID (it is
-    not what its unit says), ASKED (call again with a VERDICT on the record that the row scratch
-    has) or EXTENSION (that of the next unit is not among EXTENSIONS).
+    DONE (END_OFFSET, ROWS_END or WORK_MAX reached), LIMIT (no room for the next row: WANTED_SIZE
+    is its record's size), TRUNCATED (the next unit is in another ConsumeQueue file), ROLL (the next
+    record is in another segment or stretch: WANTED_POSITION), REMOVED (it is below LOW), INVALID
+    (it is not what its unit says), ASKED (call again with a VERDICT on the record that the row
+    scratch has) or EXTENSION (that of the next unit is not among EXTENSIONS).
 
     `tags` and `tag_bytes` are rows of TAG_WORDS and their texts, or a filter's program and its
     pool (shm/opcodes.py).
@@ -288,9 +289,11 @@ def fetch_run(form: Words, sources: Sources, targets: Targets) -> int:
     properties, property_room, property_offsets = targets[3], targets[4], targets[5]
     columns, room, hosts = targets[6], targets[7], targets[8]
     base = form[CQ_BASE]
-    rows_end = form[ROWS_END] if form[ROWS_END] else NO_ROWS_END
+    rows_end = bound_of(form[ROWS_END])
+    work_max = bound_of(form[WORK_MAX])
     stop = DONE
-    while stop == DONE and form[OFFSET] < form[END_OFFSET] and form[ROWS] < rows_end:
+    within = True
+    while stop == DONE and within and form[OFFSET] < form[END_OFFSET] and form[ROWS] < rows_end:
         index = form[OFFSET] - base
         if index < 0 or index >= held:
             return TRUNCATED
@@ -313,6 +316,7 @@ def fetch_run(form: Words, sources: Sources, targets: Targets) -> int:
             stop = DONE
         if stop == DONE:
             form[OFFSET] += 1
+            within = form[SPENT] < work_max
     return stop
 
 

@@ -96,11 +96,13 @@ NO_END: Final = 1 << 62
 
 # A call looks at so many units of a queue with a filter before it looks at the next queue,
 SCAN_UNITS: Final = 4096
-#: and in all at so many, where a record that is looked at counts as RECORD_COST of them: a few
-#: milliseconds of work. Then it returns what it has, even if that is nothing, and the next call
-#: goes on: what is rare holds up neither other queues, nor notices, nor commits.
+#: and in all at so many, where a record that is looked at counts as RECORD_COST of them, and what
+#: a filter's program does with it by its work: a few milliseconds. Then it returns what it has,
+#: even if that is nothing, and the next call goes on: what is rare, or long to look through, holds
+#: up neither other queues, nor notices, nor commits.
 SCAN_COST: Final = 1 << 20
 RECORD_COST: Final = 64
+WORK_PER_UNIT: Final = 8
 
 # What `poll` returns if not rows.
 ATTEND: Final = -1  # look at the session and its notices, then call again
@@ -231,14 +233,29 @@ def _fetch_queue(words: Words, row: Words, most: int) -> int:
 
 
 @kernel()
+def _cost(form: Words, passed: int) -> int:
+    """What a call has done so far, of SCAN_COST."""
+    cost: int = passed + RECORD_COST * form[fetch.JUDGED] + form[fetch.SPENT] // WORK_PER_UNIT
+    return cost
+
+
+@kernel(i8, WORDS, i8)
+def cost_of(form: Words, passed: int) -> int:
+    """What the calls with a form have done since `poll` began, and units passed besides."""
+    return _cost(machine.raw(form), passed)
+
+
+@kernel()
 def _fetch_all(words: Words) -> int:
     """Fetch from queues in turn, each at most its share, then whatever is left; DONE or a stop.
 
-    Ends at SCAN_COST as well.
+    Ends at SCAN_COST as well, behind the record that reaches it.
     """
     board = machine.bytes_at(words[BOARD])
     form = machine.words_at(words[FORM])
     form[fetch.JUDGED] = 0
+    form[fetch.SPENT] = 0
+    form[fetch.WORK_MAX] = SCAN_COST * WORK_PER_UNIT
     count = words[COUNT]
     words[TURN] += 1
     left = words[LEFT]
@@ -256,7 +273,7 @@ def _fetch_all(words: Words) -> int:
                     return stop
                 if row[FILTER] != fetch.EVERYTHING:
                     passed += row[POSITION] - before
-                    if passed + RECORD_COST * form[fetch.JUDGED] > SCAN_COST:
+                    if _cost(form, passed) >= SCAN_COST:
                         return DONE
                 left += 1 if row[POSITION] < _there(board, row) else 0
     return DONE

@@ -13,7 +13,8 @@ import numpy as np
 
 from shm import machine
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import javanumbers
+from shm.kernels import filtertext
+from shm.kernels.bounds import NO_BOUND
 from shm.kernels.bytesearch import find_byte, is_ascii, is_same
 from shm.kernels.filtertext import find_text, is_in, is_like
 from shm.kernels.javanumbers import (
@@ -66,12 +67,16 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
 
-# Words of scratch: a slot for each name (place and bytes), the stack, and a number that was read.
+# Words of scratch: a slot for each name (place and bytes), the stack, and an operator's own.
 SLOTS: Final = 0
 STACK: Final = 2 * NAMES_MAX
 VALUE_WORDS: Final = 3
 NUMBER: Final = STACK + VALUE_WORDS * STACK_MAX
-SCRATCH_WORDS: Final = NUMBER + javanumbers.NUMBER_WORDS
+SPENT: Final = NUMBER + filtertext.SPENT  # counts work; whoever runs programs begins and ends it
+SCRATCH_WORDS: Final = NUMBER + filtertext.SCRATCH_WORDS
+
+#: Work of an operator, whatever it looks at.
+_OPERATOR_WORK = 8
 
 _INT_MAX = (1 << 31) - 1
 _TRUE_TEXT = np.frombuffer(b"true", np.uint8)
@@ -93,19 +98,23 @@ def _find_values(words: Words, pool: Bytes, log: Bytes, at: int, size: int, scra
     for slot in range(count):
         scratch[SLOTS + 2 * slot] = -1
     end = at + size
+    spent = size
     while at < end:
         stop = find_byte(log, at, end, 2)
         key_end = find_byte(log, at, stop, 1)
         key = key_end - at
         if key > 0 and stop - key_end > 1:
+            spent += count
             for slot in range(count):
                 if words[names + 2 * slot + 1] != key:
                     continue
+                spent += key
                 if is_same(log, at, pool, words[names + 2 * slot], key):
                     scratch[SLOTS + 2 * slot] = key_end + 1
                     scratch[SLOTS + 2 * slot + 1] = stop - key_end - 1
                     break
         at = stop + 1
+    scratch[SPENT] += spent
 
 
 @kernel()
@@ -145,6 +154,7 @@ def _order_read(
     constant: Words, sign: int, memory: Bytes, at: int, size: int, lenient: int, number: Words
 ) -> int:
     """A property against a number; `sign` -1 if the number is on the left."""
+    number[filtertext.SPENT] += size
     status = _read_as(constant[0], lenient, memory, at, size, number)
     if status == UNSURE:
         return _UNSAID
@@ -156,6 +166,7 @@ def _order_read(
 @kernel()
 def _order_texts(memory: Bytes, left: Words, right: Words, lenient: int, number: Words) -> int:
     """FL-34: both as doubles."""
+    number[filtertext.SPENT] += left[2] + right[2]
     status = read_double(memory, left[1], left[2], number)
     value = number[READ]
     other = read_double(memory, right[1], right[2], number)
@@ -197,15 +208,20 @@ def _order(left: Words, right: Words, log: Bytes, pool: Bytes, lenient: int, num
 
 
 @kernel()
-def _equal_texts(left: Words, right: Words, log: Bytes, pool: Bytes, exotic: int) -> int:
+def _equal_texts(
+    left: Words, right: Words, log: Bytes, pool: Bytes, exotic: int, number: Words
+) -> int:
     """TRUE or FALSE; ASK where different bytes may be read as the same characters."""
     ours = log if left[0] == TEXT else pool
     theirs = log if right[0] == TEXT else pool
-    if left[2] == right[2] and is_same(ours, left[1], theirs, right[1], left[2]):
-        return TRUE
+    if left[2] == right[2]:
+        number[filtertext.SPENT] += left[2]
+        if is_same(ours, left[1], theirs, right[1], left[2]):
+            return TRUE
     both = left[0] == TEXT and right[0] == TEXT
-    if (both or exotic) and not is_ascii(ours, left[1], left[2]):
-        if not is_ascii(theirs, right[1], right[2]):
+    if both or exotic:
+        number[filtertext.SPENT] += left[2] + right[2]
+        if not (is_ascii(ours, left[1], left[2]) or is_ascii(theirs, right[1], right[2])):
             return ASK
     return FALSE
 
@@ -228,7 +244,7 @@ def _equal(words: Words, left: Words, log: Bytes, pool: Bytes, number: Words) ->
     if right[0] == NULL:
         return FALSE
     if left[0] >= TEXT and right[0] >= TEXT:
-        return _equal_texts(left, right, log, pool, words[EXOTIC])
+        return _equal_texts(left, right, log, pool, words[EXOTIC], number)
     return _answer(_SAME, _order(left, right, log, pool, words[LENIENT], number))
 
 
@@ -251,11 +267,11 @@ def _operate(words: Words, code: int, value: Words, log: Bytes, pool: Bytes, num
     if op == EQUAL:
         return _equal(words, value, log, pool, number)
     if op == IN:
-        return is_in(words, code, value, log, pool)
+        return is_in(words, code, value, log, pool, number)
     if op == FIND:
-        return find_text(words, code, value, log, pool)
+        return find_text(words, code, value, log, pool, number)
     if op == LIKE:
-        return is_like(words, code, value, log, pool)
+        return is_like(words, code, value, log, pool, number)
     if op == NOT:
         return UNKNOWN if value[0] == NULL else 1 - value[1]
     if op == CAST:
@@ -295,8 +311,20 @@ def _step(op: int, scratch: Words, top: int) -> int:
 
 
 @kernel()
-def run_program(words: Words, pool: Bytes, log: Bytes, at: int, size: int, scratch: Words) -> int:
-    """What a program says of properties at a place in the log: FALSE, TRUE, UNKNOWN, ERROR, ASK."""
+def _charged(result: int, scratch: Words, limit: int) -> int:
+    """Count an operator's work; its result, or ASK if that has come to the limit."""
+    scratch[SPENT] += _OPERATOR_WORK
+    return ASK if scratch[SPENT] >= limit and result < ERROR else result
+
+
+@kernel()
+def run_program(
+    words: Words, pool: Bytes, log: Bytes, at: int, size: int, scratch: Words, limit: int
+) -> int:
+    """What a program says of properties at a place in the log: FALSE, TRUE, UNKNOWN, ERROR, ASK.
+
+    ASK too once scratch[SPENT], which goes on from where it stood, has come to `limit`.
+    """
     _find_values(words, pool, log, at, size, scratch)
     number = machine.shift(scratch, NUMBER)
     code = CODE
@@ -314,6 +342,7 @@ def run_program(words: Words, pool: Bytes, log: Bytes, at: int, size: int, scrat
             if op <= COMPARE:
                 top -= VALUE_WORDS
             result = _operate(words, code, machine.shift(scratch, top), log, pool, number)
+            result = _charged(result, scratch, limit)
             if result >= ERROR:
                 return result
             kind = NULL if result == UNKNOWN else TRUTH
@@ -330,16 +359,17 @@ def run_rows(
 ) -> int:
     """A program over many properties, of which row i lies in `memory` at [offsets[i], [i + 1]).
 
-    Fills `results`; returns how many are TRUE.
+    Fills `results`; returns how many are TRUE; scratch[SPENT] is the work that it took.
     """
     program = machine.raw(words)
     strings = machine.raw(pool)
     log = machine.raw(memory)
     room = machine.raw(scratch)
+    room[SPENT] = 0
     count = 0
     for row in range(results.size):
         at = offsets[row]
-        result = run_program(program, strings, log, at, offsets[row + 1] - at, room)
+        result = run_program(program, strings, log, at, offsets[row + 1] - at, room, NO_BOUND)
         results[row] = result
         if result == TRUE:
             count += 1

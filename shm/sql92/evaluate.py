@@ -11,6 +11,7 @@ from typing import Final
 from shm.sql92 import tree
 from shm.sql92.dialect import Dialect
 from shm.sql92.numbers import compare_numbers, order_doubles, read_double, read_integer, read_number
+from shm.sql92.searching import find_part
 from shm.sql92.tree import Node, Number, Order, Search, Width
 
 Value = str | bool | Number | None
@@ -36,6 +37,7 @@ class _Evaluation:
     def __init__(self, properties: Mapping[str, str], lenient: bool) -> None:
         self._properties = properties
         self._lenient = lenient
+        self._numbers: dict[tuple[str, Width | None], int | float | None] = {}
 
     def value(self, node: Node) -> Value:
         """What a node is worth; a condition's is bool or None."""
@@ -94,8 +96,7 @@ class _Evaluation:
             return self._order_truth(left, right)
         if isinstance(left, str):
             if isinstance(right, bool):  # FL-33
-                truth = left.lower() == "true"
-                return _sign(truth, right)
+                return _sign(_is_true(left), right)
             if isinstance(right, str):
                 return self._order_texts(left, right)
             return self._order_read(left, right, 1)
@@ -112,33 +113,46 @@ class _Evaluation:
             return False
         if not self._lenient:
             raise FilterFailed  # FL-33
-        return _sign(left, right.lower() == "true")
+        return _sign(left, _is_true(right))
 
     def _order_texts(self, left: str, right: str) -> int | None:
         """FL-34: both as doubles."""
-        ours, theirs = read_double(left), read_double(right)
+        ours, theirs = self._read(left, Width.DOUBLE), self._read(right, Width.DOUBLE)
         if ours is None or theirs is None:
             self._require_lenient()
             return None
-        return order_doubles(ours, theirs)
+        return order_doubles(float(ours), float(theirs))
 
     def _order_read(self, text: str, number: Number, sign: int) -> int | None:
         """A property against a number; `sign` -1 if the number is on the left."""
-        if self._lenient:
-            value = read_number(text)
-        elif number.width is Width.DOUBLE:
-            value = read_double(text)
-        else:
-            value = read_integer(text, number.width)
+        value = self._read(text, None if self._lenient else number.width)
         if value is None:
             self._require_lenient()
             return None
         width = Width.DOUBLE if isinstance(value, float) else Width.LONG
         return sign * compare_numbers(Number(value, width), number)
 
+    def _read(self, text: str, width: Width | None) -> int | float | None:
+        """A text as a number of this width, or of any: once, however often it is compared."""
+        key = (text, width)
+        if key not in self._numbers:
+            self._numbers[key] = _number(text, width)
+        return self._numbers[key]
+
     def _require_lenient(self) -> None:
         if not self._lenient:
             raise FilterFailed
+
+
+def _number(text: str, width: Width | None) -> int | float | None:
+    if width is None:
+        return read_number(text)
+    return read_double(text) if width is Width.DOUBLE else read_integer(text, width)
+
+
+def _is_true(text: str) -> bool:
+    """FL-33."""
+    return len(text) == 4 and text.lower() == "true"
 
 
 def _of_one(
@@ -200,10 +214,8 @@ def is_like(text: str, pattern: tuple[tuple[str | None, ...], ...]) -> bool:
         return False
     at = len(first)
     for part in middle:
-        while at + len(part) <= end and not _fits(text, at, part):
-            at += 1
-        at += len(part)
-        if at > end:
+        at = find_part(text, at, end, part)
+        if at < 0:
             return False
     return True
 

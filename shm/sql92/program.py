@@ -21,6 +21,7 @@ from shm.opcodes import (
     EQUAL,
     EXOTIC,
     FIND,
+    FIND_BITS,
     GE,
     GT,
     IN,
@@ -32,6 +33,7 @@ from shm.opcodes import (
     LOAD,
     LONG,
     LT,
+    MASKS_MAX,
     NAME_COUNT,
     NAMES,
     NEGATE,
@@ -40,16 +42,22 @@ from shm.opcodes import (
     NULL,
     OPS,
     OR_STEP,
+    PART_WORDS,
+    PLAIN,
     PUSH,
     STACK_MAX,
     STARTSWITH,
     TRUTH,
+    WILD,
+    WILD_BEYOND,
 )
-from shm.sql92 import tree
+from shm.sql92 import searching, tree
 from shm.sql92.dialect import Dialect
 from shm.sql92.tree import Order, Search, Width
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from shm.sql92.tree import Node
@@ -106,8 +114,9 @@ class Program:
                 f"FIND     {'NOT ' if first & NEGATED else ''}{name} {self._text(second, third)!r}"
             )
         if op in (IN, LIKE):
-            rows = self.words[first : first + 2 * second].reshape(-1, 2).tolist()
-            return f"{OPS[op]:8} {', '.join(repr(self._text(*row)) for row in rows[:8])}" + (
+            width = PART_WORDS if op == LIKE else 2
+            rows = self.words[first : first + width * second].reshape(-1, width).tolist()
+            return f"{OPS[op]:8} {', '.join(repr(self._text(*row[:2])) for row in rows[:8])}" + (
                 ", ..." if second > 8 else ""
             )
         if op in (AND_STEP, OR_STEP):
@@ -169,8 +178,11 @@ class _Compiler:
     def _keep(self, text: str) -> tuple[int, int]:
         data = text.encode("utf-8", "surrogatepass")
         self._exotic = self._exotic or _REPLACEMENT in text
+        return self._keep_bytes(data), len(data)
+
+    def _keep_bytes(self, data: bytes) -> int:
         self._pool += data
-        return len(self._pool) - len(data), len(data)
+        return len(self._pool) - len(data)
 
     def _add(self, node: Node) -> None:
         match node:
@@ -205,7 +217,10 @@ class _Compiler:
                 self._emit(COMPARE, _ORDERS[order])
             case tree.Find(search, _, text, negated):
                 bits = _SEARCHES[search] | (NEGATED if negated else 0)
-                self._emit(FIND, bits, *self._keep(text))
+                row = self._keep(text)
+                if search is Search.CONTAINS:
+                    bits |= self._keep_bytes(searching.fallbacks(_utf8(text))) << FIND_BITS
+                self._emit(FIND, bits, *row)
             case tree.In(_, texts):
                 data = sorted(texts, key=lambda text: (len(_utf8(text)), _utf8(text)))
                 self._emit_rows(IN, [self._keep(text) for text in data], 0)
@@ -215,17 +230,33 @@ class _Compiler:
                 self._emit(_PLAIN[type(node)])
 
     def _add_like(self, pattern: tuple[tuple[str | None, ...], ...]) -> None:
-        """Each part's bytes, then as many of its mask: 1 stands for any character."""
-        rows, wild = [], 0
-        for part in pattern:
+        """Each part's bytes, then as many of its mask: 1 stands for any character.
+
+        Those between the first and the last are searched, by tables; empty ones are everywhere.
+        """
+        kind = _kind_of(pattern)
+        rows = []
+        for number, part in enumerate(pattern):
+            between = 0 < number < len(pattern) - 1
+            if between and not part:
+                continue
             place, size = self._keep("".join("_" if want is None else want for want in part))
             for want in part:
                 self._pool += b"\1" if want is None else bytes(len(_utf8(want)))
-                wild |= want is None
-            rows.append((place, size))
-        self._emit_rows(LIKE, rows, wild)
+            rows.append((place, size, *self._search(part, between and kind != WILD_BEYOND)))
+        self._emit_rows(LIKE, rows, kind)
 
-    def _emit_rows(self, op: int, rows: list[tuple[int, int]], third: int) -> None:
+    def _search(self, part: tuple[str | None, ...], searched: bool) -> tuple[int, int]:
+        """Where a part's table is, and the words of its masks."""
+        if not searched:
+            return 0, 0
+        if None not in part:
+            return self._keep_bytes(searching.fallbacks(_utf8("".join(map(str, part))))), 0
+        words = searching.mask_words(part)
+        assert words <= MASKS_MAX, "the parser bounds how long a pattern is"
+        return self._keep_bytes(searching.masks(part)), words
+
+    def _emit_rows(self, op: int, rows: Sequence[tuple[int, ...]], third: int) -> None:
         place = self._emit(op, 0, len(rows), third)
         self._tables.append((place, len(self._rows)))
         for row in rows:
@@ -239,6 +270,14 @@ class _Compiler:
             steps.append(self._emit(OR_STEP if is_any else AND_STEP))
         for step in steps:
             self._code[step] = CODE + len(self._code)
+
+
+def _kind_of(pattern: tuple[tuple[str | None, ...], ...]) -> int:
+    """LIKE's third operand: PLAIN, WILD or WILD_BEYOND."""
+    characters = [want for part in pattern for want in part]
+    if None not in characters:
+        return PLAIN
+    return WILD if all(want is None or want.isascii() for want in characters) else WILD_BEYOND
 
 
 def _utf8(text: str) -> bytes:

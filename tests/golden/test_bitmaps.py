@@ -15,13 +15,14 @@ import pytest
 from brokerd.config import Settings, load
 from brokerd.metadata import Metadata
 from brokerd.recovery import Recovered
-from shm import layout
+from shm import layout, limits
 from shm.bitmapnote import read_covered
 from shm.bloom import BloomForm
 from shm.board import Board, format_board
 from shm.configfile import parse_config
 from shm.errors import FilterSyntaxError
 from shm.filter import parse_sql
+from shm.kernels import extend
 from shm.sql92.dialect import Dialect
 from shm.storage import PosixStorage
 from tests.support.golden import DATA, GoldenStore, dump_lines
@@ -30,6 +31,7 @@ from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from workers.agent import Bells
 from workers.filterfile import FILE, FilterEntry, bloom_form, read_filters, write_filters
+from workers.reader import catchup, extensions
 from workers.reader.agent import Reader
 from workers.reader.catchup import TURN_NS
 
@@ -39,6 +41,10 @@ SIZES = {
     "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
     "mapped_file_size_consume_queue_ext": "mappedFileSizeConsumeQueueExt",
 }
+
+
+#: Work that is enough for some records at one time, and more than that of any one.
+LITTLE_WORK = 4000
 
 
 class Rig:
@@ -74,9 +80,8 @@ class Rig:
 
     def reader(self) -> Reader:
         bells = Bells.each(SimBell)
-        return Reader(
-            self.storage, SimClock(0), self.board, MemorySessions(), bells, self.settings
-        )
+        self.table = MemorySessions()
+        return Reader(self.storage, SimClock(0), self.board, self.table, bells, self.settings)
 
     def register(self, entries: list[FilterEntry]) -> None:
         """As `groups` does."""
@@ -103,8 +108,15 @@ def filters_of(golden: GoldenStore) -> list[FilterEntry]:
     return read_filters(PosixStorage(str(golden.store)), BloomForm.of(20, 32))
 
 
-def test_the_reader_writes_rocketmqs_bitmaps(golden: Golden, tmp_path: Path) -> None:
-    """SF-71, SF-72, SF-74, FL-60 to FL-62, FL-64: all bytes, with a group that came late."""
+@pytest.mark.parametrize("work", [limits.EXTEND_WORK, LITTLE_WORK])
+def test_the_reader_writes_rocketmqs_bitmaps(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: int
+) -> None:
+    """SF-71, SF-72, SF-74, FL-60 to FL-62, FL-64: all bytes, with a group that came late.
+
+    Also where filters may do little work at one time.
+    """
+    monkeypatch.setattr(extensions, "work_max", work)
     store = golden("filter")
     rig = Rig(store, tmp_path)
     late = max(filters_of(store), key=lambda entry: entry.born_ms)
@@ -123,8 +135,15 @@ def test_the_reader_writes_rocketmqs_bitmaps(golden: Golden, tmp_path: Path) -> 
     }
 
 
-def test_a_late_group_gets_its_bits_in_older_bitmaps(golden: Golden, tmp_path: Path) -> None:
-    """Bits of the others stay; where the filter is TRUE, and only there, all of its own are set."""
+@pytest.mark.parametrize(("work", "steps"), [(limits.CATCH_UP_WORK, 1), (800, 20)])
+def test_a_late_group_gets_its_bits_in_older_bitmaps(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: int, steps: int
+) -> None:
+    """Bits of the others stay; where the filter is TRUE, and only there, all of its own are set.
+
+    In steps of bounded work.
+    """
+    monkeypatch.setattr(catchup, "work_max", work)
     store = golden("filter")
     rig = Rig(store, tmp_path)
     late = max(filters_of(store), key=lambda entry: entry.born_ms)
@@ -132,9 +151,13 @@ def test_a_late_group_gets_its_bits_in_older_bitmaps(golden: Golden, tmp_path: P
     rig.read_to(reader, rig.end)  # nobody has a filter: bits of nobody
     assert not any(any(unit["bitMap"]) for unit in bitmaps_of(rig))
     rig.register([late])
+    works = []
     while reader.do_work(0):
-        pass
+        assert reader.catch_up is not None
+        works.append(int(reader.catch_up._form[extend.SPENT]))
     reader.close()
+    assert len(works) >= steps
+    assert 0 < max(works) < 2 * work
     (covered,) = read_covered(rig.storage)
     assert covered.start == 0
     wanted = parse_sql(late.expression, Dialect.ROCKETMQ)
@@ -146,6 +169,52 @@ def test_a_late_group_gets_its_bits_in_older_bitmaps(golden: Golden, tmp_path: P
         assert unit["bitMap"] == (own if true else bytes(len(own)))
         passing += true
     assert passing
+
+
+def test_filters_that_take_long_are_asked_in_portions(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step of the reader does a bounded part, most get somewhere, and a note says so once."""
+    monkeypatch.setattr(extensions, "work_max", LITTLE_WORK)
+    rig = Rig(golden("filter"), tmp_path)
+    rig.register(filters_of(golden("filter")))
+    reader = rig.reader()
+    reader.catch_up = None
+    rig.board.set_word(layout.BOARD_APPENDED, rig.end)
+    assert reader._extensions is not None
+    works, places = [], [0]
+    while reader.do_work(0):
+        works.append(int(reader._extensions._form[extend.SPENT]))
+        places.append(rig.board.word(layout.BOARD_DISPATCHED))
+    reader.close()
+    assert places[-1] == rig.end
+    assert max(works) < 2 * LITTLE_WORK
+    assert 10 < len(set(places)) <= len(places) <= 2 * len(set(places))
+    assert [event for _, event, _ in rig.table.notes] == ["filters_take_long"]
+
+
+def test_filters_that_take_too_long_for_one_record_deny_none(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No false negatives: who was not asked may be TRUE."""
+    monkeypatch.setattr(extensions, "work_max", 1)
+    rig = Rig(golden("filter"), tmp_path)
+    rig.register(filters_of(golden("filter")))
+    reader = rig.reader()
+    reader.catch_up = None
+    rig.read_to(reader, rig.end)
+    reader.close()
+    topics = {entry.topic for entry in filters_of(golden("filter"))}
+    wanted: dict[str, int] = {}
+    for covered in read_covered(rig.storage):
+        own = int.from_bytes(bitmap_of(covered.positions, covered.bits), "little")
+        wanted[covered.topic] = wanted.get(covered.topic, 0) | own
+    records = {r["physicalOffset"]: r for r in dump_lines("filter", "record")}
+    units = [u for u in bitmaps_of(rig) if records[u["physicalOffset"]]["topic"] in topics]
+    assert units
+    for unit in units:
+        bits = int.from_bytes(unit["bitMap"], "little")
+        assert bits == wanted[records[unit["physicalOffset"]]["topic"]]
 
 
 def test_a_reader_that_never_rests_catches_up_all_the_same(golden: Golden, tmp_path: Path) -> None:

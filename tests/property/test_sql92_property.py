@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from random import Random
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +12,7 @@ from shm.errors import FilterSyntaxError
 from shm.properties import parse_properties
 from shm.sql92.dialect import Dialect
 from shm.sql92.parser import parse
-from tests.support.sqlfilters import by_program, by_reference
+from tests.support.sqlfilters import answer, by_program, by_reference
 
 NAMES = ("a", "b", "TAGS", "_x")
 STRINGS = ("", "x", "a b", "5", "5.0", "true", "上海", "it's", "\N{REPLACEMENT CHARACTER}")
@@ -100,3 +103,28 @@ def test_any_text_compiles_or_is_refused_by_position(text: str) -> None:
         except FilterSyntaxError as error:
             position = error.position
         assert 0 <= position <= len(text)
+
+
+letters = st.text("ab", max_size=90)
+patterns = st.lists(st.text("ab_", max_size=90), min_size=1, max_size=4).map("%".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(letters, letters.filter(bool), letters)
+def test_what_is_contained_is_found(before: str, wanted: str, behind: str) -> None:
+    text = before + behind
+    assert answer(f"a CONTAINS '{wanted}'", {"a": text}) == str(wanted in text).lower()
+    whole = before + wanted + behind
+    assert answer(f"a CONTAINS '{wanted}'", {"a": whole}) == "true"
+    assert answer(f"a LIKE '%{wanted}%'", {"a": whole}) == "true"
+
+
+@settings(max_examples=300, deadline=None)
+@given(patterns, st.text("ab", min_size=1, max_size=120), st.randoms(use_true_random=False))
+def test_like_says_what_a_regular_expression_says(pattern: str, text: str, dice: Random) -> None:
+    """Also of a text that is made to fit, which one of letters hardly does."""
+    fitting = re.sub("[_%]", lambda _: dice.choice("ab"), pattern)
+    expected = re.compile(pattern.replace("_", ".").replace("%", ".*"))
+    for value in filter(None, (text, fitting, fitting + text)):
+        said = answer(f"a LIKE '{pattern}'", {"a": value})
+        assert said == str(expected.fullmatch(value) is not None).lower(), value

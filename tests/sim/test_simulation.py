@@ -67,6 +67,13 @@ def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int, simulate
     assert re.search(r"\d\d+ groups full", done.stdout), done.stdout
 
 
+def test_filters_that_take_long_show_nothing_too_late(simulate: Program) -> None:
+    """FL-65: a step of the reader ends early and the next takes less; with all faults."""
+    done = simulate("--seeds", "14:15")  # of those that make bits
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"filters_take_long", "denied_by_bits"} <= set(re.findall(r"\d ([a-z_]+)", done.stdout))
+
+
 def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int, simulate: Program) -> None:
     """Its messages may be there, no other client is refused anything, no agent falls over."""
     done = simulate("--seeds", f"{seed}:{seed + 6}", "--faults", "unleash_a_vandal")

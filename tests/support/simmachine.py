@@ -53,7 +53,8 @@ SETTINGS = {
 FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it costs time
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
-_TALLIED = ("no_space_for_index", "no_space_for_producers", "segments_removed", "segments_held")
+_NO_SPACE = ("no_space_for_index", "no_space_for_producers")
+_TALLIED = (*_NO_SPACE, "segments_removed", "segments_held", "filters_take_long")
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,
     Role.FLUSHER: layout.BOARD_DURABLE,

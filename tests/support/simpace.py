@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd import retention
-from workers.reader import indexer
+from workers.reader import catchup, extensions, indexer
 from workers.scheduler import agent as scheduler
 from workers.scheduler import progress as progressnote
 from workers.scheduler import recalls
@@ -16,7 +16,10 @@ LOOK_NS = 5_000_000
 _LOOKS = ((scheduler, "LOOK_NS"), (checker, "LOOK_NS"), (recalls, "TRACE_AGAIN_NS"))
 _INTERVALS = tuple((m, "interval_ns") for m in (indexer, progressnote, transactionnote))
 _PACE = tuple((retention.PACE, name) for name in ("grace", "patience", "first", "between", "look"))
-_REAL = [(owner, name, getattr(owner, name)) for owner, name in (*_LOOKS, *_INTERVALS, *_PACE)]
+#: Work of filters at one time: two records' or three's of `simbits.EXPRESSION`.
+_WORK = ((extensions, "work_max"), (catchup, "work_max"))
+_CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK)
+_REAL = [(owner, name, getattr(owner, name)) for owner, name in _CHANGED]
 
 
 def hurry() -> None:
@@ -24,6 +27,7 @@ def hurry() -> None:
     for module, name in _LOOKS:
         setattr(module, name, LOOK_NS)
     indexer.interval_ns = 5_000_000
+    extensions.work_max = catchup.work_max = 300
     indexer.pending_max, indexer.slots_after = 24, 40  # a file has 100
     progressnote.interval_ns = transactionnote.interval_ns = 100_000_000
     retention.PACE.grace = 1_000_000

@@ -13,13 +13,16 @@ from clients.push.consumer import PushConsumer
 from clients.subscription import FilterExpression, FilterType
 from gantrymq.temporary import Broker
 from shm.errors import FilterSyntaxError, GroupIllegal
-from shm.kernels import poll
+from shm.kernels import fetch, poll
 from tests.support.push import FIRST, PATIENCE_S, Seen
 
 COUNT = 2000
 #: After so many, messages are as they were.
 PERIOD = 300
 NAMES = ("Köln", "Kiel", "Bonn")
+#: Messages with a property that takes long to look through, and its characters.
+LONG_ONES = 14
+LONG = 30_000
 
 
 @pytest.fixture
@@ -126,6 +129,42 @@ def test_a_filter_that_passes_nothing_holds_no_call_up(broker: Broker, unique_na
         steps = [after - before for before, after in pairwise(places) if after > before]
     assert len(steps) > 1
     assert max(steps) <= poll.SCAN_COST // poll.RECORD_COST + 2 * poll.SCAN_UNITS
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (" OR ".join(f"a CONTAINS 'abab{n}'" for n in range(100)), "ab" * (LONG // 2)),
+        ("a LIKE '%x_x%' OR a LIKE '%y_y%'", "é" + "ab" * (LONG // 2)),
+    ],
+    ids=["by the kernel", "by its reference"],
+)
+def test_a_poll_ends_behind_the_record_that_uses_up_its_work(
+    broker: Broker, unique_name: str, text: str, value: str
+) -> None:
+    """LW-24: the next one goes on there, and what passes comes."""
+    with Producer(home=broker.home) as producer:
+        for _ in range(LONG_ONES):
+            producer.send(Message(unique_name, b"", properties={"a": value}, queue_id=0))
+        passing = {"a": "abab7 x-x"}
+        producer.send(Message(unique_name, b"it", properties=passing, queue_id=0))
+    wanted = FilterExpression(text, FilterType.SQL92)
+    places, works, found = [0], [], []
+    with PullConsumer(
+        "g-" + unique_name, {unique_name: wanted}, home=broker.home, consume_from=FIRST
+    ) as consumer:
+        (queue,) = [q for q in consumer.assignment() if q.queue_id == 0]
+        while places[-1] <= LONG_ONES:
+            found += [bytes(body) for body in consumer.poll(timeout=0.0).bodies]
+            places.append(consumer.position(queue))
+            works.append(int(consumer._live()._fetcher._form[fetch.SPENT]))
+    steps = [after - before for before, after in pairwise(places)]
+    assert found == [b"it"]
+    bound = poll.SCAN_COST * poll.WORK_PER_UNIT
+    one = max(work // step for work, step in zip(works, steps, strict=True) if step)
+    assert bound // one < LONG_ONES // 3, "there is enough to end a poll several times"
+    assert max(steps) <= bound // one + 2
+    assert max(works) <= bound + 2 * one
 
 
 @pytest.mark.parametrize("rows", [1, 7, 10_000])

@@ -201,6 +201,8 @@ class Reader:
         base, records = out[dispatch.BASE], out[dispatch.RECORDS]
         following = base + out[dispatch.AT]
         if out[dispatch.UNITS]:
+            if not self._extend(base, records):
+                return 1
             self._write_units(out[dispatch.TOUCHED])
             self._visible.publish(following)
         passed = records
@@ -214,6 +216,19 @@ class Reader:
         self._advance(following)
         mark("reader.after_dispatched")
         return passed
+
+    def _extend(self, base: int, records: int) -> bool:
+        """Make the units' extensions; False if the next call has to take fewer records."""
+        extensions = self._extensions
+        if extensions is None:
+            return True
+        unbounded = extensions.room == limits.DISPATCH_RECORDS_MAX
+        touched = self._out[dispatch.TOUCHED]
+        within = extensions.make(self._view, base, self._touched, touched, self._units, records)
+        if unbounded and not within:
+            self._table.note("info", "filters_take_long", position=self._dispatched)
+        self._out[dispatch.ROOM_MAX] = extensions.room
+        return within
 
     def _renew(self, what: int) -> None:
         """Make anew what the kernel asks for before it begins."""
@@ -253,8 +268,7 @@ class Reader:
         mark("reader.before_units")
         start = 0
         if self._extensions is not None:
-            base = self._out[dispatch.BASE]
-            self._extensions.write(self._view, base, self._touched, count, self._units)
+            self._extensions.write()
         for queue, first, _units, end in zip(flat, flat, flat, flat, strict=True):
             write(queue, first, units[start:end])
             start = end

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout
+from shm import layout, limits
 from shm.codes import Stop
 from shm.kernels import extend
 from shm.lognames import segment_name
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from workers.reader.filters import Bound
     from workers.reader.queues import QueueFiles
 
-#: Units that a step looks at, and bitmaps that it writes: about a millisecond.
+#: Units that a step looks at, and bitmaps that it writes: about a millisecond, as is
+#: limits.CATCH_UP_WORK, at which it ends as well.
 STEP_UNITS: Final = 2048
 STEP_BITMAPS: Final = 256
 #: After a failure for want of space.
 RETRY_NS: Final = 1_000_000_000
 #: A step so often while the reader never rests: a twentieth of its time.
 TURN_NS: Final = 20_000_000
+#: As workers.reader.extensions has it.
+work_max = limits.CATCH_UP_WORK
 
 
 class CatchUp:
@@ -50,6 +53,7 @@ class CatchUp:
         self._retry_ns = 0
         self._turn_ns = 0
         self._form = np.zeros(extend.FORM_WORDS, np.int64)
+        self._form[extend.WORK_MAX] = work_max
         self._found = np.zeros(STEP_BITMAPS, np.int64)
         self._log = (-1, np.empty(0, np.uint8))
 
@@ -130,6 +134,7 @@ class CatchUp:
         view = map_file(self._storage, name)
         form = self._form
         form[extend.INDEX], form[extend.END_INDEX] = offset - first, end - first
+        form[extend.SPENT] = 0
         while form[extend.INDEX] < form[extend.END_INDEX]:
             stop = Stop(
                 extend.match_units(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
+from shm import layout, limits
 from shm.bitmapnote import extension_directory, extension_files
 from shm.kernels import dispatch, extend
 from shm.storage import clear_behind, map_file
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 OPEN_FILES_MAX: Final = 1024
 #: A bit more than the units of a call need: where a file ends there is a mark of two bytes.
 _SPARE_BYTES: Final = 4096
+
+#: Of filters at one time, as fetch.SPENT counts it. A variable: the simulator's is small.
+work_max = limits.EXTEND_WORK
 
 
 class Extensions:
@@ -51,6 +54,9 @@ class Extensions:
         self._form = np.zeros(extend.FORM_WORDS, np.int64)
         self._form[extend.FILE_BYTES] = self.file_bytes
         self._form[extend.BITMAP_BYTES] = bitmap
+        self._form[extend.WORK_MAX] = work_max
+        #: Records that may be dispatched next, so that the filters' work stays within its bound.
+        self.room = limits.DISPATCH_RECORDS_MAX
         self._out = np.zeros(0, np.uint8)
         self._pieces = np.zeros(0, np.int64)
         self._count = 0
@@ -70,13 +76,16 @@ class Extensions:
                 queues = slice(topic.queue_base, topic.queue_base + topic.queue_count)
                 self._lists[queues] = lists.get(topic.name, 0)
 
-    def write(
+    def make(
         self, view: NDArray[np.uint8], base: int, touched: NDArray[np.int64], count: int,
-        units: NDArray[np.uint8],
-    ) -> None:  # fmt: skip
-        """Write extensions of the units that `dispatch_log` has made; they get their addresses.
+        units: NDArray[np.uint8], records: int,
+    ) -> bool:  # fmt: skip
+        """Make extensions of the units that `dispatch_log` has made; they get their addresses.
 
-        `advance` follows once the units are written. Raises OSError.
+        False if the filters' work has come to its bound before all were asked of all: then the
+        same is to be done for fewer of these `records`, `room` says for how many. Of a single
+        record whose filters take that long, those that were not asked have their bits set. Raises
+        OSError.
         """
         rows = touched[: count * dispatch.TOUCH_WORDS].reshape(count, -1)
         for queue in rows[:, dispatch.TOUCH_QUEUE].tolist():
@@ -88,6 +97,23 @@ class Extensions:
         self._count = extend.extend_units(
             view, self._form, touched, self._ends, self._lists, units, self._out, self._pieces
         )
+        return self._keep_pace(records)
+
+    def _keep_pace(self, records: int) -> bool:
+        """Make `room` fit to what so many records took; False if that was too much."""
+        spent, most = int(self._form[extend.SPENT]), int(self._form[extend.WORK_MAX])
+        if spent >= most and records > 1:
+            self.room = max(1, records // 4)
+            return False
+        if spent < most // 4:
+            self.room = min(2 * self.room, limits.DISPATCH_RECORDS_MAX)
+        return True
+
+    def write(self) -> None:
+        """Write what `make` has made; `advance` follows once the units are written, too.
+
+        Raises OSError.
+        """
         data = self._out.data
         for queue, address, start, end in self._rows():
             self._write(queue, address, data[start:end])
