@@ -199,8 +199,12 @@ STEPS: Final = (
             ),
             Shell(
                 line="gantrymq group describe billing",
-                says=(r"^orders +3 +500 +500 +500 +0 ",),
-                tidy=((r"^(orders .*) \d+ +- +\d+$", r"\1 S        -          PID"),),
+                says=(r"^orders +3 +500 +500 +500 +0 ", "members 2, queues 4, lag 0"),
+                tidy=(
+                    (r"^(orders .*) \d+ +- +\d+$", r"\1 S        -          PID"),
+                    (r"^session .*", "session  pid  queues  joined  subscription"),
+                    (r"^\d+ +\d+ +(\d+) +\S+ +(orders.*)$", r"S        PID  \1       TIME    \2"),
+                ),
             ),
             Shell(line="gantrymq topic describe clicks", says=(r"^clicks .* 500 ",)),
             Do("orders 1000 &", acts.order_half(1000)),
