@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import leaks
+from tests.support import forked, leaks
 from tests.support.watchdog import poll_until
 
 #: Each broker and client of a test is an interpreter of its own: none compiles the sources again,
@@ -88,7 +88,7 @@ def cold_starts() -> bool:
 
 @pytest.fixture(scope="module", autouse=True)
 def warm_starts(cold_starts: bool) -> Iterator[None]:
-    """Start brokers as forks of this process, which has loaded and compiled all that they need.
+    """Start brokers as forks of a process that has loaded all that they need.
 
     An interpreter's start and imports are most of what a short life of a broker costs.
     """
@@ -97,11 +97,10 @@ def warm_starts(cold_starts: bool) -> Iterator[None]:
         return
     import gantrymq.temporary
     from tests.support.brokers import ServingBroker
-    from tests.support.forked import spawn_forked
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ServingBroker, "forked", True)
-        patch.setattr(gantrymq.temporary, "_spawn", spawn_forked)
+        patch.setattr(gantrymq.temporary, "_spawn", forked.spawn_forked)
         yield
 
 
@@ -180,7 +179,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _processor_seconds() -> float:
     """What this process has used, and all that it has started and seen end."""
     parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(part.ru_utime + part.ru_stime for part in parts)
+    own = sum(part.ru_utime + part.ru_stime for part in parts)
+    return own + forked.seconds_of_nursery()  # which has not ended
 
 
 @pytest.hookimpl(wrapper=True)

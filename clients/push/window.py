@@ -103,8 +103,11 @@ class Window:
         return True
 
     def finish(self, ranges: Iterable[Done]) -> bool:
-        """Messages [first, end), begun before, are done with; False if the lease was over."""
-        if not self.held:
+        """Messages [first, end), begun before, are done with; False if the lease was over.
+
+        A session's end may be in the word before its owner's thread has looked at it.
+        """
+        if not self.held or self.evicted[0]:
             return False
         for first, end in ranges:
             self.committed = progress.ack_messages(self._memory, self._at, first, end)

@@ -1,21 +1,17 @@
-"""The command line in a fork of this process, which has loaded it already.
+"""The command line, brokers and programs in forks of a process that has loaded them already.
 
 What is lost against a fresh interpreter is its start and imports: those have tests of their own
 (what a command loads, the installed package). All else is a process: descriptors, exit code, end.
+The process that is forked is tests/support/nursery.py's, not pytest's own, which is large.
 """
 
 from __future__ import annotations
 
 import array
 import atexit
-import contextlib
-import faulthandler
-import gc
-import importlib
+import inspect
 import json
 import os
-import pkgutil
-import runpy
 import select
 import signal
 import socket
@@ -23,17 +19,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
-from shm import marks
-from tests.support import leaks
+import gantrymq.temporary
+from tests.support import leaks, nursery
+from tests.support.tree import ROOT
 
 #: The program that stands for `gantrymq` in a shell: hands its descriptors to a CommandServer.
 _PROGRAM = """#!{python} -ISu
@@ -60,13 +55,71 @@ class Place:
     variables: Mapping[str, str]
     group: int = 0
 
-    def enter(self) -> None:
-        """Take this process there."""
-        os.chdir(self.folder)
-        os.environ.clear()
-        os.environ.update(self.variables)
-        if self.group:
-            os.setpgid(0, self.group)
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a child is to be."""
+
+    name: str
+    arguments: Sequence[str] = ()
+    #: Commands that run one after the other, instead of one.
+    lines: Sequence[Sequence[str]] | None = None
+    #: Whether it is a program of Python, a file unless its text is given.
+    is_program: bool = False
+    text: str | None = None
+    strict: bool = False
+    #: Whether brokers that a program starts are forks of it.
+    warm: bool = False
+
+
+class _Nursery:
+    """The process that makes the children."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tests.support.nursery", str(number)],
+                pass_fds=[number], cwd=ROOT, stdin=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
+            )  # fmt: skip
+        self._lock = threading.Lock()
+        leaks.excuse(self._process.pid)  # what it makes is below this process, not below it
+        atexit.register(self.close)
+
+    def start(self, call: _Call, place: Place | None, descriptors: Sequence[int]) -> int:
+        """Start a child with these descriptors from 0 on, and no other; its number."""
+        place = place or Place(os.getcwd(), dict(os.environ))
+        where = {"folder": place.folder, "variables": dict(place.variables)}
+        with self._lock:
+            mask = os.umask(0)
+            os.umask(mask)
+            group = {"group": place.group, "umask": mask}
+            nursery.send(self._channel, asdict(call) | where | group, descriptors)
+            answer = self._channel.recv(8)
+        assert answer, "the nursery has ended; what it said is in pytest's output"
+        return int.from_bytes(answer, "little")
+
+    def seconds(self) -> float:
+        """Processor seconds that it has used itself, for loading and forking."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        """It ends when nobody can call it."""
+        self._channel.close()
+        self._process.wait()
+
+
+@cache
+def _nursery() -> _Nursery:
+    return _Nursery()
+
+
+def seconds_of_nursery() -> float:
+    """Processor seconds of the process that all this is forked from, 0 without it."""
+    return _nursery().seconds() if _nursery.cache_info().currsize else 0.0
 
 
 def run_forked(
@@ -78,7 +131,7 @@ def run_forked(
 ) -> subprocess.CompletedProcess[str]:
     """Run `gantrymq` with arguments to its end, as subprocess.run does.
 
-    Its process calls `prepare` first, and goes to `place`.
+    It runs at `place`. With `prepare`, which its process calls first, it is a fork of this one.
     """
     with (
         tempfile.TemporaryFile("w+") as given,
@@ -88,11 +141,31 @@ def run_forked(
         given.write(stdin)
         given.seek(0)
         descriptors = [file.fileno() for file in (given, out, err)]
-        pid = _fork(descriptors, _command(arguments, place, prepare))
+        if prepare is None:
+            pid = _nursery().start(_Call("gantrymq", arguments), place, descriptors)
+        else:
+            assert place is None, "a fork of this process is where this process is"
+            pid = _fork_here(descriptors, prepare, arguments)
         code = _wait(pid, timeout)
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(["gantrymq", *arguments], code, out.read(), err.read())
+
+
+def _fork_here(
+    descriptors: Sequence[int], prepare: Callable[[], None], arguments: Sequence[str]
+) -> int:
+    def run() -> int:
+        prepare()
+        return nursery.run_command("gantrymq", arguments)
+
+    nursery.load_everything()  # what prepare forbids may be needed for that
+    pid = os.fork()
+    if pid == 0:
+        for number, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, number)
+        nursery.live(run)
+    return pid
 
 
 def run_each(lines: Sequence[Sequence[object]]) -> list[subprocess.CompletedProcess[str]]:
@@ -100,20 +173,12 @@ def run_each(lines: Sequence[Sequence[object]]) -> list[subprocess.CompletedProc
     with ExitStack() as stack:
         given, told = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         pairs = [[stack.enter_context(tempfile.TemporaryFile("w+")) for _ in "oe"] for _ in lines]
-
-        def run() -> int:
-            for line, pair in zip(lines, pairs, strict=True):
-                for number, file in enumerate(pair, 1):
-                    os.dup2(file.fileno(), number)
-                code = _code_of(_command([*map(str, line)]))
-                sys.stdout.flush()
-                os.write(told.fileno(), bytes([code]))
-            return 0
-
-        pid = _fork([file.fileno() for file in (given, *pairs[0])], run)
-        assert _wait(pid, 120.0) == 0
+        files = [file for pair in pairs for file in pair]
+        call = _Call("gantrymq", lines=[[*map(str, line)] for line in lines])
+        numbers = [file.fileno() for file in (given, *pairs[0], *files, told)]
+        assert _wait(_nursery().start(call, None, numbers), 120.0) == 0
         told.seek(0)
-        for file in (file for pair in pairs for file in pair):
+        for file in files:
             file.seek(0)
         return [
             subprocess.CompletedProcess(
@@ -135,59 +200,28 @@ def _wait(pid: int, timeout: float) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-@cache
-def _load_everything() -> None:
-    """What brokers and commands load and make when they run, once in the parent."""
-    import gantrymq.cli
-    from brokerd.agents import load_all
-    from gantrymq.cli.app import command_line
+class _Forked(subprocess.Popen[Any]):
+    """Popen of a child that the nursery makes."""
 
-    command_line()
-    for module in pkgutil.iter_modules(gantrymq.cli.__path__, "gantrymq.cli."):
-        importlib.import_module(module.name)
-    for name in _LOADED_LATE:
-        with contextlib.suppress(ImportError):  # what a newer typer may do without
-            importlib.import_module(name)
-    load_all()
+    def __init__(
+        self,
+        call: _Call,
+        **streams: Any,  # noqa: ANN401 - as Popen has them
+    ) -> None:
+        self._what = call
+        super().__init__([call.name], **streams)
 
-
-#: Modules that are loaded inside of functions, and that take their time.
-_LOADED_LATE = (
-    "brokerd.__main__", "brokerd.doctor", "brokerd.dump", "brokerd.handover.adoption",
-    "brokerd.lags", "brokerd.metrics", "brokerd.rebuild", "brokerd.recovery", "brokerd.sample",
-    "brokerd.serve", "brokerd.verify",
-    "clients.consumer", "clients.producer", "clients.push.consumer",
-    "clients.transactions.transaction", "encodings.ascii", "numpy.ma", "prometheus_client",
-    "psutil", "workers.groups.ledgerreader",
-    "pydantic.main", "pydantic.type_adapter", "typer._adapters", "typer.rich_utils",
-    "rich.console", "rich.live", "rich.progress", "rich.table",
-)  # fmt: skip
-
-
-def _fork(descriptors: Sequence[int], run: Callable[[], int | None]) -> int:
-    _load_everything()
-    pid = os.fork()
-    if pid == 0:
-        for number, descriptor in enumerate(descriptors):
-            os.dup2(descriptor, number)
-        _live(run)
-    return pid
-
-
-def _command(
-    arguments: Sequence[str],
-    place: Place | None = None,
-    prepare: Callable[[], None] | None = None,
-) -> Callable[[], int]:
-    def run() -> int:
-        if place is not None:
-            place.enter()
-        if prepare is not None:
-            prepare()
-        sys.argv = ["gantrymq", *arguments]
-        return _call("gantrymq")
-
-    return run
+    def _execute_child(self, *arguments: Any) -> None:  # noqa: ANN401 - Popen's own
+        """In place of Popen's own: it has opened the pipes, and waits for `pid` afterwards."""
+        given = inspect.signature(subprocess.Popen._execute_child).bind(self, *arguments).arguments  # type: ignore[attr-defined]
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        theirs = (given["p2cread"], given["c2pwrite"], given["errwrite"])
+        descriptors = [n if n != -1 else usual for usual, n in enumerate(theirs)]
+        variables = os.environ if given["env"] is None else given["env"]
+        place = Place(str(given["cwd"] or os.getcwd()), dict(variables))
+        self.pid = _nursery().start(self._what, place, descriptors)
+        self._child_created = True
+        self._close_pipe_fds(*(given[name] for name in pipes))  # type: ignore[attr-defined]
 
 
 def start_forked(
@@ -200,28 +234,7 @@ def start_forked(
     The program is `gantrymq`, `brokerd` or `faulty_broker`. It
     has its own descriptors only, as after an exec.
     """
-
-    def run() -> int:
-        sys.argv = [name, *arguments]
-        return _call(name)
-
-    return _start(name, run, streams)
-
-
-def _start(
-    name: str, run: Callable[[], int | None], streams: dict[str, Any]
-) -> subprocess.Popen[Any]:
-    _load_everything()
-
-    def live() -> NoReturn:
-        faulthandler.disable()  # its descriptor is gone
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # Popen's too, by which it sees the start
-        leaks.mark_this_process()
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # as an interpreter has it
-            signal.signal(number, signal.SIG_IGN)
-        _live(run)
-
-    return subprocess.Popen([name], preexec_fn=live, **streams)  # noqa: PLW1509
+    return _Forked(_Call(name, arguments), **streams)
 
 
 def start_program(
@@ -234,17 +247,13 @@ def start_program(
 
     With `strict` warnings are errors.
     """
-
-    def run() -> None:
-        sys.argv = [str(program) if isinstance(program, Path) else "-c", *map(str, arguments)]
-        if strict:
-            warnings.simplefilter("error")
-        if isinstance(program, Path):
-            runpy.run_path(str(program), run_name="__main__")
-        else:
-            exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
-
-    return _start("python", run, streams)
+    is_file = isinstance(program, Path)
+    call = _Call(
+        str(program) if is_file else "-c", [*map(str, arguments)],
+        is_program=True, text=None if is_file else str(program), strict=strict,
+        warm=gantrymq.temporary._spawn is spawn_forked,
+    )  # fmt: skip
+    return _Forked(call, **streams)
 
 
 def run_program(
@@ -264,52 +273,6 @@ def run_program(
 def spawn_forked(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """What gantrymq.temporary._spawn does, without the interpreter's start."""
     return start_forked("brokerd", arguments, stdin=subprocess.PIPE, stdout=log, stderr=log)
-
-
-def _live(run: Callable[[], int | None]) -> NoReturn:
-    """The child: become the program, and never come back."""
-    gc.freeze()  # the parent's objects stay as they are
-    atexit._clear()  # what the parent wants to do at its end
-    warnings.resetwarnings()
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(0, closefd=False),  # noqa: SIM115 - until the end
-        open(1, "w", closefd=False),  # noqa: SIM115
-        open(2, "w", closefd=False, buffering=1),  # noqa: SIM115
-    )
-    marks.set_hook(marks._from_environment())  # as its import does
-    code = _code_of(run)
-    try:
-        threading._shutdown()  # type: ignore[attr-defined] # as an interpreter ends
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-    finally:
-        os._exit(code)
-
-
-def _call(name: str) -> int:
-    from brokerd.__main__ import main as serve
-    from gantrymq.cli import main
-
-    if name == "brokerd":
-        return serve()
-    if name == "faulty_broker":
-        from tests.support.faulty_broker import main as serve_faultily
-
-        return serve_faultily()
-    main()
-    return 0
-
-
-def _code_of(run: Callable[[], int | None]) -> int:
-    try:
-        return run() or 0
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        return 1
 
 
 class CommandServer:
@@ -342,7 +305,7 @@ class CommandServer:
                 rights.frombytes(data)
             with connection.makefile("rb") as stream:
                 arguments, *place = json.loads(first + stream.readline())
-            pid = _fork(list(rights), _command(arguments, Place(*place)))
+            pid = _nursery().start(_Call("gantrymq", arguments), Place(*place), list(rights))
             for descriptor in rights:
                 os.close(descriptor)
             _, status = os.waitpid(pid, 0)

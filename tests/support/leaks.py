@@ -22,6 +22,8 @@ MARK = "GANTRYMQ_TEST_RUN"
 #: Processes that were there before this run had any child, by number and inode in /proc: no orphans
 #: of ours. A number that comes again has another inode.
 _older: set[tuple[str, int]] = set()
+#: Helpers of the tests' own, by number.
+_helpers: set[int] = set()
 #: Helpers of Python that end with this process.
 _PYTHONS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 #: Spark's Java and its Python workers: they belong to the run, not to a test. A worker whose daemon
@@ -33,6 +35,11 @@ def mark_this_run() -> None:
     """Give all later children a variable by which orphans are recognised."""
     os.environ[MARK] = f"{os.getpid()}-{uuid.uuid4().hex}"
     _older.update(_numbered())
+
+
+def excuse(pid: int) -> None:
+    """Take a process, and what it has started, for a part of the run that ends with it."""
+    _helpers.add(pid)
 
 
 def mark_this_process() -> None:
@@ -154,7 +161,7 @@ def _is_marked(pid: int, mark: str) -> bool:
 def _is_excused(pid: int, before: Traces, permitted: tuple[str, ...]) -> bool:
     """True for helpers of the run, and for what an older process (a wider fixture) has started."""
     while pid > 1 and pid != os.getpid():
-        if pid in before.processes or any(mark in command_line(pid) for mark in permitted):
+        if pid in before.processes | _helpers or any(m in command_line(pid) for m in permitted):
             return True
         fields = _stat(pid)
         pid = int(fields[1]) if len(fields) > 1 else 0

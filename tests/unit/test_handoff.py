@@ -20,7 +20,9 @@ class Queue:
 
     def __init__(self, handoff: Handoff, queue_id: int = 0, rows: int = 100) -> None:
         self.handoff = handoff
-        self.window = Window(Assigned(queue_id, MessageQueue("t", queue_id), 1, 0))
+        self.evicted = [0]
+        assigned = Assigned(queue_id, MessageQueue("t", queue_id), 1, 0)
+        self.window = Window(assigned, evicted=self.evicted)
         start = self.window.cover(rows - 1)
         self.run = Run(NO_BATCH, list(range(rows)), self.window, 0, start)
 
@@ -66,6 +68,19 @@ def test_one_that_runs_alone_waits_for_all_before_it_and_holds_back_all_behind()
     assert nothing_is_ready(handoff)
     work(handoff, alone)
     assert take(handoff) is behind
+
+
+def test_what_ends_after_the_broker_has_ended_the_session_is_refused() -> None:
+    """Listener and fetching thread may both have stood still: the one need not see it first."""
+    handoff = Handoff(1)
+    queue = Queue(handoff)
+    queue.put(0)
+    queue.put(1)
+    work(handoff, take(handoff))
+    late = take(handoff)
+    queue.evicted[0] = 1
+    work(handoff, late)
+    assert (queue.window.committed, handoff.refused) == (1, 1)
 
 
 def test_rows_of_a_slow_chunk_go_to_idle_threads_and_its_done_ones_are_acknowledged() -> None:
