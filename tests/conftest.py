@@ -104,6 +104,14 @@ def warm_starts(cold_starts: bool) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def real_pace_behind() -> Iterator[None]:
+    """Leave agents as they are in a real broker, though a simulator has hurried them."""
+    yield
+    if simpace := sys.modules.get("tests.support.simpace"):
+        simpace.be_real()
+
+
 #: One of each for a run. Not fixtures of the session: those come before `warm_starts`.
 _stores: dict[str, Path] = {}
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.sim.__main__ import SETTINGS
-from tests.support import simpace
 from tests.support.tree import ROOT
 
 #: A program of tests/sim and its arguments -> exit code, output, errors.
@@ -47,13 +46,6 @@ class Forks:
         self._in.close()
         self._process.wait()
         self._out.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def real_pace_behind() -> Iterator[None]:
-    """Leave agents of other kinds of tests, in this process, as they are in a real broker."""
-    yield
-    simpace.be_real()
 
 
 @pytest.fixture(scope="session", name="program")

@@ -18,7 +18,8 @@ _INTERVALS = tuple((m, "interval_ns") for m in (indexer, progressnote, transacti
 _PACE = tuple((retention.PACE, name) for name in ("grace", "patience", "first", "between", "look"))
 #: Work of filters at one time: two records' or three's of `simbits.EXPRESSION`.
 _WORK = ((extensions, "work_max"), (catchup, "work_max"))
-_CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK)
+_INDEX = ((indexer, "pending_max"), (indexer, "slots_after"))
+_CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX)
 _REAL = [(owner, name, getattr(owner, name)) for owner, name in _CHANGED]
 
 
