@@ -61,7 +61,8 @@ def chain(segment: Segment, written: Ranges, start: int, end: int) -> Chain:
             broken.append(np.zeros(len(found) - 1, np.bool_))
             at, step = int(found[-1]), min(2 * step, _STEP_MAX)
             continue
-        if not isinstance(_sound_at(segment, written, at), Invalid):
+        item = _sound_at(segment, written, at)
+        if isinstance(item, Filler) or (isinstance(item, Record) and at + item.total_size > end):
             break
         at, step = _next_sound(segment, written, at + 1, end), _STEP_MIN
         parts.append(np.array([at], np.int64))

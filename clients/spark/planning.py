@@ -257,18 +257,17 @@ def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) 
     log_end = used[-1].base + lengths[-1] if used else 0
     found = zip(used, lengths, times_behind(used), strict=True)
     placed = [one for one in found if one[0].base + one[1] > start]
-    written = ranges_of(storage)
     last = checkpoint_of(storage) if durable_only else None
     pieces: list[Piece] = []
     high = placed[0][0].base if placed else log_end
-    over = written if options.report_bad_records else None
+    over = ranges_of(storage) if options.report_bad_records else None
     for segment, length, next_ms in placed:
         piece = Piece(segment, length, load_sidecar(storage, segment), next_ms, over)
         is_last = segment is placed[-1][0]
         if piece.known is None and (is_last or not _is_whole(segment, last)):
             high = segment.base  # what is missing before it is missed
             if options.include_active:
-                tail = tail_of(storage, segment, written, durable_only=durable_only)
+                tail = tail_of(storage, segment, durable_only=durable_only)
                 first = max(start - segment.base, 0) if durable_only else 0
                 bounds = tail.bounds(segment, first, over_damage=options.report_bad_records)
                 if len(bounds) > 1:

@@ -15,6 +15,7 @@ from clients.spark.logfiles import LOOK_BYTES
 from shm import sidecar
 from shm.checkpoint import FILE as CHECKPOINT
 from shm.checkpoint import Checkpoint, newest_slot
+from shm.ranges import Ranges, ranges_of
 from shm.record import Filler
 from shm.record_columns import read_records
 from shm.storage import PosixStorage, read_file
@@ -22,7 +23,6 @@ from shm.storage import PosixStorage, read_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.ranges import Ranges
     from shm.segment import Segment
 
 #: It is there while a broker runs, and after one that was killed (SF-85).
@@ -66,10 +66,8 @@ class Tail:
         return bool(no_end or not sums_hold(segment, record, self.written)[0])
 
 
-def tail_of(
-    storage: PosixStorage, segment: Segment, written: Ranges, *, durable_only: bool
-) -> Tail:
-    """The tail as it is now.
+def tail_of(storage: PosixStorage, segment: Segment, *, durable_only: bool) -> Tail:
+    """The tail as it is now. Raises Corrupt if the store does not say which part of it is ours.
 
     With `durable_only` our own broker's word alone counts: positions of who goes on later must not
     move. Else what a broker wrote that was stopped in order counts as durable too, RocketMQ's too.
@@ -78,7 +76,7 @@ def tail_of(
     durable = last.durable - segment.base if last else 0
     if not durable_only and not storage.exists(_ABORT):
         durable = max(durable, _written_end(segment))
-    return Tail(written, durable, durable_only)
+    return Tail(ranges_of(storage), durable, durable_only)
 
 
 def checkpoint_of(storage: PosixStorage) -> Checkpoint | None:
