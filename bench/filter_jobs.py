@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bench.bodies import make_bodies, touch_columns
@@ -50,10 +50,11 @@ def tag_of(number: int) -> str:
 
 
 class FilterFill:
-    """Sends messages with properties and tags, and waits until all are in the log."""
+    """Sends messages with properties and tags to each topic, and waits until all are in the log."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, *topics: str) -> None:
         self._producer = Producer(home=home)
+        self._topics = topics or (TOPIC,)
         self._bodies = make_bodies()
         self._kinds = [properties_of(number) for number in range(RARE_EVERY)]
 
@@ -62,12 +63,41 @@ class FilterFill:
         started = time.monotonic_ns()
         for number in range(phase.count):
             body, kind = bodies[number % BODIES], kinds[number % RARE_EVERY]
-            send(TOPIC, body, tag=tag_of(number), properties=kind)
+            for topic in self._topics:
+                send(topic, body, tag=tag_of(number), properties=kind)
         self._producer.flush(timeout=_SILENT_S)
         return Outcome(started, time.monotonic_ns(), phase.count)
 
     def close(self) -> None:
         self._producer.close()
+
+
+def crowd_of(count: int) -> dict[str, str]:
+    """Twice as many groups and their filters, of which `count` are TRUE of each message."""
+    prices = [properties_of(place)["price"] for place in range(RARE_EVERY)]
+    found = {}
+    for number in range(2 * count):
+        own = [
+            price for place, price in enumerate(prices) if (place - number) % (2 * count) < count
+        ]
+        found[f"crowd-{number}"] = f"price IN ({', '.join(map(repr, own))})"
+    return found
+
+
+class Crowd:
+    """Registers groups with their filters, in each topic; a phase does nothing."""
+
+    def __init__(self, home: str, filters: Mapping[str, str], topics: Sequence[str]) -> None:
+        for group, text in filters.items():
+            wanted = FilterExpression(text, FilterType.SQL92)
+            PullConsumer(group, dict.fromkeys(topics, wanted), home=home).close()
+
+    def run(self, phase: Phase) -> Outcome:
+        now = time.monotonic_ns()
+        return Outcome(now, now, phase.count)
+
+    def close(self) -> None:
+        """There is nothing to give back."""
 
 
 class FilteredPolls:

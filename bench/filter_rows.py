@@ -61,4 +61,10 @@ def filters() -> list[Line]:
             value("with bitmaps", "s", "bitmaps", "reader_with"),
             value("without", "s", "bitmaps", "reader_without"),
         ),
+        Line(
+            "bitmaps",
+            "records read in vain for their bits, as many filters TRUE as are expected",
+            value("measured", "%", "false", "measured"),
+            value("configured", "%", "false", "configured"),
+        ),
     ]

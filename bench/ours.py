@@ -51,12 +51,17 @@ class Serving:
         return attach_board(read_board_file(self.home)["board"])
 
     def wait_for(self, what: str, timeout_s: float) -> None:
-        """Wait until the `disk` or the key `index` has all that is in the log."""
-        from shm.layout import BOARD_APPENDED, BOARD_DURABLE, BOARD_INDEXED
+        """Wait until the `disk`, the `queues` or the key `index` have all that is in the log."""
+        from shm import layout
 
-        board, at = self.board(), {"disk": BOARD_DURABLE, "index": BOARD_INDEXED}[what]
+        board = self.board()
+        at = {
+            "disk": layout.BOARD_DURABLE,
+            "queues": layout.BOARD_DISPATCHED,
+            "index": layout.BOARD_INDEXED,
+        }[what]
         deadline = time.monotonic() + timeout_s
-        while board.word(at) < board.word(BOARD_APPENDED):
+        while board.word(at) < board.word(layout.BOARD_APPENDED):
             if time.monotonic() > deadline:
                 raise BenchError(f"the {what} did not come up with the log")
             time.sleep(_LOOK_S)

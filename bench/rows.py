@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from bench import (
+    bloom_errors,
     e2e_filter,
     e2e_idle,
     e2e_ingest,
@@ -100,6 +101,7 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "sql": e2e_filter.expressions,
     "tags": e2e_filter.tags,
     "bitmaps": e2e_filter.bitmaps,
+    "false": bloom_errors.false_positives,
     "spark-100": partial(e2e_spark.reads, body_bytes=BODY_BYTES),
     "spark-1k": partial(e2e_spark.reads, body_bytes=KIB_BODY_BYTES),
     "spark-follow": e2e_ingest.follow,

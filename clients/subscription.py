@@ -32,7 +32,7 @@ class FilterType(Enum):
 class FilterExpression:
     """Which messages of a topic: by tags, "a || b", or "*" for all; or by an SQL92 expression.
 
-    `dialect` is "sql", or "rocketmq" for RocketMQ's rules to the letter within our limits of size
+    `dialect` is "sql", or "rocketmq" for RocketMQ's rules within our limits of size
     (shm/sql92/dialect.py has what differs, docs/clients.md the limits). Raises FilterSyntaxError
     when it is made of other types; a text of tags may be None, for all (FL-1).
     """

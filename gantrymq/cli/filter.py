@@ -25,6 +25,7 @@ def _root() -> None:
 
 Its tree, its program, with --message what each part says of these properties, and with --topic
 how many of the topic's last messages would pass (a broker has to run for that).
+Texts have limits (65,536 characters, 100 deep, 64 properties) that a RocketMQ does not have.
 
 \b
 Example: gantrymq filter explain "price > 10 AND a IN ('x')" --message price=12 --message a=x
@@ -36,7 +37,9 @@ def explain(
     message: Annotated[
         list[str] | None, typer.Option("--message", help="A property, NAME=VALUE; several times.")
     ] = None,
-    dialect: Annotated[str, typer.Option(help="sql, or rocketmq to the letter.")] = "sql",
+    dialect: Annotated[
+        str, typer.Option(help="sql, or rocketmq: its rules, within our limits of size.")
+    ] = "sql",
     topic: Annotated[
         str | None, typer.Option(help="Count in this topic.", autocompletion=topic_names)
     ] = None,

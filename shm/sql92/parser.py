@@ -25,7 +25,8 @@ from shm.sql92.tree import Node, Order, Search, Width
 #: Characters of a text, and how deep it may nest: both bound what a hostile one costs.
 TEXT_MAX: Final = 65_536
 DEPTH_MAX: Final = 100
-#: Characters of a LIKE pattern: looking for it takes as long as the value has, times this.
+#: Characters of a LIKE pattern: a part with `_` is looked for by masks with a bit for each, which
+#: takes as long as the value has, times the masks' words (shm.opcodes.MASKS_MAX).
 LIKE_MAX: Final = 1024
 _LONG_DIGITS: Final = 20  # of a decimal that is above 2^63 - 1 whatever they are
 _DOUBLE_LEAST: Final = 5e-324  # Java's Double.MIN_VALUE, 4.9E-324 (FL-30)

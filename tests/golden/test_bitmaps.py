@@ -171,6 +171,22 @@ def test_a_late_group_gets_its_bits_in_older_bitmaps(
     assert passing
 
 
+def test_filters_that_are_caught_up_are_told_of_together(golden: Golden, tmp_path: Path) -> None:
+    """A thousand cost no thousand syncs, nor as many looks of each consumer at the note."""
+    rig = Rig(golden("filter"), tmp_path)
+    reader = rig.reader()
+    rig.read_to(reader, rig.end)
+    rig.register(filters_of(golden("filter")))
+    before = rig.board.half(layout.BOARD_BITMAP_CHANGES)
+    while reader.do_work(0):
+        pass
+    reader.close()
+    covered = read_covered(rig.storage)
+    assert [item.start for item in covered] == [0] * len(filters_of(golden("filter")))
+    told = rig.board.half(layout.BOARD_BITMAP_CHANGES) - before
+    assert told == 2, "that they are known, and that they are done"
+
+
 def test_filters_that_take_long_are_asked_in_portions(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

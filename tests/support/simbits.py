@@ -17,6 +17,8 @@ SETTINGS = {
 #: Of the messages an eighth; seqs are hexadecimal there.
 EXPRESSION = "UNIQ_KEY ENDSWITH '2' OR UNIQ_KEY ENDSWITH '9'"
 DIALECT = "sql"
+#: What the reader says where filters take it long, as they do here (tests/support/simpace.py).
+NOTE = "filters_take_long"
 
 
 def settings_of(seed: int) -> dict[str, object]:

@@ -53,8 +53,7 @@ SETTINGS = {
 FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it costs time
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
-_NO_SPACE = ("no_space_for_index", "no_space_for_producers")
-_TALLIED = (*_NO_SPACE, "segments_removed", "segments_held", "filters_take_long")
+_TALLIED = ("no_space_for_index", "no_space_for_producers", "segments_removed", "segments_held")
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,
     Role.FLUSHER: layout.BOARD_DURABLE,
@@ -162,7 +161,7 @@ class SimMachine:
                 settled = fields["sessions"]
                 assert isinstance(settled, list)
                 self._unsettled = {n: s for n, s in self._unsettled.items() if n not in settled}
-            elif event in _TALLIED:
+            elif event in _TALLIED or event == simbits.NOTE:
                 self.model.tally[event] += 1
         table.notes.clear()
 

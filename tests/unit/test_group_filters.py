@@ -103,6 +103,27 @@ def test_thousands_of_filters_cost_one_file_a_second(
     assert written[-1] == registry.FILTERS_MAX, "a dead one made room"
 
 
+def test_many_texts_are_compiled_in_portions(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad input: a step of the reader compiles so much; what waits counts from where it is met."""
+    monkeypatch.setattr(reading, "CHARACTERS_AT_START", 30)
+    monkeypatch.setattr(reading, "CHARACTERS", 20)
+    texts = ["a = 1 OR b = 2", "a =", "a IN ('x', 'y')", "a > 5 AND b < 7", "b > 1000 OR c = 2"]
+    entries = [FilterEntry("t", f"g{n}", text, "sql", 1 + n, 1) for n, text in enumerate(texts)]
+    storage = rig.agent.ledger.storage
+    write_filters(storage, entries, FORM)
+    found = reading.Filters(storage, rig.board, SETTINGS)
+    assert found.refresh(100)
+    assert found.refresh(200)
+    assert not found.refresh(300), "all is bound"
+    starts = {item.group: item.start for item in read_covered(storage)}
+    assert starts == {"g0": 100, "g2": 100, "g3": 200, "g4": 200}
+    again = reading.Filters(storage, rig.board, SETTINGS)
+    assert again.refresh(400)
+    assert again.refresh(500)
+    starts = {item.group: item.start for item in read_covered(storage)}
+    assert starts == {"g0": 100, "g2": 100, "g3": 500, "g4": 500}, "nobody made its bits meanwhile"
+
+
 def test_the_oldest_of_too_many_filters_get_bits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bad input: the reader judges a bounded number for each record; the others have no bits."""
     per_topic = reading.PER_TOPIC * SETTINGS.expect_consumer_num_use_filter

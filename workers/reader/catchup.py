@@ -21,6 +21,7 @@ from shm.storage import is_disk_full, map_file
 from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
+    from shm.bitmapnote import Covered
     from shm.board import Board
     from shm.storage import Storage
     from workers.reader.extensions import Extensions
@@ -35,6 +36,8 @@ STEP_BITMAPS: Final = 256
 RETRY_NS: Final = 1_000_000_000
 #: A step so often while the reader never rests: a twentieth of its time.
 TURN_NS: Final = 20_000_000
+#: Consumers hear of filters that are done so often.
+TELL_NS: Final = 1_000_000_000
 #: As workers.reader.extensions has it.
 work_max = limits.CATCH_UP_WORK
 
@@ -50,6 +53,8 @@ class CatchUp:
         self._queues = queues
         self._extensions = extensions
         self._steps: Generator[int, None, None] | None = None
+        self._done: set[Covered] = set()  # what consumers do not know yet
+        self._told_ns = 0
         self._retry_ns = 0
         self._turn_ns = 0
         self._form = np.zeros(extend.FORM_WORDS, np.int64)
@@ -65,13 +70,10 @@ class CatchUp:
         if now_ns < self._retry_ns or (busy and now_ns - self._turn_ns < TURN_NS):
             return 0
         self._turn_ns = now_ns
-        if self._steps is None:
-            waiting = self._waiting()
-            if waiting is None:
-                return 0
-            self._steps = self._catch_up(waiting)
         try:
-            return next(self._steps)
+            if self._steps is None and not self._begin(now_ns):
+                return 0
+            return next(self._steps) if self._steps is not None else 1
         except StopIteration:
             self._forget()
             return 1
@@ -82,6 +84,23 @@ class CatchUp:
             self._retry_ns = now_ns + RETRY_NS
             return 0
 
+    def _begin(self, now_ns: int) -> bool:
+        """Go on with another filter, or tell of those that are done; False if there is neither.
+
+        That costs syncs, and a look at the note by each consumer: once a second, or in the end.
+        """
+        waiting = self._waiting()
+        if self._done and (waiting is None or now_ns - self._told_ns >= TELL_NS):
+            assert self._extensions.filters is not None, "they have been caught up"
+            self._told_ns = now_ns
+            self._queues.sync()
+            self._extensions.filters.lower(self._done)
+            self._done = set()
+            return True
+        if waiting is not None:
+            self._steps = self._catch_up(waiting)
+        return waiting is not None
+
     def _forget(self) -> None:
         self._steps = None
         self._log = (-1, np.empty(0, np.uint8))
@@ -90,9 +109,11 @@ class CatchUp:
         """The filter whose bits begin first, above the log's beginning."""
         low = self._board.word(layout.BOARD_LOW)
         filters = self._extensions.filters
-        found = [item for item in filters.bound.values() if item.covered.start > low] if (
-            filters is not None
-        ) else []  # fmt: skip
+        found = [
+            item
+            for item in (filters.bound.values() if filters is not None else ())
+            if item.covered.start > low and item.covered not in self._done
+        ]
         return min(found, key=lambda item: item.covered.start, default=None)
 
     def _catch_up(self, bound: Bound) -> Generator[int, None, None]:
@@ -105,8 +126,7 @@ class CatchUp:
                 if covered.key not in filters.bound:
                     return  # the group is forgotten, or wants something else now
                 yield done
-        self._queues.sync()
-        filters.lower(covered.key, 0)
+        self._done.add(covered)
 
     def _catch_up_queue(
         self, bound: Bound, queue: int, queue_id: int

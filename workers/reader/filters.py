@@ -22,7 +22,7 @@ from shm.sql92.program import compile_program
 from workers.filterfile import FilterEntry, bloom_form, read_filters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from shm.board import Board
     from shm.storage import Storage
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 #: more, hardly a bit is left unset. The others' records are all read.
 FILTERS_MAX: Final = 1024
 PER_TOPIC: Final = 2
+#: Characters of texts that are compiled at one time, about 100 ms, and when the reader starts.
+CHARACTERS: Final = 20_000
+CHARACTERS_AT_START: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Filters:
         self._per_topic = PER_TOPIC * settings.expect_consumer_num_use_filter
         self._held: list[NDArray[np.int64]] = []
         self._seen = -1
+        self._entries: list[FilterEntry] = []
+        self._refused: set[FilterEntry] = set()  # of those: what does not compile
+        self._waiting = False
 
     def refresh(self, position: int) -> bool:
         """Look at the file if it was changed; the record at `position` is dispatched next.
@@ -64,21 +70,21 @@ class Filters:
         True if the filters are others. Raises OSError.
         """
         changes = self._board.half(layout.BOARD_FILTER_CHANGES)
-        if changes == self._seen:
-            return False
         known = self._seen >= 0
-        self._seen = changes
+        if changes != self._seen:
+            self._seen = changes
+            self._entries = self._chosen()
+            self._refused.intersection_update(self._entries)
+        elif not self._waiting:
+            return False
         noted = read_covered(self._storage)
         before = {(item.key, item.bits, item.positions): item.start for item in noted}
         bound = {}
-        for entry in self._chosen():
-            made = self._bind(entry, position)
-            if made is not None:
-                key = made.covered.key
-                same = (key, made.covered.bits, made.covered.positions)
-                if key not in self.bound and same in before:
-                    made = moved(made, before[same])
-                bound[key] = made
+        for made in self._bind_some(position, CHARACTERS if known else CHARACTERS_AT_START):
+            key = made.covered.key
+            same = (key, made.covered.bits, made.covered.positions)
+            is_noted = key not in self.bound and same in before
+            bound[key] = moved(made, before[same]) if is_noted else made
         if known and bound.keys() == self.bound.keys():
             return False
         self.bound = bound
@@ -86,11 +92,36 @@ class Filters:
         self.save(noted)
         return True
 
-    def lower(self, key: tuple[str, str, str, str], start: int) -> None:
-        """Bits of a filter are in older bitmaps as well, and that is durable. Raises OSError."""
-        if key in self.bound:
-            self.bound[key] = moved(self.bound[key], start)
-            self.save()
+    def _bind_some(self, position: int, room: int) -> Iterator[Bound]:
+        """Filters that are bound, and others as far as there is room for their texts.
+
+        The rest waits for the next `refresh`, and counts from there on.
+        """
+        self._waiting = False
+        for entry in self._entries:
+            covered = self._covered(entry, position)
+            made = self.bound.get(covered.key)
+            if made is None and entry not in self._refused:
+                if room <= 0:
+                    self._waiting = True
+                    continue
+                room -= len(entry.expression)
+                made = _bind(covered)
+            if made is None:
+                self._refused.add(entry)
+            else:
+                yield made
+
+    def lower(self, done: Iterable[Covered]) -> None:
+        """Bits of these are in all older bitmaps as well, and that is durable. Raises OSError.
+
+        What is bound anew since then is not meant.
+        """
+        for covered in done:
+            bound = self.bound.get(covered.key)
+            if bound is not None and bound.covered == covered:
+                self.bound[covered.key] = moved(bound, 0)
+        self.save()
 
     def save(self, noted: Sequence[Covered] | None = None) -> None:
         """Tell consumers. `noted`: what the file says."""
@@ -110,25 +141,10 @@ class Filters:
                 chosen.append(entry)
         return chosen
 
-    def _bind(self, entry: FilterEntry, position: int) -> Bound | None:
-        """None if it does not compile: then it has no bits, and no consumer either."""
-        positions = self.form.positions(entry.group, entry.topic)
-        covered = Covered(
-            entry.topic, entry.group, entry.dialect, entry.expression, self.form.bits,
-            tuple(positions), position,
-        )  # fmt: skip
-        known = self.bound.get(covered.key)
-        if known is not None:
-            return known
-        try:
-            dialect = Dialect(entry.dialect)
-            program = compile_program(parse_sql(entry.expression, dialect).node, dialect)
-        except (FilterSyntaxError, ValueError):
-            return None
-        bits = np.array([len(positions), *positions], np.int64)
-        row = (program.words.ctypes.data, program.pool.ctypes.data, bits.ctypes.data)
-        alone = np.array([1, *row], np.int64)
-        return Bound(covered, program.words, program.pool, bits, alone)
+    def _covered(self, entry: FilterEntry, position: int) -> Covered:
+        positions = tuple(self.form.positions(entry.group, entry.topic))
+        text = (entry.dialect, entry.expression)
+        return Covered(entry.topic, entry.group, *text, self.form.bits, positions, position)
 
     def _list(self) -> None:
         topics: dict[str, list[Bound]] = {}
@@ -142,6 +158,19 @@ class Filters:
             held.append(listed)
             lists[topic] = listed.ctypes.data
         self.lists, self._held = lists, held
+
+
+def _bind(covered: Covered) -> Bound | None:
+    """None if it does not compile: then it has no bits, and no consumer either."""
+    try:
+        dialect = Dialect(covered.dialect)
+        program = compile_program(parse_sql(covered.expression, dialect).node, dialect)
+    except (FilterSyntaxError, ValueError):
+        return None
+    bits = np.array([len(covered.positions), *covered.positions], np.int64)
+    row = (program.words.ctypes.data, program.pool.ctypes.data, bits.ctypes.data)
+    alone = np.array([1, *row], np.int64)
+    return Bound(covered, program.words, program.pool, bits, alone)
 
 
 def moved(bound: Bound, start: int) -> Bound:
