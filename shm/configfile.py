@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 BACKUP_SUFFIX: Final = ".bak"
 
+#: `json.dumps` would make an encoder for each value of a file with thousands of groups.
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
 # A string, or a bare integer in a key's place. Strings come first, so that none is looked into.
 _STRING_OR_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*:)')
 
@@ -27,7 +30,10 @@ def parse_config(text: str) -> Any:  # noqa: ANN401 - JSON
 
     Raises ValueError where the text is no JSON even with its integer keys quoted.
     """
-    return json.loads(_STRING_OR_KEY.sub(_quote_key, text))
+    try:
+        return json.loads(text)  # ten times as fast, and most files have no such keys
+    except ValueError:
+        return json.loads(_STRING_OR_KEY.sub(_quote_key, text))
 
 
 def _quote_key(match: re.Match[str]) -> str:
@@ -51,14 +57,14 @@ def _format(value: Any, indent: str) -> str:  # noqa: ANN401 - JSON
         return _format_map(value, indent)
     if isinstance(value, list | tuple):
         return _format_list(value, indent)
-    return json.dumps(value, ensure_ascii=False)
+    return _encode(value)
 
 
 def _format_map(value: Mapping[Any, Any], indent: str) -> str:
     inner = indent + "\t"
     kept = {key: item for key, item in value.items() if item is not None}
     lines = [
-        f"{key if isinstance(key, int) else json.dumps(key, ensure_ascii=False)}"
+        f"{key if isinstance(key, int) else _encode(key)}"
         f":{_format(kept[key], inner)}"
         for key in sorted(kept, key=lambda key: (isinstance(key, str), key))
     ]
