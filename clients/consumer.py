@@ -18,7 +18,7 @@ from clients.queries.bytime import offset_at
 from clients.queries.moments import milliseconds
 from clients.session import Session, now_ns
 from clients.subscription import Subscription, parse_subscription
-from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
+from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Rejected, Unavailable
 from shm.groupwire import ASSIGNMENTS, STICKY, ConsumeFrom, bad_assignment
 from shm.kernels import poll
 
@@ -88,9 +88,11 @@ class PullConsumer:
         """Messages that are there, or the first that come within `timeout` seconds (None: ever).
 
         Empty when the time is up. Raises BrokerGone if there was no broker all that time, Evicted
-        (the next call joins again), Corrupt, StoreFailed.
+        (the next call joins again), Corrupt, StoreFailed; Rejected for less than one message.
         """
         self._require_open()
+        if max_messages < 1:
+            raise Rejected(f"max_messages counts messages, 1 or more, not {max_messages}")
         mode = poll.HAND_OUT | poll.PASS if self.auto_commit else poll.HAND_OUT
         batch = self._collect(max_messages, mode, timeout)
         if self._selected and not len(batch):
@@ -204,8 +206,11 @@ class PullConsumer:
         """Go on at an offset, at the first message stored at a time or later, or at an end.
 
         It is a commit, too. Raises GroupIllegal if the queue is not assigned, ValueError if it
-        does not have that offset.
+        does not have that offset; Rejected for what is no place.
         """
+        is_offset = hasattr(to, "__index__") and not isinstance(to, bool)
+        if not (is_offset or isinstance(to, datetime) or to in ("begin", "end")):
+            raise Rejected(f"{to!r} is no place: give an offset, a datetime, 'begin' or 'end'")
         assigned = self._find(queue)
         attachment = self._live()
         if isinstance(to, datetime):

@@ -23,9 +23,11 @@ F = TypeVar("F", bound=wire.Frame)
 class ControlChannel(Closing):
     """A connection that asks and waits for the answer; one thread at a time."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, answer_s: float = ANSWER_S) -> None:
+        """`answer_s`: how long an answer is waited for. Raises BrokerGone."""
         self.home = home
-        self.channel = connect(home, ANSWER_S)
+        self.channel = connect(home, answer_s)
+        self._answer_s = answer_s
         self._serial = 0  # of the last request
 
     def ask(self, frame: wire.Frame) -> tuple[wire.AnyFrame, list[int]]:
@@ -42,7 +44,7 @@ class ControlChannel(Closing):
                 received = wire.receive(self.channel)
         except TimeoutError as error:
             raise Timeout(
-                f"the broker at {self.home} did not answer in {ANSWER_S:.0f} s"
+                f"the broker at {self.home} did not answer in {self._answer_s:.0f} s"
             ) from error
         except OSError as error:
             raise gone(self.home) from error
@@ -84,9 +86,9 @@ class ControlChannel(Closing):
             self.channel.shutdown(socket.SHUT_RDWR)
 
 
-def look_at(home: Path) -> ControlChannel:
+def look_at(home: Path, answer_s: float = ANSWER_S) -> ControlChannel:
     """Connect without a session, as the command line does."""
-    control = ControlChannel(home)
+    control = ControlChannel(home, answer_s)
     try:
         control.request(wire.Hello(os.getpid(), layout.FINGERPRINT, "look"), wire.Welcome)
     except BaseException:

@@ -13,7 +13,14 @@ from shm import limits
 from shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal
 from shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
 from shm.groupwire import SUBSCRIPTION_CHARACTERS
-from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.properties import (
+    HALF_TOPIC,
+    NOTES_TOPIC,
+    OP_TOPIC,
+    SCHEDULE_TOPIC,
+    SYSTEM_GROUP_PREFIX,
+    TIMER_TOPIC,
+)  # fmt: skip
 from shm.sql92.dialect import Dialect
 
 #: Of the broker's own topics these show what nobody may see before its transaction is committed,
@@ -91,6 +98,10 @@ def check_group(group: str) -> None:
     """Names of groups (CQ-100). Raises GroupIllegal."""
     if not isinstance(group, str) or not is_name(group):
         raise GroupIllegal(f"{group!r} is no group name: letters, digits and _-%| only (CQ-100)")
+    if group.startswith(SYSTEM_GROUP_PREFIX):
+        raise GroupIllegal(
+            f"groups {SYSTEM_GROUP_PREFIX}... are the broker's own: take another name", group=group
+        )
     if len(group) > limits.GROUP_BYTES_MAX:
         raise GroupIllegal(
             f"group name has {len(group)} bytes, {limits.GROUP_BYTES_MAX} are allowed", group=group
@@ -102,6 +113,11 @@ def parse_subscription(subscription: Subscription) -> dict[str, Filter]:
     if isinstance(subscription, str):
         raise GroupIllegal("subscription is a list of topics or a mapping of topics to tags")
     if not isinstance(subscription, Mapping):
+        if not isinstance(subscription, Iterable):
+            raise GroupIllegal(
+                f"subscription is {subscription!r}: give a list of topics, or a mapping of topics"
+                " to tags"
+            )
         subscription = dict.fromkeys(subscription, EVERYTHING)
     if not subscription:
         raise GroupIllegal("the subscription is empty: name at least one topic")

@@ -17,6 +17,8 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 #: A group's own topics: what is tried again, and what is given up (RD-1, RD-18).
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+#: Names of groups that are a broker's own: their offsets say how far its services are.
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 #: What says how an earlier record was parked, and what the copy of a failed message has of its own.
 RETRY_DROPPED: Final = frozenset(
     ("DELAY", "REAL_TOPIC", "REAL_QID", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",

@@ -146,8 +146,8 @@ def export(
     dead.require_named(group, wanted)
     counts: Counter[str] = Counter()
     try:
-        if dry_run and file.exists():
-            raise FileExistsError
+        if dry_run:
+            _require_place(file)
         with nullcontext() if dry_run else file.open("x", encoding="utf-8") as out:
             for letter in dead.letters(group, wanted):
                 line = json.dumps(_line(letter), ensure_ascii=False)
@@ -164,6 +164,13 @@ def export(
         sys.stdout.write(f"{topic}  {count}\n")
     what = "would be written; no file was made" if dry_run else f"written to {file}"
     sys.stdout.write(f"{counts.total()} {what}\n")
+
+
+def _require_place(file: Path) -> None:
+    """Raise what making a file would raise, as far as can be seen without."""
+    if file.exists():
+        raise FileExistsError
+    file.parent.stat()
 
 
 def purge(group: str, wanted: Wanted, *, home: Path | None, dry_run: bool, as_json: bool) -> None:

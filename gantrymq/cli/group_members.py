@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from clients.control import look_at
+from gantrymq.cli.leave import complain
 from gantrymq.cli.records import local_time
 from shm import wire
 from shm.errors import GantryError
@@ -15,21 +16,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHARACTERS: Final = 60
+_ANSWER_S: Final = 3.0
 
 
 def members_of(home: Path, group: str = "") -> list[wire.Member]:
-    """Members of a group, of all for "", by session; none if the supervisor does not answer."""
+    """Members of a group, of all for "", by session.
+
+    None if the supervisor does not answer soon: what else there is to be seen needs no answer.
+    """
     found: list[wire.Member] = []
     try:
-        with look_at(home) as control:
+        with look_at(home, _ANSWER_S) as control:
             more = True
             while more:
                 after = found[-1].session if found else 0
                 answer = control.request(wire.ShowMembers(group, after), wire.Members)
                 found += answer.members
                 more = answer.more
-    except (GantryError, OSError):
-        return found
+    except (GantryError, OSError) as error:
+        complain(f"{error}; members without queues are not shown")
     return found
 
 

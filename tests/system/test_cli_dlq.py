@@ -160,6 +160,8 @@ def test_letters_are_named_by_offset_and_id(home: Path, topic: str, tmp_path: Pa
     assert json.loads(file.read_text())["properties"] == found[1]["properties"]
     taken = command(*dry)
     assert (taken.returncode, taken.stdout) == (ExitCode.USAGE, "")
+    nowhere = command(*dry[:3], tmp_path / "no" / "some.jsonl", *dry[4:])
+    assert (nowhere.returncode, nowhere.stdout) == (ExitCode.IO_ERROR, "")
     (sent,) = rows("dlq", "resend", group, "--id", found[0]["message_id"], *at)
     assert (sent["resent"], sent["topics"]) == (1, {topic: 1})
     assert [letter["offset"] for letter in show(home, topic) if letter["resent"]] == [0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.producer import Producer
 from clients.push.consumer import PushConsumer
+from gantrymq.cli.board import running_board
 from gantrymq.temporary import Broker
+from shm.codes import Role
 from tests.support.brokers import command
 from tests.support.forked import start_forked
 from tests.support.push import Seen
@@ -128,3 +131,23 @@ def test_a_member_is_named_once_for_each_page_of_them(broker: Broker, unique_nam
     finally:
         for member in members:
             member.close()
+
+
+def test_without_a_supervisor_holders_are_shown(unique_name: str) -> None:
+    """One that hangs is not waited for long, and what is missing is said."""
+    with Broker.temporary() as broker:
+        with Producer(broker.home) as producer:
+            producer.send(unique_name, b"x")
+        with PullConsumer("holds", [unique_name], home=broker.home) as member:
+            held = len(member.assignment())
+            poll_until(lambda: shares(broker, "holds") == [held], "it is in the ledger")
+            pid = running_board(broker.home).process(Role.SUPERVISOR)["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                ran = command("group", "describe", "holds", "--json", "--home", broker.home)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        assert ran.returncode == 0
+        assert "members without queues are not shown" in ran.stderr
+        (row,) = json.loads(ran.stdout)["members"]
+        assert (row["pid"], row["queues"], row["joined_ms"]) == (None, held, None)

@@ -20,7 +20,7 @@ from clients.message import MessageQueue
 from clients.producer import Producer
 from gantrymq.temporary import Broker
 from shm.codes import Role
-from shm.errors import Closed, FilterSyntaxError, GroupIllegal
+from shm.errors import Closed, FilterSyntaxError, GroupIllegal, Rejected
 from tests.support.brokers import ServingBroker
 from tests.support.forked import start_program
 from tests.support.watchdog import poll_until
@@ -235,6 +235,12 @@ def test_seeking(broker: Broker, topic: str) -> None:
             consumer.seek(queue, 21)
         with pytest.raises(GroupIllegal):
             consumer.seek(MessageQueue(topic, 77), 0)
+        for place in ("soon", None, 1.5, True):
+            with pytest.raises(Rejected, match="is no place"):
+                consumer.seek(queue, place)  # type: ignore[arg-type]
+        for count in (0, -1):
+            with pytest.raises(Rejected, match="max_messages"):
+                consumer.poll(max_messages=count)
 
 
 def test_paused_queues_are_left_alone(broker: Broker, topic: str) -> None:

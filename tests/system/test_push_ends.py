@@ -132,11 +132,13 @@ def test_a_forked_child_is_told(broker: Broker, topic: str) -> None:
 
 def test_mistakes_are_named(broker: Broker, tmp_path: Path) -> None:
     seen = Seen()
-    for group in ("", "a b", "x" * 121):
+    for group in ("", "a b", "x" * 121, "CID_RMQ_SYS_TRANS"):
         with pytest.raises(GroupIllegal):
             PushConsumer(group, ["t"], seen)
     with pytest.raises(GroupIllegal, match="empty"):
         PushConsumer("g", [], seen)
+    with pytest.raises(GroupIllegal, match="list of topics"):
+        PushConsumer("g", None, seen)  # type: ignore[arg-type]
     with pytest.raises(GroupIllegal, match="listener"):
         PushConsumer("g", ["t"], None)  # type: ignore[arg-type]
     with pytest.raises(GroupIllegal, match="max_attempts"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shm import limits
 from shm.groupwire import ASSIGNMENTS, SUBSCRIPTION_CHARACTERS, Join, bad_assignment
+from shm.properties import SYSTEM_GROUP_PREFIX
 from workers.groups.membership import Membership
 
 
@@ -28,6 +29,8 @@ def name_fault(name: str) -> str:
     legal = all(c.isascii() and (c.isalnum() or c in "_-%|") for c in name)
     if not name or not legal or len(name.encode()) > limits.GROUP_BYTES_MAX:
         return f"{name!r} is no group name: letters, digits and _-%| only (CQ-100)"
+    if name.startswith(SYSTEM_GROUP_PREFIX):
+        return f"groups {SYSTEM_GROUP_PREFIX}... are the broker's own: take another name"
     return ""
 
 
