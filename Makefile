@@ -42,7 +42,8 @@ clean:  ## what is made by these targets, .venv too
 .venv/ready: pyproject.toml constraints.txt scripts/setup.sh scripts/setup.py scripts/java.py
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh
 
-.venv/warm: .venv/ready $(KERNELS)
+.venv/warm: .venv/ready $(KERNELS) tests/support/spark_classes.py
 	@echo "setup: compiling kernels (a minute or so the first time, a second when cached)" >&2
 	@$(VENV)/python -m scripts.warm
+	@$(RUN) -m tests.support.spark_classes || echo "setup: not kept: Spark's tests start more slowly" >&2
 	@touch $@

@@ -46,11 +46,18 @@ def is_worker(process: psutil.Process) -> bool:
         return False
 
 
+def is_java(process: psutil.Process) -> bool:
+    try:
+        return str(process.name()).startswith("java")
+    except psutil.Error:
+        return False
+
+
 def strike(job: subprocess.Popen[bytes], broker: Broker, number: int, sample: random.Random) -> str:
     """Kill something in the middle of the work; what was hit."""
     hit = sample.choice(("driver", "java", "worker", "broker") if BY_SPARK else ("driver",))
     family = psutil.Process(job.pid).children(recursive=True)
-    javas = [process for process in family if process.name().startswith("java")]
+    javas = [process for process in family if is_java(process)]
     workers = [process for process in family if process not in javas and is_worker(process)]
     victims = {"java": javas, "worker": workers}.get(hit)
     if victims:
