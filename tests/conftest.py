@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import resource
@@ -173,6 +174,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             signal.signal(number, signal.default_int_handler)
     leaks.mark_this_run()
     session.config.stash[_traces_at_start] = leaks.take()
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported out of the collector's sight: each pass would look at all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
