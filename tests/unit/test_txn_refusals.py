@@ -20,6 +20,7 @@ from tests.support.simclock import SimClock
 from tests.support.transacting import (
     CHECKER,
     GROUP,
+    NO_TOPIC,
     Peer,
     TxnLife,
     last_segment,
@@ -34,8 +35,6 @@ from workers.transactions.agent import TxnChecker
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
 S = 1000  # milliseconds
-#: The last slot of the table: no topic has it. Slots of agents are believed, and must be in it.
-NO_TOPIC = 63
 
 
 @pytest.fixture
