@@ -64,7 +64,7 @@ class Decisions(EndStaging):
         self._first_seq = int(self._lane[frames.SEQ]) + 1
         self._refused: dict[int, int] = {}
         self._early: NDArray[np.int64] | None = None  # answers of a flight that is not all in
-        self._undurable: list[Decision] = []
+        self.undurable: list[Decision] = []  # in the log, and waiting for the disk
         self._durable_seen = 0
         self._again: list[Decision] = []
         self._begun: list[Decision] = []  # of these something is missing in the log
@@ -80,12 +80,12 @@ class Decisions(EndStaging):
     @property
     def waits(self) -> bool:
         """Whether something is not settled that has no bell of its own."""
-        return bool(self._flights or self._undurable or self._again or self.hand)
+        return bool(self._flights or self.undurable or self._again or self.hand)
 
     @property
     def are_told(self) -> bool:
         """Whether nobody waits for an answer of ours: the writer tells who is on the way."""
-        return not (self._undurable or self._again) and all(map(is_told_by_writer, self._flights))
+        return not (self.undurable or self._again) and all(map(is_told_by_writer, self._flights))
 
     @property
     def is_clean(self) -> bool:
@@ -103,12 +103,12 @@ class Decisions(EndStaging):
     def lost(self) -> list[Decision]:
         """The writer was replaced: decisions without an answer, as if nobody had asked yet."""
         waiting = [one for flight in self._flights for one in flight.decisions]
-        waiting += [*self.batch, *self._undurable, *self._again]
+        waiting += [*self.batch, *self.undurable, *self._again]
         if self.hand is not None:
             waiting.append(self.hand)
             self.hand = None
         self._early = None
-        for queue in (self._flights, self.batch, self._undurable, self._again, self._begun):
+        for queue in (self._flights, self.batch, self.undurable, self._again, self._begun):
             queue.clear()
         self._refused.clear()
         self._lane, self._view = self._outlet.words, self._outlet.words.data
@@ -231,7 +231,7 @@ class Decisions(EndStaging):
         """Look out for the writer's answers, and for a sync that decisions wait for."""
         if self._flights:
             lookout.add(self._tail_address, self._view[frames.DOWN_CURSOR])
-        if self._undurable:
+        if self.undurable:
             lookout.add(self._durable_address, self._durable_seen)
 
     # ------------------------------------------------------------------------------------ answers
@@ -243,10 +243,10 @@ class Decisions(EndStaging):
             answers = self._outlet.poll_rows()
             if len(answers):
                 self._hear(join(self._early, answers), settled)
-        if self._undurable:
+        if self.undurable:
             durable = self._durable_seen = self._board.word(layout.BOARD_DURABLE)
-            settled += [one for one in self._undurable if one.end <= durable]
-            self._undurable = [one for one in self._undurable if one.end > durable]
+            settled += [one for one in self.undurable if one.end <= durable]
+            self.undurable = [one for one in self.undurable if one.end > durable]
         if self._again and now_ns >= self._retry_ns:
             self._put_again(now_ns)
         return settled
@@ -305,8 +305,8 @@ class Decisions(EndStaging):
             self._begun = [other for other in self._begun if other is not one]
         one.end = max(one.end, end)
         if one.durable and self._board.word(layout.BOARD_DURABLE) < one.end:
-            self._undurable.append(one)
-            store_word(self._arena, layout.ARENA_DURABLE_WANTED, self._undurable[-1].end)
+            self.undurable.append(one)
+            store_word(self._arena, layout.ARENA_DURABLE_WANTED, self.undurable[-1].end)
         else:
             settled.append(one)
 
@@ -388,8 +388,8 @@ class Decisions(EndStaging):
         """Nanoseconds to sleep at most; 0 if an answer is there."""
         if self._flights and not self._outlet.arm():
             return 0
-        if self._undurable:
-            wanted = self._undurable[0].end
+        if self.undurable:
+            wanted = self.undurable[0].end
             store_word(self._arena, layout.ARENA_DURABLE_WANTED, wanted)
             if self._board.word(layout.BOARD_DURABLE) >= wanted:
                 return 0
