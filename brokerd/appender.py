@@ -13,6 +13,7 @@ import numpy as np
 
 from brokerd.commitlog import CommitLog
 from brokerd.lanes import LaneTable
+from brokerd.listeners import Listeners
 from brokerd.producers import Producers
 from brokerd.resume import keep_unanswered, learn_from_log
 from shm import layout, limits
@@ -43,6 +44,7 @@ DONE = int(Stop.DONE)
 RING_READER = int(Owed.RING_READER)
 RING_FLUSHER = int(Owed.RING_FLUSHER)
 RING_CLIENTS = int(Owed.RING_CLIENTS)
+RING_LISTENERS = int(Owed.RING_LISTENERS)
 SETTLED = int(Owed.SETTLED)
 
 
@@ -73,6 +75,7 @@ class Appender:
         self._batch = np.zeros(frames.BATCH_WORDS, np.int64)
         #: The same words, to be read and set one by one.
         self.view = self._batch.data
+        self.listeners = Listeners(self.view)
         self._disk_retry_ns = 0
         self._disk_full = 0  # as the board says
         self._lacks_segment = False
@@ -205,11 +208,18 @@ class Appender:
             self._note_settled()
         if owed & RING_FLUSHER:
             self._bells.flusher.ring()
+        if owed & (RING_CLIENTS | RING_LISTENERS):
+            self._ring_sessions(owed)
+        if owed & RING_READER:  # after the clients: on few CPUs it runs instead of us
+            self._bells.reader.ring()
+
+    def _ring_sessions(self, owed: int) -> None:
         if owed & RING_CLIENTS:
             for lane in self.lanes.ringing(self.view[frames.RINGING]):
                 lane.session.bell.ring()
-        if owed & RING_READER:  # after the clients: on few CPUs it runs instead of us
-            self._bells.reader.ring()
+        if owed & RING_LISTENERS:
+            for session in self.listeners.sleepers():
+                session.bell.ring()
 
     def _do_step(self, step: int) -> None:
         """What comes between two parts of `tell_lanes`."""

@@ -127,7 +127,10 @@ class Writer:
             if isinstance(event, Attached):
                 if event.session.producer:
                     self._adopt(event.session, now_ns)
+                if event.session.transactions:
+                    self._appender.listeners.add(event.session)
             else:
+                self._appender.listeners.remove(event.session)
                 lane = self._lanes.of(event.session)
                 if lane is not None:
                     self._appender.drain_last(lane, now_ns)

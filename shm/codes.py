@@ -38,6 +38,7 @@ class EntryFlag(IntFlag):
     DURABLE = 2  # the flusher shall sync at once
     URGENT = 4  # wakes a napping agent
     BATCH = 8  # member of an all-or-nothing batch; `batch` counts members left, this one included
+    TELL = 16  # of an APPEND: ends with a layout.TELL, whose session hears of it from the writer
 
 
 class Status(IntEnum):
@@ -131,6 +132,7 @@ class Owed(IntFlag):
     RING_FLUSHER = 2
     RING_CLIENTS = 4
     SETTLED = 8  # `settled` does not follow `appended` by itself
+    RING_LISTENERS = 16
 
 
 class ExitCode(IntEnum):

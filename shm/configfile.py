@@ -64,8 +64,7 @@ def _format_map(value: Mapping[Any, Any], indent: str) -> str:
     inner = indent + "\t"
     kept = {key: item for key, item in value.items() if item is not None}
     lines = [
-        f"{key if isinstance(key, int) else _encode(key)}"
-        f":{_format(kept[key], inner)}"
+        f"{key if isinstance(key, int) else _encode(key)}:{_format(kept[key], inner)}"
         for key in sorted(kept, key=lambda key: (isinstance(key, str), key))
     ]
     return f"{{\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}}}"

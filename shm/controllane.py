@@ -139,6 +139,11 @@ class ControlLane:
         self.arena[at : at + 4] = 0
 
     @property
+    def has_more(self) -> bool:
+        """Whether the peer has put more than was taken."""
+        return bool(self._peer_tail[0] != self._seen)
+
+    @property
     def seen(self) -> int:
         """Bytes of the peer's that were taken: its tail is elsewhere once there are more."""
         return self._seen

@@ -64,6 +64,22 @@ APPEND_PREPARED: Final = APPEND.offset("prepared_offset")
 APPEND_BORN_HOST: Final = APPEND.offset("born_host")
 APPEND_STORE_HOST: Final = APPEND.offset("store_host")
 
+TELL: Final = Struct(
+    "tell_extension",
+    24,
+    (
+        Field("session", "u8", "of a client with a transactions lane"),
+        Field("serial", "u8", "of its END, of which this entry is the last record"),
+        Field("since", "u8", "seq of the first entry that belongs to it"),
+    ),
+    note="The last bytes of an APPEND entry with flag TELL. Once all from `since` on is in the log"
+    " the writer stores `serial` in that session's `told`. A hint: the txn-checker answers, too.",
+)
+TELL_BYTES: Final = TELL.size
+TELL_SESSION: Final = TELL.offset("session")
+TELL_SERIAL: Final = TELL.offset("serial")
+TELL_SINCE: Final = TELL.offset("since")
+
 PARK: Final = Struct(
     "park_extension",
     16,
@@ -176,7 +192,7 @@ LANE_LAST_SEQ: Final = LANE.offset("last_seq")
 
 ARENA: Final = Struct(
     "arena_header",
-    512,
+    640,
     (
         Field("magic", "u8", "ARENA_MAGIC", "supervisor, once"),
         Field("fingerprint", "u8", "of this file", "supervisor, once"),
@@ -198,6 +214,13 @@ ARENA: Final = Struct(
         Field("pad2", 124, "zero"),
         Field("revoked", "u8", "counts lease notices; checked before each delivery", "groups"),
         Field("pad3", 120, "zero"),
+        Field(
+            "told",
+            64,
+            "slots (serial mod 8) of a u8: an END whose decision is in the log",
+            "writer",
+        ),
+        Field("pad4", 64, "zero"),
     ),
     note="One session's memory: header, interest list, progress table, route table, writer lane,"
     " groups lane, scheduler lane, transactions lane, rings.",
@@ -209,6 +232,8 @@ ARENA_INTEREST_COUNT: Final = ARENA.offset("interest_count")
 ARENA_PROGRESS_COUNT: Final = ARENA.offset("progress_count")
 ARENA_EVICTED: Final = ARENA.offset("evicted")
 ARENA_REVOKED: Final = ARENA.offset("revoked")
+ARENA_TOLD: Final = ARENA.offset("told")
+TOLD_MASK: Final = 7  # of its slots
 ARENA_MAGIC: Final = 0x6761_6E74_7279_4131  # "gantryA1"
 
 INTEREST_AT: Final = ARENA_BYTES  # u4 board queue numbers
@@ -826,8 +851,8 @@ TIMER_SLOT: Final = Struct(
 # -------------------------------------------------------------------------------------- all tables
 
 SHARED: Final = (
-    ENTRY, APPEND, PARK, COMPLETION, BATCH_COMPLETION, MESSAGE, LANE, ARENA, PROGRESS, ROUTE, BOARD,
-    PROCESS, TOPIC, QUEUE,
+    ENTRY, APPEND, TELL, PARK, COMPLETION, BATCH_COMPLETION, MESSAGE, LANE, ARENA, PROGRESS, ROUTE,
+    BOARD, PROCESS, TOPIC, QUEUE,
 )  # fmt: skip
 STORE: Final = (
     RECORD, FILLER, CQ_UNIT, CQ_EXT_UNIT, BATCH_CQ_UNIT, CHECKPOINT,

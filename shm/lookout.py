@@ -38,6 +38,16 @@ class Lookout:
         self._view[at], self._view[at + 1] = address, seen
         self._count += 1
 
+    @property
+    def count(self) -> int:
+        """How many words."""
+        return self._count
+
+    @property
+    def table(self) -> NDArray[np.int64]:
+        """Address of each, and what was seen of it; longer than `count`."""
+        return self._table
+
     def wait(self, rounds: int) -> bool:
         """Whether a word is no longer as it was seen, after so many rounds of some 25 ns at most.
 

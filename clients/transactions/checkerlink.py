@@ -18,13 +18,17 @@ from shm import layout, limits, transactionwire
 from shm.codes import ClientState
 from shm.controllane import ControlLane, End
 from shm.errors import Closed, Incompatible, Timeout, Unavailable
-from shm.kernels.words import spin
-from shm.lookout import Lookout
-from shm.transactionwire import Check, Ended
+from shm.kernels.words import await_told, load_word
+from shm.transactionwire import COMMITTED, ROLLED_BACK, Check, Ended
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from shm.lookout import Lookout
 
 _REPEAT_NS: Final = 500_000_000
 #: After so long a full ring is tried again.
@@ -66,7 +70,9 @@ class CheckerLink:
         try:
             while True:
                 try:
-                    return self._ask(serial, body, deadline_ns)
+                    if self._ask(serial, body, deadline_ns):
+                        return Ended(serial, COMMITTED if request.commit else ROLLED_BACK)
+                    return self._ended[serial]
                 except Timeout:
                     raise
                 except (Unavailable, Closed):
@@ -78,27 +84,37 @@ class CheckerLink:
             self._awaited.discard(serial)
             self._ended.pop(serial, None)
 
-    def _ask(self, serial: int, body: bytes, deadline_ns: int) -> Ended:
+    def _ask(self, serial: int, body: bytes, deadline_ns: int) -> bool:
+        """Until the writer has told that what was asked for is done, or the answer is there: False.
+
+        The txn-checker answers in any case, but later.
+        """
         session, lane = self.living()
+        arena, told_at = session.arena, layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
+
+        def is_answered() -> bool:
+            return load_word(arena, told_at) == serial or serial in self._ended
+
         while True:
             patience_ns = _REPEAT_NS if self.put(body) else _FULL_NS
-            if self._spin(session, lane, serial):
-                return self._ended[serial]
+            if self._spin(arena, told_at, serial, lane):
+                return True
             until = min(deadline_ns, now_ns() + patience_ns)
-            if self.sleep(until, lambda: serial in self._ended):
-                return self._ended[serial]
+            if serial in self._ended or self.sleep(until, is_answered):
+                return serial not in self._ended
             if now_ns() >= deadline_ns:
                 raise Timeout("the txn-checker did not answer in time")
 
-    def _spin(self, session: Session, lane: ControlLane, serial: int) -> bool:
+    def _spin(self, arena: NDArray[np.uint8], told_at: int, serial: int, lane: ControlLane) -> bool:
         """A short look-out before sleeping: a wake-up costs more than the answer."""
-        if serial in self._ended:  # another thread has taken it
-            return True
-        at = lane.plan.control + layout.LANE_DOWN_TAIL
-        if not spin(session.arena, at, lane.seen, limits.SPIN_ROUNDS):
-            return False
-        self.take()
-        return serial in self._ended
+        tail_at = lane.plan.control + layout.LANE_DOWN_TAIL
+        while serial not in self._ended:  # another thread may have taken it
+            seen = lane.seen
+            found = await_told(arena, told_at, serial, tail_at, seen, limits.SPIN_ROUNDS)
+            if found >= 0:
+                return found > 0
+            self.take()  # answers to what the writer has told before, as a rule
+        return False
 
     def watch(self, lookout: Lookout) -> None:
         """Look out for a notice, among other things. Raises what `living` raises."""

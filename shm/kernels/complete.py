@@ -10,6 +10,7 @@ from shm.jit import BYTES, WORDS, i8, kernel
 from shm.kernels import frames
 from shm.kernels.entry import PAD, RESULT_FLAGS
 from shm.layout import (
+    ARENA_TOLD,
     BOARD_APPENDED,
     BOARD_DURABLE_WANTED,
     BOARD_FLUSHER_ARMED,
@@ -36,6 +37,8 @@ from shm.layout import (
     PROCESS_HEARTBEAT,
     PROCESS_REFUSED,
     PROCESS_WORK,
+    TOLD_MASK,
+    TRANSACTIONS_LANE_AT,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ RING_READER = int(Owed.RING_READER)
 RING_FLUSHER = int(Owed.RING_FLUSHER)
 RING_CLIENTS = int(Owed.RING_CLIENTS)
 OWED_SETTLED = int(Owed.SETTLED)
+RING_LISTENERS = int(Owed.RING_LISTENERS)
 
 #: Results of `tell_lanes` that are not yet its end.
 STEP_SILENT = -1
@@ -184,6 +188,34 @@ def _want_durable(board: Bytes, batch: Words) -> None:
 
 
 @kernel()
+def _tell(batch: Words, session: int, serial: int) -> None:
+    """Let a session see that what it asked for is in the log."""
+    for number in range(batch[frames.LISTENERS]):
+        listener = machine.shift(
+            machine.words_at(batch[frames.LISTENERS_AT]), number * frames.LISTENER_WORDS
+        )
+        if listener[frames.LISTENER_SESSION] == session:
+            arena = machine.bytes_at(listener[frames.LISTENER_ARENA])
+            # SYNC POINT: told (other end: `await_told`)
+            atomics.store_release(arena, ARENA_TOLD + 8 * (serial & TOLD_MASK), serial)
+            # SYNC POINT: sleep (other end: `arm`)
+            atomics.fence()
+            if atomics.load_acquire32(arena, TRANSACTIONS_LANE_AT + LANE_CLIENT_ARMED):
+                listener[frames.LISTENER_ASLEEP] = 1
+                batch[frames.OWED] |= RING_LISTENERS
+            return
+
+
+@kernel()
+def _tell_listeners(batch: Words) -> None:
+    """Tell those whose decisions the batch has brought into the log."""
+    for number in range(batch[frames.TELLS]):
+        row = frames.TELLS_AT + 2 * number
+        _tell(batch, batch[row], batch[row + 1])
+    batch[frames.TELLS] = 0
+
+
+@kernel()
 def _settle_lane(lane: Words, batch: Words) -> int:
     """Publish what was drained of a lane, now that it is in the log; the client's sleep flag."""
     arena = machine.bytes_at(lane[frames.ARENA_AT])
@@ -266,5 +298,6 @@ def tell_lanes(table: Words, board: Bytes, batch: Words) -> int:
     if words[frames.STAGE] == 1:
         words[frames.STAGE] = 2
         _want_durable(memory, words)
+        _tell_listeners(words)
     step = _tell_next_lane(machine.raw(table), table.size // 2, words)
     return step or _end(memory, words)

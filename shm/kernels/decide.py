@@ -64,6 +64,10 @@ from shm.layout import (
     ENTRY_SEQ,
     SYS_COMMIT,
     SYS_TRANSACTION,
+    TELL_BYTES,
+    TELL_SERIAL,
+    TELL_SESSION,
+    TELL_SINCE,
 )
 
 if TYPE_CHECKING:
@@ -78,10 +82,12 @@ DONE = int(Stop.DONE)
 ROLL = int(Stop.ROLL)
 BACKPRESSURE = int(Stop.BACKPRESSURE)
 URGENT = int(EntryFlag.URGENT)
+TELLS = int(EntryFlag.TELL)
 
 # Words of `publish_decisions`.
-OP_TOPIC, OP_BORN_MS, OP_FLAG, OP_FLAGS = range(4)
-OP_WORDS = 4
+# Session and serial that the writer is to tell, 0: nobody; the first seq of what goes up with it.
+OP_TOPIC, OP_BORN_MS, OP_FLAG, OP_FLAGS, OP_SESSION, OP_SERIAL, OP_SINCE = range(7)
+OP_WORDS = 7
 
 _OP_EXTRAS = np.frombuffer(b"TAGS\x01d\x02WAIT\x01true\x02", np.uint8)  # TX-21
 
@@ -229,12 +235,24 @@ def put_commits(
 
 
 @kernel()
+def _put_tell(arena: Bytes, end: int, form: Words) -> int:
+    """Say whom the writer is to tell, in the last bytes of an entry; its flag, 0 for nobody."""
+    if not form[OP_SESSION]:
+        return 0
+    machine.store64(arena, end - TELL_BYTES + TELL_SESSION, form[OP_SESSION])
+    machine.store64(arena, end - TELL_BYTES + TELL_SERIAL, form[OP_SERIAL])
+    machine.store64(arena, end - TELL_BYTES + TELL_SINCE, form[OP_SINCE])
+    return TELLS
+
+
+@kernel()
 def put_op(arena: Bytes, lane: Words, form: Words, body: Bytes, count: int) -> int:
     """Put an op record unpublished: its entry's seq, 0 without a body, or FULL."""
     if count == 0:
         return 0
     extra = len(_OP_EXTRAS)
     size = (ENTRY_BYTES + APPEND_BYTES + count + extra + 7) & ~7
+    size += TELL_BYTES if form[OP_SESSION] else 0
     start = ring.reserve(arena, lane, lane[frames.UP_CURSOR], size)
     if start < 0:
         return ring.FULL
@@ -242,7 +260,7 @@ def put_op(arena: Bytes, lane: Words, form: Words, body: Bytes, count: int) -> i
     at = lane[frames.UP] + (start & lane[frames.UP_MASK])
     store_head(arena, at, (seq, form[OP_TOPIC], 0), form[OP_BORN_MS])
     machine.store32(arena, at, size)
-    machine.store16(arena, at + ENTRY_FLAGS, form[OP_FLAGS])
+    machine.store16(arena, at + ENTRY_FLAGS, form[OP_FLAGS] | _put_tell(arena, at + size, form))
     machine.store32(arena, at + ENTRY_BODY, count)
     machine.store32(arena, at + ENTRY_EXTRA, extra)
     machine.store32(arena, at + ENTRY_APP_FLAG, form[OP_FLAG])

@@ -36,7 +36,15 @@ from shm.kernels.entry import (
     read_head,
 )
 from shm.kernels.lanes import wake_lanes
-from shm.layout import BOARD_STATE, FILLER_MAGIC, LANE_UP_TAIL
+from shm.layout import (
+    BOARD_STATE,
+    FILLER_MAGIC,
+    LANE_UP_TAIL,
+    TELL_BYTES,
+    TELL_SERIAL,
+    TELL_SESSION,
+    TELL_SINCE,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,6 +54,8 @@ if TYPE_CHECKING:
     Words = NDArray[np.int64]
 
 RECEIPT = int(EntryFlag.RECEIPT)
+TELL = int(EntryFlag.TELL)
+TELLS_MAX = frames.TELLS_MAX
 OK = int(Status.OK)
 DONE = int(Stop.DONE)
 LIMIT = int(Stop.LIMIT)
@@ -70,6 +80,22 @@ def _store_filler(staging: Bytes, batch: Words) -> None:
 
 
 @kernel()
+def _note_tell(arena: Bytes, lane: Words, head: Words, batch: Words) -> None:
+    """Remember whom an entry tells of a decision, unless a part of that was refused.
+
+    Beyond TELLS_MAX in one batch they hear it from the txn-checker alone.
+    """
+    at = lane[frames.UP] + (head[CURSOR] & lane[frames.UP_MASK]) + head[LENGTH] - TELL_BYTES
+    count = batch[frames.TELLS]
+    if machine.load64(arena, at + TELL_SINCE) <= lane[frames.REFUSED_SEQ] or count == TELLS_MAX:
+        return
+    row = frames.TELLS_AT + 2 * count
+    batch[row] = machine.load64(arena, at + TELL_SESSION)
+    batch[row + 1] = machine.load64(arena, at + TELL_SERIAL)
+    batch[frames.TELLS] = count + 1
+
+
+@kernel()
 def _take_single(
     arena: Bytes, lane: Words, head: Words, tables: tuple[Bytes, Words, Bytes, Bytes],
     stored: Words, staging: Bytes, batch: Words, result: Words,
@@ -86,6 +112,9 @@ def _take_single(
     lane[frames.SEQ] = head[SEQ]
     if status != OK:
         batch[frames.REFUSED] += 1
+        lane[frames.REFUSED_SEQ] = head[SEQ]
+    elif head[FLAGS] & TELL and batch[frames.INTERNAL]:
+        _note_tell(arena, lane, head, batch)
     if status != OK or head[FLAGS] & RECEIPT:
         complete(arena, lane, head[SEQ], status, result)
     return DONE

@@ -1,4 +1,4 @@
-"""ENDs in their common form: from a session's ring into the txn-checker's own, and the answers.
+"""ENDs in their common form: from a session's ring into the txn-checker's own.
 
 One half, named with its group and transaction, of which nothing is known yet: such a request takes
 no Python. Whatever else a session asks stays in its ring, and the caller takes it from there.
@@ -9,12 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shm import atomics, machine
-from shm.codes import EntryFlag, EntryKind, Stop
+from shm.codes import EntryFlag, EntryKind, Level, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import frames, halfform, message, ring
-from shm.kernels.decide import OP_FLAG, decide_half, judge_half, put_op
+from shm.kernels import frames, halfform, ring
+from shm.kernels.decide import (
+    OP_FLAG,
+    OP_FLAGS,
+    OP_SERIAL,
+    OP_SESSION,
+    OP_SINCE,
+    OP_WORDS,
+    decide_half,
+    judge_half,
+    put_op,
+)
 from shm.kernels.decimals import store_decimal
 from shm.kernels.stretch import is_shown
+from shm.kernels.words import has_moved, watch_raw
 from shm.layout import (
     APPEND_BYTES,
     ENTRY_BYTES,
@@ -22,6 +33,9 @@ from shm.layout import (
     LANE_UP_TAIL,
     MESSAGE_BODY,
     MESSAGE_BYTES,
+    TOPIC_BYTES,
+    TOPIC_LEVEL,
+    TOPICS_AT,
 )
 
 if TYPE_CHECKING:
@@ -37,15 +51,17 @@ DONE = int(Stop.DONE)
 ROLL = int(Stop.ROLL)
 BACKPRESSURE = int(Stop.BACKPRESSURE)
 PAD = int(EntryKind.PAD)
-NOTICE = int(EntryKind.NOTICE)
 URGENT = int(EntryFlag.URGENT)
+DURABLE = int(EntryFlag.DURABLE)
+LEVEL_DURABLE = int(Level.DURABLE)
 
-#: What `take_ends` returns when the next message is none of these: the caller takes it.
+#: The next message is none of these: the caller takes it.
 OTHER = -1
 
 # A row: the words of halfform's rows, then these.
 SERIAL, IS_COMMIT, SESSION = halfform.HALF_WORDS, halfform.HALF_WORDS + 1, halfform.HALF_WORDS + 2
-END_WORDS = halfform.HALF_WORDS + 3
+OP_SEQ = halfform.HALF_WORDS + 3  # of `serve_ends`
+END_WORDS = halfform.HALF_WORDS + 4
 
 # Words of `take_ends`.
 COUNT = 0  # rows so far
@@ -54,8 +70,15 @@ OPEN_FROM = 2  # halves of queue offsets from here on were not read from their q
 OPEN_END = 3  # and for those below this one `taken` says whether they are decided
 WHO = 4  # session
 NEED = 5  # the half of the next request is at this log position
-LENGTH, VALUE, SIZE = 6, 7, 8  # scratch
-ASK_WORDS = 10
+LENGTH, VALUE, SIZE, TAKEN_MASK = 6, 7, 8, 9  # scratch
+BURST = 10  # of `serve_ends`: so many rows are enough
+FLAGS = 11  # of op records
+PUBLISHED = 12
+MUST_WAIT = 13
+WATCHED = 14  # words of a table, and how often they are looked at
+ROUNDS = 15
+OP_AT = 16  # the form of op records, OP_WORDS
+ASK_WORDS = OP_AT + OP_WORDS
 
 #: Bytes of a request at most, and behind them as many as any look ahead needs.
 BODY_MAX = 512
@@ -64,10 +87,9 @@ BODY_ROOM = BODY_MAX + 64
 ENDS_MAX = 512
 DIGITS_MAX = 20
 OP_ROOM = ENDS_MAX * DIGITS_MAX + 256
-
-_ENDED = (0x95, 0xA5, 69, 110, 100, 101, 100)  # array of 5, "Ended"
-_COMMITTED = (0xA9, 99, 111, 109, 109, 105, 116, 116, 101, 100, 0xA0, 0xA0)
-_ROLLED_BACK = (0xAB, 114, 111, 108, 108, 101, 100, 95, 98, 97, 99, 107, 0xA0, 0xA0)
+#: Scratch of both: a request's body, its names, an op record's text.
+TEXT_AT = 2 * BODY_ROOM
+SCRATCH_ROOM = TEXT_AT + OP_ROOM
 
 
 @kernel()
@@ -180,21 +202,10 @@ def _parse(
 
 @kernel()
 def _is_new(ask: Words, taken: Bytes, offset: int) -> int:
-    """1 if nothing was decided of a half yet; `taken` is as long as a power of two."""
+    """1 if nothing was decided of a half yet."""
     if offset < ask[OPEN_FROM] or offset >= ask[OPEN_END]:
         return 0
-    return 0 if taken[offset & (len(taken) - 1)] else 1
-
-
-@kernel()
-def _read(
-    body: Bytes, size: int, ask: Words, form: Words, names: Bytes, rows: Words, at: int
-) -> int:
-    """Fill a row; DONE, or OTHER."""
-    if not _parse(body, size, ask, form, names, rows, at):
-        return OTHER
-    ask[NEED] = rows[at + halfform.POSITION]
-    return DONE
+    return 0 if taken[offset & ask[TAKEN_MASK]] else 1
 
 
 @kernel()
@@ -217,109 +228,163 @@ def _settle(
     return DONE if state == (halfform.PUT if rows[at + IS_COMMIT] else halfform.GOOD) else OTHER
 
 
-@kernel(
-    i8, BYTES_RO, WORDS, WORDS, WORDS, BYTES_RO, WORDS_RO, BYTES, WORDS, BYTES, WORDS, BYTES, BYTES,
-    BYTES,
-)  # fmt: skip
-def take_ends(
-    log: Bytes, form: Words, ask: Words, rows: Words, board: Bytes, index: Words, arena: Bytes,
-    lane: Words, peer: Bytes, control: Words, body: Bytes, names: Bytes, taken: Bytes,
+@kernel()
+def _take(
+    log: Bytes, limit: int, form: Words, ask: Words, rows: Words, targets: Targets, peer: Bytes,
+    control: Words, scratch: Bytes, taken: Bytes,
 ) -> int:  # fmt: skip
-    """Take a session's ENDs as long as they are of the common form, and put their commit copies.
-
-    `log` with `form` as for `put_commits`; `board` and `index` are its topics; `arena` and `lane`
-    the way to the writer, `peer` and `control` the session's lane; `body` (BODY_ROOM), `names` are
-    scratch; `taken`, by the low bits of the queue offset, says what is decided. Nothing is
-    published. Returns DONE (no more), OTHER, BACKPRESSURE, ROLL (`log` does not show NEED).
-    """
-    raw = machine.raw
-    targets = (raw(arena), raw(lane), raw(board), raw(index), index.size - 1)
-    ends, words = raw(peer), raw(control)
+    """`take_ends` with raw arrays; `log` is `limit` bytes long."""
+    names = machine.shift(scratch, BODY_ROOM)
     while ask[COUNT] < ask[ROOM]:
-        size = _peek(ends, words, ask, raw(body))
+        size = _peek(peer, control, ask, scratch)
         if size <= 0:
             return DONE if size == 0 else OTHER
         at = ask[COUNT] * END_WORDS
-        stop = _read(raw(body), size, ask, form, raw(names), rows, at)
-        if stop == DONE and not _is_new(ask, taken, rows[at + halfform.OFFSET]):
-            stop = OTHER
-        if stop == DONE:
-            stop = _settle(raw(log), log.size, raw(form), raw(rows), at, targets, raw(names))
+        if not _parse(scratch, size, ask, form, names, rows, at):
+            return OTHER
+        offset, ask[NEED] = rows[at + halfform.OFFSET], rows[at + halfform.POSITION]
+        if not _is_new(ask, taken, offset):
+            return OTHER
+        stop = _settle(log, limit, form, rows, at, targets, names)
         if stop != DONE:
             return stop
         rows[at + SESSION] = ask[WHO]
-        taken[rows[at + halfform.OFFSET] & (len(taken) - 1)] = 1
+        taken[offset & ask[TAKEN_MASK]] = 1
         control[frames.UP_CURSOR] += ask[LENGTH]
         ask[COUNT] += 1
     return DONE
 
 
-@kernel(i8, BYTES, WORDS, WORDS, WORDS_RO, i8, BYTES)
+@kernel(
+    i8, BYTES_RO, WORDS, WORDS, WORDS, BYTES_RO, WORDS_RO, BYTES, WORDS, BYTES, WORDS, BYTES, BYTES
+)
+def take_ends(
+    log: Bytes, form: Words, ask: Words, rows: Words, board: Bytes, index: Words, arena: Bytes,
+    lane: Words, peer: Bytes, control: Words, scratch: Bytes, taken: Bytes,
+) -> int:  # fmt: skip
+    """Take a session's ENDs as long as they are of the common form, and put their commit copies.
+
+    `log` with `form` as for `put_commits`; `board` and `index` are its topics; `arena` and `lane`
+    the way to the writer, `peer` and `control` the session's lane; `scratch` has SCRATCH_ROOM;
+    `taken`, as long as a power of two, says by low bits of the queue offset what is decided.
+    Nothing is published. DONE (no more), OTHER, BACKPRESSURE, or ROLL: `log` does not show NEED.
+    """
+    raw = machine.raw
+    targets = (raw(arena), raw(lane), raw(board), raw(index), index.size - 1)
+    words = raw(ask)
+    words[TAKEN_MASK] = taken.size - 1
+    return _take(
+        raw(log), log.size, raw(form), words, raw(rows), targets, raw(peer), raw(control),
+        raw(scratch), raw(taken),
+    )  # fmt: skip
+
+
+@kernel()
+def _publish(arena: Bytes, lane: Words, form: Words, rows: Words, count: int, text: Bytes) -> int:
+    """`publish_ends` with raw arrays."""
+    size = 0
+    commits = 0
+    for wanted in range(1, -1, -1):  # commits come first
+        for number in range(count):
+            at = number * END_WORDS
+            if rows[at + IS_COMMIT] == wanted:
+                size = store_decimal(text, size, rows[at + halfform.OFFSET])
+                text[size] = 44  # a comma
+                size += 1
+                commits += wanted
+    form[OP_FLAG] = 1 + commits
+    # A lone one hears it from the writer; not where that has to wait for the disk.
+    tells = count == 1 and not form[OP_FLAGS] & DURABLE
+    form[OP_SESSION] = rows[SESSION] if tells else 0
+    form[OP_SERIAL] = rows[SERIAL]
+    form[OP_SINCE] = lane[frames.SEQ] + 1 - commits
+    seq: int = put_op(arena, lane, form, text, size)
+    if seq >= 0:
+        ring.publish_entries(arena, lane, lane[frames.UP_CURSOR], lane[frames.SEQ], URGENT)
+    return seq
+
+
+@kernel(i8, BYTES, WORDS, WORDS, WORDS, i8, BYTES)
 def publish_ends(
     arena: Bytes, lane: Words, form: Words, rows: Words, count: int, text: Bytes
 ) -> int:
     """Put the op record of rows (its `form` as for `publish_decisions`), publish all that was put.
 
-    `text` is scratch, DIGITS_MAX for each row. Returns the op entry's seq, or FULL: then nothing is
-    published.
+    `text`: scratch, DIGITS_MAX for each row. The op entry's seq, or FULL: nothing is published.
     """
-    size = 0
-    commits = 0
-    body = machine.raw(text)
-    for wanted in range(1, -1, -1):  # commits come first
-        for number in range(count):
-            at = number * END_WORDS
-            if rows[at + IS_COMMIT] == wanted:
-                size = store_decimal(body, size, rows[at + halfform.OFFSET])
-                body[size] = 44  # a comma
-                size += 1
-                commits += wanted
-    form[OP_FLAG] = 1 + commits
-    ends, words = machine.raw(arena), machine.raw(lane)
-    seq: int = put_op(ends, words, machine.raw(form), body, size)
-    if seq >= 0:
-        ring.publish_entries(ends, words, lane[frames.UP_CURSOR], lane[frames.SEQ], URGENT)
-    return seq
+    raw = machine.raw
+    return _publish(raw(arena), raw(lane), raw(form), raw(rows), count, raw(text))
 
 
 @kernel()
-def _write_answer(text: Bytes, serial: int, committed: int) -> int:
-    """The body of an Ended without an error; its length."""
-    for place in range(len(_ENDED)):
-        text[place] = _ENDED[place]
-    at = len(_ENDED)
-    if serial < 0x80:
-        text[at] = serial
-        at += 1
-    else:
-        text[at] = 0xCF
-        machine.store_be64(text, at + 1, serial)
-        at += 9
-    if committed:
-        for place in range(len(_COMMITTED)):
-            text[at + place] = _COMMITTED[place]
-        return at + len(_COMMITTED)
-    for place in range(len(_ROLLED_BACK)):
-        text[at + place] = _ROLLED_BACK[place]
-    return at + len(_ROLLED_BACK)
+def _is_durable(board: Bytes, rows: Words, first: int, count: int) -> int:
+    """1 if a topic of some rows asks for the disk."""
+    for number in range(first, count):
+        topic = rows[number * END_WORDS + halfform.TOPIC]
+        if machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_LEVEL) == LEVEL_DURABLE:
+            return 1
+    return 0
 
 
-@kernel(i8, WORDS_RO, i8, i8, BYTES, WORDS, BYTES)
-def tell_ends(rows: Words, count: int, who: int, peer: Bytes, control: Words, text: Bytes) -> int:
-    """Tell a session that its rows are what they were to be; how many rows were gone through.
+@kernel()
+def _go_up(targets: Targets, ask: Words, rows: Words, first: int, scratch: Bytes) -> int:
+    """Publish rows from `first` on with an op record of their own; its seq, or FULL."""
+    form = machine.shift(ask, OP_AT)
+    lane = targets[1]
+    count = ask[COUNT]
+    form[OP_FLAGS] = ask[FLAGS]
+    if _is_durable(targets[2], rows, first, count):
+        form[OP_FLAGS] |= DURABLE
+        ask[MUST_WAIT] = 1
+    fresh = machine.shift(rows, first * END_WORDS)
+    seq: int = _publish(
+        targets[0], lane, form, fresh, count - first, machine.shift(scratch, TEXT_AT)
+    )
+    ask[PUBLISHED] = first if seq < 0 else count
+    for number in range(first, count if seq >= 0 else first):
+        rows[number * END_WORDS + OP_SEQ] = seq
+    return seq
 
-    `text` is scratch of BODY_ROOM. Fewer than `count` if its ring has no room for the next.
-    `control[RING]` says whether to ring.
+
+@kernel(
+    i8, BYTES_RO, WORDS, WORDS, WORDS, BYTES_RO, WORDS_RO, BYTES, WORDS, BYTES, WORDS, BYTES, BYTES,
+    WORDS,
+)  # fmt: skip
+def serve_ends(
+    log: Bytes, form: Words, ask: Words, rows: Words, board: Bytes, index: Words, arena: Bytes,
+    lane: Words, peer: Bytes, control: Words, scratch: Bytes, taken: Bytes, table: Words,
+) -> int:  # fmt: skip
+    """As `take_ends`, of a lone session, and publish what was taken; then look out for the next.
+
+    That for ROUNDS, by a `table` as for `watch`: first comes the end of what this session has put,
+    then that of others, WATCHED in all. It ends when others ask, and goes on only as long as each
+    hears of its decision from the writer: not if several came at a time, if some have to wait for
+    the disk (MUST_WAIT), or if the writer is to be rung. Rows below PUBLISHED are on their way,
+    each with the seq of its op record; those behind are to share theirs with what else is there.
     """
-    rings = 0
-    told = 0
-    while told < count:
-        at = told * END_WORDS
-        if rows[at + SESSION] == who:
-            size = _write_answer(text, rows[at + SERIAL], rows[at + IS_COMMIT])
-            if message.put_bytes(peer, control, 0, NOTICE, text, size) != 1:
+    raw = machine.raw
+    targets = (raw(arena), raw(lane), raw(board), raw(index), index.size - 1)
+    words, ends = raw(ask), raw(control)
+    words[TAKEN_MASK] = taken.size - 1
+    words[MUST_WAIT] = words[PUBLISHED] = 0
+    watched = raw(table)
+    stop = DONE
+    while stop == DONE:
+        first = words[COUNT]
+        stop = _take(
+            raw(log), log.size, raw(form), words, raw(rows), targets, raw(peer), ends,
+            raw(scratch), raw(taken),
+        )  # fmt: skip
+        if words[COUNT] > first and stop in (DONE, ROLL):
+            seq = _go_up(targets, words, raw(rows), first, raw(scratch))
+            several = words[COUNT] - first > 1
+            if seq < 0 or several or words[MUST_WAIT] or targets[1][frames.RING]:
                 break
-            rings |= control[frames.RING]
-        told += 1
-    control[frames.RING] = rings
-    return told
+        if words[COUNT] >= words[BURST] or stop != DONE:
+            break
+        watched[1] = ends[frames.UP_CURSOR]
+        if has_moved(watched, 1, words[WATCHED]):
+            break
+        if not watch_raw(watched, words[WATCHED], words[ROUNDS]) or not has_moved(watched, 0, 1):
+            break
+    return stop

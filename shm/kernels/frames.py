@@ -45,6 +45,7 @@ DRAINED: Final = 34  # 1: entries of it are in the batch
 RESUMED_SEQ: Final = 35  # last seq in the log when the lane was taken over
 TOLD_SEQ: Final = 36  # last seq that was answered, and when; 0 once the table of producers has it
 TOLD_MS: Final = 37
+REFUSED_SEQ: Final = 38  # the last seq that was not stored, of an agent
 WRITER_LANE_WORDS: Final = 40
 
 # A batch of the writer (BATCH_WORDS).
@@ -92,7 +93,18 @@ TIMER_TOPIC: Final = 40
 DELAY_LEVELS: Final = 41  # how many levels there are
 TIMER_PRECISION_MS: Final = 42
 HALF_TOPIC: Final = 43
-BATCH_WORDS: Final = 48
+LISTENERS_AT: Final = 44  # address of the listeners, LISTENER_WORDS each
+LISTENERS: Final = 45  # how many there are
+TELLS: Final = 46  # pairs of session and serial, from TELLS_AT on: to be told once all is appended
+TELLS_AT: Final = 48
+TELLS_MAX: Final = 8
+BATCH_WORDS: Final = TELLS_AT + 2 * TELLS_MAX
+
+# A session that asks the txn-checker for decisions, as the writer tells it of them.
+LISTENER_SESSION: Final = 0
+LISTENER_ARENA: Final = 1  # address
+LISTENER_ASLEEP: Final = 2  # 1: to be rung
+LISTENER_WORDS: Final = 3
 
 # The writer's copy of a session's routes: ROUTE_WORDS per route.
 ROUTE_TOPIC: Final = 0  # topic slot; ROUTE_UNKNOWN, ROUTE_REFUSED

@@ -54,18 +54,47 @@ def spin(memory: Bytes, at: int, seen: int, rounds: int) -> int:
     return 0
 
 
+@kernel(i8, BYTES_RO, i8, i8, i8, i8, i8, nogil=True)
+def await_told(memory: Bytes, told_at: int, serial: int, at: int, seen: int, rounds: int) -> int:
+    """As `spin`: 1 once the word `told_at` is `serial`, -1 once the other one is not `seen`."""
+    for turn in range(rounds):
+        # SYNC POINT: told (other end: `_tell`)
+        if atomics.load_acquire(memory, told_at) == serial:
+            return 1
+        if atomics.load_acquire(memory, at) != seen:
+            return -1
+        machine.pause()
+        if turn % SPIN_ROUNDS_OWN == 0:
+            machine.give_way()
+    return 0
+
+
+@kernel()
+def has_moved(table: Words, first: int, count: int) -> int:
+    """1 if a word of a table as `watch` has it differs from what was seen, from `first` on."""
+    for number in range(first, count):
+        memory = machine.bytes_at(table[2 * number])
+        if atomics.load_acquire(memory, 0) != table[2 * number + 1]:
+            return 1
+    return 0
+
+
+@kernel()
+def watch_raw(table: Words, count: int, rounds: int) -> int:
+    """`watch` of a raw array."""
+    for turn in range(rounds):
+        if has_moved(table, 0, count):
+            return 1
+        machine.pause()
+        if turn % SPIN_ROUNDS_OWN == 0:
+            machine.give_way()
+    return 0
+
+
 @kernel(i8, WORDS_RO, i8, i8, nogil=True)
 def watch(table: Words, count: int, rounds: int) -> int:
     """As `spin`, several words at a time: 1 once one differs from what was seen of it.
 
     `table`: for each the address of the word, whose memory the caller holds, and what was seen.
     """
-    for turn in range(rounds):
-        for number in range(count):
-            memory = machine.bytes_at(table[2 * number])
-            if atomics.load_acquire(memory, 0) != table[2 * number + 1]:
-                return 1
-        machine.pause()
-        if turn % SPIN_ROUNDS_OWN == 0:
-            machine.give_way()
-    return 0
+    return watch_raw(machine.raw(table), count, rounds)

@@ -8,8 +8,10 @@ from typing import Any
 
 from brokerd.halvesholder import HalvesHolder
 from shm import transactionwire as wire
+from shm.kernels import decide
 from tests.sim.plants import put_over
 from workers.transactions import progress
+from workers.transactions.decisions import Decisions
 from workers.transactions.desk import Desk
 from workers.transactions.endings import Endings
 from workers.transactions.halves import Halves
@@ -30,6 +32,17 @@ def ended_before_stored() -> None:
         asked.clear()
 
     put_over(Endings, "_stage", hasty)
+
+
+def told_of_the_next() -> None:
+    """The writer tells who asked that the END behind it is decided."""
+    name = Decisions._name_listener
+
+    def careless(decisions: Decisions, batch: list[Any]) -> None:
+        name(decisions, batch)
+        decisions._op_view[decide.OP_SERIAL] += 1
+
+    put_over(Decisions, "_name_listener", careless)
 
 
 def op_records_unread() -> None:
@@ -68,6 +81,7 @@ PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
         ended_before_stored,
+        told_of_the_next,
         op_records_unread,
         carried_out_again,
         counted_unheard,

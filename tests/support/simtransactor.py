@@ -17,12 +17,13 @@ from shm import transactionwire as wire
 from shm.codes import AgentState, EntryFlag, ParkMode, Role, Status
 from shm.controllane import ControlLane, End
 from shm.kernels import frames
+from shm.kernels.words import load_word
 from shm.properties import GANTRY_TX, encode_properties
 from tests.support.model import Intent, Receipt
 from tests.support.simclients import NEVER_NS
 from tests.support.simmachine import SimMachine
 from tests.support.simproducer import Sent, SimProducer
-from tests.support.storedlog import broken
+from tests.support.storedlog import broken, read_log, require
 from tests.support.txnoracle import Transaction
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ HALVES_MAX = 3
 REPEAT_NS = 500_000_000
 ENLIST_NS = 1_000_000_000
 _HALF = (int(ParkMode.HALF), 0)
+_TOLD_SLOTS = [layout.ARENA_TOLD + 8 * slot for slot in range(layout.TOLD_MASK + 1)]
 
 
 @dataclass(slots=True)
@@ -125,7 +127,9 @@ class SimTransactor(SimProducer):
         lane = self._lane
         assert lane is not None, "attached"
         busy = self._worked or self._outbox or any(not going.waits for going in self._going)
-        return not busy and lane.arm(AgentState.ARMED) and super()._may_sleep(session)
+        if busy or not lane.arm(AgentState.ARMED):
+            return False
+        return not self._told() and super()._may_sleep(session)
 
     # --------------------------------------------------------------------------------- transactions
 
@@ -252,7 +256,7 @@ class SimTransactor(SimProducer):
                 self.machine.bell(Role.TXN_CHECKER).ring()
 
     def _hear(self) -> bool:
-        lane, heard = self._lane, False
+        lane, heard = self._lane, self._hear_told()
         assert lane is not None, "attached"
         while (body := lane.take()) is not None:
             heard = True
@@ -264,6 +268,27 @@ class SimTransactor(SimProducer):
             elif isinstance(notice, wire.Ended):
                 self._note_end(notice)
         return heard
+
+    def _told(self) -> list[int]:
+        """What the writer has told before the checker does: serials."""
+        session = self.session
+        assert session is not None, "attached"
+        slots = [load_word(session.arena, at) for at in _TOLD_SLOTS]
+        return [serial for serial in self._asked if slots[serial & layout.TOLD_MASK] == serial]
+
+    def _hear_told(self) -> bool:
+        told, board = self._told(), self.machine.board
+        if told and board is not None:
+            low, end = board.word(layout.BOARD_LOW), board.word(layout.BOARD_APPENDED)
+            log = read_log(self.machine.storage_for("oracle"), end, low, whole=False)
+            left = {half.position for half in self.model.transactions.undecided(log)}
+        for serial in told:
+            self.model.tally["told by the writer"] += 1
+            places = {position for position, _offset in self._asked[serial].request.halves}
+            require(not places & left, "P10", f"{self.name} is told of {places}: undecided")
+            commit = self._asked[serial].request.commit
+            self._note_end(wire.Ended(serial, wire.COMMITTED if commit else wire.ROLLED_BACK))
+        return bool(told)
 
     def _note_end(self, answer: wire.Ended) -> None:
         asked = self._asked.get(answer.serial)

@@ -25,6 +25,8 @@ from workers.transactions import progress as transactionprogress
 _numbers = count(1)
 CHECKER = Role.TXN_CHECKER
 GROUP = "pay"
+#: The last slot of the table: no topic has it. Slots of agents are believed, and must be in it.
+NO_TOPIC = 63
 
 
 class TxnLife(Life):

@@ -46,6 +46,7 @@ SHARED = {
         56,
         "sys_flag 0 reconsume_times 4 prepared_offset 8 born_host 16 store_host 36",
     ),
+    layout.TELL: (24, "session 0 serial 8 since 16"),
     layout.PARK: (16, "mode 0 value 8"),
     layout.COMPLETION: (
         56,
@@ -64,9 +65,9 @@ SHARED = {
         " adopted 392 last_seq 400",
     ),
     layout.ARENA: (
-        512,
+        640,
         "magic 0 fingerprint 8 epoch 16 session 24 bytes 32 wait_armed 128 durable_wanted 136"
-        " interest_count 144 progress_count 148 evicted 256 revoked 384",
+        " interest_count 144 progress_count 148 evicted 256 revoked 384 told 512",
     ),
     layout.PROGRESS: (128, "lease 0 queue 8 committed 16 started 24 reserved 32 acked 64"),
     layout.ROUTE: (256, "ready 0 topic 4 block_bytes 8 block 16"),
@@ -150,9 +151,9 @@ def test_constants_are_rocketmqs() -> None:
 
 
 def test_regions_follow_one_another() -> None:
-    assert (layout.INTEREST_AT, layout.PROGRESS_AT, layout.ROUTES_AT) == (512, 4608, 135680)
-    assert (layout.WRITER_LANE_AT, layout.GROUPS_LANE_AT) == (397824, 398336)
-    assert layout.RINGS_AT == 399872
+    assert (layout.INTEREST_AT, layout.PROGRESS_AT, layout.ROUTES_AT) == (640, 4736, 135808)
+    assert (layout.WRITER_LANE_AT, layout.GROUPS_LANE_AT) == (397952, 398464)
+    assert layout.RINGS_AT == 400000
     assert (layout.PROCESSES_AT, layout.TOPICS_AT) == (2048, 4096)
     assert layout.queues_at(16) == 4096 + 16 * 320
     assert layout.board_bytes(16, 4) == 4096 + 16 * 320 + 4 * 256

@@ -229,7 +229,7 @@ class TxnChecker(OutletAgent):
             done += self._look_back(now_ms)
         if not self._endings.go_on(now_ms):
             return done
-        done += self._common.take(now_ms)
+        done += self._common.attend(now_ms, 0)
         for session, request in self._desk.requests():
             done += 1
             self._hear(session, request, now_ms)
@@ -270,19 +270,36 @@ class TxnChecker(OutletAgent):
         outlet, decisions = self._outlet, self._decisions
         assert outlet is not None, "it is trusted"
         for _ in range(TURNS_MAX):
-            if not self._look_out() or outlet.is_lost() or self._table.stopping():
+            if outlet.is_lost() or self._table.stopping():
+                return
+            if self._desk.lone is not None and decisions.are_told and decisions.is_clean:
+                self._attend_lone(now_ns)
+                continue
+            if not self._look_out():
                 return
             if decisions.waits and self._take(now_ns):
                 continue  # what else there may be is seen at once
             now_ms = self._clock.wall_ms()
-            if not self._common.take(now_ms) or not decisions.is_clean:
+            if not self._common.attend(now_ms, 0) or not decisions.is_clean:
                 self._serve(now_ms)
                 decisions.flush(now_ms)
+
+    def _attend_lone(self, now_ns: int) -> None:
+        """Decide what a lone session asks, END after END; note later what came of them."""
+        now_ms = self._clock.wall_ms()
+        if not self._common.attend(now_ms, self._rounds):
+            if self._desk.is_asked:
+                self._serve(now_ms)
+                self._decisions.flush(now_ms)
+            else:
+                self._desk.forget_lone()
+        if self._decisions.waits:
+            self._take(now_ns)
 
     def _look_out(self) -> bool:
         decisions, desk, lookout = self._decisions, self._desk, self._lookout
         flying = decisions.flying
-        if flying > FEW or not (flying or desk.is_lone):
+        if flying > FEW or not (flying or desk.lone):
             return False
         lookout.begin()
         desk.watch(lookout)

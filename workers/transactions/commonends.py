@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from shm.bell import give_way
 from shm.kernels import ends as kernels
 from shm.kernels import halfform
+from shm.lookout import Lookout
 from shm.transactionwire import COMMITTED, ROLLED_BACK, Ended
 
 if TYPE_CHECKING:
     from workers.transactions.decisions import Decisions
-    from workers.transactions.desk import Desk
+    from workers.transactions.desk import Desk, Peer
     from workers.transactions.endings import Endings
     from workers.transactions.ends import Ends
     from workers.transactions.halves import Halves
@@ -25,15 +26,38 @@ class CommonEnds:
         self._decisions = decisions
         self._endings = endings
         self._desk = desk
+        self._lookout = Lookout()
 
-    def take(self, now_ms: int) -> int:
-        """Take what sessions ask, and publish it; how many."""
-        halves, decisions = self._halves, self._decisions
-        self._desk.begin()
-        if not decisions.is_clean or self._endings.held:
+    def attend(self, now_ms: int, rounds: int) -> int:
+        """Take what sessions ask, and publish it; how many. Of a lone one look out for more."""
+        desk = self._desk
+        desk.begin()
+        if not self._decisions.is_clean or self._endings.held:
             return 0
-        count = 0
-        decisions.mixed = False
+        self._decisions.mixed = False
+        lone = desk.lone if rounds else desk.only_asking
+        served = 0 if lone is None else self._serve(lone, now_ms, rounds)
+        return served + self._take(now_ms)
+
+    def _serve(self, peer: Peer, now_ms: int, rounds: int) -> int:
+        """Publish what a lone session asks, each END by itself; how many."""
+        seen = peer.lane.seen
+        lookout = self._lookout
+        lookout.begin()
+        self._desk.watch_all(peer, lookout)
+        served = self._decisions.serve(peer, self._halves, now_ms, lookout, rounds)
+        if peer.lane.seen != seen:
+            self._desk.heard(peer)
+        if served is None:
+            return 0
+        for position, _offset in served.halves:
+            self._endings.fly(position, served)
+        return len(served.rows)
+
+    def _take(self, now_ms: int) -> int:
+        """Take what sessions ask, and publish it by one op record; how many."""
+        halves, decisions = self._halves, self._decisions
+        count = decisions.in_hand
         for peer in self._desk.asking():
             number = peer.session.session
             taken = decisions.stage_ends(

@@ -9,7 +9,6 @@ that were given up, or appended again, have op records with `flag` 0: other reco
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -25,9 +24,10 @@ from shm.kernels.words import store_word
 from shm.lookout import Lookout, address_of
 from shm.marks import mark
 from shm.properties import OP_TOPIC
-from shm.transactionwire import DISK_FULL, GIVEN_UP, UNSTORABLE
+from shm.transactionwire import DISK_FULL, UNSTORABLE, End
 from workers.transactions.ends import Ends, EndStaging
-from workers.transactions.staging import LATER, MOVED, Decision
+from workers.transactions.flights import Flight, behind, is_move, is_told_by_writer, join, row_of
+from workers.transactions.staging import LATER, Decision
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -35,27 +35,12 @@ if TYPE_CHECKING:
     from workers.logviews import LogViews
     from workers.outlet import Outlet
     from workers.transactions.delayedcommit import Delays
+    from workers.transactions.desk import Peer
+    from workers.transactions.halves import Halves
 
 RETRY_NS: Final = 100_000_000
 _RECEIPT: Final = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
 _DURABLE: Final = int(EntryFlag.DURABLE)
-
-
-@dataclass(slots=True)
-class _Flight:
-    """What went up by one store of the tail."""
-
-    first_seq: int
-    last_seq: int
-    op_seq: int  # 0 without an op record
-    appended: int  # where the log ended before
-    decisions: list[Decision]
-
-
-def _is_move(one: Decision) -> bool:
-    """Whether a half is appended again by this, open or given up."""
-    again = one.outcome == MOVED or (one.outcome == GIVEN_UP and not one.named)
-    return again and bool(one.puts) and one.place is None
 
 
 class Decisions(EndStaging):
@@ -75,10 +60,11 @@ class Decisions(EndStaging):
         self._durable_address = address_of(self._words, layout.BOARD_DURABLE)
         self._op = np.zeros(decide.OP_WORDS, np.int64)
         self._op_view = self._op.data
-        self._flights: deque[_Flight] = deque()
+        self._flights: deque[Flight] = deque()
         self._first_seq = int(self._lane[frames.SEQ]) + 1
         self._refused: dict[int, int] = {}
-        self._undurable: list[Decision] = []
+        self._early: NDArray[np.int64] | None = None  # answers of a flight that is not all in
+        self.undurable: list[Decision] = []  # in the log, and waiting for the disk
         self._durable_seen = 0
         self._again: list[Decision] = []
         self._begun: list[Decision] = []  # of these something is missing in the log
@@ -94,7 +80,12 @@ class Decisions(EndStaging):
     @property
     def waits(self) -> bool:
         """Whether something is not settled that has no bell of its own."""
-        return bool(self._flights or self._undurable or self._again or self.hand)
+        return bool(self._flights or self.undurable or self._again or self.hand)
+
+    @property
+    def are_told(self) -> bool:
+        """Whether nobody waits for an answer of ours: the writer tells who is on the way."""
+        return not (self.undurable or self._again) and all(map(is_told_by_writer, self._flights))
 
     @property
     def is_clean(self) -> bool:
@@ -112,11 +103,12 @@ class Decisions(EndStaging):
     def lost(self) -> list[Decision]:
         """The writer was replaced: decisions without an answer, as if nobody had asked yet."""
         waiting = [one for flight in self._flights for one in flight.decisions]
-        waiting += [*self.batch, *self._undurable, *self._again]
+        waiting += [*self.batch, *self.undurable, *self._again]
         if self.hand is not None:
             waiting.append(self.hand)
             self.hand = None
-        for queue in (self._flights, self.batch, self._undurable, self._again, self._begun):
+        self._early = None
+        for queue in (self._flights, self.batch, self.undurable, self._again, self._begun):
             queue.clear()
         self._refused.clear()
         self._lane, self._view = self._outlet.words, self._outlet.words.data
@@ -132,8 +124,7 @@ class Decisions(EndStaging):
 
     def flush(self, now_ms: int) -> bool:
         """Publish all that was staged, with its op record; whether anything went up."""
-        batch = self.batch
-        lane = self._view
+        batch, lane = self.batch, self._view
         if self.hand is not None:
             hand = self.hand
             seq, appended = self._publish_ends(hand.words, len(hand.rows), hand.durable, now_ms)
@@ -156,6 +147,7 @@ class Decisions(EndStaging):
         names = commits + others
         body = f"{','.join(names)},".encode() if names else b""
         self._op_view[decide.OP_FLAG] = 1 + len(commits) if told else 0
+        self._name_listener(batch)
         appended = self._before_put(flags, now_ms)
         seq = publish_decisions(self._arena, self._lane, self._op, np.frombuffer(body, np.uint8))
         if seq < 0:
@@ -164,6 +156,17 @@ class Decisions(EndStaging):
         self._took_off(seq, appended, batch)
         self.batch = []
         return True
+
+    def _name_listener(self, batch: list[Decision]) -> None:
+        """Whom the writer is to tell: who asks for the only decision, if it need not be durable."""
+        op = self._op_view
+        op[decide.OP_SESSION] = 0
+        if len(batch) != 1 or batch[0].durable or batch[0].copies is not None:
+            return
+        for session, serial, request in batch[0].asked[:1]:
+            if isinstance(request, End):
+                op[decide.OP_SESSION], op[decide.OP_SERIAL] = session, serial
+                op[decide.OP_SINCE] = self._first_seq
 
     def go_up(self, now_ms: int) -> Ends:
         """Publish the ENDs that were staged; without room for their op record they stay in hand."""
@@ -177,14 +180,34 @@ class Decisions(EndStaging):
             self._took_off(seq, appended, [taken])
         return taken
 
+    def serve(
+        self, peer: Peer, halves: Halves, now_ms: int, lookout: Lookout, rounds: int
+    ) -> Ends | None:
+        """Publish ENDs of a lone session, and look out for more; those that went up, if any."""
+        self._set_ops(now_ms, _RECEIPT, rounds)
+        appended = self._log_end(peer.lane.has_more)
+        count = self.serve_ends(
+            peer.lane, peer.session.session, halves.next, halves.taken, halves.taken_end, lookout
+        )
+        if not count:
+            return None
+        self._outlet.ring_if_asked()
+        served = self.take_served(count)
+        self._took_off(served.rows[-1][ends.OP_SEQ], appended, [served])
+        return served
+
     def _before_put(self, flags: int, now_ms: int) -> int:
         """Fill the form of the op record; where the log ends before."""
         op = self._op_view
         op[decide.OP_TOPIC] = self.slots.get(OP_TOPIC, -1)
-        op[decide.OP_BORN_MS] = now_ms
-        op[decide.OP_FLAGS] = flags
+        op[decide.OP_BORN_MS], op[decide.OP_FLAGS] = now_ms, flags
+        return self._log_end(True)
+
+    def _log_end(self, puts: bool) -> int:
+        """Where the log ends before something is put; perhaps nothing is."""
         appended = self._board.word(layout.BOARD_APPENDED)
-        mark("txn_checker.before_put")
+        if puts:
+            mark("txn_checker.before_put")
         return appended
 
     def _publish_ends(
@@ -200,15 +223,15 @@ class Decisions(EndStaging):
     def _took_off(self, seq: int, appended: int, decisions: list[Decision]) -> None:
         """All that was staged is on its way, with the op record of a seq (0: none)."""
         mark("txn_checker.after_put")
-        last = self._view[frames.SEQ]
-        self._flights.append(_Flight(self._first_seq, last, seq, appended, decisions))
+        last = seq or self._view[frames.SEQ]
+        self._flights.append(Flight(self._first_seq, last, seq, appended, decisions))
         self._first_seq = last + 1
 
     def watch(self, lookout: Lookout) -> None:
         """Look out for the writer's answers, and for a sync that decisions wait for."""
         if self._flights:
             lookout.add(self._tail_address, self._view[frames.DOWN_CURSOR])
-        if self._undurable:
+        if self.undurable:
             lookout.add(self._durable_address, self._durable_seen)
 
     # ------------------------------------------------------------------------------------ answers
@@ -219,11 +242,11 @@ class Decisions(EndStaging):
         if self._flights:
             answers = self._outlet.poll_rows()
             if len(answers):
-                self._hear(answers, settled)
-        if self._undurable:
+                self._hear(join(self._early, answers), settled)
+        if self.undurable:
             durable = self._durable_seen = self._board.word(layout.BOARD_DURABLE)
-            settled += [one for one in self._undurable if one.end <= durable]
-            self._undurable = [one for one in self._undurable if one.end > durable]
+            settled += [one for one in self.undurable if one.end <= durable]
+            self.undurable = [one for one in self.undurable if one.end > durable]
         if self._again and now_ns >= self._retry_ns:
             self._put_again(now_ns)
         return settled
@@ -236,7 +259,7 @@ class Decisions(EndStaging):
         flights = self._flights
         while flights and flights[0].last_seq <= last:
             flight = flights.popleft()
-            row = newest if flight.last_seq == last else self._row(answers, flight.last_seq)
+            row = newest if flight.last_seq == last else row_of(answers, flight.last_seq)
             end = int(row[frames.OUT_END])
             if self._refused:
                 self._mend(flight, answers, settled)
@@ -247,34 +270,30 @@ class Decisions(EndStaging):
                 for one in flight.decisions:
                     self._finish(one, end, settled)
             self.end = max(self.end, end)
+        begun = bool(flights) and flights[0].first_seq <= last
+        self._early = behind(answers, flights[0].first_seq) if begun else None
 
-    def _row(self, answers: NDArray[np.int64], seq: int) -> NDArray[np.int64]:
-        at = int(np.searchsorted(answers[:, frames.OUT_SEQ], seq))
-        found: NDArray[np.int64] = answers[at]
-        return found
-
-    def _note_places(self, flight: _Flight, answers: NDArray[np.int64]) -> None:
+    def _note_places(self, flight: Flight, answers: NDArray[np.int64]) -> None:
         """Where halves are now that were appended again."""
-        if not any(map(_is_move, flight.decisions)):
+        if not any(map(is_move, flight.decisions)):
             return
-        seq = self._first_copy(flight) - 1
+        seq = flight.first_copy - 1
         for one in flight.decisions:
             seq += one.puts
-            if _is_move(one):
+            if is_move(one):
                 one.place = self._place(answers, seq)
 
     def _place(self, answers: NDArray[np.int64], seq: int) -> tuple[int, int]:
-        row = self._row(answers, seq)
+        row = row_of(answers, seq)
         return int(row[frames.OUT_POSITION]), int(row[frames.OUT_OFFSET])
-
-    def _first_copy(self, flight: _Flight) -> int:
-        """Seq of the first copy that belongs to the decisions; owed ones may go before."""
-        behind = flight.op_seq or flight.last_seq + 1
-        return behind - sum(one.puts for one in flight.decisions)
 
     def _note_op(self, decisions: list[Decision], offset: int) -> None:
         highest = -1
         for one in decisions:
+            if isinstance(one, Ends) and one.served:
+                self.ops += one.ops_up_to(offset)
+                one.op_named = True
+                return
             if one.named:
                 one.op_named = True
                 for half in one.halves:
@@ -286,8 +305,8 @@ class Decisions(EndStaging):
             self._begun = [other for other in self._begun if other is not one]
         one.end = max(one.end, end)
         if one.durable and self._board.word(layout.BOARD_DURABLE) < one.end:
-            self._undurable.append(one)
-            store_word(self._arena, layout.ARENA_DURABLE_WANTED, self._undurable[-1].end)
+            self.undurable.append(one)
+            store_word(self._arena, layout.ARENA_DURABLE_WANTED, self.undurable[-1].end)
         else:
             settled.append(one)
 
@@ -298,22 +317,28 @@ class Decisions(EndStaging):
                 raise StoreFailed("the writer's store has failed", errno=0)
             self._refused[row[frames.OUT_SEQ]] = row[frames.OUT_STATUS]
 
-    def _mend(self, flight: _Flight, answers: NDArray[np.int64], settled: list[Decision]) -> None:
+    def _mend(self, flight: Flight, answers: NDArray[np.int64], settled: list[Decision]) -> None:
         """Some entries were refused: what is in the log decides what is left to be done."""
         refused, self._refused = self._refused, {}
         self._refused = {seq: why for seq, why in refused.items() if seq > flight.last_seq}
+        for part in flight.by_op():
+            self._mend_flight(part, refused, answers, settled)
+
+    def _mend_flight(
+        self, flight: Flight, refused: dict[int, int], answers: NDArray[np.int64],
+        settled: list[Decision],
+    ) -> None:  # fmt: skip
         op_stored = bool(flight.op_seq) and flight.op_seq not in refused
         if op_stored:
-            row = self._row(answers, flight.op_seq)
+            row = row_of(answers, flight.op_seq)
             self._note_op(flight.decisions, int(row[frames.OUT_OFFSET]))
         ends = answers[answers[:, frames.OUT_STATUS] <= Status.DUPLICATE, frames.OUT_END]
         end = int(ends.max(initial=0))
-        flight.decisions = [part for one in flight.decisions for part in one.parts()]
-        seq = self._first_copy(flight)
+        seq = flight.first_copy
         for one in flight.decisions:
             seqs = range(seq, seq + one.puts)
             seq += one.puts
-            if _is_move(one) and seq - 1 not in refused:
+            if is_move(one) and seq - 1 not in refused:
                 one.place = self._place(answers, seq - 1)
             missing = [number for number, it in enumerate(seqs) if it in refused]
             whys = {refused[it] for it in seqs if it in refused}
@@ -321,7 +346,7 @@ class Decisions(EndStaging):
 
     def _mend_one(
         self, one: Decision, missing: list[int], whys: set[int], end: int,
-        settled: list[Decision], flight: _Flight,
+        settled: list[Decision], flight: Flight,
     ) -> None:  # fmt: skip
         done = one.op_named or not one.named
         if done and not missing:
@@ -363,8 +388,8 @@ class Decisions(EndStaging):
         """Nanoseconds to sleep at most; 0 if an answer is there."""
         if self._flights and not self._outlet.arm():
             return 0
-        if self._undurable:
-            wanted = self._undurable[0].end
+        if self.undurable:
+            wanted = self.undurable[0].end
             store_word(self._arena, layout.ARENA_DURABLE_WANTED, wanted)
             if self._board.word(layout.BOARD_DURABLE) >= wanted:
                 return 0

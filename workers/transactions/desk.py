@@ -13,7 +13,8 @@ from shm import transactionwire as wire
 from shm.codes import AgentState
 from shm.controllane import BrokenLane, ControlLane, End
 from shm.errors import Incompatible
-from shm.kernels.ends import BODY_ROOM, tell_ends
+from shm.kernels.endanswers import tell_ends
+from shm.kernels.ends import BODY_ROOM
 from shm.lookout import Lookout
 from shm.transactionwire import AnyNotice, AnyRequest
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Requests of one session that are taken at one time.
 REQUESTS_MAX: Final = 256
+#: Among more sessions none is waited for alone: all their lanes are looked at meanwhile.
+LONE_AMONG: Final = 32
 
 
 @dataclass(slots=True)
@@ -183,15 +186,36 @@ class Desk:
     # ------------------------------------------------------------------------------------ sleeping
 
     @property
-    def is_lone(self) -> bool:
-        """Whether one session asks, and no other one."""
-        return len(self._active) == 1
+    def lone(self) -> Peer | None:
+        """The only session that asks, if no other one does."""
+        if len(self._active) != 1 or len(self._peers) > LONE_AMONG:
+            return None
+        (peer,) = self._active.values()
+        return None if peer.told else peer
 
     def watch(self, lookout: Lookout) -> None:
         """Look out for the next request of a lone session."""
         if len(self._active) == 1:
             for peer in self._active.values():
                 lookout.add(peer.lane.tail_address, peer.lane.seen)
+
+    @property
+    def only_asking(self) -> Peer | None:
+        """The session that has asked something that was not taken, if there is just one."""
+        asking = [peer for peer in self._peers.values() if peer.lane.has_more]
+        return asking[0] if len(asking) == 1 and not asking[0].told else None
+
+    def watch_all(self, first: Peer, lookout: Lookout) -> None:
+        """Look out for the next request of this one, and of anybody."""
+        lookout.add(first.lane.tail_address, first.lane.seen)
+        for peer in self._peers.values():
+            if peer is not first:
+                lookout.add(peer.lane.tail_address, peer.lane.seen)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a session has put something that was not taken."""
+        return any(peer.lane.has_more for peer in self._peers.values())
 
     def forget_lone(self) -> None:
         """It asks nothing for now."""

@@ -7,7 +7,7 @@ writer refused something of it, it falls apart into decisions of one half each.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,24 @@ from numpy.typing import NDArray
 from shm.codes import Stop
 from shm.kernels import ends as kernels
 from shm.kernels import halfform
+from shm.kernels.decide import OP_BORN_MS
+from shm.kernels.decide import OP_TOPIC as OP_TOPIC_WORD
+from shm.properties import OP_TOPIC
 from shm.transactionwire import COMMITTED, ROLLED_BACK, End
 from workers.transactions.staging import Decision, Staging
 
 if TYPE_CHECKING:
     from shm.board import Board
     from shm.controllane import ControlLane
+    from shm.lookout import Lookout
     from shm.storage import Storage
     from workers.logviews import LogViews
     from workers.outlet import Outlet
     from workers.transactions.delayedcommit import Delays
+
+
+#: So many are published by one call before they are kept in mind: 2 ms or so.
+BURST: Final = 16
 
 
 @dataclass(slots=True)
@@ -34,6 +42,21 @@ class Ends(Decision):
     rows: list[list[int]] = field(default_factory=list)
     words: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     apart: dict[int, Decision] = field(default_factory=dict)  # by position, once it fell apart
+    served: bool = False  # rows of one OP_SEQ have an op record of their own
+    by_writer: bool = False  # who asked hears of it from the writer
+
+    def ops(self) -> list[tuple[int, int]]:
+        """Seqs of its own op records, with the highest queue offset that each names."""
+        found: dict[int, int] = {}
+        for row in self.rows:
+            seq = row[kernels.OP_SEQ]
+            found[seq] = max(found.get(seq, -1), row[halfform.OFFSET])
+        return list(found.items())
+
+    def ops_up_to(self, offset: int) -> list[tuple[int, int]]:
+        """Queue offsets of these, the last one's is given, with what they name."""
+        own = self.ops()
+        return [(offset + 1 - len(own) + at, named) for at, (_seq, named) in enumerate(own)]
 
     @property
     def puts(self) -> int:
@@ -81,9 +104,9 @@ class EndStaging(Staging):
         self._ask_view[kernels.ROOM] = kernels.ENDS_MAX
         self._end_rows = np.zeros(kernels.ENDS_MAX * kernels.END_WORDS, np.int64)
         self._end_view = self._end_rows.data
-        self._body = np.zeros(kernels.BODY_ROOM, np.uint8)
-        self._end_names = np.zeros(kernels.BODY_ROOM, np.uint8)
-        self._text = np.zeros(kernels.OP_ROOM, np.uint8)
+        self._ask_view[kernels.BURST] = BURST
+        self._scratch = np.zeros(kernels.SCRATCH_ROOM, np.uint8)
+        self._text = self._scratch[kernels.TEXT_AT :]
 
     def differs(self, decision: Decision) -> bool:
         """Whether it needs an op record of another kind than what is in hand has."""
@@ -93,21 +116,56 @@ class EndStaging(Staging):
                    open_end: int) -> int:  # fmt: skip
         """Take what is of the common form, put its copies; how many are in hand now."""
         ask, form, window = self._ask_view, self._form_view, self.window
-        ask[kernels.WHO], ask[kernels.OPEN_FROM], ask[kernels.OPEN_END] = (
-            session, open_from, open_end,
-        )  # fmt: skip
+        self._name(session, open_from, open_end)
         while True:
             window.show_in(form)
             stop = kernels.take_ends(
                 window.view, self._form, self._ask, self._end_rows, self._words, self._index.words,
-                self._arena, self._lane, lane.arena, lane.words, self._body, self._end_names, taken,
+                self._arena, self._lane, lane.arena, lane.words, self._scratch, taken,
             )  # fmt: skip
             if stop != Stop.ROLL or not window.enter(ask[kernels.NEED]):
                 break
+        self._took(lane, stop)
+        return ask[kernels.COUNT]
+
+    def serve_ends(self, lane: ControlLane, session: int, open_from: int, taken: NDArray[np.uint8],
+                   open_end: int, lookout: Lookout) -> int:  # fmt: skip
+        """Take what is of the common form, publish it, look out for more for ROUNDS.
+
+        How many were published; the words of op records are there. Others may be in hand as well.
+        """
+        ask, form, window = self._ask_view, self._form_view, self.window
+        self._name(session, open_from, open_end)
+        ask[kernels.WATCHED] = lookout.count
+        while True:
+            window.show_in(form)
+            stop = kernels.serve_ends(
+                window.view, self._form, self._ask, self._end_rows, self._words, self._index.words,
+                self._arena, self._lane, lane.arena, lane.words, self._scratch, taken,
+                lookout.table,
+            )  # fmt: skip
+            if stop != Stop.ROLL or ask[kernels.COUNT] or not window.enter(ask[kernels.NEED]):
+                break
+        self._took(lane, stop)
+        return ask[kernels.PUBLISHED]
+
+    def _set_ops(self, now_ms: int, flags: int, rounds: int) -> None:
+        """What op records of `serve_ends` have in common."""
+        ask = self._ask_view
+        ask[kernels.OP_AT + OP_TOPIC_WORD] = self.slots.get(OP_TOPIC, -1)
+        ask[kernels.OP_AT + OP_BORN_MS] = now_ms
+        ask[kernels.FLAGS], ask[kernels.ROUNDS] = flags, rounds
+
+    def _name(self, session: int, open_from: int, open_end: int) -> None:
+        ask = self._ask_view
+        ask[kernels.WHO], ask[kernels.OPEN_FROM], ask[kernels.OPEN_END] = (
+            session, open_from, open_end,
+        )  # fmt: skip
+
+    def _took(self, lane: ControlLane, stop: int) -> None:
         self.mixed = self.mixed or stop != Stop.DONE
         self._expected = ("", "none yet")  # its words are in the form no more
         lane.follow()
-        return ask[kernels.COUNT]
 
     def ends_durable(self) -> bool:
         """Whether a topic of what was staged asks for the disk."""
@@ -116,6 +174,24 @@ class EndStaging(Staging):
             return False
         end = self._ask_view[kernels.COUNT] * kernels.END_WORDS
         return any(view[at] in durables for at in range(halfform.TOPIC, end, kernels.END_WORDS))
+
+    @property
+    def in_hand(self) -> int:
+        """ENDs of the common form that were staged."""
+        return self._ask_view[kernels.COUNT]
+
+    def take_served(self, count: int) -> Ends:
+        """What `serve_ends` has published as one decision; what is in hand stays there."""
+        ask, rows = self._ask_view, self._end_rows
+        left = ask[kernels.COUNT] - count
+        ask[kernels.COUNT] = count
+        served = self.take_up(bool(ask[kernels.MUST_WAIT]))
+        served.served = True
+        served.by_writer = not served.durable and len(served.ops()) == count
+        start = count * kernels.END_WORDS
+        rows[: left * kernels.END_WORDS] = rows[start : start + left * kernels.END_WORDS].copy()
+        ask[kernels.COUNT] = left
+        return served
 
     def take_up(self, durable: bool) -> Ends:
         """What was staged as one decision."""

@@ -61,6 +61,8 @@ class TransactionProgress:
         listed = len(table) <= LISTED_MAX
         start = halves.next if listed else first
         live = table.live() if listed else table.live()[:0]
+        # What waits for the disk is decided once this is written: that waits for the disk as well.
+        ended = {at for one in decisions.undurable if one.is_told for _position, at in one.halves}
         parked = list(given_up.unsettled.items())
         names = len(parked) <= LISTED_MAX
         note = Note(
@@ -71,6 +73,7 @@ class TransactionProgress:
             open=[
                 [int(row[name]) for name in ("offset", "position", "size", "checks")]
                 for row in live
+                if int(row["offset"]) not in ended
             ],
             given_next=given_up.next if names else 0,
             given_up=[[*place, half] for half, place in parked] if names else [],

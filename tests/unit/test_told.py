@@ -1,0 +1,225 @@
+"""The writer tells who asked for a decision that it is in the log, before the txn-checker does."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from brokerd.listeners import Listeners
+from shm import layout
+from shm import transactionwire as wire
+from shm.codes import ClientState, Role
+from shm.kernels import frames
+from shm.kernels.words import await_told, load_word, store_half
+from shm.properties import OP_TOPIC
+from shm.transactionwire import COMMITTED, ROLLED_BACK
+from tests.support.memory_sessions import memory_session
+from tests.support.simbell import SimBell
+from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, txn_life
+from workers.transactions.agent import TxnChecker
+from workers.transactions.ends import Ends
+from workers.transactions.flights import Flight
+
+
+@pytest.fixture
+def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
+    yield from txn_life(tmp_path / "store", monkeypatch)
+
+
+def listening(life: TxnLife) -> Peer:
+    """A session that the writer knows as well, and that has asked something before."""
+    peer = Peer(life)
+    life.tables[Role.WRITER].attach(peer.session)
+    assert peer.ended([life.half("0" * 32)], commit=True) == (COMMITTED, "")
+    life.settle()
+    return peer
+
+
+def is_told(peer: Peer, serial: int) -> bool:
+    """Whether the writer has told of an END."""
+    slot = layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
+    return load_word(peer.session.arena, slot) == serial
+
+
+def decide(life: TxnLife, role: Role) -> None:
+    """One step of an agent."""
+    life.agents[role].do_work(life.clock.monotonic_ns())
+
+
+def checker(life: TxnLife) -> TxnChecker:
+    """The txn-checker."""
+    return cast("TxnChecker", life.agents[CHECKER])
+
+
+def spoil(life: TxnLife, number: int) -> None:
+    """Let the writer refuse an entry that the txn-checker has put: counted from the ring's head."""
+    outlet = checker(life)._outlet
+    assert outlet is not None
+    words, arena, at = outlet.words, outlet.session.arena, 0
+    head = load_word(arena, int(words[frames.CONTROL]) + layout.LANE_UP_HEAD)
+    for _ in range(number + 1):
+        at = int(words[frames.UP]) + (head & int(words[frames.UP_MASK]))
+        head += int(arena[at : at + 4].view("<u4")[0])
+    store_half(arena, at + layout.ENTRY_ROUTE, NO_TOPIC)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_writer_tells_once_it_is_in_the_log(life: TxnLife, commit: bool) -> None:
+    """LW-43: not before; the txn-checker has not heard of it yet, and rings come to sleepers."""
+    peer, half = listening(life), life.half("1" * 32)
+    serial = peer.end([half], commit=commit)
+    peer.lane.arm(ClientState.ARMED)
+    decide(life, CHECKER)
+    assert not is_told(peer, serial)
+    bell = cast("SimBell", peer.session.bell)
+    bell.clear()
+    decide(life, Role.WRITER)
+    assert is_told(peer, serial)
+    assert bell.rung
+    assert life.committed()[half.position] == int(commit)
+    assert len(life.ops()) == 2
+    peer.hear()
+    assert serial not in peer.heard
+    answer = peer.answer(serial)
+    assert isinstance(answer, wire.Ended)
+    assert not answer.error
+
+
+def test_an_end_of_old_is_told_of_as_well(life: TxnLife) -> None:
+    """A half that was read from its queue is decided by Python, and told of all the same."""
+    peer, half = listening(life), life.half("1" * 32)
+    life.run_for(3000)
+    serial = peer.end([half], commit=True)
+    decide(life, CHECKER)
+    decide(life, Role.WRITER)
+    assert is_told(peer, serial)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_nobody_is_told_of_what_is_not_whole(life: TxnLife, number: int) -> None:
+    """The writer refuses the commit copy, or the op record: the txn-checker answers for it."""
+    peer, half = listening(life), life.half("1" * 32)
+    serial = peer.end([half], commit=True)
+    decide(life, CHECKER)
+    spoil(life, number)
+    decide(life, Role.WRITER)
+    assert not is_told(peer, serial)
+    answer = peer.answer(serial)
+    assert isinstance(answer, wire.Ended)
+    assert answer.outcome == COMMITTED
+    assert not is_told(peer, serial)
+    assert life.committed()[half.position] == 1
+
+
+def test_several_at_a_time_hear_it_from_the_txn_checker(life: TxnLife) -> None:
+    """They share an op record, which tells nobody."""
+    peer = listening(life)
+    halves = [life.half(f"{number:032x}") for number in range(1, 4)]
+    serials = [peer.end([half], commit=True) for half in halves]
+    decide(life, CHECKER)
+    decide(life, Role.WRITER)
+    assert not any(is_told(peer, serial) for serial in serials)
+    assert [peer.answer(serial).serial for serial in serials] == serials
+    assert life.ops() == ["0,", "1,2,3,"]
+
+
+def burst(life: TxnLife, peer: Peer, halves: list[wire.Check]) -> list[int]:
+    """ENDs of which each has its own op record, as of a call that has looked out for the next."""
+    agent, serials = checker(life), []
+    for number, half in enumerate(halves):
+        serials.append(peer.end([half], commit=number % 2 == 0))
+        decide(life, CHECKER)
+    flights = agent._decisions._flights
+    each = [cast("Ends", flight.decisions[0]) for flight in flights]
+    assert [one.served for one in each] == [True] * len(halves)
+    words = np.concatenate([one.words for one in each])
+    rows = [row for one in each for row in one.rows]
+    named = [half for one in each for half in one.halves]
+    whole = Ends(COMMITTED, named, [], rows=rows, words=words, served=True, by_writer=True)
+    for position, _offset in named:
+        agent._endings.fly(position, whole)
+    first, last = flights[0], flights[-1]
+    joined = Flight(first.first_seq, last.last_seq, last.op_seq, first.appended, [whole])
+    agent._decisions._flights = deque([joined])
+    return serials
+
+
+#: Entry that the writer refuses -> which of the three decisions is not whole then.
+BELONGS = {0: 0, 1: 0, 2: 1, 3: 2, 4: 2}
+
+
+@pytest.mark.parametrize("refused", [None, *BELONGS])
+@pytest.mark.parametrize("victim", [None, CHECKER, Role.WRITER])
+def test_a_burst_of_which_a_part_is_refused(
+    life: TxnLife, refused: int | None, victim: Role | None
+) -> None:
+    """A commit, a rollback, a commit: each has an op record, and is mended by itself (P7)."""
+    peer = listening(life)
+    halves = [life.half(f"{number:032x}") for number in range(1, 4)]
+    serials = burst(life, peer, halves)
+    if refused is not None:
+        spoil(life, refused)
+    decide(life, Role.WRITER)
+    whole = [n for n in range(3) if refused is None or n != BELONGS[refused]]
+    assert [n for n in range(3) if is_told(peer, serials[n])] == whole
+    if victim is not None:
+        life.kill(victim)
+        serials = [peer.end([half], commit=n % 2 == 0) for n, half in enumerate(halves)]
+    for serial in serials:
+        answer = peer.answer(serial)
+        assert isinstance(answer, wire.Ended)
+        if answer.error == wire.DISK_FULL:  # nothing at all of a rollback was stored
+            assert peer.ended([halves[BELONGS[2]]], commit=False) == (ROLLED_BACK, "")
+    life.run_for(2000)
+    assert [life.committed()[half.position] for half in halves] == [1, 0, 1]
+    named = [int(name) for op in life.ops() for name in op.split(",")[:-1]]
+    assert sorted(named) == [0, *(half.queue_offset for half in halves)]
+
+
+def test_answers_that_come_by_and_by(life: TxnLife) -> None:
+    """The writer answers a burst in parts, of which the first has a refusal: each op is noted."""
+    peer = listening(life)
+    halves = [life.half(f"{number:032x}") for number in range(1, 4)]
+    burst(life, peer, halves)
+    spoil(life, 0)
+    writer = life.agents[Role.WRITER]
+    writer._appender.view[frames.TAKEN_LIMIT] = 2  # type: ignore[attr-defined]
+    for _ in range(4):
+        decide(life, Role.WRITER)
+        decide(life, CHECKER)
+    life.run_for(2000)
+    assert [life.committed()[half.position] for half in halves] == [1, 0, 1]
+    agent = checker(life)
+    assert agent._halves.first_op(agent._halves.first_open()) == len(life.in_topic(OP_TOPIC))
+    assert agent._halves.first_open() == 4
+
+
+def test_a_word_is_awaited_beside_another() -> None:
+    """1: told; -1: the other word has moved; 0: neither, in so many rounds."""
+    memory = np.zeros(16, np.uint8)
+    assert await_told(memory, 0, 7, 8, 0, 5) == 0
+    memory[8] = 1
+    assert await_told(memory, 0, 7, 8, 0, 5) == -1
+    memory[0] = 7
+    assert await_told(memory, 0, 7, 8, 0, 5) == 1
+
+
+def test_more_listeners_than_there_was_room_for() -> None:
+    """Those that are gone are told no more; sleepers are rung once."""
+    batch = np.zeros(frames.BATCH_WORDS, np.int64).data
+    listeners = Listeners(batch)
+    sessions = [memory_session(number) for number in range(1, 41)]
+    for session in sessions:
+        listeners.add(session)
+    listeners.remove(1)
+    listeners.remove(99)
+    assert batch[frames.LISTENERS] == 39
+    listeners._table[5 * frames.LISTENER_WORDS + frames.LISTENER_ASLEEP] = 1
+    assert [session.session for session in listeners.sleepers()] == [7]
+    assert list(listeners.sleepers()) == []
+    assert list(listeners) == sessions[1:]

@@ -1,0 +1,73 @@
+"""What the txn-checker has put by one store of the tail, until the writer has answered it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shm.kernels import ends, frames
+from shm.transactionwire import GIVEN_UP
+from workers.transactions.ends import Ends
+from workers.transactions.staging import MOVED
+
+if TYPE_CHECKING:
+    from workers.transactions.staging import Decision
+
+
+@dataclass(slots=True)
+class Flight:
+    """What went up by one store of the tail."""
+
+    first_seq: int
+    last_seq: int
+    op_seq: int  # 0 without an op record
+    appended: int  # where the log ended before
+    decisions: list[Decision]
+
+    @property
+    def first_copy(self) -> int:
+        """Seq of the first copy that belongs to the decisions; owed ones may go before."""
+        end = self.op_seq or self.last_seq + 1
+        return end - sum(one.puts for one in self.decisions)
+
+    def by_op(self) -> list[Flight]:
+        """The same with decisions that stand for themselves, one op record in each."""
+        parts = [part for one in self.decisions for part in one.parts()]
+        one = self.decisions[0] if self.decisions else None
+        if not (isinstance(one, Ends) and one.served):
+            return [replace(self, decisions=parts)]
+        found: dict[int, list[Decision]] = {}
+        for row, part in zip(one.rows, parts, strict=True):
+            found.setdefault(row[ends.OP_SEQ], []).append(part)
+        return [Flight(0, seq, seq, self.appended, own) for seq, own in found.items()]
+
+
+def join(early: NDArray[np.int64] | None, answers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Answers, with those that came before and are still of use."""
+    return answers if early is None else np.concatenate([early, answers])
+
+
+def behind(answers: NDArray[np.int64], seq: int) -> NDArray[np.int64]:
+    """A copy of the answers from a seq on."""
+    return answers[np.searchsorted(answers[:, frames.OUT_SEQ], seq) :].copy()
+
+
+def row_of(answers: NDArray[np.int64], seq: int) -> NDArray[np.int64]:
+    """The answer of a seq."""
+    found: NDArray[np.int64] = answers[np.searchsorted(answers[:, frames.OUT_SEQ], seq)]
+    return found
+
+
+def is_told_by_writer(flight: Flight) -> bool:
+    """Whether all who asked hear of it from the writer."""
+    one = flight.decisions[0] if flight.decisions else None
+    return isinstance(one, Ends) and one.by_writer
+
+
+def is_move(one: Decision) -> bool:
+    """Whether a half is appended again by this, open or given up."""
+    again = one.outcome == MOVED or (one.outcome == GIVEN_UP and not one.named)
+    return again and bool(one.puts) and one.place is None
