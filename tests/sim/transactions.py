@@ -129,6 +129,9 @@ class Ends:
     def reached(self) -> bool:
         """Whether all halves are named, and all that came of them is consumed."""
         world = self._world
+        actors = world.simulation.actors.values()
+        if any(isinstance(actor, SimOperator) and not actor.done for actor in actors):
+            return False  # what one settles now is committed amid the stop, and read by nobody
         if not world.settled():
             return False
         board = world.machine.board
