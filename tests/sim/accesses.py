@@ -38,6 +38,7 @@ from tests.sim.scenario import GROUP, STEPS_MAX, TOPICS, World
 from tests.support.faults import KilledError
 from tests.support.simmachine import ROLES
 from tests.support.simpace import tarry
+from tests.support.simtransactor import SimTransactor
 from tests.support.tree import ROOT
 from tests.support.twins import QUEUES, Machine
 
@@ -109,8 +110,8 @@ class Watch:
 
 
 def new_world(seed: int) -> World:
-    """A machine with one client of each kind, and one more who stays."""
-    world = scenario.new_world(seed)
+    """A machine with one client of each kind, and one more who stays; producers of transactions."""
+    world = scenario.new_world(seed, SimTransactor)
     for producer in world.producers:
         producer.left = MESSAGES
     on_death = world.simulation.on_death
