@@ -23,7 +23,7 @@ _TRAILER: Final = layout.TRAILER_KEY.decode()
 class FoundMessage(ReceivedMessage, frozen=True, kw_only=True, gc=False):
     """A message of the store; it was not delivered by that."""
 
-    position: int  # of its record in the log; messages of an inner batch have one
+    position: int  # of its record in the log; an inner batch is one record
     offset_msg_id: str
 
 

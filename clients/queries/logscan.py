@@ -26,7 +26,7 @@ _KEYS: Final = 4 * _ROWS
 
 
 class Scanned(NamedTuple):
-    """Log positions of records with one of the hashes, and of inner batches; where it ended."""
+    """Log positions, rising, of inner batches and records with one of the hashes; its end."""
 
     positions: list[int]
     end: int
