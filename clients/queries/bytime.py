@@ -14,6 +14,7 @@ from heapq import merge
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clients.logfiles import LogFiles
+from clients.queries.inner import units
 from shm.errors import Rejected
 
 if TYPE_CHECKING:
@@ -111,11 +112,13 @@ class TopicSearch:
         self.unsearched: list[tuple[int, int]] = []
         self.reasons: list[str] = []
         self._wanted = wanted
+        self._view = view
         self._reader = view.reader
         spans = [span for span in view.spans(topic) if span.first < span.end]
         if spans:
             self._files = LogFiles(view.storage.root, view)
-        self._positions = merge(*map(self._of_queue, spans), reverse=True)
+        queues = map(self._of_queue, spans)
+        self._positions = merge(*queues, self._of_batches(topic), reverse=True)
 
     def __iter__(self) -> Iterator[Record]:
         return self
@@ -141,3 +144,11 @@ class TopicSearch:
             start = max(low, end - _LISTED)
             yield from reversed(files.positions(queue, start, end).tolist())
             end = start
+
+    def _of_batches(self, topic: str) -> Iterator[int]:
+        """The same of its queues of type BatchCQ."""
+        for unit in units(self._view.storage, [topic]):
+            if unit.position < self._view.low:
+                return
+            if unit.position < self._wanted.before and self._wanted.has_time(unit.store_ms):
+                yield unit.position

@@ -63,9 +63,9 @@ class Client(Closing):
         """A topic's messages, newest first: those with a key, with a `message_id`, or all.
 
         `begin` and `end` are times of storing (a datetime, or Unix ms), both count; `before` goes
-        on below a log position (`Found.before`). Where the key index does not reach (yet) up to
-        `scan_bytes` of the log are looked through; without `index` the log alone. Raises Rejected
-        for what no message can have, TopicNotFound.
+        on below a log position (`Found.before`). Of inner batches their messages come. Where the
+        key index does not reach (yet) up to `scan_bytes` of the log are looked through; without
+        `index` the log alone. Raises Rejected for what no message can have, TopicNotFound.
         """
         begin, end = parts.get("begin"), parts.get("end")
         request = Request(
@@ -83,6 +83,7 @@ class Client(Closing):
     def get(self, message_id: str, topic: str | None = None) -> FoundMessage:
         """The message with an id of either kind, or at a log position given as text.
 
+        Of an inner batch the first message for what names the batch: its own id or its place.
         Raises Rejected if there is none, Corrupt if it is damaged.
         """
         return message_of(find_message(self._look(), message_id, topic))

@@ -14,6 +14,7 @@ from shm.messageid import format_host
 from shm.properties import DLQ_PREFIX
 
 if TYPE_CHECKING:
+    from clients.queries.inner import Messages
     from shm.record import Record
 
 _TRAILER: Final = layout.TRAILER_KEY.decode()
@@ -22,7 +23,7 @@ _TRAILER: Final = layout.TRAILER_KEY.decode()
 class FoundMessage(ReceivedMessage, frozen=True, kw_only=True, gc=False):
     """A message of the store; it was not delivered by that."""
 
-    position: int  # of its record in the log
+    position: int  # of its record in the log; an inner batch is one record
     offset_msg_id: str
 
 
@@ -70,8 +71,10 @@ def _body(record: Record) -> bytes:
 class Results(Protocol):
     """What a search gives: records, newest first, and what it left out."""
 
-    unsearched: list[tuple[int, int]]
-    reasons: list[str]
+    @property
+    def unsearched(self) -> list[tuple[int, int]]: ...
+    @property
+    def reasons(self) -> list[str]: ...
 
     def __iter__(self) -> Iterator[Record]: ...
 
@@ -85,11 +88,9 @@ class Found:
     After Corrupt the next call goes on behind the damaged message.
     """
 
-    def __init__(self, results: Results, limit: int | None) -> None:
+    def __init__(self, results: Messages, limit: int | None) -> None:
         self._results = results
         self._left = limit
-        #: Log position of the last message handed out: `query(..., before=)` goes on there.
-        self.before: int | None = None
 
     def __iter__(self) -> Iterator[FoundMessage]:
         return self
@@ -99,7 +100,6 @@ class Found:
         if self._left is not None and self._left <= 0:
             raise StopIteration
         record = next(self._results)
-        self.before = record.physical_offset
         if self._left is not None:
             self._left -= 1
         return message_of(record)
@@ -107,6 +107,14 @@ class Found:
     def page(self, count: int = 32) -> list[FoundMessage]:
         """The next messages, at most so many; empty at the end. Raises Corrupt."""
         return list(islice(self, count))
+
+    @property
+    def before(self) -> int | None:
+        """Where in the log the last message handed out begins: `query(..., before=)` goes on there.
+
+        Its position, or, of a message of an inner batch, its place amid that; None at first.
+        """
+        return self._results.before
 
     @property
     def unsearched(self) -> tuple[tuple[int, int], ...]:

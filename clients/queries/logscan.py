@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from clients.stored_body import SYS_COMPRESSED, SYS_INNER_BATCH
 from shm.codes import Stop
 from shm.kernels import scan
 from shm.kernels.index import hash_keys
@@ -25,7 +26,7 @@ _KEYS: Final = 4 * _ROWS
 
 
 class Scanned(NamedTuple):
-    """Log positions of records with one of the hashes, rising, and where the scan ended."""
+    """Log positions, rising, of inner batches and records with one of the hashes; its end."""
 
     positions: list[int]
     end: int
@@ -52,7 +53,9 @@ def scan_segment(
         stop = Stop(scan.scan_log(view, form, rows[: -scan.ROW_WORDS]))
         count = int(form[5])
         places = _hits(view, rows[: (count + 1) * scan.ROW_WORDS], wanted)
-        hits = rows[: count * scan.ROW_WORDS].reshape(-1, scan.ROW_WORDS)[places]
+        records = rows[: count * scan.ROW_WORDS].reshape(-1, scan.ROW_WORDS)
+        bits = records[:, scan.SYS_FLAG] & (SYS_INNER_BATCH | SYS_COMPRESSED)
+        hits = records[np.union1d(places, np.flatnonzero(bits == SYS_INNER_BATCH))]
         stored = hits[:, scan.STORE_MS]
         hits = hits[(stored >= times[0]) & (stored <= times[1])]
         found += (hits[:, scan.AT] + base).tolist()

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from clients.queries.inner import Messages
 from clients.queries.search import SCAN_BYTES, Search, Wanted
 from clients.queries.view import NO_END, no_topic
+from clients.stored_body import is_inner_batch
 from shm.errors import Rejected
 from shm.indexreader import EVER_MS
 from shm.limits import PROPERTIES_BYTES_MAX
 from shm.properties import index_hash
 
 if TYPE_CHECKING:
-    from clients.queries.found import Results
     from clients.queries.view import StoreView
     from shm.record import Record
 
@@ -24,7 +25,8 @@ _SHOWN: Final = 40
 class Request:
     """A topic's messages with a key, with a message id (UNIQ_KEY), or all; times in Unix ms.
 
-    Only messages stored from `begin_ms` to `end_ms` (both count), below the log position `before`.
+    Only messages stored from `begin_ms` to `end_ms` (both count), below the log position `before`,
+    which may lie amid an inner batch: then its messages that begin below.
     Up to `scan_bytes` of the log are looked through where the index does not reach, or, without
     `index`, in its place.
     """
@@ -38,20 +40,22 @@ class Request:
     scan_bytes: int = SCAN_BYTES
     index: bool = True
 
-    def results(self, view: StoreView) -> Results:
-        """The records, newest first. Raises Rejected, TopicNotFound."""
+    def results(self, view: StoreView) -> Messages:
+        """The messages, newest first. Raises Rejected, TopicNotFound."""
         self._require_sense()
         if self.topic not in view.topics():
             raise no_topic(self.topic)
         text = self.key if self.key is not None else self.message_id
         codes = [] if text is None else [index_hash(self.topic, text)]
         before = NO_END if self.before is None else self.before
-        wanted = Wanted(codes, self._matches, self.begin_ms, self.end_ms, before)
+        times = self.begin_ms, self.end_ms
+        wanted = Wanted(codes, self._matches, *times, before, [self.topic])
         if codes:
-            return Search(view, wanted, self.scan_bytes, self.index)
+            search = Search(view, wanted, self.scan_bytes, self.index)
+            return Messages(search, self._has, before)
         from clients.queries.bytime import TopicSearch
 
-        return TopicSearch(view, self.topic, wanted)
+        return Messages(TopicSearch(view, self.topic, wanted), self._has, before)
 
     def _require_sense(self) -> None:
         if self.key is not None and self.message_id is not None:
@@ -70,9 +74,12 @@ class Request:
             raise Rejected(f"scan_bytes {self.scan_bytes}: 0 and more bytes can be looked through")
 
     def _matches(self, record: Record) -> bool:
-        """The record decides: hashes are those of other keys, too (SF-82)."""
+        """The record decides: hashes are those of other keys, too (SF-82). A batch may have it."""
         if record.topic != self.topic:
             return False
+        return is_inner_batch(record.sys_flag) or self._has(record)
+
+    def _has(self, record: Record) -> bool:
         if self.key is not None:
             return self.key in record.property_map().get("KEYS", "").split(" ")
         if self.message_id is not None:

@@ -13,6 +13,7 @@ from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from clients.queries.inner import units
 from clients.queries.view import NO_END, StoreView, read_ahead
 from shm import layout
 from shm.codes import Stop
@@ -34,13 +35,17 @@ _AHEAD: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is looked for: any of these hashes, a record that `matches`, times in Unix ms."""
+    """What is looked for: any of these hashes, a record that `matches`, times in Unix ms.
+
+    Batches of `topics` are candidates by themselves: no index has the keys of their messages.
+    """
 
     codes: Sequence[int]
     matches: Callable[[Record], bool]
     begin_ms: int = -EVER_MS
     end_ms: int = EVER_MS
     before: int = NO_END  # log position
+    topics: Sequence[str] = ()
 
     def may_have(self, entry: Entry) -> bool:
         """Whether its record may have been stored at a time that is wanted."""
@@ -73,7 +78,10 @@ class Search:
         self._left_bytes = scan_bytes
         self._last = NO_END  # position of the last candidate
         self._over = False
-        self._candidates = self._walk(index)
+        self._candidates = self._walk(index) if wanted.codes else iter(())
+        if index and wanted.topics:
+            batches = self._of_batches(view.indexed)
+            self._candidates = merge(self._candidates, batches, reverse=True)
 
     def __iter__(self) -> Iterator[Record]:
         return self
@@ -166,6 +174,21 @@ class Search:
     def _is_past(self, entry: Entry) -> bool:
         """Whether this entry's record and all older ones are too old."""
         return entry.latest_ms < self._wanted.begin_ms and self._rises_to(entry.position)
+
+    def _of_batches(self, indexed: int) -> Iterator[int]:
+        """Records of topics of type BatchCQ, below what is scanned: any may be a batch with it."""
+        wanted, low = self._wanted, self._view.low
+        end = min(wanted.before, indexed)
+        for unit in units(self._view.storage, wanted.topics):
+            if unit.position < low:
+                return
+            if unit.position < end and wanted.has_time(unit.store_ms):
+                if self._left_bytes <= 0:
+                    behind = unit.position + unit.size
+                    self._leave_out(low, behind, "no index has the keys of messages in batches")
+                    return
+                self._left_bytes -= unit.size
+                yield unit.position
 
     # ---------------------------------------------------------------------------------- the log
 

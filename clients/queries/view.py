@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from clients.control import look_at
 from clients.home import board_file, store_of
 from clients.message import MessageQueue
+from clients.queries.inner import QUEUES as BATCH_QUEUES
 from clients.running import board_name, find_board
 from shm import configfile, layout, wire
 from shm.errors import BrokerGone, TopicNotFound
@@ -283,7 +284,8 @@ class StoppedStore:
         """Those of `config/topics.json`, and all that have queue files."""
         kept = configfile.read_config(self.storage, "topics.json") or {}
         configured = kept.get("topicConfigTable", {})
-        return sorted({*self.storage.list(_QUEUES), *map(str, configured)})
+        queues = self.storage.list(_QUEUES) + self.storage.list(BATCH_QUEUES)
+        return sorted({*queues, *map(str, configured)})
 
     def spans(self, topic: str) -> list[Span]:
         """As the queue files say. Raises TopicNotFound."""

@@ -12,7 +12,8 @@ from gantrymq.cli.options import HomeOption, JsonOption
 HELP = """Print the message with an id, or at a position.
 
 The id is that of receipts: `message_id`, looked up in the key index (the newest counts), or the
-place's, `offset_msg_id`. It is read from the store itself, also while no broker runs.
+place's, `offset_msg_id`. It is read from the store itself, also while no broker runs. Of a batch
+in a RocketMQ's topic of type BatchCQ the first message is printed, unless the id is another one's.
 
 \b
 Example: gantrymq get 7F00000100002A9F0000000000000000 --home ./mq

@@ -14,9 +14,9 @@ HELP = """Print a topic's messages with a key, or all of a time, the newest firs
 
 --key is one of the keys that a message was sent with, --id its `message_id`; the record itself is
 compared. Times are those of storing, in this machine's zone, or Unix milliseconds; both ends count.
-A page ends with the `--before` of the next one. What the key index does not have yet is looked for
-in the log; if that is too much, a line on standard error says what was left out. The store itself
-is read, also while no broker runs.
+A page ends with the `--before` of the next one (in JSON: field `before` of its last row). What the
+key index does not have yet is looked for in the log; if that is too much, a line on standard error
+says what was left out. The store itself is read, also while no broker runs.
 
 \b
 --offset-at TIME  prints instead, for each queue, the offset of the first message stored then or

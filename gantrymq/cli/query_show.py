@@ -39,8 +39,8 @@ def show_found(
     for record in results:
         if len(rows) == limit:
             break
-        rows.append(message_of(record))
-        last = record.physical_offset
+        last = results.before or 0
+        rows.append({**message_of(record), "before": last})
     else:
         last = -1
     _print(rows, last, as_json)
