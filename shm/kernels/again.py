@@ -50,11 +50,11 @@ def _find_delay(memory: Bytes, form: Words, row: Words) -> None:
 def find_growth(log: Bytes, form: Words, row: Words, left_ms: int) -> None:
     """By how many bytes the properties grow; none where there is no delay.
 
-    The new record is stored later than now, and counts a millisecond more than it says (a delay
-    never ends too early): so many less are enough.
+    `left_ms` ends with the millisecond behind which it is due, as does what the new record says:
+    that is stored now or later, so it is never due before.
     """
     _find_delay(log, form, row)
-    form[LEFT_MS] = max(left_ms - 1, 1)
+    form[LEFT_MS] = max(left_ms, 1)
     more = decimal_bytes(form[LEFT_MS]) - form[DELAY_BYTES]
     if form[DELAY_BYTES] == 0 or row[scan.PROPERTIES_SIZE] + more > _EXTRA_MAX:
         form[DELAY_BYTES] = 0

@@ -91,6 +91,7 @@ class RecallDesk:
         self._flying: dict[int, _Asked] = {}  # by target
         self._cancelled: dict[schedulerwire.Handle, int] = {}  # lately: ends of their records
         self._appended = -1  # where the log ended before the first recall without an answer
+        self._begun = -1  # units of the queue in the log when this desk began to serve
         self._told: list[tuple[int, Recalled]] = []
 
     # ----------------------------------------------------------------------------------- sessions
@@ -110,6 +111,8 @@ class RecallDesk:
         `has_room`: buckets have found room on the disk.
         """
         self._has_room = has_room and not self._delivery.waits_again
+        if self._begun < 0 <= self._timers.queue:
+            self._begun = self._timers.written()
         done = sum(self._take(peer) for peer in list(self._peers.values()))
         self._traces = 0
         for asked in list(self._asked):
@@ -159,6 +162,8 @@ class RecallDesk:
         handle = asked.handle
         if self._timers.is_moving:  # what it names may be another record in a moment
             asked.until = self._timers.written()
+            return self._refuse_without_room(asked, now_ns)
+        if not self._timers.has_read(self._begun):  # a recall of before may be among the rest
             return self._refuse_without_room(asked, now_ns)
         if handle in self._cancelled:
             asked.end = self._cancelled[handle]
