@@ -102,6 +102,30 @@ def test_a_recalled_message_never_comes(life: Life, wait_ms: int) -> None:
     life.stop()
 
 
+def recalls_of(life: Life) -> int:
+    """Recall records in the log."""
+    return sum("TIMER_DEL_UNIQKEY" in record.property_map() for record in life.records())
+
+
+def test_a_scheduler_that_has_not_read_a_recall_makes_no_second_one(life: Life) -> None:
+    """P8: it is in the log, but in no queue yet when a successor is asked again."""
+    message = at_message(life.clock.wall_ms() + 400_000)
+    life.park(message)
+    life.settle()
+    asker = Asker(life)
+    asker.ask(handle_of(message))
+    reader = life.agents.pop(Role.READER)
+    life.run_for(5_000)  # the note is written, and takes the recall for known
+    assert recalls_of(life) == 1
+    life.kill(Role.SCHEDULER)
+    asker.ask(handle_of(message))
+    life.run_for(50)
+    life.agents[Role.READER] = reader
+    assert asker.answer_last() == schedulerwire.CANCELLED
+    life.stop()
+    assert recalls_of(life) == 1
+
+
 def test_unknown_handles_are_told_apart(life: Life) -> None:
     """Another topic, another key, another time, no handle at all."""
     message = at_message(life.clock.wall_ms() + 30_000, key=KEY)
