@@ -141,7 +141,7 @@ def _scan(store: Store, first_segment: int, after: int) -> int:
     """Dispatch the valid records behind position `after`; returns the log's end (SF-92).
 
     A filler counts: behind it the log ends at the next segment's start, however many empty
-    segments follow.
+    segments follow; if there is none, it ends before the filler.
     """
     end = store.log.segments[first_segment].base
     for position, item in store.log.scan(end, check=store.settings.check):
@@ -151,7 +151,7 @@ def _scan(store: Store, first_segment: int, after: int) -> int:
             end = position + item.total_size
             if item.physical_offset > after:
                 _dispatch(store, item)
-        else:
+        elif store.log.segment_at(position + item.size) is not None:
             end = position + item.size
     return end
 

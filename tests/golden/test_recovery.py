@@ -162,6 +162,15 @@ def test_a_log_cut_at_a_segments_start(plain: GoldenStore) -> None:
     assert [line["kind"] for line in lines if line["kind"] == "filler"] == ["filler"] * 5
 
 
+def test_a_log_that_ends_with_a_filler(plain: GoldenStore) -> None:
+    """SF-92, as 5.4.0 does: without a segment behind it the last record's end is the log's."""
+    segment_files(plain)[-1].unlink()
+    lines = recovered(plain)
+    fillers = [line["physicalOffset"] for line in dump_lines("plain", "filler")]
+    assert summary_of(lines)["maxPhyOffset"] == fillers[-1]
+    assert [line["physicalOffset"] for line in lines if line["kind"] == "filler"] == fillers[:-1]
+
+
 @pytest.mark.parametrize("crashed", [False, True])
 def test_a_log_cut_before_two_empty_segments(plain: GoldenStore, crashed: bool) -> None:
     """As 5.4.0 does: the filler stays, the log ends at the first empty segment's start."""
