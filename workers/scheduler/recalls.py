@@ -160,10 +160,7 @@ class RecallDesk:
 
     def _look_for(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         handle = asked.handle
-        if self._timers.is_moving:  # what it names may be another record in a moment
-            asked.until = self._timers.written()
-            return self._refuse_without_room(asked, now_ns)
-        if not self._timers.has_read(self._begun):  # a recall of before may be among the rest
+        if self._is_too_early(asked):
             return self._refuse_without_room(asked, now_ns)
         if handle in self._cancelled:
             asked.end = self._cancelled[handle]
@@ -181,6 +178,13 @@ class RecallDesk:
         if not self._timers.has_read(asked.until) or not self._has_landed(asked, now_ns):
             return self._refuse_without_room(asked, now_ns)
         return self._look_back(asked, now_ms, now_ns)
+
+    def _is_too_early(self, asked: _Asked) -> bool:
+        """Whether it may name another record in a moment, or be recalled by one that is unread."""
+        if self._timers.is_moving:
+            asked.until = self._timers.written()
+            return True
+        return not self._timers.has_read(self._begun)
 
     def _refuse_without_room(self, asked: _Asked, now_ns: int) -> int:
         """What it waits for may be read, or land, as soon as there is room: nobody knows when."""
