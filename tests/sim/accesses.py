@@ -43,7 +43,7 @@ from tests.support.tree import ROOT
 from tests.support.twins import QUEUES, Machine
 
 AGENTS = {role.name.lower() for role in ROLES}
-MESSAGES = 14
+TRANSACTIONS = 5
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -113,7 +113,7 @@ def new_world(seed: int) -> World:
     """A machine with one client of each kind, and one more who stays; producers of transactions."""
     world = scenario.new_world(seed, SimTransactor)
     for producer in world.producers:
-        producer.left = MESSAGES
+        producer.left = TRANSACTIONS
     on_death = world.simulation.on_death
 
     def died(name: str) -> None:
