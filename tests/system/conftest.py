@@ -11,6 +11,7 @@ import gantrymq.temporary
 from gantrymq.temporary import Broker
 from tests.support.forked import spawn_forked
 from tests.support.manager import FirstStart, start_first
+from tests.support.push import LEVELS
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +22,19 @@ def broker() -> Iterator[Broker]:
             patch.setattr(gantrymq.temporary, "_spawn", spawn_forked)
             running = stack.enter_context(Broker.temporary())
         yield running
+
+
+@pytest.fixture(scope="module")
+def retrying_broker() -> Iterator[Broker]:
+    """Return a broker of a file's own that tries again soon."""
+    with Broker.temporary(message_delay_level=LEVELS) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(unique_name: str) -> str:
+    """Return a topic that nobody else uses."""
+    return unique_name
 
 
 @pytest.fixture(scope="session")

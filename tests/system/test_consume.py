@@ -29,11 +29,6 @@ FIRST = ConsumeFrom.FIRST_OFFSET
 PATIENCE_S = 30.0
 
 
-@pytest.fixture
-def topic(unique_name: str) -> str:
-    return unique_name
-
-
 def send(broker: Broker | ServingBroker, topic: str, bodies: range, tag: str | None = None) -> None:
     with Producer(home=broker.home) as producer:
         for body in bodies:

@@ -18,11 +18,6 @@ FIRST = ConsumeFrom.FIRST_OFFSET
 PATIENCE_S = 30.0
 
 
-@pytest.fixture
-def topic(unique_name: str) -> str:
-    return unique_name
-
-
 def send(broker: Broker, topic: str, bodies: range) -> None:
     with Producer(home=broker.home) as producer:
         for body in bodies:

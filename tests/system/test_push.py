@@ -6,7 +6,6 @@ import signal
 import subprocess
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,19 +19,13 @@ from gantrymq.temporary import Broker
 from shm import limits
 from shm.errors import GroupIllegal
 from tests.support.forked import start_program
-from tests.support.push import FIRST, LEVELS, PATIENCE_S, Seen, dead_letters, hold, left_over, send
+from tests.support.push import FIRST, PATIENCE_S, Seen, dead_letters, hold, left_over, send
 from tests.support.watchdog import poll_until
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.temporary(message_delay_level=LEVELS) as running:
-        yield running
-
-
-@pytest.fixture
-def topic(unique_name: str) -> str:
-    return unique_name
+@pytest.fixture(name="broker", scope="module")
+def fast_levels(retrying_broker: Broker) -> Broker:
+    return retrying_broker
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])

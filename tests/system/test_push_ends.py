@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,12 @@ from clients.push.options import MessageModel
 from clients.subscription import FilterExpression, FilterType
 from gantrymq.temporary import Broker
 from shm.errors import BrokerGone, Closed, FilterSyntaxError, GroupIllegal, Rejected
-from tests.support.push import FIRST, LEVELS, PATIENCE_S, Seen, dead_letters, hold, left_over, send
+from tests.support.push import FIRST, PATIENCE_S, Seen, dead_letters, hold, left_over, send
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.temporary(message_delay_level=LEVELS) as running:
-        yield running
-
-
-@pytest.fixture
-def topic(unique_name: str) -> str:
-    return unique_name
+@pytest.fixture(name="broker", scope="module")
+def fast_levels(retrying_broker: Broker) -> Broker:
+    return retrying_broker
 
 
 def test_stop_finishes_what_runs_and_nothing_else(broker: Broker, topic: str) -> None:

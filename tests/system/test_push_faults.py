@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,22 +15,16 @@ from clients.push.consumer import PushConsumer
 from clients.push.options import MessageModel
 from gantrymq.temporary import Broker
 from shm.errors import ConsumerFailed
-from tests.support.push import FIRST, LEVELS, PATIENCE_S, Seen, left_over, send
+from tests.support.push import FIRST, PATIENCE_S, Seen, left_over, send
 from tests.support.watchdog import poll_until
 
 #: Of a topic that its first member's subscription makes.
 QUEUES = 4
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker.temporary(message_delay_level=LEVELS) as running:
-        yield running
-
-
-@pytest.fixture
-def topic(unique_name: str) -> str:
-    return unique_name
+@pytest.fixture(name="broker", scope="module")
+def fast_levels(retrying_broker: Broker) -> Broker:
+    return retrying_broker
 
 
 class BrokenFilter(logging.Filter):
