@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -41,21 +42,15 @@ def record_in(view: NDArray[np.uint8], base: int, position: int) -> Record | Non
     return found if isinstance(found, Record) else None
 
 
-class LogViews:
-    """Maps by file name. A map of a file that grows in place shows what is written later."""
+class LogRecords(ABC):
+    """Records of a log by their positions, whoever finds its segments."""
 
-    def __init__(self, storage: Storage, board: Sizes) -> None:
-        self._storage = storage
-        self._board = board
-        self._views: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
-
+    @abstractmethod
     def segment(self, position: int) -> tuple[int, NDArray[np.uint8]]:
         """First position and map of the segment that holds a log position.
 
         Raises FileNotFoundError if it is gone.
         """
-        base = position // self._board.segment_bytes * self._board.segment_bytes
-        return base, self._view(segment_name(base))
 
     def record(self, position: int) -> Record | None:
         """A record of the log, for what is rare; None if it is gone, or cannot be read."""
@@ -64,6 +59,20 @@ class LogViews:
         except FileNotFoundError:
             return None
         return record_in(view, base, position)
+
+
+class LogViews(LogRecords):
+    """Maps by file name. A map of a file that grows in place shows what is written later."""
+
+    def __init__(self, storage: Storage, board: Sizes) -> None:
+        self._storage = storage
+        self._board = board
+        self._views: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
+
+    def segment(self, position: int) -> tuple[int, NDArray[np.uint8]]:
+        """Its first position follows from the size of all. Raises FileNotFoundError."""
+        base = position // self._board.segment_bytes * self._board.segment_bytes
+        return base, self._view(segment_name(base))
 
     def units(self, topic: str, queue_id: int, offset: int, end: int) -> NDArray[np.void]:
         """Units [offset, end) of a queue, as far as they are in one file.

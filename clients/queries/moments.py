@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from shm.errors import Rejected
 
 _FORM: Final = "give Unix milliseconds, or a time such as 2026-01-31T08:00 (this machine's zone)"
 #: 16 digits are a time beyond the year 30000: microseconds, most likely.
 _DIGITS_MAX: Final = 15
+T = TypeVar("T")
 
 
 def milliseconds(moment: datetime) -> int:
@@ -27,6 +28,11 @@ def moment_ms(given: datetime | int) -> int:
     if isinstance(given, int) and not isinstance(given, bool):
         return given
     raise Rejected(f"{given!r} is no time: {_FORM.replace('a time such as', 'datetime of')}")
+
+
+def moment_or(text: str | None, otherwise: T) -> int | T:
+    """Unix ms of a text, or something else where there is none. Raises Rejected."""
+    return otherwise if text is None else parse_moment(text)
 
 
 def parse_moment(text: str) -> int:

@@ -180,11 +180,11 @@ def _print(shown: dict[str, Any]) -> None:
     delayed = shown["delayed"]
     if delayed["levels"] or delayed["timers"] or delayed["delivered"]:
         late = delayed["late_p99_ms"]
-        lateness = (
-            ""
-            if late is None
-            else (f", 99 % of them within {late} ms, the latest {delayed['late_max_ms']} ms late")
-        )
+        lateness = ""
+        if late is not None:
+            lateness = (
+                f", 99 % of them within {late} ms, the latest {delayed['late_max_ms']} ms late"
+            )
         sys.stdout.write(
             f"delayed: {delayed['timers']} timers and {delayed['levels']} of levels wait,"
             f" {delayed['delivered']} delivered{lateness}\n"

@@ -41,7 +41,7 @@ class Filters:
     @property
     def wanted(self) -> Wanted:
         """Times as numbers. Raises Rejected."""
-        from clients.queries.moments import parse_moment
+        from clients.queries.moments import moment_or
         from gantrymq.cli.delayed_chosen import Wanted
 
         return Wanted(
@@ -49,8 +49,8 @@ class Filters:
             tag=self.tag,
             key=self.key,
             kind=self.kind,
-            from_ms=None if self.begin is None else parse_moment(self.begin),
-            until_ms=None if self.until is None else parse_moment(self.until),
+            from_ms=moment_or(self.begin, None),
+            until_ms=moment_or(self.until, None),
         )
 
 

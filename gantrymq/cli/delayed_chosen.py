@@ -107,13 +107,8 @@ def stored(look: Look, found: NDArray[np.void]) -> Iterator[tuple[int, bytes]]:
 def records(look: Look, found: NDArray[np.void]) -> Iterator[tuple[Any, Record]]:
     """Row and record of each that is there."""
     for place in found:
-        position = int(place["position"])
-        try:
-            base, view = look.views.segment(position)
-        except FileNotFoundError:  # it has just expired
-            continue
-        record = parse_record(view.data, position - base, view.size, STRUCTURE, position)
-        if isinstance(record, Record):
+        record = look.views.record(int(place["position"]))
+        if record is not None:
             yield place, record
 
 

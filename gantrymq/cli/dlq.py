@@ -47,7 +47,7 @@ class Filters:
     @property
     def wanted(self) -> Wanted:
         """Times as numbers. Raises Rejected."""
-        from clients.queries.moments import parse_moment
+        from clients.queries.moments import moment_or
         from gantrymq.cli.dlq_letters import Wanted
 
         return Wanted(
@@ -57,8 +57,8 @@ class Filters:
             reason=self.reason,
             offsets=frozenset(self.at or ()),
             ids=frozenset(self.message_id or ()),
-            since_ms=None if self.since is None else parse_moment(self.since),
-            until_ms=None if self.until is None else parse_moment(self.until),
+            since_ms=moment_or(self.since, None),
+            until_ms=moment_or(self.until, None),
         )
 
 

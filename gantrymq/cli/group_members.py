@@ -22,7 +22,8 @@ _ANSWER_S: Final = 3.0
 def members_of(home: Path, group: str = "") -> list[wire.Member]:
     """Members of a group, of all for "", by session.
 
-    None if the supervisor does not answer soon: what else there is to be seen needs no answer.
+    Those that are known, with a word to standard error, if the supervisor does not answer soon:
+    what else there is to be seen needs no answer.
     """
     found: list[wire.Member] = []
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from clients.queries.moments import parse_moment
+from clients.queries.moments import moment_or, parse_moment
 from clients.queries.request import Request
 from clients.queries.search import SCAN_BYTES
 from clients.queries.view import NO_END, StoppedStore, StoreView, look
@@ -50,13 +50,12 @@ def show_found(
 def _request(topic: str, wanted: dict[str, Any], scan_bytes: int | None, no_index: bool) -> Request:
     if scan_bytes is None:
         scan_bytes = NO_END if no_index else SCAN_BYTES
-    begin, end = wanted.get("begin"), wanted.get("end")
     return Request(
         topic=topic,
         key=wanted.get("key"),
         message_id=wanted.get("id"),
-        begin_ms=-EVER_MS if begin is None else parse_moment(begin),
-        end_ms=EVER_MS if end is None else parse_moment(end),
+        begin_ms=moment_or(wanted.get("begin"), -EVER_MS),
+        end_ms=moment_or(wanted.get("end"), EVER_MS),
         before=wanted.get("before"),
         scan_bytes=scan_bytes,
         index=not no_index,

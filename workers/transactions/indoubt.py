@@ -21,7 +21,7 @@ from shm.errors import Rejected
 from shm.lognames import DIRECTORY, segment_name
 from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.storage import map_file
-from workers.logviews import UNIT, record_in
+from workers.logviews import UNIT, LogRecords
 from workers.reader.queues import queue_directory
 from workers.scheduler.othersettled import OtherSettled
 from workers.transactions.note import Note, read_note
@@ -97,7 +97,7 @@ class Entry:
         return fields if self.who is None else fields | {"by": self.who}
 
 
-class _Files:
+class _Files(LogRecords):
     """Queues and segments by their names alone: a stopped store has no board."""
 
     def __init__(self, storage: Storage, board: Board | None) -> None:
@@ -111,7 +111,7 @@ class _Files:
         return self._bases[0] if self._bases else 0
 
     def segment(self, position: int) -> tuple[int, NDArray[np.uint8]]:
-        """Base and map of the segment that holds a position. Raises FileNotFoundError."""
+        """By the names that were there. Raises FileNotFoundError."""
         at = bisect_right(self._bases, position) - 1
         if at < 0:
             raise FileNotFoundError(position)
@@ -119,14 +119,6 @@ class _Files:
         if base not in self._views:
             self._views[base] = map_file(self._storage, segment_name(base))
         return base, self._views[base]
-
-    def record(self, position: int) -> Record | None:
-        """The record at a position; None if there is none any more."""
-        try:
-            base, view = self.segment(position)
-        except FileNotFoundError:
-            return None
-        return record_in(view, base, position)
 
     def places(self, topic: str, start: int) -> NDArray[np.void]:
         """Units of queue 0 of a topic from a queue offset on."""
