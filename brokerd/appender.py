@@ -106,6 +106,7 @@ class Appender:
         self._log.clear_behind(self.appended, limits.STAGING_BYTES + limits.FILLER_BYTES_MIN)
         self.producers = learn_from_log(self._storage, self._board, self.appended)
         self._note_settled()
+        self._bells.reader.ring()  # it may have died owing it that
 
     def close(self) -> None:
         """Give the segment back."""

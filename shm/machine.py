@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from shm.jit import COMPILING, JIT_OFF, external, i4, kernel
+from shm.jit import COMPILING, JIT_OFF, external, i4, i8, kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,6 +117,13 @@ if JIT_OFF or TYPE_CHECKING:
         os.sched_yield()
         return 0
 
+    def write_at(descriptor: int, address: int, count: int, position: int) -> int:
+        """Pwrite of memory; how many bytes were written, negative after an error."""
+        try:
+            return os.pwrite(descriptor, bytes_at(address)[:count].tobytes(), position)
+        except OSError:
+            return -1
+
     def copy(target: Bytes, target_at: int, source: Bytes, source_at: int, count: int) -> None:
         """Copy `count` bytes; the ranges must not overlap."""
         target[target_at : target_at + count] = source[source_at : source_at + count]
@@ -212,6 +219,7 @@ elif COMPILING:
         return memory(memory, types.int64), generate
 
     give_way = external("sched_yield", i4)
+    write_at = external("pwrite", i8, i4, i8, i8, i8)
 
     @intrinsic
     def pause(typing_context):

@@ -28,6 +28,8 @@ class File(Protocol):
     """An open file of a store."""
 
     name: str
+    #: A descriptor that kernels may write to; -1 where all writes go by `write_at`.
+    native: int
 
     def write_at(self, data: Buffer, position: int) -> None:
         """Write all of `data` (short writes go on). Raises OSError."""
@@ -136,7 +138,7 @@ class PosixFile:
     """A file of the operating system."""
 
     def __init__(self, descriptor: int, name: str) -> None:
-        self.descriptor = descriptor
+        self.descriptor = self.native = descriptor
         self.name = name
 
     def write_at(self, data: Buffer, position: int) -> None:

@@ -32,6 +32,8 @@ class End(msgspec.Struct, frozen=True, tag=True, array_like=True):
     commit: bool
     halves: list[tuple[int, int]]
     from_check: bool = False
+    #: Its session waits for no other END, and looks at the word by which the writer tells.
+    alone: bool = False
 
 
 class Unknown(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):

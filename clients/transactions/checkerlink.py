@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from clients.session import Session, now_ns
-from shm import layout, limits, transactionwire
+from shm import controllane, layout, limits, transactionwire
 from shm.codes import ClientState
-from shm.controllane import ControlLane, End
+from shm.controllane import ControlLane
 from shm.errors import Closed, Incompatible, Timeout, Unavailable
 from shm.kernels.words import await_told, load_word
-from shm.transactionwire import COMMITTED, ROLLED_BACK, Check, Ended
+from shm.transactionwire import COMMITTED, ROLLED_BACK, Check, End, Ended
 
 if TYPE_CHECKING:
     import os
@@ -62,16 +62,22 @@ class CheckerLink:
         """Of the next request."""
         return next(self._serials)
 
-    def ask(self, request: transactionwire.End, deadline_ns: int) -> Ended:
+    def end(
+        self, group: str, transaction: str, commit: bool, halves: list[tuple[int, int]],
+        deadline_ns: int,
+    ) -> Ended:  # fmt: skip
         """Put an END until it is answered. Raises Timeout, Closed, or why no broker is there."""
-        body = transactionwire.encode(request)
-        serial = request.serial
-        self._awaited.add(serial)
+        serial, awaited = next(self._serials), self._awaited
+        awaited.add(serial)
         try:
+            alone = len(awaited) == 1
+            body = transactionwire.encode(
+                End(serial, group, transaction, commit, halves, alone=alone)
+            )
             while True:
                 try:
                     if self._ask(serial, body, deadline_ns):
-                        return Ended(serial, COMMITTED if request.commit else ROLLED_BACK)
+                        return Ended(serial, COMMITTED if commit else ROLLED_BACK)
                     return self._ended[serial]
                 except Timeout:
                     raise
@@ -81,13 +87,14 @@ class CheckerLink:
                         raise
                     threading.Event().wait(_PAUSE_S)
         finally:
-            self._awaited.discard(serial)
+            awaited.discard(serial)
             self._ended.pop(serial, None)
 
     def _ask(self, serial: int, body: bytes, deadline_ns: int) -> bool:
         """Until the writer has told that what was asked for is done, or the answer is there: False.
 
-        The txn-checker answers in any case, but later.
+        The txn-checker answers what the writer does not tell, or tells to somebody who waits for
+        several.
         """
         session, lane = self.living()
         arena, told_at = session.arena, layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
@@ -197,7 +204,7 @@ class CheckerLink:
             session, lane = self._session, self._lane
             if session is None or lane is None:
                 session = Session(self._home, transactions=True)
-                lane = ControlLane(session.arena, session.plan.transactions, End.CLIENT)
+                lane = ControlLane(session.arena, session.plan.transactions, controllane.End.CLIENT)
                 with self._lock:
                     self._session, self._lane = session, lane
             if self._is_closed:  # by another thread, which may not have seen this session

@@ -15,7 +15,7 @@ from clients.transactions.transaction import Transaction
 from shm import transactionwire
 from shm.errors import GantryError, GroupIllegal, TransactionDecided
 from shm.properties import GANTRY_TX, encode_properties
-from shm.transactionwire import End, Ended
+from shm.transactionwire import Ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,8 +82,7 @@ class Transactions:
         """What the txn-checker answers. Raises what CheckerLink does."""
         link = self._link
         while True:
-            request = End(link.next_serial(), self.group, transaction, commit, halves)
-            answer = link.ask(request, deadline_ns)
+            answer = link.end(self.group, transaction, commit, halves, deadline_ns)
             if answer.error != transactionwire.DISK_FULL or now_ns() >= deadline_ns:
                 return answer
             threading.Event().wait(_DISK_FULL_S)

@@ -163,6 +163,8 @@ def _publish_appended(board: Bytes, batch: Words) -> None:
     # SYNC POINT: sleep (other end: `arm`)
     atomics.fence()
     if atomics.load_acquire32(board, BOARD_READER_ARMED):
+        # Once: a second ring would only cut short the nap that it takes then.
+        atomics.store_release32(board, BOARD_READER_ARMED, 0)
         batch[frames.OWED] |= RING_READER
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
+from shm import atomics, machine
 from shm.codes import EntryKind
 from shm.jit import BYTES, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import frames, message
-from shm.kernels.ends import END_WORDS, IS_COMMIT, SERIAL, SESSION
+from shm.kernels.ends import END_WORDS, IS_ALONE, IS_COMMIT, SERIAL, SESSION
+from shm.layout import ARENA_TOLD, TOLD_MASK
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,18 +47,30 @@ def _write_answer(text: Bytes, serial: int, committed: int) -> int:
     return at + len(_ROLLED_BACK)
 
 
+@kernel()
+def _is_told(peer: Bytes, rows: Words, at: int) -> int:
+    """1 if who asked for a row has heard of it from the writer."""
+    if not rows[at + IS_ALONE]:
+        return 0
+    serial = rows[at + SERIAL]
+    # SYNC POINT: told (other end: `_tell`)
+    return int(atomics.load_acquire(peer, ARENA_TOLD + 8 * (serial & TOLD_MASK)) == serial)
+
+
 @kernel(i8, WORDS_RO, i8, i8, BYTES, WORDS, BYTES)
 def tell_ends(rows: Words, count: int, who: int, peer: Bytes, control: Words, text: Bytes) -> int:
     """Tell a session that its rows are what they were to be; how many rows were gone through.
 
-    `text` is scratch of BODY_ROOM. Fewer than `count` if its ring has no room for the next.
-    `control[RING]` says whether to ring.
+    Whoever the writer has told already needs no answer. `text` is scratch of BODY_ROOM. Fewer than
+    `count` if its ring has no room for the next. `control[RING]` says whether to ring.
     """
     rings = 0
+    raw = machine.raw
+    words, memory = raw(rows), raw(peer)
     told = 0
     while told < count:
         at = told * END_WORDS
-        if rows[at + SESSION] == who:
+        if rows[at + SESSION] == who and not _is_told(memory, words, at):
             size = _write_answer(text, rows[at + SERIAL], rows[at + IS_COMMIT])
             if message.put_bytes(peer, control, 0, NOTICE, text, size) != 1:
                 break

@@ -61,7 +61,8 @@ OTHER = -1
 # A row: the words of halfform's rows, then these.
 SERIAL, IS_COMMIT, SESSION = halfform.HALF_WORDS, halfform.HALF_WORDS + 1, halfform.HALF_WORDS + 2
 OP_SEQ = halfform.HALF_WORDS + 3  # of `serve_ends`
-END_WORDS = halfform.HALF_WORDS + 4
+IS_ALONE = halfform.HALF_WORDS + 4  # who asks hears of it from the writer, if the op record is its
+END_WORDS = halfform.HALF_WORDS + 5
 
 # Words of `take_ends`.
 COUNT = 0  # rows so far
@@ -174,7 +175,7 @@ def _parse(
     body: Bytes, size: int, ask: Words, form: Words, names: Bytes, rows: Words, at: int
 ) -> int:
     """1 if a body is the END of one half, of a group and a transaction: it is the row then."""
-    if machine.load32(body, 0) != 0x6E45A397 or machine.load8(body, 4) != 100:  # array of 7, "End"
+    if machine.load32(body, 0) != 0x6E45A398 or machine.load8(body, 4) != 100:  # array of 8, "End"
         return 0
     place = _number(body, 5, ask)
     if not place:
@@ -194,10 +195,12 @@ def _parse(
         return 0
     rows[at + halfform.POSITION] = ask[VALUE]
     place = _number(body, place, ask)
-    if not place or place + 1 != size or machine.load8(body, place) != 0xC2:
+    if not place or place + 2 != size:
         return 0
     rows[at + halfform.OFFSET] = ask[VALUE]
-    return 1
+    rows[at + IS_ALONE] = machine.load8(body, place + 1) & 1
+    # Not from a check: false, then false or true.
+    return int(machine.load_be16(body, place) in (0xC2C2, 0xC2C3))
 
 
 @kernel()
@@ -294,7 +297,7 @@ def _publish(arena: Bytes, lane: Words, form: Words, rows: Words, count: int, te
                 commits += wanted
     form[OP_FLAG] = 1 + commits
     # A lone one hears it from the writer; not where that has to wait for the disk.
-    tells = count == 1 and not form[OP_FLAGS] & DURABLE
+    tells = count == 1 and rows[IS_ALONE] and not form[OP_FLAGS] & DURABLE
     form[OP_SESSION] = rows[SESSION] if tells else 0
     form[OP_SERIAL] = rows[SERIAL]
     form[OP_SINCE] = lane[frames.SEQ] + 1 - commits

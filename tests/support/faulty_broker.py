@@ -43,6 +43,7 @@ class FaultyFile(PosixFile):
 
     def __init__(self, descriptor: int, name: str, storage: FaultyStorage) -> None:
         super().__init__(descriptor, name)
+        self.native = -1
         self._storage = storage
 
     def write_at(self, data: Buffer, position: int) -> None:

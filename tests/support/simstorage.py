@@ -22,6 +22,8 @@ MAPPED = ("commitlog/", "consumequeue/", "index/")
 class SimFile:
     """A simulated process's descriptor of a file."""
 
+    native = -1
+
     def __init__(self, storage: SimStorage, name: str, inode: Inode, *, write: bool) -> None:
         self.name = name
         self._storage = storage

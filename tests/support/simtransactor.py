@@ -224,7 +224,10 @@ class SimTransactor(SimProducer):
         by_check: bool = False,
     ) -> None:  # fmt: skip
         self._serial += 1
-        request = wire.End(self._serial, known.group, known.tx, commit, places, by_check)
+        alone = not self._asked
+        request = wire.End(
+            self._serial, known.group, known.tx, commit, places, by_check, alone=alone
+        )
         self._asked[self._serial] = _Asked(known, request, by_check)
 
     def _ask_again(self, known: Transaction, request: wire.End) -> None:

@@ -15,6 +15,7 @@ from shm import transactionwire as wire
 from shm.arena import plan_arena
 from shm.codes import Role
 from shm.controllane import ControlLane, End
+from shm.kernels.words import load_word
 from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.record import Record
 from tests.support.memory_sessions import memory_session
@@ -133,6 +134,7 @@ class Peer:
         self.serial = 0
         self.heard: dict[int, wire.Ended | wire.Settled | wire.Enlisted] = {}
         self.checks: list[wire.Check] = []
+        self._alone: dict[int, wire.End] = {}
         if group:
             self.enlist(group)
 
@@ -157,11 +159,20 @@ class Peer:
         commit: bool,
         group: str = GROUP,
         tx: str | None = None,
+        alone: bool = False,
     ) -> int:
-        """Put an END."""
+        """Put an END. `alone`: it may be answered by the writer's word."""
         named = [(half.position, half.queue_offset) for half in halves]
         name = halves[0].tx if tx is None else tx
-        return self.put(wire.End(self.next_serial(), group, name, commit, named))
+        request = wire.End(self.next_serial(), group, name, commit, named, alone=alone)
+        if alone:
+            self._alone[request.serial] = request
+        return self.put(request)
+
+    def is_told(self, serial: int) -> bool:
+        """Whether the writer has told of an END."""
+        slot = layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
+        return load_word(self.session.arena, slot) == serial
 
     def settle(self, position: int, action: str) -> wire.Settled:
         """An operator's decision, answered."""
@@ -185,6 +196,9 @@ class Peer:
             self.hear()
             if serial in self.heard:
                 return self.heard[serial]
+            if serial in self._alone and self.is_told(serial):
+                commit = self._alone[serial].commit
+                return wire.Ended(serial, wire.COMMITTED if commit else wire.ROLLED_BACK)
             self.life.turn()
             self.life.clock.advance(100_000)
         raise AssertionError("no answer")

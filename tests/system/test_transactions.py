@@ -26,7 +26,7 @@ from shm.errors import (
     TransactionFailed,
 )
 from shm.properties import HALF_TOPIC
-from shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF, End
+from shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF
 from shm.transactionwire import UNKNOWN as UNKNOWN_HALF
 from tests.support.stores import read_log
 from tests.support.transactions import delivered
@@ -151,8 +151,9 @@ def test_what_another_has_decided_is_told(
     tx = producer.begin_transaction()
     producer.send(unique_name, b"gone", transaction=tx)
     with closing(CheckerLink(broker.home)) as link:
-        request = End(1, "pay", tx.transaction_id, False, tx.places(), from_check=True)
-        assert link.ask(request, now_ns() + int(PATIENCE_S * 1e9)).outcome == "rolled_back"
+        deadline_ns = now_ns() + int(PATIENCE_S * 1e9)
+        answer = link.end("pay", tx.transaction_id, False, tx.places(), deadline_ns)
+        assert answer.outcome == "rolled_back"
     with pytest.raises(TransactionDecided) as caught:
         tx.commit()
     assert (caught.value.outcome, tx.state) == ("rolled_back", "rolled_back")
@@ -302,9 +303,8 @@ def test_forged_ends_change_nothing(broker: Broker, producer: Producer, unique_n
         ("pay", tx.transaction_id, (plain.position, plain.record.queue_offset), no_half),
     ]
     with closing(CheckerLink(broker.home)) as link:
-        for serial, (group, name, half, errors) in enumerate(forged, start=1):
-            request = End(serial, group, name, True, [half])
-            answer = link.ask(request, now_ns() + int(PATIENCE_S * 1e9))
+        for group, name, half, errors in forged:
+            answer = link.end(group, name, True, [half], now_ns() + int(PATIENCE_S * 1e9))
             assert (answer.error in errors, answer.outcome) == (True, ""), (group, name, half)
     assert delivered(broker, unique_name) == [b"plain"]
     tx.commit()

@@ -22,7 +22,7 @@ from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
 from shm.kernels.visible import arm_reader
 from shm.kernels.words import store_half
 from shm.lognames import segment_name
-from shm.marks import mark
+from shm.marks import is_asked, mark
 from shm.properties import SCHEDULE_TOPIC, parse_delay_levels
 from shm.storage import is_disk_full, map_file
 from workers.agent import is_busy
@@ -75,6 +75,7 @@ class Reader:
         self._notes = np.zeros(room * dispatch.NOTE_WORDS, np.int64)
         self._units = np.zeros(room * layout.CQ_UNIT_BYTES, np.uint8)
         self._touched_words, self._unit_bytes = self._touched.data, self._units.data
+        self._units_at = self._units.ctypes.data
         self._row = np.zeros(ROW_WORDS, np.int64)
         self._delays = np.array(parse_delay_levels(settings.message_delay_level), np.int64)
         self._index = TopicIndex(board)
@@ -262,20 +263,28 @@ class Reader:
         raise unfit_record("dispatched", position, base, stop)
 
     def _write_units(self, count: int) -> None:
-        """One write per touched queue."""
-        units, write = self._unit_bytes, self._queues.write
-        flat = iter(self._touched_words[: count * dispatch.TOUCH_WORDS].tolist())
+        """One write per touched queue; the kernel leaves to Python what is not at hand."""
         mark("reader.before_units")
-        start = 0
         if self._extensions is not None:
             self._extensions.write()
-        for queue, first, _units, end in zip(flat, flat, flat, flat, strict=True):
-            write(queue, first, units[start:end])
-            start = end
+        done = 0
+        while True:
+            if not is_asked():
+                done = self._queues.write_many(self._touched, done, count, self._units_at)
+            if done == count:
+                break
+            self._write_queue(done)
+            done += 1
             mark("reader.between_queues")
         if self._extensions is not None:
             self._extensions.advance()
         mark("reader.after_units")
+
+    def _write_queue(self, place: int) -> None:
+        """Units of a touched queue."""
+        at = place * dispatch.TOUCH_WORDS
+        queue, first, units, end = self._touched_words[at : at + dispatch.TOUCH_WORDS]
+        self._queues.write(queue, first, self._unit_bytes[end - units * layout.CQ_UNIT_BYTES : end])
 
     # -------------------------------------------------------------------------- stop and failure
 

@@ -6,10 +6,14 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shm import layout
 from shm.board import Board
 from shm.errors import StoreFailed
 from shm.jsonsum import sum_holds, with_sum
+from shm.kernels import unitfiles
 from shm.storage import File, Storage, read_file, replace_file
 
 DIRECTORY = "consumequeue"
@@ -67,6 +71,7 @@ class QueueFiles:
         self._bytes = board.cq_bytes
         self._open: OrderedDict[tuple[int, int], File] = OrderedDict()
         self._last: dict[int, tuple[int, File]] = {}  # each queue's file, all open
+        self._natives = np.full(board.queues_max * unitfiles.FILE_WORDS, -1, np.int64)
         self._directories: dict[int, str] = {}
         self._dirty = set(self._unsynced())
 
@@ -87,6 +92,10 @@ class QueueFiles:
         """A file beside those of units has been written: `sync` makes it durable as well."""
         self._dirty.add(name)
 
+    def write_many(self, touched: NDArray[np.int64], first: int, end: int, units: int) -> int:
+        """Write units as kernels leave them at an address; the first touched queue that is left."""
+        return unitfiles.write_units(touched, first, end, self._natives, self._bytes, units)
+
     def write(self, queue: int, first: int, units: memoryview) -> None:
         """Write units of a board queue from queue offset `first` on. Raises OSError."""
         at = first * layout.CQ_UNIT_BYTES
@@ -106,27 +115,39 @@ class QueueFiles:
         file = self._open.get((queue, base))
         if file is not None:
             self._open.move_to_end((queue, base))
-            self._last[queue] = (base, file)
+            self._use(queue, base, file)
             return file
         self._close_passed(queue, base)
         name = f"{self._directory(queue)}/{base:020d}"
         self._dirty.add(name)
         file = self._existing(name) or self._made(name)
         self._open[queue, base] = file
-        self._last[queue] = (base, file)
+        self._use(queue, base, file)
         if len(self._open) > OPEN_FILES_MAX:
             (old_queue, old_base), old = self._open.popitem(last=False)
             last = self._last.get(old_queue)
             if last is not None and last[0] == old_base:
-                del self._last[old_queue]
+                self._forget(old_queue)
             old.close()
         return file
+
+    def _use(self, queue: int, base: int, file: File) -> None:
+        """What comes next of a queue goes to this file, as a rule."""
+        self._last[queue] = (base, file)
+        row = queue * unitfiles.FILE_WORDS
+        self._natives[row + unitfiles.BASE] = base
+        self._natives[row + unitfiles.DESCRIPTOR] = file.native
+
+    def _forget(self, queue: int) -> None:
+        """A queue's file is closed next."""
+        del self._last[queue]
+        self._natives[queue * unitfiles.FILE_WORDS + unitfiles.DESCRIPTOR] = -1
 
     def _close_passed(self, queue: int, base: int) -> None:
         """A file that is full may be removed some day: held open, it would keep its blocks."""
         last = self._last.get(queue)
         if last is not None and last[0] < base and (queue, last[0]) in self._open:
-            del self._last[queue]
+            self._forget(queue)
             self._open.pop((queue, last[0])).close()
 
     def _existing(self, name: str) -> File | None:
@@ -178,6 +199,7 @@ class QueueFiles:
             file.close()
         self._open.clear()
         self._last.clear()
+        self._natives[:] = -1
 
 
 def _parents(name: str) -> Iterator[str]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from shm.bell import give_way
 from shm.kernels import ends as kernels
-from shm.kernels import halfform
 from shm.lookout import Lookout
-from shm.transactionwire import COMMITTED, ROLLED_BACK, Ended
+from shm.transactionwire import Ended
+from workers.transactions.halves import OUTCOMES
 
 if TYPE_CHECKING:
     from workers.transactions.decisions import Decisions
@@ -50,9 +50,8 @@ class CommonEnds:
             self._desk.heard(peer)
         if served is None:
             return 0
-        for position, _offset in served.halves:
-            self._endings.fly(position, served)
-        return len(served.rows)
+        self._endings.fly_together(served)
+        return len(served.halves)
 
     def _take(self, now_ms: int) -> int:
         """Take what sessions ask, and publish it by one op record; how many."""
@@ -74,27 +73,20 @@ class CommonEnds:
                 self._endings.fly(part.halves[0][0], part)
             return count
         ends = decisions.go_up(now_ms)
-        for position, _offset in ends.halves:
-            self._endings.fly(position, ends)
+        self._endings.fly_together(ends)
         return count
 
     def settled(self, ends: Ends) -> None:
-        """They are in the log: tell all who asked."""
-        rows = ends.rows
-        sessions = {row[kernels.SESSION] for row in rows} if len(rows) > 1 else {
-            rows[0][kernels.SESSION]
-        }  # fmt: skip
-        for session in sessions:
-            told = self._desk.tell_ends(session, ends.words, len(rows))
-            for row in rows[told:]:
+        """They are in the log: tell all who asked, but those whom the writer has told."""
+        count = len(ends.halves)
+        for session in set(ends.column(kernels.SESSION)):
+            told = self._desk.tell_ends(session, ends.words, count)
+            for row in ends.rows[told:] if told < count else ():
                 if row[kernels.SESSION] == session:
-                    outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
+                    outcome = OUTCOMES[row[kernels.IS_COMMIT]]
                     self._desk.tell(session, Ended(row[kernels.SERIAL], outcome))
-        if len(rows) == 1:
+        if count == 1:
             give_way()  # who waits for it may be on our own processor
-        for row in rows:
-            position = row[halfform.POSITION]
-            outcome = COMMITTED if row[kernels.IS_COMMIT] else ROLLED_BACK
-            self._endings.landed(position)
-            self._halves.decide(position, row[halfform.OFFSET], outcome)
+        self._endings.landed(ends)
+        self._halves.decide_ends(ends)
         self._endings.ask_again(ends.asked)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.codes import EntryFlag, Status
 from shm.errors import StoreFailed
-from shm.kernels import decide, ends, frames
+from shm.kernels import decide, ends, frames, halfform
 from shm.kernels.decide import publish_decisions
 from shm.kernels.ends import publish_ends
 from shm.kernels.words import store_word
@@ -50,8 +50,9 @@ class Decisions(EndStaging):
         self, storage: Storage, board: Board, views: LogViews, outlet: Outlet, delays: Delays
     ) -> None:
         super().__init__(storage, board, views, outlet, delays)
-        #: Of op records that were answered: their queue offset, and the highest offset named.
-        self.ops: list[tuple[int, int]] = []
+        #: Of op records that were answered: queue offset of the first of some, how many these
+        #: are, and the highest offset that they name.
+        self.ops: list[tuple[int, int, int]] = []
         self.end = 0  # behind the last record that was answered
         self._outlet = outlet
         self._view = outlet.words.data
@@ -127,7 +128,7 @@ class Decisions(EndStaging):
         batch, lane = self.batch, self._view
         if self.hand is not None:
             hand = self.hand
-            seq, appended = self._publish_ends(hand.words, len(hand.rows), hand.durable, now_ms)
+            seq, appended = self._publish_ends(hand.words, len(hand.halves), hand.durable, now_ms)
             if seq < 0:
                 return False
             self.hand = None
@@ -164,7 +165,7 @@ class Decisions(EndStaging):
         if len(batch) != 1 or batch[0].durable or batch[0].copies is not None:
             return
         for session, serial, request in batch[0].asked[:1]:
-            if isinstance(request, End):
+            if isinstance(request, End) and request.alone:
                 op[decide.OP_SESSION], op[decide.OP_SERIAL] = session, serial
                 op[decide.OP_SINCE] = self._first_seq
 
@@ -193,7 +194,7 @@ class Decisions(EndStaging):
             return None
         self._outlet.ring_if_asked()
         served = self.take_served(count)
-        self._took_off(served.rows[-1][ends.OP_SEQ], appended, [served])
+        self._took_off(served.op_seqs[-1], appended, [served])
         return served
 
     def _before_put(self, flags: int, now_ms: int) -> int:
@@ -290,15 +291,15 @@ class Decisions(EndStaging):
     def _note_op(self, decisions: list[Decision], offset: int) -> None:
         highest = -1
         for one in decisions:
-            if isinstance(one, Ends) and one.served:
-                self.ops += one.ops_up_to(offset)
+            if isinstance(one, Ends) and (own := len(one.op_seqs)):
                 one.op_named = True
+                self.ops.append((offset + 1 - own, own, max(one.column(halfform.OFFSET))))
                 return
             if one.named:
                 one.op_named = True
                 for half in one.halves:
                     highest = max(highest, half[1])
-        self.ops.append((offset, highest))
+        self.ops.append((offset, 1, highest))
 
     def _finish(self, one: Decision, end: int, settled: list[Decision]) -> None:
         if one.begun_at >= 0:

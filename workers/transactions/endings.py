@@ -6,12 +6,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from shm import transactionwire as wire
+from shm.kernels import halfform
 from shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
 from workers.transactions.staging import LATER, MOVED, Decision
 
 if TYPE_CHECKING:
     from workers.transactions.decisions import Decisions
     from workers.transactions.desk import Desk
+    from workers.transactions.ends import Ends
     from workers.transactions.halves import Halves
     from workers.transactions.pastdecisions import PastDecisions
     from workers.transactions.staging import Asked, Half
@@ -140,9 +142,15 @@ class Endings:
         """A half is on its way."""
         self._flying[position] = decision
 
-    def landed(self, position: int) -> None:
-        """It has arrived."""
-        self._flying.pop(position, None)
+    def fly_together(self, ends: Ends) -> None:
+        """Halves of ENDs that went up together are on their way."""
+        self._flying.update(dict.fromkeys(ends.column(halfform.POSITION), ends))
+
+    def landed(self, ends: Ends) -> None:
+        """They have arrived."""
+        land = self._flying.pop
+        for position in ends.column(halfform.POSITION):
+            land(position, None)
 
     def settled(self, decision: Decision) -> None:
         """A decision is in the log, or nothing of it is: tell all who asked."""

@@ -31,37 +31,37 @@ if TYPE_CHECKING:
     from workers.transactions.delayedcommit import Delays
 
 
-#: So many are published by one call before they are kept in mind: 2 ms or so.
-BURST: Final = 16
+#: So many are published by one call before they are kept in mind: 3 ms or so.
+BURST: Final = 64
 
 
 @dataclass(slots=True)
 class Ends(Decision):
-    """Decisions that went up together; `rows` as kernels have them."""
+    """Decisions that went up together; `words` are rows as kernels have them.
 
-    rows: list[list[int]] = field(default_factory=list)
+    There may be ten thousand in a second: what is asked of all of them is asked of columns.
+    """
+
     words: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     apart: dict[int, Decision] = field(default_factory=dict)  # by position, once it fell apart
-    served: bool = False  # rows of one OP_SEQ have an op record of their own
+    op_seqs: list[int] = field(default_factory=list)  # of `serve_ends`: op records of their own
     by_writer: bool = False  # who asked hears of it from the writer
 
-    def ops(self) -> list[tuple[int, int]]:
-        """Seqs of its own op records, with the highest queue offset that each names."""
-        found: dict[int, int] = {}
-        for row in self.rows:
-            seq = row[kernels.OP_SEQ]
-            found[seq] = max(found.get(seq, -1), row[halfform.OFFSET])
-        return list(found.items())
+    def column(self, word: int) -> list[int]:
+        """A word of each row."""
+        found: list[int] = self.words[word :: kernels.END_WORDS].tolist()
+        return found
 
-    def ops_up_to(self, offset: int) -> list[tuple[int, int]]:
-        """Queue offsets of these, the last one's is given, with what they name."""
-        own = self.ops()
-        return [(offset + 1 - len(own) + at, named) for at, (_seq, named) in enumerate(own)]
+    @property
+    def rows(self) -> list[list[int]]:
+        """All words of each row."""
+        found: list[list[int]] = self.words.reshape(-1, kernels.END_WORDS).tolist()
+        return found
 
     @property
     def puts(self) -> int:
         """How many copies it puts."""
-        return sum(row[kernels.IS_COMMIT] for row in self.rows)
+        return sum(self.column(kernels.IS_COMMIT))
 
     def of(self, position: int) -> Decision:
         """The decision of one of the halves."""
@@ -186,8 +186,8 @@ class EndStaging(Staging):
         left = ask[kernels.COUNT] - count
         ask[kernels.COUNT] = count
         served = self.take_up(bool(ask[kernels.MUST_WAIT]))
-        served.served = True
-        served.by_writer = not served.durable and len(served.ops()) == count
+        served.op_seqs = sorted(set(served.column(kernels.OP_SEQ)))
+        served.by_writer = not served.durable and len(served.op_seqs) == count
         start = count * kernels.END_WORDS
         rows[: left * kernels.END_WORDS] = rows[start : start + left * kernels.END_WORDS].copy()
         ask[kernels.COUNT] = left
@@ -197,7 +197,11 @@ class EndStaging(Staging):
         """What was staged as one decision."""
         count = self._ask_view[kernels.COUNT]
         self._ask_view[kernels.COUNT] = 0
-        words = self._end_rows[: count * kernels.END_WORDS].copy()
-        rows = words.reshape(count, kernels.END_WORDS).tolist()
-        halves = [(row[halfform.POSITION], row[halfform.OFFSET]) for row in rows]
-        return Ends(COMMITTED, halves, [], durable=durable, rows=rows, words=words)
+        taken = Ends(
+            COMMITTED, [], [], durable=durable,
+            words=self._end_rows[: count * kernels.END_WORDS].copy(),
+        )  # fmt: skip
+        taken.halves = list(
+            zip(taken.column(halfform.POSITION), taken.column(halfform.OFFSET), strict=True)
+        )
+        return taken

@@ -37,7 +37,7 @@ class Flight:
         """The same with decisions that stand for themselves, one op record in each."""
         parts = [part for one in self.decisions for part in one.parts()]
         one = self.decisions[0] if self.decisions else None
-        if not (isinstance(one, Ends) and one.served):
+        if not (isinstance(one, Ends) and one.op_seqs):
             return [replace(self, decisions=parts)]
         found: dict[int, list[Decision]] = {}
         for row, part in zip(one.rows, parts, strict=True):

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout
+from shm.kernels import ends as kernels
 from shm.kernels import halfform, halfrows, stretch
 from shm.kernels.halfrows import read_halves, read_ops
 from shm.properties import HALF_TOPIC, OP_TOPIC
+from shm.transactionwire import COMMITTED, ROLLED_BACK
 from workers.transactions.staging import MOVED
 from workers.transactions.table import ROW, OpenHalves
 
@@ -24,9 +26,12 @@ if TYPE_CHECKING:
     from workers.logviews import LogViews
     from workers.logwindow import LogWindow
     from workers.scheduler.othersettled import OtherSettled
+    from workers.transactions.ends import Ends
     from workers.transactions.staging import Decision
 
 MS: Final = 1_000_000
+#: By what a row of an END says.
+OUTCOMES: Final = (ROLLED_BACK, COMMITTED)
 #: Units that are read at one time.
 UNITS_MAX: Final = 16_384
 #: Outcomes that are remembered: the latest so many, at least.
@@ -92,8 +97,23 @@ class Halves:
             self.take(offset)
         elif (index := self.table.find(offset)) >= 0:
             self.table.remove(index)
+        self._age()
+
+    def _age(self) -> None:
         if len(self._recent) >= REMEMBERED:
             self._older, self._recent = self._recent, {}
+
+    def decide_ends(self, ends: Ends) -> None:
+        """The decisions of ENDs that kernels have taken, and marked in `taken`, are in the log."""
+        commits, offsets = ends.column(kernels.IS_COMMIT), ends.column(halfform.OFFSET)
+        if min(offsets) < self.next:
+            for half, is_commit in zip(ends.halves, commits, strict=True):
+                self.decide(*half, OUTCOMES[is_commit])
+            return
+        positions = ends.column(halfform.POSITION)
+        self._recent.update(zip(positions, map(OUTCOMES.__getitem__, commits), strict=True))
+        self.done.update(offsets)
+        self._age()
 
     @property
     def taken_end(self) -> int:
@@ -131,13 +151,13 @@ class Halves:
         """What the log said of an old half."""
         self._recent[position] = outcome
 
-    def note_ops(self, ops: list[tuple[int, int]]) -> None:
-        """Op records that are in the log: their queue offsets and the highest offset named."""
+    def note_ops(self, ops: list[tuple[int, int, int]]) -> None:
+        """Op records that are in the log (`Decisions.ops`)."""
         marks = self._marks
         if not ops:
             return
-        marks.extend(ops)
-        self.ops_next = max(self.ops_next, ops[-1][0] + 1)
+        marks.extend((first, highest) for first, _count, highest in ops)
+        self.ops_next = max(self.ops_next, ops[-1][0] + ops[-1][1])
         ops.clear()
         if len(marks) > OP_MARKS_MAX:
             merged = [

@@ -121,7 +121,8 @@ class Restart:
             return
         numbers, starts = np.unique(ops[:, 1], return_index=True)
         highest = np.maximum.reduceat(ops[:, 0], starts)
-        halves.note_ops(list(zip(numbers.tolist(), highest.tolist(), strict=True)))
+        ones = [1] * len(numbers)
+        halves.note_ops(list(zip(numbers.tolist(), ones, highest.tolist(), strict=True)))
         kept = ~np.isin(halves.table.rows["offset"], ops[:, 0])
         halves.table.keep_only(kept)
         named = ops[:, 0]
