@@ -71,16 +71,22 @@ class ControlLane:
 
     def put(self, body: bytes) -> bool:
         """Publish one message; False if there is no room now. Raises BrokenLane, Incompatible."""
-        self._view[frames.RING] = 0
         done = message.put_message(
             self.arena, self.words, self._up, self._kind, np.frombuffer(body, np.uint8)
         )
-        self.wants_bell = bool(self._view[frames.RING])
+        return self.has_put(done, len(body))
+
+    def has_put(self, done: int, size: int) -> bool:
+        """What `put` makes of what a kernel says that has put so many bytes over `words`."""
+        if done == 1:
+            self.wants_bell = self._view[frames.RING] != 0
+            return True
+        self.wants_bell = False
         if done == ring.HOSTILE:
             raise BrokenLane("head of the ring is impossible")
         if done == ring.TOO_LARGE:
-            raise Incompatible(f"a control message of {len(body)} bytes does not fit into its ring")
-        return done == 1
+            raise Incompatible(f"a control message of {size} bytes does not fit into its ring")
+        return False
 
     def take(self) -> bytes | None:
         """The next message, or None. Raises BrokenLane."""

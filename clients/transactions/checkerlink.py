@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from clients.session import Session, now_ns
+from clients.transactions.endform import ID_BYTES, EndForm
 from shm import controllane, layout, limits, transactionwire
 from shm.codes import ClientState
 from shm.controllane import ControlLane
@@ -51,6 +52,7 @@ class CheckerLink:
         #: Serials whose answers go to `answered`, for whoever looks there.
         self.expected: set[int] = set()
         self.answered: deque[Ended] = deque()
+        self._forms: dict[str, EndForm] = {}
         self._sleepers = 0
         self._is_closed = False
         self.checks: list[Check] = []
@@ -70,13 +72,10 @@ class CheckerLink:
         serial, awaited = next(self._serials), self._awaited
         awaited.add(serial)
         try:
-            alone = len(awaited) == 1
-            body = transactionwire.encode(
-                End(serial, group, transaction, commit, halves, alone=alone)
-            )
+            request = End(serial, group, transaction, commit, halves, alone=len(awaited) == 1)
             while True:
                 try:
-                    if self._ask(serial, body, deadline_ns):
+                    if self._ask(request, deadline_ns):
                         return Ended(serial, COMMITTED if commit else ROLLED_BACK)
                     return self._ended[serial]
                 except Timeout:
@@ -90,20 +89,21 @@ class CheckerLink:
             awaited.discard(serial)
             self._ended.pop(serial, None)
 
-    def _ask(self, serial: int, body: bytes, deadline_ns: int) -> bool:
+    def _ask(self, request: End, deadline_ns: int) -> bool:
         """Until the writer has told that what was asked for is done, or the answer is there: False.
 
         The txn-checker answers what the writer does not tell, or tells to somebody who waits for
         several.
         """
         session, lane = self.living()
-        arena, told_at = session.arena, layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
+        serial, arena = request.serial, session.arena
+        told_at = layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
 
         def is_answered() -> bool:
             return load_word(arena, told_at) == serial or serial in self._ended
 
         while True:
-            patience_ns = _REPEAT_NS if self.put(body) else _FULL_NS
+            patience_ns = _REPEAT_NS if self._put_end(request) else _FULL_NS
             if self._spin(arena, told_at, serial, lane):
                 return True
             until = min(deadline_ns, now_ns() + patience_ns)
@@ -111,6 +111,24 @@ class CheckerLink:
                 return serial not in self._ended
             if now_ns() >= deadline_ns:
                 raise Timeout("the txn-checker did not answer in time")
+
+    def _put_end(self, request: End) -> bool:
+        """`put` of an END, which has few other words than the one before, as a rule."""
+        transaction, halves = request.tx, request.halves
+        if len(halves) != 1 or len(transaction) != ID_BYTES:
+            return self.put(transactionwire.encode(request))
+        session, lane = self.living()
+        with self._lock:
+            form = self._forms.get(request.group)
+            if form is None:
+                form = self._forms[request.group] = EndForm(request.group)
+            done = form.put(
+                lane, request.serial, transaction, request.commit, halves[0], request.alone
+            )
+            wants = lane.wants_bell
+        if wants:
+            session.checker_bell.ring()
+        return done
 
     def _spin(self, arena: NDArray[np.uint8], told_at: int, serial: int, lane: ControlLane) -> bool:
         """A short look-out before sleeping: a wake-up costs more than the answer."""

@@ -156,7 +156,7 @@ class Transaction:
     def end_now(self, commit: bool) -> GantryError | None:
         """Decide what takes no single END; the error, if there is one."""
         try:
-            self._decide(commit, self._owner.deadline(None))
+            self._decide(commit, self.places(), self._owner.deadline(None))
         except GantryError as error:
             return error
         return None if commit else self._failed_text("what was stored is rolled back")
@@ -206,13 +206,28 @@ class Transaction:
         with self.lock:
             if self._future is not None and (commit or not self._future.done()):
                 self._future.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
-            if self._is_ended(commit):
+            if self.state != "open" and self._is_ended(commit):
                 return
-            if commit:
-                self._await_halves(deadline_ns)
-            if commit and self._failure is not None:
-                raise self._roll_back_failed(deadline_ns) from self._failure
-            self._decide(commit, deadline_ns)
+            places = self._settled_places() if commit else None
+            if places is None:
+                if commit:
+                    self._await_halves(deadline_ns)
+                if commit and self._failure is not None:
+                    raise self._roll_back_failed(deadline_ns) from self._failure
+                places = self.places()
+            self._decide(commit, places, deadline_ns)
+
+    def _settled_places(self) -> list[tuple[int, int]] | None:
+        """Places of all halves, if each is stored at its level, and was looked at."""
+        if self._failure is not None:
+            return None
+        places = []
+        for half in self._halves:
+            place = half.place()
+            if place is None or half._result is None:
+                return None
+            places.append(place)
+        return places
 
     def _is_ended(self, commit: bool) -> bool:
         """Whether it is what is asked for already. Raises TransactionDecided, TransactionFailed."""
@@ -243,7 +258,7 @@ class Transaction:
     def _roll_back_failed(self, deadline_ns: int) -> TransactionFailed:
         stored = sum(half.place() is not None for half in self._halves)
         try:
-            self._decide(False, deadline_ns)
+            self._decide(False, self.places(), deadline_ns)
             what = f"{stored} that were stored are rolled back" if stored else "nothing was stored"
         except GantryError as error:
             what = f"{stored} that were stored are not known to be rolled back ({error})"
@@ -260,11 +275,8 @@ class Transaction:
         """Log position and queue offset of each half that is known to be stored."""
         return [place for half in self._halves if (place := half.place()) is not None]
 
-    def _decide(self, commit: bool, deadline_ns: int) -> None:
+    def _decide(self, commit: bool, places: list[tuple[int, int]], deadline_ns: int) -> None:
         """Let the txn-checker decide; the lock is held."""
-        for half in self._halves:
-            half.settle()
-        places = self.places()
         most = transactionwire.HALVES_MAX
         wanted = COMMITTED if commit else ROLLED_BACK
         for first in range(0, len(places), most):
