@@ -53,6 +53,9 @@ CATCH_UP_WORK: Final = 1 << 20
 INDEX_RECORDS: Final = 1024
 INDEX_INTERVAL_NS: Final = 500_000_000
 NAP_NS: Final = 200_000
+#: The reader naps so many times as long as its last cycle took, where that is longer: a cycle costs
+#: others their turn on a processor, and costs hardly more for twice the records.
+NAP_CYCLES: Final = 8
 #: An agent naps after so many records in a cycle, or after cycles with work so close together.
 NAP_RECORDS: Final = 8
 NAP_WITHIN_NS: Final = 400_000

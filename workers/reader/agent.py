@@ -93,7 +93,7 @@ class Reader:
             self.catch_up = CatchUp(storage, board, self._queues, self._extensions)
         self._seen_durable = -1
         self._busy = self._flood = False
-        self._work_ns = 0
+        self._work_ns = self._napped_ns = 0
         self._space_ns = 0
         self._failed = False
         self._stopped = False
@@ -138,7 +138,8 @@ class Reader:
             self._extensions.refresh(self._dispatched)
         work = self._dispatch()
         if work:
-            self._busy = self._busy or is_busy(work, now_ns - self._work_ns)
+            since_ns = now_ns - self._work_ns - self._napped_ns
+            self._busy = self._busy or is_busy(work, since_ns)
             self._flood = work >= limits.FLOOD_RECORDS
             self._work_ns = now_ns
         if self._visible.waits() or self._sealer.waits():
@@ -156,9 +157,17 @@ class Reader:
         if self._busy:
             # More is on its way: a batch of it costs less than a wake-up for each piece.
             self._busy = False
-            return limits.FLOOD_NAP_NS if self._flood else limits.NAP_NS
+            self._napped_ns = self._nap_ns(now_ns)
+            return self._napped_ns
+        self._napped_ns = 0
         watching = self._visible.waits() or self._sealer.waits()
         return IDLE_NS if self._arm(self._seen_durable if watching else -1) else 0
+
+    def _nap_ns(self, now_ns: int) -> int:
+        if self._flood:
+            return limits.FLOOD_NAP_NS
+        wanted = limits.NAP_CYCLES * (now_ns - self._work_ns)
+        return min(limits.FLOOD_NAP_NS, max(limits.NAP_NS, wanted))
 
     def disarm(self) -> None:
         """Awake."""
