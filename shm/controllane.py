@@ -60,7 +60,7 @@ class ControlLane:
         self._taken = np.zeros(max(plan.up_bytes, plan.down_bytes) // 2, np.uint8)
         self._taken_bytes = self._taken.data
         tail = layout.LANE_DOWN_TAIL if end is End.CLIENT else layout.LANE_UP_TAIL
-        at = plan.control + tail
+        self.tail_at = at = plan.control + tail
         self._peer_tail = arena[at : at + 8].view(np.int64).data
         #: Of the word that changes when the peer puts something; good while the arena is held.
         self.tail_address = address_of(arena, at)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from clients.session import Session, now_ns
-from clients.transactions.endform import ID_BYTES, EndForm
 from shm import controllane, layout, limits, transactionwire
 from shm.codes import ClientState
 from shm.controllane import ControlLane
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from clients.transactions.endform import EndForm
     from shm.lookout import Lookout
 
 _REPEAT_NS: Final = 500_000_000
@@ -52,7 +52,6 @@ class CheckerLink:
         #: Serials whose answers go to `answered`, for whoever looks there.
         self.expected: set[int] = set()
         self.answered: deque[Ended] = deque()
-        self._forms: dict[str, EndForm] = {}
         self._sleepers = 0
         self._is_closed = False
         self.checks: list[Check] = []
@@ -72,10 +71,13 @@ class CheckerLink:
         serial, awaited = next(self._serials), self._awaited
         awaited.add(serial)
         try:
-            request = End(serial, group, transaction, commit, halves, alone=len(awaited) == 1)
+            alone = len(awaited) == 1
+            body = transactionwire.encode(
+                End(serial, group, transaction, commit, halves, alone=alone)
+            )
             while True:
                 try:
-                    if self._ask(request, deadline_ns):
+                    if self._ask(serial, body, deadline_ns):
                         return Ended(serial, COMMITTED if commit else ROLLED_BACK)
                     return self._ended[serial]
                 except Timeout:
@@ -89,21 +91,47 @@ class CheckerLink:
             awaited.discard(serial)
             self._ended.pop(serial, None)
 
-    def _ask(self, request: End, deadline_ns: int) -> bool:
+    def commit_soon(self, form: EndForm, transaction: str, half: tuple[int, int]) -> bool:
+        """Put the END of one half; whether the writer tells in the time of a wake-up that it is so.
+
+        If not, `end` is to ask again: it was not put, or takes longer, or the answer is another
+        one, which is given to every END of the same. Raises BrokenLane.
+        """
+        session, lane = self._session, self._lane
+        if session is None or lane is None or self._is_closed:
+            return False
+        serial, awaited = next(self._serials), self._awaited
+        awaited.add(serial)
+        try:
+            if len(awaited) > 1:
+                return False
+            with self._lock:
+                seen, done = lane.seen, form.put(lane, serial, transaction, True, half, True)
+                wants = lane.wants_bell
+            if wants:
+                session.checker_bell.ring()
+            told_at = layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
+            tail_at = lane.tail_at
+            rounds = limits.SPIN_ROUNDS if done else 0
+            return await_told(session.arena, told_at, serial, tail_at, seen, rounds) > 0
+        finally:
+            awaited.discard(serial)
+
+    def _ask(self, serial: int, body: bytes, deadline_ns: int) -> bool:
         """Until the writer has told that what was asked for is done, or the answer is there: False.
 
         The txn-checker answers what the writer does not tell, or tells to somebody who waits for
         several.
         """
         session, lane = self.living()
-        serial, arena = request.serial, session.arena
+        arena = session.arena
         told_at = layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
 
         def is_answered() -> bool:
             return load_word(arena, told_at) == serial or serial in self._ended
 
         while True:
-            patience_ns = _REPEAT_NS if self._put_end(request) else _FULL_NS
+            patience_ns = _REPEAT_NS if self.put(body) else _FULL_NS
             if self._spin(arena, told_at, serial, lane):
                 return True
             until = min(deadline_ns, now_ns() + patience_ns)
@@ -112,27 +140,9 @@ class CheckerLink:
             if now_ns() >= deadline_ns:
                 raise Timeout("the txn-checker did not answer in time")
 
-    def _put_end(self, request: End) -> bool:
-        """`put` of an END, which has few other words than the one before, as a rule."""
-        transaction, halves = request.tx, request.halves
-        if len(halves) != 1 or len(transaction) != ID_BYTES:
-            return self.put(transactionwire.encode(request))
-        session, lane = self.living()
-        with self._lock:
-            form = self._forms.get(request.group)
-            if form is None:
-                form = self._forms[request.group] = EndForm(request.group)
-            done = form.put(
-                lane, request.serial, transaction, request.commit, halves[0], request.alone
-            )
-            wants = lane.wants_bell
-        if wants:
-            session.checker_bell.ring()
-        return done
-
     def _spin(self, arena: NDArray[np.uint8], told_at: int, serial: int, lane: ControlLane) -> bool:
         """A short look-out before sleeping: a wake-up costs more than the answer."""
-        tail_at = lane.plan.control + layout.LANE_DOWN_TAIL
+        tail_at = lane.tail_at
         while serial not in self._ended:  # another thread may have taken it
             seen = lane.seen
             found = await_told(arena, told_at, serial, tail_at, seen, limits.SPIN_ROUNDS)

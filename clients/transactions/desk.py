@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from clients.session import now_ns
 from clients.transactions.checkerlink import CheckerLink
 from clients.transactions.commits import Commits
+from clients.transactions.endform import EndForm
 from clients.transactions.transaction import Transaction
 from shm import transactionwire
 from shm.errors import GantryError, GroupIllegal, TransactionDecided
@@ -60,12 +62,14 @@ class Transactions:
         self._link = CheckerLink(home)
         self._answers: CheckAnswers | None = None
         self._commits = Commits(self, self._link)
+        self.commit_soon = partial(self._link.commit_soon, EndForm(group))
         self._id_start = os.urandom(11).hex()
         self._ids = count(1)
 
     def begin(self) -> Transaction:
         """A transaction without messages. Raises Closed."""
-        self.require_open()
+        if not self.writer.is_open:
+            self.require_open()
         return Transaction(self)
 
     def next_id(self) -> str:

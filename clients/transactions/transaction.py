@@ -7,9 +7,8 @@ when the producer has died, a `transaction_checker` of its group is asked.
 
 from __future__ import annotations
 
-import threading
+from _thread import RLock
 from enum import StrEnum
-from itertools import count
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
@@ -63,6 +62,10 @@ class Owner(Protocol):
         """Nanoseconds of CLOCK_BOOTTIME."""
         ...
 
+    def commit_soon(self, transaction: str, half: tuple[int, int]) -> bool:
+        """Commit one half, if that is done as soon as it mostly is; if not, `end` is to ask."""
+        ...
+
     def end(
         self, transaction: str, commit: bool, halves: list[tuple[int, int]], deadline_ns: int
     ) -> Ended:
@@ -93,21 +96,16 @@ class Transaction:
     "rolled_back", "given_up" (parked for an operator), "in_doubt" or "failed".
     """
 
-    __slots__ = (
-        "_failure", "_future", "_halves", "_numbers", "_owner", "_prefix", "lock", "state",
-        "transaction_id",
-    )  # fmt: skip
+    state = "open"
+    _failure: BaseException | None = None
+    _future: Pending[None] | None = None
+    _numbered = 0  # halves that were begun
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self.transaction_id = owner.next_id()
-        self.state = "open"
-        self.lock = threading.RLock()
-        self._prefix = owner.prefix + self.transaction_id.encode() + b","
-        self._numbers = count(1)
+        self.lock = RLock()
         self._halves: list[HalfReceipt] = []
-        self._failure: BaseException | None = None
-        self._future: Pending[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Transaction {self.transaction_id}, {self.state}, {len(self._halves)} messages>"
@@ -124,7 +122,8 @@ class Transaction:
         if self.state != "open" or self._failure is not None:
             why = "has failed" if self._failure is not None else f"is {self.state}"
             raise Closed(f"transaction {self.transaction_id} {why}: begin another one")
-        return b"%s%d\x02" % (self._prefix, next(self._numbers))
+        self._numbered = number = self._numbered + 1
+        return b"%s%s,%d\x02" % (self._owner.prefix, self.transaction_id.encode(), number)
 
     def add(self, half: HalfReceipt) -> None:
         """A half is on its way."""
@@ -156,7 +155,7 @@ class Transaction:
     def end_now(self, commit: bool) -> GantryError | None:
         """Decide what takes no single END; the error, if there is one."""
         try:
-            self._decide(commit, self.places(), self._owner.deadline(None))
+            self._decide(commit, self._owner.deadline(None))
         except GantryError as error:
             return error
         return None if commit else self._failed_text("what was stored is rolled back")
@@ -179,7 +178,8 @@ class Transaction:
         Raises TransactionFailed (a message could not be stored: rolled back), TransactionDecided
         (otherwise, before: `outcome`), TransactionInDoubt (call it again, or leave it to checks).
         """
-        self._end(True, timeout)
+        if not self._commit_soon():
+            self._end(True, timeout)
 
     def commit_async(self) -> Pending[None]:
         """`commit` without waiting, also for what `send_async` has on its way: many at a time.
@@ -199,6 +199,19 @@ class Transaction:
         """Deliver nothing. Raises TransactionDecided, TransactionInDoubt."""
         self._end(False, timeout)
 
+    def _commit_soon(self) -> bool:
+        """Commit the one half that most transactions have; False if it takes more than that."""
+        with self.lock:
+            halves = self._halves
+            if self.state != "open" or len(halves) != 1 or self._future is not None:
+                return False
+            half, failed = halves[0], self._failure is not None
+            place = half.place() if half._result is not None and not failed else None
+            if place is None or not self._owner.commit_soon(self.transaction_id, place):
+                return False
+            self._is(COMMITTED)
+            return True
+
     def _end(self, commit: bool, timeout: float | None) -> None:
         owner = self._owner
         owner.require_open()
@@ -206,28 +219,13 @@ class Transaction:
         with self.lock:
             if self._future is not None and (commit or not self._future.done()):
                 self._future.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
-            if self.state != "open" and self._is_ended(commit):
+            if self._is_ended(commit):
                 return
-            places = self._settled_places() if commit else None
-            if places is None:
-                if commit:
-                    self._await_halves(deadline_ns)
-                if commit and self._failure is not None:
-                    raise self._roll_back_failed(deadline_ns) from self._failure
-                places = self.places()
-            self._decide(commit, places, deadline_ns)
-
-    def _settled_places(self) -> list[tuple[int, int]] | None:
-        """Places of all halves, if each is stored at its level, and was looked at."""
-        if self._failure is not None:
-            return None
-        places = []
-        for half in self._halves:
-            place = half.place()
-            if place is None or half._result is None:
-                return None
-            places.append(place)
-        return places
+            if commit:
+                self._await_halves(deadline_ns)
+            if commit and self._failure is not None:
+                raise self._roll_back_failed(deadline_ns) from self._failure
+            self._decide(commit, deadline_ns)
 
     def _is_ended(self, commit: bool) -> bool:
         """Whether it is what is asked for already. Raises TransactionDecided, TransactionFailed."""
@@ -258,7 +256,7 @@ class Transaction:
     def _roll_back_failed(self, deadline_ns: int) -> TransactionFailed:
         stored = sum(half.place() is not None for half in self._halves)
         try:
-            self._decide(False, self.places(), deadline_ns)
+            self._decide(False, deadline_ns)
             what = f"{stored} that were stored are rolled back" if stored else "nothing was stored"
         except GantryError as error:
             what = f"{stored} that were stored are not known to be rolled back ({error})"
@@ -275,8 +273,9 @@ class Transaction:
         """Log position and queue offset of each half that is known to be stored."""
         return [place for half in self._halves if (place := half.place()) is not None]
 
-    def _decide(self, commit: bool, places: list[tuple[int, int]], deadline_ns: int) -> None:
+    def _decide(self, commit: bool, deadline_ns: int) -> None:
         """Let the txn-checker decide; the lock is held."""
+        places = self.places()
         most = transactionwire.HALVES_MAX
         wanted = COMMITTED if commit else ROLLED_BACK
         for first in range(0, len(places), most):
@@ -342,7 +341,8 @@ class Transaction:
             if self.state != "open":
                 return
             if error is None:
-                self.commit()
+                if not self._commit_soon():
+                    self._end(True, None)
             else:
                 self._undo(error)
         finally:
