@@ -51,6 +51,8 @@ REST_NS: Final = 1_000_000_000
 FEW: Final = 2
 #: Requests and answers that are met in one step, each looked out for behind the last.
 TURNS_MAX: Final = 64
+#: The next END of a lone session is looked out for so many times as long as an answer.
+LONE_PATIENCE: Final = 4
 HOUR_MS: Final = 3_600_000
 
 
@@ -287,7 +289,7 @@ class TxnChecker(OutletAgent):
     def _attend_lone(self, now_ns: int) -> None:
         """Decide what a lone session asks, END after END; note later what came of them."""
         now_ms = self._clock.wall_ms()
-        if not self._common.attend(now_ms, self._rounds):
+        if not self._common.attend(now_ms, LONE_PATIENCE * self._rounds):
             if self._desk.is_asked:
                 self._serve(now_ms)
                 self._decisions.flush(now_ms)
