@@ -64,64 +64,55 @@ class CheckerLink:
         return next(self._serials)
 
     def end(
-        self, group: str, transaction: str, commit: bool, halves: list[tuple[int, int]],
-        deadline_ns: int,
+        self, form: EndForm, transaction: str, commit: bool, halves: list[tuple[int, int]],
+        deadline: Callable[[], int],
     ) -> Ended:  # fmt: skip
         """Put an END until it is answered. Raises Timeout, Closed, or why no broker is there."""
         serial, awaited = next(self._serials), self._awaited
         awaited.add(serial)
         try:
-            alone = len(awaited) == 1
+            alone, is_put = len(awaited) == 1, False
+            session, lane = self._session, self._lane
+            if lane is not None and session is not None and form.fits(transaction, halves):
+                with self._lock:
+                    seen, is_put = (
+                        lane.seen,
+                        form.put(lane, serial, transaction, commit, halves[0], alone),
+                    )
+                    wants = lane.wants_bell
+                if wants:
+                    session.checker_bell.ring()
+                if is_put and alone and _is_told_soon(session.arena, serial, lane, seen):
+                    return Ended(serial, COMMITTED if commit else ROLLED_BACK)
             body = transactionwire.encode(
-                End(serial, group, transaction, commit, halves, alone=alone)
+                End(serial, form.group, transaction, commit, halves, alone=alone)
             )
-            while True:
-                try:
-                    if self._ask(serial, body, deadline_ns):
-                        return Ended(serial, COMMITTED if commit else ROLLED_BACK)
-                    return self._ended[serial]
-                except Timeout:
-                    raise
-                except (Unavailable, Closed):
-                    self.lose()
-                    if self._is_closed or now_ns() >= deadline_ns:
-                        raise
-                    threading.Event().wait(_PAUSE_S)
+            if self._ask_until(serial, body, is_put, deadline()):
+                return Ended(serial, COMMITTED if commit else ROLLED_BACK)
+            return self._ended[serial]
         finally:
             awaited.discard(serial)
             self._ended.pop(serial, None)
 
-    def commit_soon(self, form: EndForm, transaction: str, half: tuple[int, int]) -> bool:
-        """Put the END of one half; whether the writer tells in the time of a wake-up that it is so.
+    def _ask_until(self, serial: int, body: bytes, is_put: bool, deadline_ns: int) -> bool:
+        """`_ask`, over restarts of the broker."""
+        while True:
+            try:
+                return self._ask(serial, body, is_put, deadline_ns)
+            except Timeout:
+                raise
+            except (Unavailable, Closed):
+                self.lose()
+                if self._is_closed or now_ns() >= deadline_ns:
+                    raise
+                is_put = False
+                threading.Event().wait(_PAUSE_S)
 
-        If not, `end` is to ask again: it was not put, or takes longer, or the answer is another
-        one, which is given to every END of the same. Raises BrokenLane.
-        """
-        session, lane = self._session, self._lane
-        if session is None or lane is None or self._is_closed:
-            return False
-        serial, awaited = next(self._serials), self._awaited
-        awaited.add(serial)
-        try:
-            if len(awaited) > 1:
-                return False
-            with self._lock:
-                seen, done = lane.seen, form.put(lane, serial, transaction, True, half, True)
-                wants = lane.wants_bell
-            if wants:
-                session.checker_bell.ring()
-            told_at = layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
-            tail_at = lane.tail_at
-            rounds = limits.SPIN_ROUNDS if done else 0
-            return await_told(session.arena, told_at, serial, tail_at, seen, rounds) > 0
-        finally:
-            awaited.discard(serial)
-
-    def _ask(self, serial: int, body: bytes, deadline_ns: int) -> bool:
+    def _ask(self, serial: int, body: bytes, is_put: bool, deadline_ns: int) -> bool:
         """Until the writer has told that what was asked for is done, or the answer is there: False.
 
         The txn-checker answers what the writer does not tell, or tells to somebody who waits for
-        several.
+        several. What `is_put` is not put again before it must have been lost.
         """
         session, lane = self.living()
         arena = session.arena
@@ -131,7 +122,7 @@ class CheckerLink:
             return load_word(arena, told_at) == serial or serial in self._ended
 
         while True:
-            patience_ns = _REPEAT_NS if self.put(body) else _FULL_NS
+            patience_ns = _REPEAT_NS if is_put or self.put(body) else _FULL_NS
             if self._spin(arena, told_at, serial, lane):
                 return True
             until = min(deadline_ns, now_ns() + patience_ns)
@@ -139,6 +130,7 @@ class CheckerLink:
                 return serial not in self._ended
             if now_ns() >= deadline_ns:
                 raise Timeout("the txn-checker did not answer in time")
+            is_put = False
 
     def _spin(self, arena: NDArray[np.uint8], told_at: int, serial: int, lane: ControlLane) -> bool:
         """A short look-out before sleeping: a wake-up costs more than the answer."""
@@ -148,7 +140,7 @@ class CheckerLink:
             found = await_told(arena, told_at, serial, tail_at, seen, limits.SPIN_ROUNDS)
             if found >= 0:
                 return found > 0
-            self.take()  # answers to what the writer has told before, as a rule
+            self.take()
         return False
 
     def watch(self, lookout: Lookout) -> None:
@@ -256,3 +248,9 @@ class CheckerLink:
         session = self._session
         if session is not None:
             session.close()
+
+
+def _is_told_soon(arena: NDArray[np.uint8], serial: int, lane: ControlLane, seen: int) -> bool:
+    """Whether the writer tells of an END in the time of a wake-up, before a notice comes."""
+    told_at = layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
+    return await_told(arena, told_at, serial, lane.tail_at, seen, limits.SPIN_ROUNDS) > 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -62,7 +61,7 @@ class Transactions:
         self._link = CheckerLink(home)
         self._answers: CheckAnswers | None = None
         self._commits = Commits(self, self._link)
-        self.commit_soon = partial(self._link.commit_soon, EndForm(group))
+        self._form = EndForm(group)
         self._id_start = os.urandom(11).hex()
         self._ids = count(1)
 
@@ -81,13 +80,16 @@ class Transactions:
         return now_ns() + int((self._timeout if timeout is None else timeout) * 1e9)
 
     def end(
-        self, transaction: str, commit: bool, halves: list[tuple[int, int]], deadline_ns: int
+        self,
+        transaction: str,
+        commit: bool,
+        halves: list[tuple[int, int]],
+        deadline: Callable[[], int],
     ) -> Ended:
         """What the txn-checker answers. Raises what CheckerLink does."""
-        link = self._link
         while True:
-            answer = link.end(self.group, transaction, commit, halves, deadline_ns)
-            if answer.error != transactionwire.DISK_FULL or now_ns() >= deadline_ns:
+            answer = self._link.end(self._form, transaction, commit, halves, deadline)
+            if answer.error != transactionwire.DISK_FULL or now_ns() >= deadline():
                 return answer
             threading.Event().wait(_DISK_FULL_S)
 

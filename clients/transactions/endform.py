@@ -23,11 +23,16 @@ class EndForm:
     """ENDs of one producer group. Not safe for threads."""
 
     def __init__(self, group: str) -> None:
+        self.group = group
         body = transactionwire.encode(End(_LARGE, group, "0" * ID_BYTES, False, [(_LARGE, _LARGE)]))
         self._text = np.frombuffer(bytearray(body), np.uint8)
         self._view = self._text.data
         self._id_end = len(body) - _BEHIND
         self._id_at = self._id_end - ID_BYTES
+
+    def fits(self, transaction: str, halves: list[tuple[int, int]]) -> bool:
+        """Whether such an END is of the form."""
+        return len(halves) == 1 and len(transaction) == ID_BYTES
 
     def put(
         self, lane: ControlLane, serial: int, transaction: str, commit: bool,

@@ -62,12 +62,12 @@ class Owner(Protocol):
         """Nanoseconds of CLOCK_BOOTTIME."""
         ...
 
-    def commit_soon(self, transaction: str, half: tuple[int, int]) -> bool:
-        """Commit one half, if that is done as soon as it mostly is; if not, `end` is to ask."""
-        ...
-
     def end(
-        self, transaction: str, commit: bool, halves: list[tuple[int, int]], deadline_ns: int
+        self,
+        transaction: str,
+        commit: bool,
+        halves: list[tuple[int, int]],
+        deadline: Callable[[], int],
     ) -> Ended:
         """What the txn-checker answers. Raises what CheckerLink does."""
         ...
@@ -155,7 +155,7 @@ class Transaction:
     def end_now(self, commit: bool) -> GantryError | None:
         """Decide what takes no single END; the error, if there is one."""
         try:
-            self._decide(commit, self._owner.deadline(None))
+            self._decide(commit, self.places(), self._deadline_of(None))
         except GantryError as error:
             return error
         return None if commit else self._failed_text("what was stored is rolled back")
@@ -178,8 +178,7 @@ class Transaction:
         Raises TransactionFailed (a message could not be stored: rolled back), TransactionDecided
         (otherwise, before: `outcome`), TransactionInDoubt (call it again, or leave it to checks).
         """
-        if not self._commit_soon():
-            self._end(True, timeout)
+        self._end(True, timeout)
 
     def commit_async(self) -> Pending[None]:
         """`commit` without waiting, also for what `send_async` has on its way: many at a time.
@@ -199,33 +198,51 @@ class Transaction:
         """Deliver nothing. Raises TransactionDecided, TransactionInDoubt."""
         self._end(False, timeout)
 
-    def _commit_soon(self) -> bool:
-        """Commit the one half that most transactions have; False if it takes more than that."""
-        with self.lock:
-            halves = self._halves
-            if self.state != "open" or len(halves) != 1 or self._future is not None:
-                return False
-            half, failed = halves[0], self._failure is not None
-            place = half.place() if half._result is not None and not failed else None
-            if place is None or not self._owner.commit_soon(self.transaction_id, place):
-                return False
-            self._is(COMMITTED)
-            return True
-
     def _end(self, commit: bool, timeout: float | None) -> None:
+        with self.lock:
+            places = self._settled_places() if commit and self.state == "open" else None
+            if places is None:
+                self._end_slowly(commit, timeout)
+            else:
+                self._decide(True, places, self._deadline_of(timeout))
+
+    def _deadline_of(self, timeout: float | None) -> Callable[[], int]:
+        """The end of a time from now; counted when it is first asked for, which it seldom is."""
+        found: list[int] = []
+
+        def deadline() -> int:
+            if not found:
+                found.append(self._owner.deadline(timeout))
+            return found[0]
+
+        return deadline
+
+    def _settled_places(self) -> list[tuple[int, int]] | None:
+        """Places of all halves, if each is stored at its level and nothing else is going on."""
+        if self._failure is not None or self._future is not None:
+            return None
+        places = []
+        for half in self._halves:
+            place = half.place()
+            if place is None or half._result is None:
+                return None
+            places.append(place)
+        return places
+
+    def _end_slowly(self, commit: bool, timeout: float | None) -> None:
+        """Wait for what is on its way before; the lock is held."""
         owner = self._owner
         owner.require_open()
         deadline_ns = owner.deadline(timeout)
-        with self.lock:
-            if self._future is not None and (commit or not self._future.done()):
-                self._future.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
-            if self._is_ended(commit):
-                return
-            if commit:
-                self._await_halves(deadline_ns)
-            if commit and self._failure is not None:
-                raise self._roll_back_failed(deadline_ns) from self._failure
-            self._decide(commit, deadline_ns)
+        if self._future is not None and (commit or not self._future.done()):
+            self._future.result(max(0.0, (deadline_ns - now_ns()) / 1e9))
+        if self._is_ended(commit):
+            return
+        if commit:
+            self._await_halves(deadline_ns)
+        if commit and self._failure is not None:
+            raise self._roll_back_failed(deadline_ns) from self._failure
+        self._decide(commit, self.places(), lambda: deadline_ns)
 
     def _is_ended(self, commit: bool) -> bool:
         """Whether it is what is asked for already. Raises TransactionDecided, TransactionFailed."""
@@ -256,7 +273,7 @@ class Transaction:
     def _roll_back_failed(self, deadline_ns: int) -> TransactionFailed:
         stored = sum(half.place() is not None for half in self._halves)
         try:
-            self._decide(False, deadline_ns)
+            self._decide(False, self.places(), lambda: deadline_ns)
             what = f"{stored} that were stored are rolled back" if stored else "nothing was stored"
         except GantryError as error:
             what = f"{stored} that were stored are not known to be rolled back ({error})"
@@ -273,15 +290,16 @@ class Transaction:
         """Log position and queue offset of each half that is known to be stored."""
         return [place for half in self._halves if (place := half.place()) is not None]
 
-    def _decide(self, commit: bool, deadline_ns: int) -> None:
+    def _decide(
+        self, commit: bool, places: list[tuple[int, int]], deadline: Callable[[], int]
+    ) -> None:
         """Let the txn-checker decide; the lock is held."""
-        places = self.places()
         most = transactionwire.HALVES_MAX
         wanted = COMMITTED if commit else ROLLED_BACK
         for first in range(0, len(places), most):
             try:
                 part = places[first : first + most]
-                answer = self._owner.end(self.transaction_id, commit, part, deadline_ns)
+                answer = self._owner.end(self.transaction_id, commit, part, deadline)
             except GantryError as error:
                 raise self._in_doubt(wanted, str(error)) from error
             if answer.error or answer.outcome != wanted:
@@ -341,8 +359,7 @@ class Transaction:
             if self.state != "open":
                 return
             if error is None:
-                if not self._commit_soon():
-                    self._end(True, None)
+                self._end(True, None)
             else:
                 self._undo(error)
         finally:

@@ -15,6 +15,7 @@ from clients.message import Message
 from clients.producer import Producer
 from clients.session import now_ns
 from clients.transactions.checkerlink import CheckerLink
+from clients.transactions.endform import EndForm
 from clients.transactions.transaction import Transaction, TransactionResolution
 from gantrymq.temporary import Broker
 from shm import limits
@@ -152,7 +153,9 @@ def test_what_another_has_decided_is_told(
     producer.send(unique_name, b"gone", transaction=tx)
     with closing(CheckerLink(broker.home)) as link:
         deadline_ns = now_ns() + int(PATIENCE_S * 1e9)
-        answer = link.end("pay", tx.transaction_id, False, tx.places(), deadline_ns)
+        answer = link.end(
+            EndForm("pay"), tx.transaction_id, False, tx.places(), lambda: deadline_ns
+        )
         assert answer.outcome == "rolled_back"
     with pytest.raises(TransactionDecided) as caught:
         tx.commit()
@@ -304,7 +307,9 @@ def test_forged_ends_change_nothing(broker: Broker, producer: Producer, unique_n
     ]
     with closing(CheckerLink(broker.home)) as link:
         for group, name, half, errors in forged:
-            answer = link.end(group, name, True, [half], now_ns() + int(PATIENCE_S * 1e9))
+            answer = link.end(
+                EndForm(group), name, True, [half], lambda: now_ns() + int(PATIENCE_S * 1e9)
+            )
             assert (answer.error in errors, answer.outcome) == (True, ""), (group, name, half)
     assert delivered(broker, unique_name) == [b"plain"]
     tx.commit()
