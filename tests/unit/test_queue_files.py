@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from shm import layout
 from shm.board import Board
-from shm.storage import read_file
+from shm.storage import PosixStorage, read_file
 from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
 from tests.support.memory_sessions import memory_board
 from tests.support.simdisk import Disk
@@ -80,3 +84,64 @@ def test_damaged_progress_is_none(content: bytes) -> None:
     storage = SimStorage(Disk())
     storage.create(PROGRESS_FILE).write_at(content, 0)
     assert read_progress(storage) is None
+
+
+def touch(queue: int, first: int, count: int, end: int) -> list[int]:
+    """A row as `dispatch_log` leaves it: its units end at a byte."""
+    return [queue, first, count, end * layout.CQ_UNIT_BYTES]
+
+
+def write_touched(files: QueueFiles, rows: list[list[int]], units: NDArray[np.uint8]) -> int:
+    """As the reader does; how many queues the kernel left to Python."""
+    touched, done, left = np.array(rows, np.int64).reshape(-1), 0, 0
+    while True:
+        done = files.write_many(touched, done, len(rows), units.ctypes.data)
+        if done == len(rows):
+            return left
+        queue, first, count, end = rows[done]
+        files.write(queue, first, units[end - count * layout.CQ_UNIT_BYTES : end].data)
+        done, left = done + 1, left + 1
+
+
+def test_a_kernel_writes_what_python_writes(tmp_path: Path) -> None:
+    """SF-64: queues in any order, over ends of files; the first units of a file go by Python."""
+    board, dice = memory_board({"orders": 3}), random.Random(5)
+    stores = [PosixStorage(str(tmp_path / name)) for name in ("kernel", "python")]
+    native, plain = (QueueFiles(storage, board) for storage in stores)
+    ends, left, calls = [0, 0, 0], 0, 0
+    for _ in range(60):
+        rows, total = [], 0
+        for queue in dice.sample(range(3), dice.randint(1, 3)):
+            count = dice.randint(1, 120)
+            total += count
+            rows.append(touch(queue, ends[queue], count, total))
+            ends[queue] += count
+        units = np.frombuffer(dice.randbytes(total * layout.CQ_UNIT_BYTES), np.uint8).copy()
+        left += write_touched(native, rows, units)
+        calls += len(rows)
+        for queue, first, count, end in rows:
+            plain.write(queue, first, units[end - count * layout.CQ_UNIT_BYTES : end].data)
+    assert min(ends) > UNITS_PER_FILE
+    assert left < calls / 3
+    for queue, end in enumerate(ends):
+        for base in range(0, end, UNITS_PER_FILE):
+            name = f"consumequeue/orders/{queue}/{base * layout.CQ_UNIT_BYTES:020d}"
+            assert read_file(stores[0], name) == read_file(stores[1], name)
+    native.close()
+    plain.close()
+
+
+def test_an_error_that_a_kernel_meets_is_raised_by_the_storage(tmp_path: Path) -> None:
+    """It is not passed over: the queue counts as not written, and Python tries it again."""
+    board, storage = memory_board({"orders": 1}), PosixStorage(str(tmp_path / "store"))
+    files = QueueFiles(storage, board)
+    units = np.zeros(2 * layout.CQ_UNIT_BYTES, np.uint8)
+    assert write_touched(files, [touch(0, 0, 1, 1)], units) == 1
+    assert write_touched(files, [touch(0, 1, 1, 1)], units) == 0
+    file = next(iter(files._open.values()))
+    reader = os.open(tmp_path / "store" / file.name, os.O_RDONLY)
+    os.dup2(reader, file.native)
+    os.close(reader)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        write_touched(files, [touch(0, 2, 1, 1)], units)
+    files.close()
