@@ -94,15 +94,28 @@ SCRATCH_ROOM = TEXT_AT + OP_ROOM
 
 
 @kernel()
+def _pass_padding(peer: Bytes, lane: Words, tail: int) -> None:
+    """Go on at the ring's begin, if the next entry only fills it up to its end."""
+    cursor, mask = lane[frames.UP_CURSOR], lane[frames.UP_MASK]
+    left = mask + 1 - (cursor & mask)
+    at = lane[frames.UP] + (cursor & mask)
+    if tail - cursor > left and machine.load16(peer, at + ENTRY_KIND) == PAD:
+        if atomics.load_acquire32(peer, at) == left:
+            lane[frames.UP_CURSOR] = cursor + left
+
+
+@kernel()
 def _peek(peer: Bytes, lane: Words, ask: Words, body: Bytes) -> int:
     """Copy the body of the next message; its length, 0 if there is none, OTHER if it is odd."""
-    cursor, mask = lane[frames.UP_CURSOR], lane[frames.UP_MASK]
+    mask = lane[frames.UP_MASK]
     # SYNC POINT: message tail (other end: `put_message`)
     tail = atomics.load_acquire(peer, lane[frames.CONTROL] + LANE_UP_TAIL)
-    if tail == cursor:
+    if tail == lane[frames.UP_CURSOR]:
         return 0
-    if tail < cursor or tail - cursor > mask + 1 or tail & 7:
+    if tail < lane[frames.UP_CURSOR] or tail - lane[frames.UP_CURSOR] > mask + 1 or tail & 7:
         return OTHER
+    _pass_padding(peer, lane, tail)
+    cursor = lane[frames.UP_CURSOR]
     at = lane[frames.UP] + (cursor & mask)
     length = atomics.load_acquire32(peer, at)
     if length < MESSAGE_BYTES or length & 7 or length > tail - cursor:

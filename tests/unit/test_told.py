@@ -82,6 +82,21 @@ def test_the_writer_tells_once_it_is_in_the_log(life: TxnLife, commit: bool) -> 
     assert serial not in peer.heard
 
 
+def test_the_end_of_the_ring_is_no_other_form(life: TxnLife) -> None:
+    """An entry that only fills the ring up is passed over by the kernel."""
+    peer = listening(life)
+    ring = peer.session.plan.transactions.up_bytes
+    lane, number = peer.lane, 0
+    while lane.words[frames.UP_CURSOR] < 2 * ring:
+        number += 1
+        serial = peer.end([life.half(f"{number:032x}")], commit=True, alone=True)
+        decide(life, CHECKER)
+        assert not checker(life)._decisions.mixed
+        decide(life, Role.WRITER)
+        assert peer.is_told(serial)
+    assert number > 20
+
+
 def test_who_waits_for_several_hears_it_from_the_txn_checker(life: TxnLife) -> None:
     """The writer's words may be overwritten before such a session has seen them all."""
     peer, half = listening(life), life.half("1" * 32)
