@@ -57,7 +57,7 @@ class SimOperator(SimClient):
             if lane.wants_bell:
                 self.machine.bell(Role.TXN_CHECKER).ring()
             self._hear(wire.decode_notice(body))
-        if self._asked is None and self.left:
+        while self._asked is None and self.left:  # with nothing in doubt nobody would wake it
             self._choose()
         if self._asked is not None and now_ns >= self._next_ns:
             self._next_ns = now_ns + REPEAT_NS
