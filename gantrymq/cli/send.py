@@ -26,7 +26,9 @@ HELP = """Send messages: --body, or each line of standard input.
 Example: echo hello | gantrymq send orders --tag paid
 Example: gantrymq send orders --body '{"id": 42}' --key 42 --property region=eu
 Example: gantrymq send orders --lines json < messages.jsonl
-         (objects with body or body_base64, and optionally tag, keys, properties)
+         (objects with body or body_base64, and optionally tag, keys, properties, delay)
+Example: gantrymq send orders --body 'remind me' --delay 90 --json
+         (recall_handle is what `gantrymq delayed recall` takes)
 Exit codes: 0 every message is stored; 2 a message or an option is wrong; 69 no broker; 70 the
 store failed; 74 the disk is full.
 """
@@ -43,11 +45,16 @@ class Marks:
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Repeatable.")
     ] = None
+    delay: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Deliver them after so long.")
+    ] = None
 
     def fields(self) -> dict[str, Any]:
         """As arguments of a message."""
         pairs = _pairs(self.properties or [])
-        return {"tag": self.tag, "keys": self.key or [], "properties": pairs}
+        return {
+            "tag": self.tag, "keys": self.key or [], "properties": pairs, "delay": self.delay,
+        }  # fmt: skip
 
 
 @grouped
@@ -96,6 +103,7 @@ def _show(receipt: SendReceipt, as_json: bool) -> None:
                 "offset_msg_id": receipt.offset_msg_id,
                 "queue": receipt.message_queue.queue_id,
                 "queue_offset": receipt.queue_offset,
+                "recall_handle": receipt.recall_handle,
             }
         )
 

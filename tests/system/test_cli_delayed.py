@@ -122,6 +122,23 @@ def test_waiting_messages_are_chosen_and_a_dry_run_recalls_none(
     assert ids("--kind", "exact") == sent[:3]
 
 
+def test_messages_are_sent_with_a_delay(home: Path, unique_name: str) -> None:
+    """All by the option, or one by a field of its line; the handle cancels it."""
+    lines = '{"body": "late"}\n{"body": "later", "delay": 7200}\n'
+    ask = ("send", unique_name, "--lines", "json", "--delay", "3600", "--home", home, "--json")
+    sent = [json.loads(line) for line in command(*ask, stdin=lines).stdout.splitlines()]
+    ran = command("delayed", "list", "--topic", unique_name, "--home", home, "--json")
+    found = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [row["recall_handle"] for row in found] == [row["recall_handle"] for row in sent]
+    assert 3500 < found[1]["due_ms"] / 1000 - found[0]["due_ms"] / 1000 < 3700
+    for row in sent:
+        ran = command("delayed", "recall", unique_name, row["recall_handle"], "--home", home)
+        assert ran.returncode == 0
+    ran = command("send", unique_name, "--body", "x", "--delay", "-1", "--home", home)
+    assert ran.returncode == 2
+    assert "delay" in ran.stderr
+
+
 def test_a_recall_that_is_too_late_says_so(home: Path, unique_name: str) -> None:
     with Producer(home) as producer:
         receipt = producer.send(unique_name, b"x", delay=0.01)
