@@ -29,7 +29,7 @@ _NUMBERED = re.compile(r"^(commitlog|consumequeue|index|gantry/segments)/.*|^(ga
 
 
 def busy_world() -> World:
-    world = scenario.new_world(3)  # which gets to all of them before it is stopped
+    world = scenario.new_world(11)  # which gets to all of them before it is stopped
     for producer in world.producers:
         producer.send_more(40)
     return world

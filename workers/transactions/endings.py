@@ -165,8 +165,19 @@ class Endings:
         if not decision.error:
             self._halves.decided(decision)
         for session, serial, request in decision.asked:
-            if isinstance(request, wire.End):
+            if not isinstance(request, wire.End):
+                continue
+            if decision.error or self._decides_all(decision, request):
                 self._answer(session, serial, request, decision)
+            else:  # it waited for a part of what it names
+                self._again.append((session, request))
+
+    def _decides_all(self, decision: Decision, request: wire.End) -> bool:
+        """Whether a decision is that of each half that a request names."""
+        if len(request.halves) == 1:
+            return True
+        decided = {position for position, _offset in decision.halves}
+        return decided.issuperset(self._halves.newest(position) for position, _ in request.halves)
 
     def _answer(self, session: int, serial: int, request: wire.End, decision: Decision) -> None:
         if decision.error:
