@@ -22,6 +22,8 @@ WITHIN_REACH = sorted(
 )
 #: Before a sleep runs out; later than that a flusher's timer would wake the reader anyway.
 SHORTLY_NS = 3_000_000
+#: In this time a message with the shortest delay has come.
+DELIVERED_NS = 3_000_000_000
 
 
 def all_asleep(world: World) -> bool:
@@ -45,6 +47,9 @@ def dies_in_idle_machine(world: World, sleeper: Role, name: str) -> bool:
     sender.delays, sender.at_once = name.startswith("scheduler."), 0
     sender.waits = [(ParkMode.AFTER, 1)]
     sender.send_more(1)  # one: a successor has nothing more to ring for
+    if sender.delays:  # parked is settled, too
+        until_ns = simulation.clock.monotonic_ns() + DELIVERED_NS
+        simulation.run_until(lambda: simulation.clock.monotonic_ns() >= until_ns, STEPS_MAX)
     simulation.run_until(world.settled, STEPS_MAX)
     simulation.kill_at_mark("", 1)
     return any(f"dies: mark {name}" in line for line in simulation.trace[told:])
