@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from brokerd import agents, batchqueues, epoch, lock
+from brokerd import agents, epoch, lock
 from brokerd.agents import AgentEnv
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.config import Configuration
@@ -73,6 +73,9 @@ class Broker:
         for bell in self.bells:
             bell.close()
         if clean:
+            from brokerd.batchunits import complete_of_board
+
+            complete_of_board(self.env.storage, self.board)
             self._write_clean_checkpoint()
             epoch.mark_stopped(self.env.storage, self.board.word(layout.BOARD_DURABLE))
         # After a failure the next start scans from the checkpoint as after a power cut.
@@ -127,7 +130,6 @@ def _open_locked(
     home: Path, configuration: Configuration, log: Log, progress: Progress, lock_descriptor: int
 ) -> Broker:
     storage = PosixStorage(str(store_of(home)))
-    batchqueues.require_none(storage)
     clock = SystemClock()
     life, configuration = epoch.begin(storage, configuration)
     settings = configuration.settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shm import layout
-from workers.reader.queues import queue_directory
+from shm.queuenames import queue_directory
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -22,7 +22,7 @@ def has_all_files(
     `kept` is the first unit whose record is still in the log; None: not known. The queue's very
     first file may also begin with filler units in place of the ones before (SF-65).
     """
-    folder = queue_directory(*key)
+    folder = queue_directory(storage, *key)
     bases = {int(name) for name in storage.list(folder) if name.isdigit()}
     first = min(bases, default=0)
     wanted = range(first, units * layout.CQ_UNIT_BYTES, cq_bytes)
@@ -45,7 +45,7 @@ def position_of(storage: Storage, board: Board, key: QueueKey, offset: int) -> i
 def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict[str, Any] | None:
     """A unit of a queue; None if its file is not there whole."""
     at = offset * layout.CQ_UNIT_BYTES
-    name = f"{queue_directory(*key)}/{at // cq_bytes * cq_bytes:020d}"
+    name = f"{queue_directory(storage, *key)}/{at // cq_bytes * cq_bytes:020d}"
     if not storage.exists(name) or storage.size_of(name) != cq_bytes:
         return None
     file = storage.open(name)

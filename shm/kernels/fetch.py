@@ -3,6 +3,7 @@
 One call walks units of one ConsumeQueue file whose records lie in one segment, and in one stretch
 that one side wrote. A record is taken only if it is whole and is the one that its unit means:
 lengths, magic, physicalOffset, queueOffset and checksum (SF-23, or SF-5 in another's stretch).
+Of an inner batch the one message is taken that has the unit's place in the queue (RD-73).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan, sql92
 from shm.kernels.bits import is_whole, may_be_true
 from shm.kernels.bounds import NO_BOUND, bound_of
+from shm.kernels.inner import FLAG_BEFORE_BODY, enter_message, is_inner
 from shm.kernels.tags import (
     LOST_CODE,
     TAG_WORDS,
@@ -40,6 +42,7 @@ from shm.layout import (
     RECORD_FLAG,
     RECORD_SYS_FLAG,
     SYS_BORN_V6,
+    SYS_INNER_BATCH,
     SYS_STORE_V6,
 )
 from shm.opcodes import ASK, TRUE
@@ -138,7 +141,9 @@ def _sql_wanted(log: Bytes, form: Words, row: Words, program: Words, pool: Bytes
     """LIMIT if the program is TRUE of the record, DONE, or ASKED."""
     mark = form[WANTED_POSITION] + 1
     if abs(form[VERDICT]) == mark:
-        return LIMIT if form[VERDICT] > 0 else DONE
+        wanted = form[VERDICT] > 0
+        form[VERDICT] = 0  # another message of an inner batch has the same position
+        return LIMIT if wanted else DONE
     at = row[scan.PROPERTIES_AT]
     size = row[scan.PROPERTIES_SIZE]
     scratch = machine.shift(form, SCRATCH_AT)
@@ -189,6 +194,20 @@ def _judge(log: Bytes, limit: int, form: Words, row: Words, position: int) -> in
 
 
 @kernel()
+def _is_meant(log: Bytes, form: Words, row: Words) -> int:
+    """1 if a sound record is the unit's; the row of an inner batch becomes its message's."""
+    if row[scan.SIZE] != form[WANTED_SIZE]:
+        return 0
+    number = form[OFFSET] - row[scan.QUEUE_OFFSET]
+    if not is_inner(row[scan.SYS_FLAG]):
+        return 1 if number == 0 else 0
+    if number < 0 or enter_message(log, row, number) != DONE:
+        return 0
+    form[WANTED_SIZE] = row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE]
+    return 1
+
+
+@kernel()
 def _take_hosts(log: Bytes, at: int, sys_flag: int, hosts: Bytes, place: int) -> int:
     """Copy both hosts; returns where the words behind them are."""
     born = HOST_BYTES_V6 if sys_flag & SYS_BORN_V6 else HOST_BYTES_V4
@@ -213,13 +232,17 @@ def _take_numbers(
     rows = form[ROWS]
     sys_flag = machine.load_be32(log, at + RECORD_SYS_FLAG)
     behind = _take_hosts(log, at, sys_flag, hosts, rows * HOSTS_BYTES)
+    flag_at = at + RECORD_FLAG
+    if is_inner(sys_flag):
+        sys_flag &= ~SYS_INNER_BATCH
+        flag_at = row[scan.BODY_AT] - FLAG_BEFORE_BODY
     columns[QUEUE_OFFSET * room + rows] = form[OFFSET]
     columns[POSITION * room + rows] = form[LOG_BASE] + at
     columns[BORN_MS * room + rows] = machine.load_be64(log, at + RECORD_BORN_MS)
     columns[STORE_MS * room + rows] = row[scan.STORE_MS]
     columns[RECONSUME_TIMES * room + rows] = signed32(machine.load_be32(log, behind))
     columns[SYS_FLAG * room + rows] = signed32(sys_flag)
-    columns[FLAG * room + rows] = signed32(machine.load_be32(log, at + RECORD_FLAG))
+    columns[FLAG * room + rows] = signed32(machine.load_be32(log, flag_at))
     columns[QUEUE_NUMBER * room + rows] = form[QUEUE]
 
 
@@ -369,8 +392,6 @@ def _fetch_one(
     if offset < 0 or offset >= limit or outside:
         return ROLL
     row = machine.shift(form, ROW_AT)
-    if _judge(log, limit, form, row, position) != DONE:
-        return INVALID
-    if row[scan.SIZE] != size or row[scan.QUEUE_OFFSET] != form[OFFSET]:
+    if _judge(log, limit, form, row, position) != DONE or not _is_meant(log, form, row):
         return INVALID
     return _is_wanted(units, at, log, form, row, tags, tag_count, tag_bytes)
