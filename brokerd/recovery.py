@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brokerd import batchunits
+from brokerd import batchqueues, batchunits
 from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
 from brokerd.commitlog import SPARE, segment_bases
 from brokerd.foreign import keep_ranges, settle_ranges
@@ -95,6 +95,7 @@ def recover(
             CheckpointFile(storage, bytes(16), 0).close()
         else:
             _cut(storage, segment_bytes, 0, bases, same_boot=False)  # a first file cut short
+        batchqueues.settle_topics(storage)
         return Recovered()
     found = Recovered(low=bases[0])
     ranges = settle_ranges(storage, segment_bytes, found.low, durable, old_board)
