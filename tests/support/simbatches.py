@@ -9,7 +9,7 @@ from brokerd.batchunits import DIRECTORY
 from brokerd.topics import LEVEL_ATTRIBUTE, TopicConfig
 from shm import layout
 from shm.configfile import write_config
-from shm.storage import read_file
+from shm.storage import Storage, read_file
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.storedlog import Stored, require
@@ -27,12 +27,12 @@ def write_topics(disk: Disk, topics: dict[str, tuple[int, str]]) -> None:
         file.truncate(FILE_BYTES)  # as long as all that follow
         file.sync()
     write_config(storage, "topics.json", {"topicConfigTable": table})
-    queues = [f"{DIRECTORY}/{name}/0" for name in topics]
-    for folder in (*queues, *(f"{DIRECTORY}/{name}" for name in topics), DIRECTORY, "config", ""):
+    folders = [f"{DIRECTORY}/{name}/0" for name in topics]
+    for folder in (*folders, *(f"{DIRECTORY}/{name}" for name in topics), DIRECTORY, "config", ""):
         storage.sync_directory(folder)
 
 
-def check_batch_units(storage: SimStorage, log: list[Stored], low: int) -> None:
+def check_batch_units(storage: Storage, log: list[Stored], low: int) -> None:
     """RocketMQ has a unit for each single message of such topics, and no other (RD-72)."""
     for topic in batch_topics_of(storage):
         for queue in storage.list(f"{DIRECTORY}/{topic}"):

@@ -27,7 +27,6 @@ from tests.support.checkindex import check_index
 from tests.support.faults import Fault, FaultPlan, KilledError
 from tests.support.memory_sessions import MemorySessions, memory_session
 from tests.support.model import End, Model
-from tests.support.simbatches import check_batch_units
 from tests.support.simbell import SimBell
 from tests.support.simdisk import Disk
 from tests.support.simpace import hurry
@@ -215,7 +214,6 @@ class SimMachine:
         self.lives += 1
         self.simulation.note(f"life {self.lives}: recovered to {found.appended}")
         self.model.check_store(self._storage("oracle"), found.appended, self.ended_by, found.low)
-        check_batch_units(self._storage("oracle"), self.model.log, found.low)
         self.board, self.metadata, self._seen_low = board, metadata, found.low
         self._check_queues()
         settled = found.appended if self.ended_by is End.STOP and self.lives > 1 else -1
