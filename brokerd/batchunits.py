@@ -8,13 +8,12 @@ crash took. Units are told from what the member queues list (shm/queuenames.py).
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from brokerd.dump.queues import BatchQueue
-from brokerd.queuefiles import unit_of
+from brokerd.queuefiles import QueueKey, write_units
 from shm import layout
 from shm.errors import Incompatible
 from shm.innerbatch import span_of
@@ -26,32 +25,21 @@ from shm.storage import map_file
 from workers.logviews import LogViews
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from brokerd.config import Settings
+    from brokerd.recovery import Recovered
     from shm.board import Board
     from shm.storage import Storage
 
-QueueKey = tuple[str, int]
 DIRECTORY: Final = BatchQueue.directory
 #: RocketMQ's default length of a file, for a store that has none (mapperFileSizeBatchConsumeQueue).
 FILE_BYTES: Final = 300_000 * layout.BATCH_CQ_UNIT.size
 _UNIT: Final = layout.BATCH_CQ_UNIT.size
 #: Messages that are looked at in one go.
 _AT_ONCE: Final = 1 << 16
-
-
-class _Found(Protocol):
-    """What recovery has found: the log's ends, and (next offset, units, first unit) of queues."""
-
-    @property
-    def appended(self) -> int: ...
-    @property
-    def low(self) -> int: ...
-    @property
-    def queues(self) -> Mapping[QueueKey, tuple[int, int, int]]: ...
 
 
 class _Sizes(NamedTuple):
@@ -61,7 +49,7 @@ class _Sizes(NamedTuple):
     cq_bytes: int
 
 
-def complete(storage: Storage, settings: Settings, found: _Found) -> None:
+def complete(storage: Storage, settings: Settings, found: Recovered) -> None:
     """At a start: units of all records of a recovered log, and of no others.
 
     Raises Incompatible for files of several lengths, OSError.
@@ -121,17 +109,30 @@ class _Completion:
             queue.cut(self._end)
         self._cut(queue)
         at = queue.end * _UNIT
-        start = bisect_right(range(written), queue.max_physical, key=self._position)
-        for units in self._lacking(start, written):
-            self._write(at, memoryview(units.tobytes()))
+        for units in self._lacking(self._behind(queue.max_physical, written), written):
+            data = memoryview(units.tobytes())
+            self._changed.update(write_units(self._storage, self._folder, self._bytes, at, data))
             at += len(units) * _UNIT
         self._drop_expired()
         self._sync()
 
-    def _position(self, offset: int) -> int:
-        """Log position of a message's record; of one that is gone or never was it is low."""
-        row = unit_of(self._storage, self._sizes.cq_bytes, self._key, offset)
-        return -1 if row is None or row["size"] == layout.CQ_FILLER_SIZE else row["physical_offset"]
+    def _behind(self, position: int, written: int) -> int:
+        """The first of `written` messages whose record lies behind a log position.
+
+        Looked for from the end, where nearly always all is.
+        """
+        end, per_file = written, self._sizes.cq_bytes // layout.CQ_UNIT_BYTES
+        while end > 0:
+            start = max((end - 1) // per_file * per_file, end - _AT_ONCE)
+            try:
+                listed = self._views.units(*self._key, start, end)
+            except FileNotFoundError:  # expired
+                return end
+            known = np.flatnonzero(_is_unit(listed) & (listed["position"] <= position))
+            if len(known):
+                return start + int(known[-1]) + 1
+            end = start
+        return 0
 
     # ----------------------------------------------------------------------------------- units
 
@@ -149,7 +150,7 @@ class _Completion:
             start += len(listed)
             position = listed["position"].astype(np.int64)
             new = (position != np.concatenate([[last], position[:-1]])) & (position >= self._low)
-            new &= (listed["size"] > 0) & (listed["size"] != layout.CQ_FILLER_SIZE)
+            new &= _is_unit(listed)
             last = int(position[-1])
             if new.any():
                 yield self._units(offsets[new], listed[new])
@@ -203,21 +204,6 @@ class _Completion:
                 file.close()
                 self._changed.add(path)
 
-    def _write(self, at: int, units: memoryview) -> None:
-        while units:
-            base = at // self._bytes * self._bytes
-            part = units[: base + self._bytes - at]
-            path = f"{self._folder}/{base:020d}"
-            there = self._storage.exists(path)
-            file = self._storage.open(path, write=True) if there else self._storage.create(path)
-            if not there:
-                file.truncate(self._bytes)
-            file.write_at(part, at - base)
-            file.close()
-            self._changed.add(path)
-            at += len(part)
-            units = units[len(part) :]
-
     def _drop_expired(self) -> None:
         """Files all of whose records are gone, never the last one (SF-70)."""
         for name in self._storage.list(self._folder)[:-1]:
@@ -240,3 +226,9 @@ class _Completion:
             folders.update((self._folder, f"{DIRECTORY}/{self._key[0]}", DIRECTORY, ""))
         for folder in sorted(folders, reverse=True):
             self._storage.sync_directory(folder)
+
+
+def _is_unit(listed: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which are no filler (SF-65)."""
+    found: NDArray[np.bool_] = (listed["size"] > 0) & (listed["size"] != layout.CQ_FILLER_SIZE)
+    return found

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from brokerd import batchqueues
+from brokerd.queuefiles import QueueKey, write_units
 from shm import layout
 from shm.errors import Corrupt
 from shm.kernels import inner, scan
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from brokerd.logscan import Piece
     from shm.storage import Storage
-
-QueueKey = tuple[str, int]
 
 _INNER: Final = layout.SYS_INNER_BATCH
 _BITS: Final = _INNER | layout.SYS_COMPRESSED
@@ -147,22 +146,6 @@ class MemberQueues:
         whole = np.zeros(end - following, layout.CQ_UNIT.dtype)
         whole["size"] = layout.CQ_FILLER_SIZE  # SF-65: no record has that offset
         whole[offsets - following] = units
-        self._write(f"{MEMBERS}/{key[0]}/{key[1]}", following, whole.tobytes())
+        folder, at = f"{MEMBERS}/{key[0]}/{key[1]}", following * layout.CQ_UNIT_BYTES
+        write_units(self._storage, folder, self._bytes, at, memoryview(whole.tobytes()))
         self.queues[key] = (end, low)
-
-    def _write(self, folder: str, first: int, units: bytes) -> None:
-        left, at = memoryview(units), first * layout.CQ_UNIT_BYTES
-        while left:
-            base = at // self._bytes * self._bytes
-            part = left[: base + self._bytes - at]
-            name = f"{folder}/{base:020d}"
-            there = self._storage.exists(name)
-            file = self._storage.open(name, write=True) if there else self._storage.create(name)
-            try:
-                if file.size() < self._bytes:
-                    file.truncate(self._bytes)
-                file.write_at(part, at - base)
-            finally:
-                file.close()
-            at += len(part)
-            left = left[len(part) :]

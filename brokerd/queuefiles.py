@@ -53,3 +53,25 @@ def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict
     file.read_into(unit, at % cq_bytes)
     file.close()
     return layout.CQ_UNIT.unpack(unit)
+
+
+def write_units(
+    storage: Storage, folder: str, file_bytes: int, at: int, units: memoryview
+) -> list[str]:
+    """Write units from byte `at` of a queue on, in files of that length; which. Raises OSError."""
+    written = []
+    while units:
+        base = at // file_bytes * file_bytes
+        part = units[: base + file_bytes - at]
+        name = f"{folder}/{base:020d}"
+        file = storage.open(name, write=True) if storage.exists(name) else storage.create(name)
+        try:
+            if file.size() < file_bytes:
+                file.truncate(file_bytes)
+            file.write_at(part, at - base)
+        finally:
+            file.close()
+        written.append(name)
+        at += len(part)
+        units = units[len(part) :]
+    return written

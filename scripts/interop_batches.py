@@ -17,7 +17,7 @@ from typing import Final
 from brokerd.verify import verify
 from gantrymq import Broker, ConsumeFrom, Message, Producer, PullConsumer
 from scripts.interop_checker import PATIENCE_S, Checker, Refused, wait_until
-from scripts.interop_handover import hand_over
+from scripts.interop_handover import end_and_hand_over, hand_over
 from scripts.interop_stores import CHECK
 from scripts.interop_table import Row
 from tests.support.batchqueues import TOPIC, messages_of
@@ -73,12 +73,7 @@ def run(leg: Leg, checker: Checker, log: Path) -> str:
         if Counter(hashlib.sha256(body).hexdigest() for body in before.elements()) != wanted:
             raise Refused("our consumer got something else than was sent")
         sent = _send(broker)
-        if leg.killed:
-            broker.process.kill()
-            broker.process.wait()
-        else:
-            broker.stop()
-        hand_over(broker)
+        end_and_hand_over(broker, killed=leg.killed)
         CHECK.run(checker, store, log.with_suffix(".handed.log"))
         checker.go_on(store, (THEIRS, TOPIC), log, killed=leg.killed)
         broker.start()
