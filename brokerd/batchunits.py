@@ -99,7 +99,6 @@ class _Completion:
         self._low, self._end = ends
         self._bytes = file_bytes_of(storage) or FILE_BYTES
         self._folder = f"{DIRECTORY}/{key[0]}/{key[1]}"
-        self._changed: set[str] = set()
 
     def run(self, written: int) -> None:
         """Cut what lies behind, write what lacks; `written` units are in the member queue."""
@@ -108,13 +107,16 @@ class _Completion:
         if queue.max_physical >= self._end:
             queue.cut(self._end)
         self._cut(queue)
+        # Whoever wrote the last one may have died before it was synced.
+        for last in [file for file in queue.files if file.count][-1:]:
+            self._sync_file(f"{self._folder}/{last.base:020d}")
         at = queue.end * _UNIT
         for units in self._lacking(self._behind(queue.max_physical, written), written):
             data = memoryview(units.tobytes())
-            self._changed.update(write_units(self._storage, self._folder, self._bytes, at, data))
+            for name in write_units(self._storage, self._folder, self._bytes, at, data):
+                self._sync_file(name)  # the next start trusts what lies before the last file
             at += len(units) * _UNIT
         self._drop_expired()
-        self._sync()
 
     def _behind(self, position: int, written: int) -> int:
         """The first of `written` messages whose record lies behind a log position.
@@ -191,18 +193,20 @@ class _Completion:
     def _cut(self, queue: BatchQueue) -> None:
         """Zeroes behind the last unit that counts, and no file behind its own."""
         end = queue.end * _UNIT
-        for name in self._storage.list(self._folder):
+        for name in reversed(self._storage.list(self._folder)):
             path, base = f"{self._folder}/{name}", int(name)
             if base >= end and base > queue.first * _UNIT:
                 self._storage.unlink(path)
-                self._changed.add(self._folder)
+                self._storage.sync_directory(self._folder)
                 continue
             kept = min(max(0, end - base), self._bytes)
             if map_file(self._storage, path)[kept:].any():
                 file = self._storage.open(path, write=True)
                 file.zero_range(kept, self._bytes - kept)
                 file.close()
-                self._changed.add(path)
+                self._sync_file(path)
+            if base < end:
+                return
 
     def _drop_expired(self) -> None:
         """Files all of whose records are gone, never the last one (SF-70)."""
@@ -212,19 +216,14 @@ class _Completion:
             if last["physical_offset"] >= self._low:
                 return
             self._storage.unlink(path)
-            self._changed.discard(path)
-            self._changed.add(self._folder)
+            self._storage.sync_directory(self._folder)
 
-    def _sync(self) -> None:
-        """All that was changed is durable, names included."""
-        folders = set[str]()
-        for path in sorted(self._changed):
-            if path != self._folder:
-                file = self._storage.open(path, write=True)
-                file.sync()
-                file.close()
-            folders.update((self._folder, f"{DIRECTORY}/{self._key[0]}", DIRECTORY, ""))
-        for folder in sorted(folders, reverse=True):
+    def _sync_file(self, path: str) -> None:
+        """Make a file durable, its name included."""
+        file = self._storage.open(path, write=True)
+        file.sync()
+        file.close()
+        for folder in (self._folder, f"{DIRECTORY}/{self._key[0]}", DIRECTORY, ""):
             self._storage.sync_directory(folder)
 
 

@@ -147,5 +147,7 @@ class MemberQueues:
         whole["size"] = layout.CQ_FILLER_SIZE  # SF-65: no record has that offset
         whole[offsets - following] = units
         folder, at = f"{MEMBERS}/{key[0]}/{key[1]}", following * layout.CQ_UNIT_BYTES
-        write_units(self._storage, folder, self._bytes, at, memoryview(whole.tobytes()))
+        data = memoryview(whole.tobytes())
+        for _name in write_units(self._storage, folder, self._bytes, at, data):
+            pass  # the reader syncs all that it has not noted as synced
         self.queues[key] = (end, low)

@@ -8,6 +8,8 @@ from shm import layout
 from shm.queuenames import queue_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shm.board import Board
     from shm.storage import Storage
 
@@ -57,9 +59,11 @@ def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict
 
 def write_units(
     storage: Storage, folder: str, file_bytes: int, at: int, units: memoryview
-) -> list[str]:
-    """Write units from byte `at` of a queue on, in files of that length; which. Raises OSError."""
-    written = []
+) -> Iterator[str]:
+    """Write units from byte `at` of a queue on, in files of that length. Raises OSError.
+
+    Yields each file's name before the next one is written.
+    """
     while units:
         base = at // file_bytes * file_bytes
         part = units[: base + file_bytes - at]
@@ -71,7 +75,6 @@ def write_units(
             file.write_at(part, at - base)
         finally:
             file.close()
-        written.append(name)
+        yield name
         at += len(part)
         units = units[len(part) :]
-    return written

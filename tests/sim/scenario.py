@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from brokerd import epoch
+from brokerd.batchunits import complete_of_board
 from shm import layout, marks
 from shm.codes import Role
 from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
-from tests.support.simbatches import write_topics
+from tests.support.simbatches import check_batch_units, write_topics
 from tests.support.simclients import SimConsumer
 from tests.support.simdisk import DISK_BYTES, ROOM_FOR_ALL
 from tests.support.simmachine import ROLES, SimMachine
@@ -389,5 +390,7 @@ def stop_cleanly(world: World) -> None:
         actor.agent.close()
     assert machine.board is not None, "it was running"
     end = machine.board.word(layout.BOARD_DURABLE)
+    complete_of_board(machine.stores["supervisor"], machine.board)
+    check_batch_units(machine.stores["supervisor"], machine.model.log, end)
     epoch.mark_stopped(machine.stores["supervisor"], end)
     simulation.note("stopped")
