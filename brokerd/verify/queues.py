@@ -133,7 +133,7 @@ class QueueCheck:
         wanted = queue.next if queue.first >= 0 else self._first_offset(int(offsets[0]))
         before = np.concatenate([[wanted], offsets[:-1] + 1])
         jumps = np.flatnonzero(offsets != before)
-        if not self._log.lost:
+        if not self._log.lost and queue.root == DIRECTORY:  # else salvage leaves gaps
             for index in jumps[:_LISTED_PER_CALL].tolist():
                 self._add_offset(queue, units[index], int(before[index]), int(offsets[index]))
         if queue.first < 0:

@@ -17,8 +17,9 @@ import pytest
 from brokerd import config, epoch
 from brokerd.batchunits import FILE_BYTES
 from brokerd.metadata import Metadata
-from brokerd.rebuild import bring_up_to_date
+from brokerd.rebuild import bring_up_to_date, rebuild
 from brokerd.recovery import Recovered, recover
+from brokerd.salvage import salvage
 from brokerd.verify import verify
 from shm import layout
 from shm.configfile import parse_config
@@ -222,16 +223,81 @@ def test_queues_of_a_log_without_its_first_segments_begin_where_it_does(
         assert layout.BATCH_CQ_UNIT.unpack(data)["physical_offset"] >= low
 
 
-def test_verify_names_what_is_wrong_in_either_kind_of_queue(own_copy: Golden) -> None:
-    golden = own_copy("batch")
-    storage = PosixStorage(str(golden.store))
+def taken_over(golden: GoldenStore) -> GoldenStore:
+    """As a broker of ours leaves it that was started and stopped."""
     given = {
         "mapped_file_size_commit_log": golden.segment_bytes,
         "mapped_file_size_consume_queue": int(golden.settings["mappedFileSizeConsumeQueue"]),
+        "max_hash_slot_num": int(golden.settings["maxHashSlotNum"]),
+        "max_index_num": int(golden.settings["maxIndexNum"]),
         "board_queues_max": 8192,
     }
-    _life, configuration = epoch.begin(storage, config.load(given=given, environment={}))
+    configuration = config.load(given=given, environment={})
+    storage = PosixStorage(str(golden.store))
+    _life, configuration = epoch.begin(storage, configuration)
     bring_up_to_date(storage, configuration.settings, None)
+    lines = "".join(f"{name} = {value}\n" for name, value in given.items())
+    (golden.directory / "gantrymq.toml").write_text(lines)
+    return golden
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_rocketmq_may_go_on_with_batches(own_copy: Golden, name: str) -> None:
+    """Behind what we knew of the log lies more of it, with inner batches."""
+    golden = own_copy(name)
+    theirs = unit_files(golden)
+    aside = golden.directory / "aside"
+    aside.mkdir()
+    later = sorted((golden.store / "commitlog").iterdir())[2:]
+    for path in later:
+        path.rename(aside / path.name)
+    taken_over(golden)
+    storage = PosixStorage(str(golden.store))
+    end = int(later[0].name)
+    known = {place: at for place, at in placed(name).items() if at[0] < end}
+    assert 0 < len(known) < len(placed(name))
+    assert member_units(storage) == known
+    for path in later:
+        (aside / path.name).rename(path)
+    come(golden)
+    assert member_units(storage) == placed(name)
+    assert unit_files(golden) == theirs
+
+
+def test_everything_derived_of_such_a_topic_is_made_again(own_copy: Golden) -> None:
+    """P14."""
+    golden = taken_over(own_copy("batch"))
+    before = member_units(PosixStorage(str(golden.store)))
+    done = rebuild(golden.store)
+    assert any(name.startswith(f"{MEMBERS}/{TOPIC}/") for name in done.deleted)
+    assert member_units(PosixStorage(str(golden.store))) == before == placed("batch")
+    assert verify(golden.store).ok
+
+
+def test_what_is_sound_of_such_a_topic_is_salvaged(own_copy: Golden, tmp_path: Path) -> None:
+    """ADR 0014: an inner batch that is damaged leaves a gap; all others keep their offsets."""
+    golden = taken_over(own_copy("batch"))
+    batch = [row for row in messages_of("batch") if place_of(row) == (0, 12)][0]
+    position = batch["physical_offset"]
+    base = position // golden.segment_bytes * golden.segment_bytes
+    path = golden.store / "commitlog" / f"{base:020d}"
+    data = bytearray(path.read_bytes())
+    data[position - base + 200] ^= 1
+    path.write_bytes(data)
+    target = tmp_path / "salvaged" / "store"
+    target.parent.mkdir()
+    salvage(golden.store, target)
+    kept = {place: at for place, at in placed("batch").items() if at[0] != position}
+    filler = (0, layout.CQ_FILLER_SIZE)
+    units = member_units(PosixStorage(str(target)))
+    assert {place: at for place, at in units.items() if at != filler} == kept
+    assert len(units) - len(kept) == len(placed("batch")) - len(kept) > 1
+    report = verify(target)
+    assert report.ok, report.findings
+
+
+def test_verify_names_what_is_wrong_in_either_kind_of_queue(own_copy: Golden) -> None:
+    golden = taken_over(own_copy("batch"))
     assert verify(golden.store, golden.settings_file).ok
     for path, at in ((files_of(golden)[0], UNIT + 30), (member_file(golden), 20 + 11)):
         data = bytearray(path.read_bytes())

@@ -197,6 +197,10 @@ def test_single_messages_go_to_such_a_topic_and_a_rocketmq_finds_them(
         assert broker.stop()[0] == 0
     report = verify(golden.store)
     assert report.ok, report.findings
+    client = Client(golden.directory)
+    told_of = [(message.queue_id, message.queue_offset) for message in client.query(TOPIC)]
+    assert sorted(told_of) == sorted(found)
+    assert sum(client.max_offset(queue) for queue in client.queues(TOPIC)) == len(found)
     ours = units_of(golden)
     assert {queue: units[: len(theirs[queue])] for queue, units in ours.items()} == theirs
     assert sum(map(len, ours.values())) == sum(map(len, theirs.values())) + 5 * UNIT.size
