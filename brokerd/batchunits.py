@@ -15,7 +15,7 @@ import numpy as np
 from brokerd.dump.queues import BatchQueue
 from brokerd.queuefiles import QueueKey, write_units
 from shm import layout
-from shm.errors import Incompatible
+from shm.errors import Corrupt
 from shm.innerbatch import span_of
 from shm.lognames import segment_name
 from shm.properties import tags_code
@@ -52,7 +52,7 @@ class _Sizes(NamedTuple):
 def complete(storage: Storage, settings: Settings, found: Recovered) -> None:
     """At a start: units of all records of a recovered log, and of no others.
 
-    Raises Incompatible for files of several lengths, OSError.
+    Raises Incompatible for files of several lengths, Corrupt, OSError.
     """
     if not storage.list(MEMBERS):
         return
@@ -63,7 +63,7 @@ def complete(storage: Storage, settings: Settings, found: Recovered) -> None:
 
 
 def complete_of_board(storage: Storage, board: Board) -> None:
-    """At a clean stop: the same of what was appended since. Raises Incompatible, OSError."""
+    """At a clean stop: the same of what was appended since. Raises as `complete` does."""
     if not storage.list(MEMBERS):
         return
     sizes = _Sizes(board.segment_bytes, board.cq_bytes)
@@ -182,10 +182,17 @@ class _Completion:
         """What the member queue does not say of a record: its batch's tag and size (SF-75)."""
         record = self._views.record(position)
         if record is None:
-            raise Incompatible(f"{segment_name(position)}: no record at {position}")
+            raise Corrupt(
+                f"no record at log position {position}, which {self._key} lists",
+                path=segment_name(
+                    position // self._sizes.segment_bytes * self._sizes.segment_bytes
+                ),
+                position=position,
+            )
         properties = record.property_map()
         base, count = span_of(record)
-        units["base_offset"][unit], units["batch_size"][unit] = base, count
+        units["base_offset"][unit] = base
+        units["batch_size"][unit] = (count + 0x8000 & 0xFFFF) - 0x8000  # as Java's (short)
         units["tags_code"][unit] = tags_code(record.topic, properties, 0, ())
 
     # ----------------------------------------------------------------------------------- files

@@ -16,7 +16,7 @@ from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan, sql92
 from shm.kernels.bits import is_whole, may_be_true
 from shm.kernels.bounds import NO_BOUND, bound_of
-from shm.kernels.inner import FLAG_BEFORE_BODY, enter_message, is_inner
+from shm.kernels.inner import FLAG_BEFORE_BODY, is_inner, next_message
 from shm.kernels.tags import (
     LOST_CODE,
     TAG_WORDS,
@@ -92,7 +92,10 @@ EXTENSIONS_END = 20
 BITS = 21  # address of a filter's bits (shm/kernels/bits.py); 0: none are known
 WANTED_EXTENSION = 22  # out: address of the extension that stopped the call
 WORK_MAX = 23  # stop behind the record with which SPENT comes to this; 0: never
-ROW_AT = 24  # scratch: a parsed record (scan.ROW_WORDS)
+BATCH = 24  # 1 + position of the inner batch that was judged last: it need not be again
+BATCH_NUMBER = 25  # the first of its messages that was not passed
+BATCH_AT = 26  # and where it is in the segment's map
+ROW_AT = 27  # scratch: a parsed record (scan.ROW_WORDS)
 SCRATCH_AT = ROW_AT + scan.ROW_WORDS  # and a program's
 SPENT = SCRATCH_AT + sql92.SPENT  # counts the program's work
 FORM_WORDS = SCRATCH_AT + sql92.SCRATCH_WORDS
@@ -189,7 +192,9 @@ def _ask_extension(
 def _judge(log: Bytes, limit: int, form: Words, row: Words, position: int) -> int:
     """Parse and check the record at a log position; DONE or INVALID."""
     at = position - form[LOG_BASE]
-    checks = _CHECKS_OWN if form[OURS] else _CHECKS_FOREIGN
+    checks = _CHECKS_OWN
+    if not form[OURS]:  # who alone stores inner batches
+        checks = scan.CHECK_PLACE if form[BATCH] == position + 1 else _CHECKS_FOREIGN
     return scan.parse_record(log, at, limit, position, checks, row)
 
 
@@ -201,9 +206,28 @@ def _is_meant(log: Bytes, form: Words, row: Words) -> int:
     number = form[OFFSET] - row[scan.QUEUE_OFFSET]
     if not is_inner(row[scan.SYS_FLAG]):
         return 1 if number == 0 else 0
-    if number < 0 or enter_message(log, row, number) != DONE:
+    mark = form[WANTED_POSITION] + 1
+    if form[BATCH] != mark or number < form[BATCH_NUMBER]:
+        form[BATCH] = mark
+        form[BATCH_NUMBER] = 0
+        form[BATCH_AT] = row[scan.BODY_AT]
+    if number < 0 or not _enter_message(log, form, row, number):
         return 0
     form[WANTED_SIZE] = row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE]
+    return 1
+
+
+@kernel()
+def _enter_message(log: Bytes, form: Words, row: Words, number: int) -> int:
+    """Make the row of an inner batch that of its message of this number; 0 if there is none."""
+    at = form[BATCH_AT]
+    end = row[scan.BODY_AT] + row[scan.BODY_SIZE]
+    for passed in range(form[BATCH_NUMBER], number + 1):
+        form[BATCH_NUMBER] = passed
+        form[BATCH_AT] = at
+        at = next_message(log, at, end, row) if at < end else -1
+        if at < 0:
+            return 0
     return 1
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shm import machine
-from shm.codes import Stop
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels.scan import (
     BODY_AT,
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]
-
-DONE = int(Stop.DONE)
-INVALID = int(Stop.INVALID)
 
 # A message of an inner batch: size, magic, CRC (all three ignored: RD-60), flag, body length, body;
 # length of its properties, properties.
@@ -58,7 +54,7 @@ def is_inner(sys_flag: int) -> int:
 
 
 @kernel()
-def _next_message(memory: Bytes, at: int, end: int, row: Words) -> int:
+def next_message(memory: Bytes, at: int, end: int, row: Words) -> int:
     """Give a row body and properties of the message at `at`; where the next is, -1: it is none."""
     body_at = at + HEAD_BYTES
     if body_at + 2 > end:
@@ -79,18 +75,6 @@ def _next_message(memory: Bytes, at: int, end: int, row: Words) -> int:
 
 
 @kernel()
-def enter_message(memory: Bytes, row: Words, number: int) -> int:
-    """Make the row of an inner batch that of one of its messages; DONE, or INVALID: no such one."""
-    at = row[BODY_AT]
-    end = at + row[BODY_SIZE]
-    for _ in range(number + 1):
-        if at < 0 or at >= end:
-            return INVALID
-        at = _next_message(memory, at, end, row)
-    return DONE if at >= 0 else INVALID
-
-
-@kernel()
 def _list(
     memory: Bytes, rows: Words, count: int, form: Words, scratch: Words, out: Words, room: int
 ) -> int:
@@ -103,7 +87,7 @@ def _list(
             begin = row[BODY_AT]
             end = begin + row[BODY_SIZE]
             at = begin + form[PASSED]
-            at = _next_message(memory, at, end, scratch) if at < end else -1
+            at = next_message(memory, at, end, scratch) if at < end else -1
             if at < 0:  # all are listed, or what follows is none
                 form[ROW] += 1
                 form[PASSED] = 0
