@@ -102,6 +102,43 @@ def test_a_filter_looks_at_each_message(seed: int) -> None:
     assert asked.count("längs") == 1
 
 
+@pytest.mark.parametrize("ours", [0, 1])
+def test_a_batch_may_be_gone_through_in_any_order(seed: int, ours: int) -> None:
+    """What is remembered of the batch that was judged last is no other batch's."""
+    dice = random.Random(seed)
+    made = []
+    for number in range(2):
+        body = b"".join(stored(tag, b"%d" % number + text, flag) for tag, text, flag in MESSAGES)
+        record = random_record(dice, number * len(MESSAGES))
+        made.append(replace(record, body=body, sys_flag=record.sys_flag | layout.SYS_INNER_BATCH))
+    files = lay_out(made)
+    units = np.repeat(files.units.reshape(2, -1), len(MESSAGES), axis=0).reshape(-1)
+    reader = Reader(replace(files, units=units))
+    reader.form[fetch.OURS] = ours
+    ways = [0, 1, 2, 3, 2, 2, 0, 5, 7, 1, 4, 6, 5, 3]
+    for row, offset in enumerate(ways):
+        reader.form[fetch.OFFSET], reader.form[fetch.END_OFFSET] = offset, offset + 1
+        assert reader.fetch() is Stop.DONE
+        batch, number = divmod(offset, len(MESSAGES))
+        assert reader.body(row) == b"%d" % batch + MESSAGES[number][1]
+        assert reader.column(fetch.FLAG)[row] == MESSAGES[number][2]
+    assert reader.column(fetch.QUEUE_OFFSET) == ways
+
+
+def test_a_batch_that_is_damaged_is_not_taken_for_one_that_was_judged(seed: int) -> None:
+    """Its sum is asked for as long as it does not hold."""
+    files = batches(seed)
+    log = files.log.copy()
+    at = files.records[1].physical_offset - files.log_base
+    place = bytes(log[at:].tobytes()).index(b"three") + at
+    log[place] ^= 1
+    reader = reader_of(replace(files, log=log))
+    reader.form[fetch.OURS], reader.form[fetch.OFFSET] = 0, 1
+    for _ in range(2):
+        assert reader.fetch() is Stop.INVALID
+    assert reader.rows == 0
+
+
 @pytest.mark.parametrize("offset", [0, 5])
 def test_a_unit_that_a_batch_has_no_message_for_is_refused(seed: int, offset: int) -> None:
     """Behind its last one, and before its first."""
