@@ -3,7 +3,6 @@
 One call walks units of one ConsumeQueue file whose records lie in one segment, and in one stretch
 that one side wrote. A record is taken only if it is whole and is the one that its unit means:
 lengths, magic, physicalOffset, queueOffset and checksum (SF-23, or SF-5 in another's stretch).
-Of an inner batch the one message is taken that has the unit's place in the queue (RD-73).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan, sql92
 from shm.kernels.bits import is_whole, may_be_true
 from shm.kernels.bounds import NO_BOUND, bound_of
-from shm.kernels.inner import FLAG_BEFORE_BODY, is_inner, next_message
+from shm.kernels.inner import FLAG_BEFORE_BODY, PLACE_WORDS, enter_message, is_inner
 from shm.kernels.tags import (
     LOST_CODE,
     TAG_WORDS,
@@ -92,10 +91,8 @@ EXTENSIONS_END = 20
 BITS = 21  # address of a filter's bits (shm/kernels/bits.py); 0: none are known
 WANTED_EXTENSION = 22  # out: address of the extension that stopped the call
 WORK_MAX = 23  # stop behind the record with which SPENT comes to this; 0: never
-BATCH = 24  # 1 + position of the inner batch that was judged last: it need not be again
-BATCH_NUMBER = 25  # the first of its messages that was not passed
-BATCH_AT = 26  # and where it is in the segment's map
-ROW_AT = 27  # scratch: a parsed record (scan.ROW_WORDS)
+BATCH_AT = 24  # where in an inner batch it is (inner.PLACE_WORDS)
+ROW_AT = BATCH_AT + PLACE_WORDS  # scratch: a parsed record (scan.ROW_WORDS)
 SCRATCH_AT = ROW_AT + scan.ROW_WORDS  # and a program's
 SPENT = SCRATCH_AT + sql92.SPENT  # counts the program's work
 FORM_WORDS = SCRATCH_AT + sql92.SCRATCH_WORDS
@@ -194,40 +191,22 @@ def _judge(log: Bytes, limit: int, form: Words, row: Words, position: int) -> in
     at = position - form[LOG_BASE]
     checks = _CHECKS_OWN
     if not form[OURS]:  # who alone stores inner batches
-        checks = scan.CHECK_PLACE if form[BATCH] == position + 1 else _CHECKS_FOREIGN
+        checks = scan.CHECK_PLACE if form[BATCH_AT] == position + 1 else _CHECKS_FOREIGN
     return scan.parse_record(log, at, limit, position, checks, row)
 
 
 @kernel()
 def _is_meant(log: Bytes, form: Words, row: Words) -> int:
-    """1 if a sound record is the unit's; the row of an inner batch becomes its message's."""
+    """1 if a sound record is the unit's; an inner batch's row becomes its message's (RD-73)."""
+    number = form[OFFSET] - row[scan.QUEUE_OFFSET]
     if row[scan.SIZE] != form[WANTED_SIZE]:
         return 0
-    number = form[OFFSET] - row[scan.QUEUE_OFFSET]
     if not is_inner(row[scan.SYS_FLAG]):
         return 1 if number == 0 else 0
-    mark = form[WANTED_POSITION] + 1
-    if form[BATCH] != mark or number < form[BATCH_NUMBER]:
-        form[BATCH] = mark
-        form[BATCH_NUMBER] = 0
-        form[BATCH_AT] = row[scan.BODY_AT]
-    if number < 0 or not _enter_message(log, form, row, number):
+    place = machine.shift(form, BATCH_AT)
+    if not enter_message(log, row, place, form[WANTED_POSITION] + 1, number):
         return 0
     form[WANTED_SIZE] = row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE]
-    return 1
-
-
-@kernel()
-def _enter_message(log: Bytes, form: Words, row: Words, number: int) -> int:
-    """Make the row of an inner batch that of its message of this number; 0 if there is none."""
-    at = form[BATCH_AT]
-    end = row[scan.BODY_AT] + row[scan.BODY_SIZE]
-    for passed in range(form[BATCH_NUMBER], number + 1):
-        form[BATCH_NUMBER] = passed
-        form[BATCH_AT] = at
-        at = next_message(log, at, end, row) if at < end else -1
-        if at < 0:
-            return 0
     return 1
 
 

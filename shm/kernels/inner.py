@@ -42,6 +42,11 @@ PASSED = 1  # bytes of its body that are passed
 NUMBER = 2  # messages of it that are passed
 FORM_WORDS = 3
 
+# Where in a batch somebody is: 1 + position of the batch whose sums hold, the first of its messages
+# that was not passed, and where in the map that is.
+PLACE_BATCH, PLACE_NUMBER, PLACE_AT = range(3)
+PLACE_WORDS = 3
+
 # A message that was listed: MESSAGE_WORDS each.
 MESSAGE_OFFSET, MESSAGE_ROW, MESSAGE_TAGS = range(3)
 MESSAGE_WORDS = 3
@@ -54,7 +59,7 @@ def is_inner(sys_flag: int) -> int:
 
 
 @kernel()
-def next_message(memory: Bytes, at: int, end: int, row: Words) -> int:
+def _next_message(memory: Bytes, at: int, end: int, row: Words) -> int:
     """Give a row body and properties of the message at `at`; where the next is, -1: it is none."""
     body_at = at + HEAD_BYTES
     if body_at + 2 > end:
@@ -75,6 +80,27 @@ def next_message(memory: Bytes, at: int, end: int, row: Words) -> int:
 
 
 @kernel()
+def enter_message(memory: Bytes, row: Words, place: Words, batch: int, number: int) -> int:
+    """Make the row of a sound batch that of its message of this number; 0 if there is none.
+
+    `batch` is 1 + its position; `place` (PLACE_WORDS) is moved on: in order each costs one step.
+    """
+    if place[PLACE_BATCH] != batch or number < place[PLACE_NUMBER]:
+        place[PLACE_BATCH] = batch
+        place[PLACE_NUMBER] = 0
+        place[PLACE_AT] = row[BODY_AT]
+    at = place[PLACE_AT]
+    end = row[BODY_AT] + row[BODY_SIZE]
+    for passed in range(place[PLACE_NUMBER], number + 1):
+        place[PLACE_NUMBER] = passed
+        place[PLACE_AT] = at
+        at = _next_message(memory, at, end, row) if at < end else -1
+        if at < 0:
+            return 0
+    return 1 if number >= 0 else 0
+
+
+@kernel()
 def _list(
     memory: Bytes, rows: Words, count: int, form: Words, scratch: Words, out: Words, room: int
 ) -> int:
@@ -87,7 +113,7 @@ def _list(
             begin = row[BODY_AT]
             end = begin + row[BODY_SIZE]
             at = begin + form[PASSED]
-            at = next_message(memory, at, end, scratch) if at < end else -1
+            at = _next_message(memory, at, end, scratch) if at < end else -1
             if at < 0:  # all are listed, or what follows is none
                 form[ROW] += 1
                 form[PASSED] = 0
