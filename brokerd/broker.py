@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from brokerd import agents, batchqueues, epoch, lock
+from brokerd import agents, epoch, lock
 from brokerd.agents import AgentEnv
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.config import Configuration
@@ -26,7 +26,7 @@ from shm.board import Board, unlink_board
 from shm.clock import SystemClock
 from shm.codes import BrokerState
 from shm.identity import require_siblings
-from shm.storage import PosixStorage
+from shm.storage import PosixStorage, is_disk_full
 from workers.agent import Bells
 from workers.groups.ledgerentries import is_closed
 
@@ -73,12 +73,24 @@ class Broker:
         for bell in self.bells:
             bell.close()
         if clean:
+            self._complete_batch_units()
             self._write_clean_checkpoint()
             epoch.mark_stopped(self.env.storage, self.board.word(layout.BOARD_DURABLE))
         # After a failure the next start scans from the checkpoint as after a power cut.
         unlink_board(self.board.name)
         board_file(self.home).unlink(missing_ok=True)
         os.close(self.lock_descriptor)
+
+    def _complete_batch_units(self) -> None:
+        """For a RocketMQ; on a full disk the next start or hand-over does it."""
+        from brokerd.batchunits import complete_of_board
+
+        try:
+            complete_of_board(self.env.storage, self.board)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self.log.warning("no_space_for_queues", position=self.board.word(layout.BOARD_DURABLE))
 
     def _write_clean_checkpoint(self) -> None:
         """Say that the log ends at `durable`: every agent has finished, this is the last word."""
@@ -127,7 +139,6 @@ def _open_locked(
     home: Path, configuration: Configuration, log: Log, progress: Progress, lock_descriptor: int
 ) -> Broker:
     storage = PosixStorage(str(store_of(home)))
-    batchqueues.require_none(storage)
     clock = SystemClock()
     life, configuration = epoch.begin(storage, configuration)
     settings = configuration.settings

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from brokerd import topics
+from brokerd.batchqueues import BATCH, KIND_ATTRIBUTE
 from brokerd.config import Settings
 from brokerd.subscriptions import Subscriptions
 from brokerd.topics import TopicConfig
@@ -22,6 +23,7 @@ from shm.configfile import read_config, restore_config, write_config
 from shm.errors import Rejected, StoreFailed, TopicNotFound
 from shm.jsonsum import with_sum, without_sum
 from shm.properties import DLQ_PREFIX, parse_delay_levels
+from shm.queuenames import has_members
 from shm.storage import Storage, read_file, replace_file
 
 TOPICS_FILE: Final = "topics.json"
@@ -254,6 +256,12 @@ class Metadata:
             raise TopicNotFound(f"there is no topic {name}", topic=name)
         if topics.is_system(name):
             raise Rejected(f"topic {name} is a system topic and stays", topic=name)
+        if has_members(self._storage, name):
+            raise Rejected(
+                f"topic {name} is of {KIND_ATTRIBUTE}={BATCH}: let a RocketMQ delete it, which then"
+                " removes its queues as well",
+                topic=name,
+            )
         slot = self._slot(name)
         self._deleted[name] = slot.queue_count
         self._save_deleted()
@@ -270,7 +278,9 @@ class Metadata:
         for name in lost:
             queues = 1 + max((q for topic, q in found.queues if topic == name), default=0)
             perm = topics.PERM_READ | topics.PERM_WRITE
-            self._topics[name] = TopicConfig(name, queues, queues, perm)
+            is_batch = has_members(self._storage, name)
+            attributes = {KIND_ATTRIBUTE: BATCH} if is_batch else {}
+            self._topics[name] = TopicConfig(name, queues, queues, perm, attributes)
         if lost or self._unsaved:
             self._save()
 

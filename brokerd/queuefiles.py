@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shm import layout
-from workers.reader.queues import queue_directory
+from shm.queuenames import queue_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shm.board import Board
     from shm.storage import Storage
 
@@ -22,7 +24,7 @@ def has_all_files(
     `kept` is the first unit whose record is still in the log; None: not known. The queue's very
     first file may also begin with filler units in place of the ones before (SF-65).
     """
-    folder = queue_directory(*key)
+    folder = queue_directory(storage, *key)
     bases = {int(name) for name in storage.list(folder) if name.isdigit()}
     first = min(bases, default=0)
     wanted = range(first, units * layout.CQ_UNIT_BYTES, cq_bytes)
@@ -45,7 +47,7 @@ def position_of(storage: Storage, board: Board, key: QueueKey, offset: int) -> i
 def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict[str, Any] | None:
     """A unit of a queue; None if its file is not there whole."""
     at = offset * layout.CQ_UNIT_BYTES
-    name = f"{queue_directory(*key)}/{at // cq_bytes * cq_bytes:020d}"
+    name = f"{queue_directory(storage, *key)}/{at // cq_bytes * cq_bytes:020d}"
     if not storage.exists(name) or storage.size_of(name) != cq_bytes:
         return None
     file = storage.open(name)
@@ -53,3 +55,26 @@ def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict
     file.read_into(unit, at % cq_bytes)
     file.close()
     return layout.CQ_UNIT.unpack(unit)
+
+
+def write_units(
+    storage: Storage, folder: str, file_bytes: int, at: int, units: memoryview
+) -> Iterator[str]:
+    """Write units from byte `at` of a queue on, in files of that length. Raises OSError.
+
+    Yields each file's name before the next one is written.
+    """
+    while units:
+        base = at // file_bytes * file_bytes
+        part = units[: base + file_bytes - at]
+        name = f"{folder}/{base:020d}"
+        file = storage.open(name, write=True) if storage.exists(name) else storage.create(name)
+        try:
+            if file.size() < file_bytes:
+                file.truncate(file_bytes)
+            file.write_at(part, at - base)
+        finally:
+            file.close()
+        yield name
+        at += len(part)
+        units = units[len(part) :]

@@ -29,10 +29,11 @@ from shm.codes import Role
 from shm.errors import Incompatible, StoreFailed
 from shm.indexnote import DIRECTORY as INDEX
 from shm.indexnote import NOTE_FILE as INDEX_FILE
+from shm.queuenames import DIRECTORY as QUEUES
+from shm.queuenames import MEMBERS
 from shm.sidecar import DIRECTORY as SIDECARS
 from shm.storage import PosixStorage
 from workers.agent import Bells
-from workers.reader.queues import DIRECTORY as QUEUES
 from workers.reader.queues import PROGRESS_FILE
 from workers.scheduler.note import FILE as SCHEDULE_FILE
 from workers.scheduler.timerbuckets import DIRECTORY as TIMERS
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 #: In the order in which they go. Directories: all files below.
 DERIVED: Final = (
     PROGRESS_FILE, INDEX_FILE, PRODUCERS_FILE, SCHEDULE_FILE, TRANSACTIONS_FILE, TIMERS, SIDECARS,
-    QUEUES, EXTENSIONS, INDEX, BITMAPS,
+    QUEUES, MEMBERS, EXTENSIONS, INDEX, BITMAPS,
 )  # fmt: skip
 #: Removed durably, each before anything that it speaks of.
 _FIRST: Final = frozenset(
@@ -200,9 +201,10 @@ def _files(storage: Storage, names: Sequence[str]) -> Sequence[str]:
 
 def _folders(storage: Storage) -> Sequence[str]:
     return [
-        f"{QUEUES}/{topic}/{queue}"
-        for topic in storage.list(QUEUES)
-        for queue in storage.list(f"{QUEUES}/{topic}")
+        f"{root}/{topic}/{queue}"
+        for root in (QUEUES, MEMBERS)
+        for topic in storage.list(root)
+        for queue in storage.list(f"{root}/{topic}")
     ]
 
 

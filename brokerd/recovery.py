@@ -12,7 +12,8 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
 4. Write the tail from D on again and sync it: after a failed sync pages may be marked clean that
    never reached the disk.
 5. Queues: what was synced, or what the board of the same boot knows, holds; the reader makes the
-   rest from the log. A queue that does not fit is rebuilt with all others from the log.
+   rest from the log. A queue that does not fit is rebuilt with all others from the log. Those of
+   topics of type BatchCQ are made here, and RocketMQ's own units of them (brokerd/batchqueues.py).
 """
 
 from __future__ import annotations
@@ -23,23 +24,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from brokerd import batchqueues, batchunits
 from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
 from brokerd.commitlog import SPARE, segment_bases
 from brokerd.foreign import keep_ranges, settle_ranges
 from brokerd.logend import damaged, judge_behind
-from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, queues_of, walk
-from brokerd.queuefiles import has_all_files, unit_of
-from brokerd.queuestarts import first_unit, read_starts
+from brokerd.logscan import OURS, THEIRS, Piece, walk
+from brokerd.queuerecovery import note_topics, recover_queues
 from shm import layout, limits
-from shm.bitmapnote import extension_files
-from shm.codes import BrokerState
 from shm.errors import Corrupt
 from shm.kernels import scan
 from shm.lognames import DIRECTORY, segment_name
 from shm.marks import mark
 from shm.ranges import Ranges, Stretch, read_ranges
-from shm.storage import Storage, clear_behind
-from workers.reader.queues import PROGRESS_FILE, read_progress
+from shm.storage import Storage
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], None]
 QueueKey = tuple[str, int]
 
-QUEUES = "consumequeue"
 _BLOCK = 1 << 20
 
 
@@ -98,6 +95,7 @@ def recover(
             CheckpointFile(storage, bytes(16), 0).close()
         else:
             _cut(storage, segment_bytes, 0, bases, same_boot=False)  # a first file cut short
+        batchqueues.settle_topics(storage)
         return Recovered()
     found = Recovered(low=bases[0])
     ranges = settle_ranges(storage, segment_bytes, found.low, durable, old_board)
@@ -119,7 +117,8 @@ def recover(
     keep_ranges(storage, ranges.closed(found.appended))
     found.durable = found.appended
     found.settled = old_board.word(layout.BOARD_SETTLED) if old_board else found.appended
-    _recover_queues(storage, settings, found, last_board)
+    recover_queues(storage, settings, found, last_board)
+    batchunits.complete(storage, settings, found)
     mark("recovery.after_queues")
     if checkpoint is not None and checkpoint.clean:
         _no_longer_clean(storage, checkpoint, found)
@@ -161,7 +160,7 @@ def _find_end(
             found.appended = piece.next
             if len(piece.rows):
                 found.store_ms = max(found.store_ms, int(piece.rows[:, scan.STORE_MS].max()))
-            _note_topics(piece, found.topics)
+            note_topics(piece, found.topics)
             if progress:
                 progress(piece.next - start, max(piece.next, durable) - start, "checking the log")
         if found.appended < stretch.end:
@@ -172,10 +171,6 @@ def _pieces(storage: Storage, segment_bytes: int, stretch: Stretch) -> Iterator[
     """Records of a stretch; time never goes back in what we wrote (LW-3, LW-12)."""
     checks, last_ms = (OURS, 0) if stretch.ours else (THEIRS, -1)
     return walk(storage, segment_bytes, stretch.start, stretch.end, checks, last_ms=last_ms)
-
-
-def _note_topics(piece: Piece, topics: set[str]) -> None:
-    topics.update(topic for topic, _queue in queues_of(piece))
 
 
 def _judge_end(segment_bytes: int, found: Recovered, durable: int) -> None:
@@ -253,135 +248,3 @@ def _write_again(storage: Storage, segment_bytes: int, start: int, end: int) -> 
             file.close()
         start = stop
     storage.sync_directory(DIRECTORY)
-
-
-# ---------------------------------------------------------------------------------------- queues
-
-
-def _recover_queues(
-    storage: Storage,
-    settings: Settings,
-    found: Recovered,
-    old_board: Board | None,
-) -> None:
-    """Decide from where on the reader makes units, and cut what lies behind in the files."""
-    cq_bytes = settings.mapped_file_size_consume_queue
-    # After a failed sync pages count as clean that are not on the disk: units since the last good
-    # one are written again.
-    failed = old_board and old_board.half(layout.BOARD_STATE) == BrokerState.FAILED
-    known = _from_board(old_board) if old_board and not failed else read_progress(storage)
-    # A full disk may keep progress from being noted, and retention goes on: then all is made anew.
-    if known is not None and found.low <= known[0] <= found.appended:
-        position, written = known
-        kept = _kept_from(storage, found.low)
-        if all(
-            _fits(storage, cq_bytes, key, units, found.appended, kept(key))
-            for key, units in written.items()
-        ):
-            found.dispatched = position
-            for key, units in written.items():
-                low = first_unit(storage, cq_bytes, key, range(units), found.low)
-                found.queues[key] = (units, units, low)
-            _cut_queues(storage, cq_bytes, written)
-            _find_next_offsets(storage, settings.mapped_file_size_commit_log, found)
-            return
-    _rebuild(storage, settings, found)
-
-
-def _from_board(board: Board) -> tuple[int, dict[QueueKey, int]]:
-    written: dict[QueueKey, int] = {}
-    for topic in board.topics():
-        for queue_id in range(topic.queue_count):
-            at = board.queue_at(topic.queue_base + queue_id)
-            written[topic.name, queue_id] = board.word(at + layout.QUEUE_WRITTEN)
-    return board.word(layout.BOARD_DISPATCHED), written
-
-
-def _kept_from(storage: Storage, low: int) -> Callable[[QueueKey], int | None]:
-    """By queue, the unit that its files begin with at the latest, as far as that is known.
-
-    Where another broker has removed segments since, nothing is.
-    """
-    if low == 0:
-        return lambda _key: 0
-    noted = read_starts(storage)
-    if noted is None or noted[0] != low:
-        return lambda _key: None
-    firsts = noted[1]
-    return lambda key: firsts.get(key, 0)
-
-
-def _fits(
-    storage: Storage, cq_bytes: int, key: QueueKey, units: int, appended: int, kept: int | None
-) -> bool:
-    """Whether a queue's files are all there, and its last unit lies below the log's end."""
-    if units == 0:
-        return True
-    if not has_all_files(storage, cq_bytes, key, units, kept):
-        return False
-    row = unit_of(storage, cq_bytes, key, units - 1)
-    return row is not None and 0 < row["size"] <= appended - row["physical_offset"]
-
-
-def _cut_queues(storage: Storage, cq_bytes: int, written: dict[QueueKey, int]) -> None:
-    """Make everything behind each queue's units a hole again, and remove later files."""
-    for topic in storage.list(QUEUES):
-        for folder in storage.list(f"{QUEUES}/{topic}"):
-            units = written.get((topic, int(folder)), 0) if folder.isdigit() else 0
-            _cut_queue(storage, cq_bytes, f"{QUEUES}/{topic}/{folder}", units)
-
-
-def _cut_queue(storage: Storage, cq_bytes: int, folder: str, units: int) -> None:
-    end = units * layout.CQ_UNIT_BYTES
-    for name in storage.list(folder):
-        path = f"{folder}/{name}"
-        base = int(name)
-        if base >= end:
-            storage.unlink(path)
-        elif base + cq_bytes > end or storage.size_of(path) != cq_bytes:
-            file = storage.open(path, write=True)
-            clear_behind(file, min(end - base, cq_bytes), cq_bytes)
-            file.close()
-
-
-def _rebuild(storage: Storage, settings: Any, found: Recovered) -> None:  # noqa: ANN401
-    """Forget all units; the reader makes them from the log's first record on."""
-    cq_bytes = settings.mapped_file_size_consume_queue
-    segment_bytes = settings.mapped_file_size_commit_log
-    found.dispatched = found.low
-    _find_next_offsets(storage, segment_bytes, found)
-    for key, first in (read_starts(storage) or (0, {}))[1].items():
-        if key not in found.queues:  # all its records have expired: its offsets go on all the same
-            found.queues[key] = (first, first, first)
-    if storage.exists(PROGRESS_FILE):  # or the next start would believe it of the new units
-        storage.unlink(PROGRESS_FILE)
-        storage.sync_directory("gantry")
-    _cut_queues(storage, cq_bytes, {})
-    for name in extension_files(storage):  # no unit has their addresses any more
-        storage.unlink(name)
-    for (topic, queue_id), (_next, _written, first) in found.queues.items():
-        if first:
-            _fill_front(storage, cq_bytes, f"{QUEUES}/{topic}/{queue_id}", first)
-
-
-def _find_next_offsets(storage: Storage, segment_bytes: int, found: Recovered) -> None:
-    """Queues also hold records whose units the reader has yet to make: nobody may take less."""
-    for piece in walk(storage, segment_bytes, found.dispatched, found.appended, 0):
-        offsets = queue_offsets(piece)
-        found.topics.update(topic for topic, _queue in offsets)
-        if (piece.rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION).any():
-            _note_topics(piece, found.topics)  # some of its records have no place in a queue
-        for key, (first, last) in offsets.items():
-            following, written, low = found.queues.get(key, (first, first, first))
-            found.queues[key] = (max(following, last + 1), written, low)
-
-
-def _fill_front(storage: Storage, cq_bytes: int, folder: str, offset: int) -> None:
-    """A queue whose first unit is not 0 begins with filler units in its first file (SF-65)."""
-    end = offset * layout.CQ_UNIT_BYTES
-    base = end // cq_bytes * cq_bytes
-    file = storage.create(f"{folder}/{base:020d}")
-    file.truncate(cq_bytes)
-    unit = layout.CQ_UNIT.pack(size=layout.CQ_FILLER_SIZE)
-    file.write_at(unit * ((end - base) // layout.CQ_UNIT_BYTES), 0)
-    file.close()

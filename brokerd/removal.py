@@ -18,7 +18,7 @@ from brokerd.queuestarts import first_unit, read_starts, save_starts
 from shm import layout, sidecar, wire
 from shm.bitmapnote import extension_directory
 from shm.lognames import DIRECTORY, segment_name
-from workers.reader.queues import queue_directory
+from shm.queuenames import queue_directory
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -157,7 +157,7 @@ class Removal:
     def _remove_extensions(self, firsts: dict[int, int]) -> Steps:
         """Files that end before the extension of a queue's first unit (SF-73)."""
         for folder, first in list(self._folders(firsts)):
-            _, topic, queue_id = folder.split("/")
+            _, topic, queue_id = folder.rsplit("/", 2)
             row = unit_of(self._storage, self._board.cq_bytes, (topic, int(queue_id)), first)
             if row is None or row["tags_code"] > layout.CQ_EXT_ADDRESS_MAX:
                 continue
@@ -174,4 +174,4 @@ class Removal:
             for queue_id in range(topic.queue_count):
                 first = firsts.get(topic.queue_base + queue_id, 0)
                 if first:
-                    yield queue_directory(topic.name, queue_id), first
+                    yield queue_directory(self._storage, topic.name, queue_id), first

@@ -16,11 +16,12 @@ from clients.message import (
     ReceivedMessage,
     as_sent,
 )
-from clients.stored_body import SYS_COMPRESSED, plain_body
+from clients.stored_body import plain_body
 from shm import layout
 from shm.errors import Corrupt
 from shm.groupwire import Attempts
 from shm.kernels import fetch
+from shm.layout import SYS_COMPRESSED
 from shm.limits import RESERVED_KEYS
 from shm.messageid import format_host, offset_message_id
 from shm.properties import DLQ_PREFIX, parse_properties

@@ -14,6 +14,7 @@ from clients.message import MessageQueue
 from shm import layout
 from shm.bitmapnote import Covered, extension_directory, read_covered
 from shm.lognames import segment_name
+from shm.queuenames import queue_directory
 from shm.ranges import ranges_of
 from shm.record import STORED_MS_BYTES, stored_ms
 from shm.storage import PosixStorage, map_file
@@ -50,6 +51,7 @@ class LogFiles:
         self._segments: OrderedDict[str, View] = OrderedDict()
         self._queue_files: OrderedDict[str, View] = OrderedDict()
         self._extensions: OrderedDict[str, View] = OrderedDict()
+        self._folders: dict[MessageQueue, str] = {}
 
     def segment(self, position: int) -> tuple[int, View]:
         """Base position and bytes of the segment around a position. Raises FileNotFoundError."""
@@ -65,10 +67,18 @@ class LogFiles:
         """
         first = offset // self.queue_file_units * self.queue_file_units
         start = first * layout.CQ_UNIT_BYTES
-        name = f"consumequeue/{queue.topic}/{queue.queue_id}/{start:020}"
+        name = f"{self._folder(queue)}/{start:020}"
         if fresh:
             self._queue_files.pop(name, None)
         return first, self._map(self._queue_files, name, _QUEUE_FILES_MAX)
+
+    def _folder(self, queue: MessageQueue) -> str:
+        """Where a queue's files are; that does not change as long as the broker lives."""
+        folder = self._folders.get(queue)
+        if folder is None:
+            folder = queue_directory(self._storage, queue.topic, queue.queue_id)
+            self._folders[queue] = folder
+        return folder
 
     def covered(self) -> list[Covered]:
         """Filters whose bits are in extensions."""

@@ -1,4 +1,4 @@
-"""Bodies as applications sent them, out of what is stored: compressed ones, and inner batches.
+"""Bodies as applications sent them, out of what is stored.
 
 Senders compress, never the broker (SF-25). GantryMQ's producers do not; bodies of a RocketMQ's
 clients are met in stores taken over from it, and by Spark. A decoder is loaded when a body first
@@ -7,18 +7,15 @@ needs it.
 
 from __future__ import annotations
 
-import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from shm.layout import SYS_COMPRESSED
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: Bits of sysFlag (store-format.md section 3.3).
-SYS_COMPRESSED: Final = 0x1
-#: Both are set where a body is members one behind the other (RD-70).
-SYS_INNER_BATCH: Final = 0x40 | 0x80
 _TYPE_SHIFT: Final = 8
 _TYPE_MASK: Final = 0x7
 #: A plain body is never longer: some KiB of a malicious sender could otherwise take all memory.
@@ -26,9 +23,6 @@ PLAIN_BYTES_MAX: Final = 256 << 20
 #: What a decoder is given at a time. No decoder makes more than 32 MiB of it, so that the limit is
 #: noticed in time.
 _PIECE_BYTES: Final = 1024
-#: Size, magic, CRC (all three ignored: RD-60), flag, body length.
-_MEMBER_HEAD: Final = struct.Struct(">iiiii")
-_LENGTH: Final = struct.Struct(">h")
 
 
 class _Decoder(Protocol):
@@ -47,16 +41,6 @@ class _Kind(NamedTuple):
     name: str
     make: Callable[[], _Decoder]
     errors: Callable[[], tuple[type[Exception], ...]]
-
-
-class Member(NamedTuple):
-    """A message of an inner batch: offsets into the batch's body."""
-
-    flag: int
-    body_at: int
-    body_bytes: int
-    properties_at: int
-    properties_bytes: int
 
 
 def plain_body(body: Buffer, sys_flag: int) -> bytes:
@@ -124,27 +108,3 @@ _KINDS: Final = {
     2: _Kind("ZSTD", _zstd, _zstd_errors),
     3: _ZLIB,
 }
-
-
-def is_inner_batch(sys_flag: int) -> bool:
-    """Whether a body is messages, one behind the other; compressed ones are none (RD-61)."""
-    return sys_flag & (SYS_INNER_BATCH | SYS_COMPRESSED) == SYS_INNER_BATCH
-
-
-def members(body: memoryview) -> Iterator[Member]:
-    """The messages of an inner batch, in order. Raises ValueError where lengths do not add up."""
-    at = 0
-    while at < len(body):
-        body_at = at + _MEMBER_HEAD.size
-        if body_at > len(body):
-            raise ValueError(f"the member at byte {at} is cut short")
-        *_ignored, flag, body_bytes = _MEMBER_HEAD.unpack_from(body, at)
-        properties_at = body_at + body_bytes + _LENGTH.size
-        if body_bytes < 0 or properties_at > len(body):
-            raise ValueError(f"the member at byte {at} has a body of {body_bytes} bytes")
-        (properties_bytes,) = _LENGTH.unpack_from(body, body_at + body_bytes)
-        at_next = properties_at + properties_bytes
-        if properties_bytes < 0 or at_next > len(body):
-            raise ValueError(f"the member at byte {at} has {properties_bytes} bytes of properties")
-        yield Member(flag, body_at, body_bytes, properties_at, properties_bytes)
-        at = at_next

@@ -26,6 +26,7 @@ from typing import Final
 
 from gantrymq import GantryError
 from scripts import (
+    interop_batches,
     interop_filters,
     interop_goes_on,
     interop_handover,
@@ -47,16 +48,25 @@ TRIALS: Final = (*interop_stores.TRIALS, interop_retries.PARKED)
 _REFUSALS: Final = (Refused, GantryError, OSError, subprocess.SubprocessError)
 
 
+#: Runs a leg to its end; what was there then. Raises Refused, GantryError.
+Run = Callable[[Checker, Path], str]
+
+
+def _legs() -> list[tuple[Row, Run]]:
+    """What has a store of its own each, in the order of the table."""
+    return [
+        *((leg.row, partial(interop_goes_on.run, leg)) for leg in interop_goes_on.LEGS),
+        *((leg.row, partial(interop_handover.run, leg)) for leg in interop_handover.LEGS),
+        *((leg.row, partial(interop_retries.run, leg)) for leg in interop_retries.LEGS),
+        *((leg.row, partial(interop_filters.run, leg)) for leg in interop_filters.LEGS),
+        *((leg.row, partial(interop_transactions.run, leg)) for leg in interop_transactions.LEGS),
+        *((leg.row, partial(interop_batches.run, leg)) for leg in interop_batches.LEGS),
+    ]
+
+
 def all_rows() -> list[Row]:
     """Rows of the table, in order."""
-    legs = (
-        *interop_goes_on.LEGS,
-        *interop_handover.LEGS,
-        *interop_retries.LEGS,
-        *interop_filters.LEGS,
-        *interop_transactions.LEGS,
-    )
-    return [*(row for trial in TRIALS for row in trial.rows), *(leg.row for leg in legs)]
+    return [*(row for trial in TRIALS for row in trial.rows), *(row for row, _run in _legs())]
 
 
 def _names(name: str, row: Row) -> bool:
@@ -86,21 +96,8 @@ class Interop:
             checker.folder.mkdir()
             for trial in TRIALS:
                 refused += self._run_trial(trial, checker, before)
-            for leg in interop_goes_on.LEGS:
-                goes_on = partial(interop_goes_on.run, leg)
-                refused += self._run_leg(leg.row, goes_on, checker, before)
-            for waiting in interop_handover.LEGS:
-                waits = partial(interop_handover.run, waiting)
-                refused += self._run_leg(waiting.row, waits, checker, before)
-            for retried in interop_retries.LEGS:
-                retries = partial(interop_retries.run, retried)
-                refused += self._run_leg(retried.row, retries, checker, before)
-            for filtered in interop_filters.LEGS:
-                filters = partial(interop_filters.run, filtered)
-                refused += self._run_leg(filtered.row, filters, checker, before)
-            for doubtful in interop_transactions.LEGS:
-                doubts = partial(interop_transactions.run, doubtful)
-                refused += self._run_leg(doubtful.row, doubts, checker, before)
+            for row, run in _legs():
+                refused += self._run_leg(row, run, checker, before)
         return refused
 
     def todo(self) -> list[tuple[Row, str]]:
@@ -114,9 +111,7 @@ class Interop:
             if (row, version) not in accepted
         ]
 
-    def _run_leg(
-        self, row: Row, run: Callable[[Checker, Path], str], checker: Checker, count: int
-    ) -> int:
+    def _run_leg(self, row: Row, run: Run, checker: Checker, count: int) -> int:
         if (row, checker.version) not in self.todo():
             return 0
         with self._told(row, checker.version, count) as told:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -55,6 +55,8 @@ class Checker:
     version: str
     folder: Path
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    #: What RocketMQ is told of the store, by its names.
+    sizes: Mapping[str, object] = field(default_factory=lambda: _THEIR_SETTINGS)
 
     def settings_of_ours(self, target_version: str) -> dict[str, object]:
         """Settings of a broker of ours."""
@@ -182,7 +184,7 @@ class Checker:
 
     def _settings_file(self) -> Path:
         file = self.folder / "settings"
-        file.write_text("".join(f"{key}={value}\n" for key, value in _THEIR_SETTINGS.items()))
+        file.write_text("".join(f"{key}={value}\n" for key, value in self.sizes.items()))
         return file
 
 

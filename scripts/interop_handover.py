@@ -145,6 +145,16 @@ def _note(sent: Sent, body: bytes, due: int, *, far: bool) -> None:
         sent.due[body] = due
 
 
+def end_and_hand_over(broker: Broker, *, killed: bool) -> None:
+    """Stop or kill a broker of ours, then `hand_over`. Raises Refused."""
+    if killed:
+        broker.process.kill()
+        broker.process.wait()
+    else:
+        broker.stop()
+    hand_over(broker)
+
+
 def hand_over(broker: Broker) -> dict[str, Any]:
     """A stopped or killed store is made ready for a RocketMQ, by the command; what that says.
 

@@ -31,7 +31,7 @@ from gantrymq import (
 )
 from scripts.interop_checker import Checker, Refused, wait_until
 from scripts.interop_group import RocketMqGroup
-from scripts.interop_handover import TIMER_LOG_BYTES, adopt, hand_over
+from scripts.interop_handover import TIMER_LOG_BYTES, adopt, end_and_hand_over
 from scripts.interop_stores import CHECK_SUMS, Trial
 from scripts.interop_table import Row
 from shm.configfile import parse_config
@@ -125,12 +125,7 @@ def run(leg: Leg, checker: Checker, log: Path) -> str:
     with Broker.temporary(**settings) as broker:
         store = broker.home / "store"
         _begin(broker, found)
-        if leg.killed:
-            broker.process.kill()
-            broker.process.wait()
-        else:
-            broker.stop()
-        hand_over(broker)
+        end_and_hand_over(broker, killed=leg.killed)
         killed = leg.its_end == "killed"
         stay = SHORT_S if leg.its_end else LONG_S
         seconds = 0.0 if killed else stay - _END_S

@@ -563,6 +563,9 @@ RECORD_MAGIC_V2: Final = 0xDAA320AB
 FILLER_MAGIC: Final = 0xCBD43194
 RECORD_BYTES_MIN: Final = 91  # SF-16 with empty body, topic and properties
 
+SYS_COMPRESSED: Final = 0x1
+#: Both are set where a body is messages, one behind the other (RD-70).
+SYS_INNER_BATCH: Final = 0x40 | 0x80
 SYS_BORN_V6: Final = 0x10
 SYS_STORE_V6: Final = 0x20
 SYS_TRANSACTION: Final = 0xC

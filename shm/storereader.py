@@ -14,13 +14,13 @@ from shm import layout
 from shm.errors import Corrupt, Rejected
 from shm.lognames import DIRECTORY, segment_name
 from shm.messageid import parse_offset_message_id
+from shm.queuenames import queue_directory
 from shm.ranges import Ranges, ranges_of
 from shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, Record, parse_record
 
 if TYPE_CHECKING:
     from shm.storage import Storage
 
-_QUEUES: Final = "consumequeue"
 _HEAD: Final = layout.FILLER.size
 #: Most records are no longer: one read brings them.
 _FIRST_READ: Final = 2048
@@ -105,10 +105,11 @@ class StoreReader:
         """Positions of the records at queue offsets [start, end), as far as there are files."""
         found: list[int] = []
         per_file = cq_bytes // layout.CQ_UNIT_BYTES
+        folder = queue_directory(self._storage, topic, queue_id)
         while start < end:
             first = start // per_file * per_file
             count = min(end, first + per_file) - start
-            name = f"{_QUEUES}/{topic}/{queue_id}/{first * layout.CQ_UNIT_BYTES:020d}"
+            name = f"{folder}/{first * layout.CQ_UNIT_BYTES:020d}"
             try:
                 at = (start - first) * layout.CQ_UNIT_BYTES
                 data = self._read(name, at, count * layout.CQ_UNIT_BYTES)

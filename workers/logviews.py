@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from shm import layout
 from shm.lognames import segment_name
+from shm.queuenames import queue_directory
 from shm.record import STRUCTURE, Record, parse_record
 from shm.storage import map_file
-from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
     from shm.storage import Storage
@@ -81,7 +81,7 @@ class LogViews(LogRecords):
         """
         per_file = self._board.cq_bytes // UNIT.itemsize
         first = offset // per_file * per_file
-        name = f"{queue_directory(topic, queue_id)}/{first * UNIT.itemsize:020d}"
+        name = f"{queue_directory(self._storage, topic, queue_id)}/{first * UNIT.itemsize:020d}"
         view = self._view(name)[: self._board.cq_bytes]
         found: NDArray[np.void] = view.view(UNIT)[offset - first : end - first]
         return found

@@ -11,7 +11,8 @@ from brokerd.dump.index import message_keys
 from brokerd.dump.queues import BatchQueue, ExtFiles, Queue
 from brokerd.dump.recovered import Store, load_index
 from brokerd.dump.timers import timer_lines
-from clients.stored_body import SYS_COMPRESSED, plain_body
+from clients.stored_body import plain_body
+from shm.layout import SYS_COMPRESSED
 from shm.messageid import format_host
 from shm.record import STRUCTURE, Filler, Invalid, Record
 from shm.storage import read_file

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerd.batchqueues import is_batch_topic
 from brokerd.dump.index import Index
 from brokerd.dump.queues import BatchQueue, Dispatched, Queue, ext_fields, load_queues
 from shm import configfile, layout
+from shm.innerbatch import span_of
 from shm.properties import tags_code
 from shm.record import STRUCTURE, Invalid, Record
 from shm.segment import LogView, Segment, open_log
@@ -175,22 +177,17 @@ def _queue_of(store: Store, record: Record) -> Queue:
     return store.queues[key]
 
 
-def is_batch_topic(topic: dict[str, Any]) -> bool:
-    """Whether an entry of topics.json asks for BatchCQ (section 8)."""
-    return bool(topic.get("attributes", {}).get("queue.type") == "BatchCQ")
-
-
 def _dispatched(store: Store, record: Record) -> Dispatched:
     properties = record.property_map()
     code = tags_code(record.topic, properties, record.store_timestamp, store.settings.delays_ms)
-    inner = "INNER_BASE" in properties and "INNER_NUM" in properties
+    base, count = span_of(record)
     extended = store.settings.is_on("enableConsumeQueueExt")
     return Dispatched(
         record.physical_offset,
         record.total_size,
         code,
         record.store_timestamp,
-        int(properties["INNER_BASE"]) if inner else record.queue_offset,
-        int(properties["INNER_NUM"]) if inner else 1,
+        base,
+        count,
         ext_fields(code, record.store_timestamp, b"") if extended else None,
     )

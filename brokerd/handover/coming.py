@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from brokerd import batchqueues, config, epoch, lock
+from brokerd import config, epoch, lock
 from shm.errors import Incompatible
 from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from shm.storage import PosixStorage
@@ -76,7 +76,6 @@ def adopt(
     descriptor = lock.acquire(root, 0.0)
     try:
         storage = PosixStorage(str(root))
-        batchqueues.require_none(storage)
         home = root.resolve().parent
         settings = epoch.settle_sizes(storage, config.load(home, given)).settings
         done = Adopted(str(root), dry_run)

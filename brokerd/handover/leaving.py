@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerd import batchqueues, config, epoch, lock
+from brokerd import config, epoch, lock
 from brokerd.handover import groupfiles, timerfiles
 from brokerd.handover.names import HALVES, OPS, TIMERS
 from brokerd.handover.timerfiles import TimerForm, timer_of
@@ -130,7 +130,7 @@ def handover(
 
     Settings are those of the store's last life, and `given` ones.
 
-    Raises StoreBusy, Incompatible (BatchCQ topics; no store), Corrupt, StoreFailed, OSError.
+    Raises StoreBusy, Incompatible (no store), Corrupt, StoreFailed, OSError.
     """
     root = store_of(home)
     if not root.is_dir():
@@ -138,7 +138,6 @@ def handover(
     descriptor = lock.acquire(root, 0.0)
     try:
         storage = PosixStorage(str(root))
-        batchqueues.require_none(storage)
         settings = epoch.settings_of_store(storage, config.load(home, given))
         old_board = epoch.find_old_board(home)
         done = HandedOver(str(root), dry_run)
@@ -269,6 +268,7 @@ def _tell(
     storage: Storage, settings: Settings, pending: Pending, form: TimerForm, done: HandedOver
 ) -> None:
     """Everything but the timers, which are counted where they pass."""
+    from brokerd.batchunits import file_bytes_of
     from brokerd.handover.pending import messages
 
     done.end, done.recalls = pending.end, pending.recalls
@@ -291,7 +291,8 @@ def _tell(
         counts[group] += len(queues)
     done.groups = dict(sorted(counts.items()))
     done.done_ahead = groupfiles.done_ahead(storage)
-    done.settings = settings_of(settings, form, extended=bool(storage.list(EXTENSIONS)))
+    extended, batch_bytes = bool(storage.list(EXTENSIONS)), file_bytes_of(storage)
+    done.settings = settings_of(settings, form, extended=extended, batch_bytes=batch_bytes)
 
 
 def _tell_transactions(
@@ -313,10 +314,13 @@ def _tell_transactions(
     ]
 
 
-def settings_of(settings: Settings, form: TimerForm, *, extended: bool = False) -> dict[str, str]:
+def settings_of(
+    settings: Settings, form: TimerForm, *, extended: bool = False, batch_bytes: int = 0
+) -> dict[str, str]:
     """What a RocketMQ's broker.conf must say, for nothing in the store does (HO-73).
 
-    `extended`: units have addresses of extensions, which it would take for tag codes.
+    `extended`: units have addresses of extensions, which it would take for tag codes;
+    `batch_bytes`: length of the queue files of topics of type BatchCQ, 0 without any.
     """
     values: dict[str, Any] = {
         "brokerName": settings.broker_name,
@@ -335,6 +339,8 @@ def settings_of(settings: Settings, form: TimerForm, *, extended: bool = False) 
         "timerRollWindowSlot": form.window_slots,
         "messageDelayLevel": settings.message_delay_level,
     }
+    if batch_bytes:
+        values["mapperFileSizeBatchConsumeQueue"] = batch_bytes
     return {name: str(value) for name, value in values.items()}
 
 

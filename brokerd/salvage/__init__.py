@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brokerd import config, lock
+from brokerd.batchqueues import batch_topics_of
 from brokerd.checkpoint import read_checkpoint
 from brokerd.epoch import LEVELS, SIZES, settings_of_store
 from brokerd.salvage.copying import copy_config, copy_range, copy_timer, write_own_files
 from brokerd.salvage.losses import Claim, Losses, claims_of_units
 from brokerd.salvage.plan import Part, fill, marker, place_unclaimed, split
 from brokerd.synctree import rename_durably
-from brokerd.verify import Report, batch_topics_of, find_scope, sizes_of, with_ranges
+from brokerd.verify import Report, find_scope, sizes_of, with_ranges
 from brokerd.verify.log import LogCheck, SegmentRecords
 from shm import jit, layout
 from shm.errors import StoreBusy

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from brokerd.memberqueues import has_units
 from shm import layout
 from shm.kernels import scan
+from shm.queuenames import DIRECTORY, queue_directory
 from shm.storage import map_file
-from workers.reader.queues import DIRECTORY, queue_directory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,8 +77,7 @@ class Losses:
         newest = int(rows[:, scan.STORE_MS].max())
         self.first_ms = self.first_ms or int(rows[0, scan.STORE_MS])
         self.times.append((end, max(newest, self.times[-1][1] if self.times else 0)))
-        kinds = rows[:, scan.SYS_FLAG] & layout.SYS_TRANSACTION
-        queued = (kinds == 0) | (kinds == layout.SYS_COMMIT)
+        queued = has_units(rows)
         rows, topics = rows[queued], records.topics[queued]
         keys = topics << 32 | rows[:, scan.QUEUE_ID] & 0xFFFFFFFF
         order = np.argsort(keys, kind="stable")
@@ -139,7 +139,7 @@ def _claims_of_queue(
     storage: Storage, losses: Losses, key: QueueKey, lost: list[tuple[int, int]]
 ) -> Iterator[Claim]:
     missing = list(losses.missing_of(key))
-    folder = queue_directory(*key)
+    folder = queue_directory(storage, *key)
     for name in storage.list(folder):
         if not name.isdigit():
             continue

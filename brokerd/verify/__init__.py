@@ -7,8 +7,9 @@ broker was killed what was durable: the next start makes good what lies behind.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from brokerd.batchqueues import batch_topics_of
 from brokerd.dump.settings import load_settings, measured_settings
 from brokerd.verify.bitmaps import BitmapCheck
 from brokerd.verify.config import store_file_is_sound
@@ -20,7 +21,6 @@ from brokerd.verify.report import Finding, Report
 from brokerd.verify.scope import STORE_FILE, Scope, find_scope, with_ranges
 from brokerd.verify.sidecars import SidecarCheck
 from shm import jit
-from shm.configfile import read_config
 from shm.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ __all__ = [
     "Progress",
     "Report",
     "Scope",
-    "batch_topics_of",
     "find_scope",
     "sizes_of",
     "verify",
@@ -102,14 +101,3 @@ def sizes_of(
 def _is_all_ours(scope: Scope, report: Report) -> bool:
     stretch = scope.written.stretch(report.log_start)
     return stretch.ours and report.log_end <= stretch.end
-
-
-def batch_topics_of(storage: Storage) -> frozenset[str]:
-    """Topics with RocketMQ's other kind of queue, whose files are not checked (SF-75)."""
-    content: Any = read_config(storage, "topics.json") or {}
-    table: dict[str, Any] = content.get("topicConfigTable") or {}
-    return frozenset(
-        name
-        for name, entry in table.items()
-        if (entry.get("attributes") or {}).get("queue.type") == "BatchCQ"
-    )

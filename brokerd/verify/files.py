@@ -42,7 +42,7 @@ _KNOWN_GANTRY: Final = frozenset(
         *("checkpoint", "queues.json", "producers", "ledger", "store.json", "segments"),
         *("deleted_topics.json", "ranges.json", "index.json", "imported.json"),
         *("schedule.json", "timers", "transactions.json", "dead_letters.json"),
-        *("first_units.json", "pins", "expired", "bitmaps.json"),
+        *("first_units.json", "pins", "expired", "bitmaps.json", "memberqueues"),
     }
 )
 #: Times of RocketMQ's checkpoint that are findings above the log's last time.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from brokerd.verify.batches import BatchCheck
 from brokerd.verify.extensions import ExtensionCheck
 from brokerd.verify.holes import first_nonzero
 from shm import layout
@@ -21,6 +22,7 @@ from shm.kernels import scan
 from shm.kernels import units as unit_kernels
 from shm.lognames import segment_name
 from shm.properties import SCHEDULE_TOPIC
+from shm.queuenames import DIRECTORY, MEMBERS
 from shm.storage import map_file
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from brokerd.verify.scope import Scope
     from shm.storage import Storage
 
-DIRECTORY: Final = "consumequeue"
 UNIT: Final = layout.CQ_UNIT_BYTES
 #: Records that are compared at one time.
 GATHERED: Final = 1 << 19
@@ -49,11 +50,12 @@ class Queue:
     queue_id: int
     first: int = -1
     next: int = 0
+    root: str = DIRECTORY
 
     @property
     def folder(self) -> str:
         """Folder of its files."""
-        return f"{DIRECTORY}/{self.topic}/{self.queue_id}"
+        return f"{self.root}/{self.topic}/{self.queue_id}"
 
 
 class QueueCheck:
@@ -70,7 +72,7 @@ class QueueCheck:
         self._scope = scope
         self._report = report
         self._log = log
-        self._batch_topics = batch_topics
+        self._batches = BatchCheck(storage, scope, report, log, batch_topics)
         self._table = np.empty((unit_kernels.COLUMNS, GATHERED), np.int64)
         self._form = np.zeros(unit_kernels.FORM_WORDS, np.int64)
         bound = scope.units_end
@@ -84,6 +86,9 @@ class QueueCheck:
 
     def take(self, records: Records) -> None:
         """Remember the records that have units (SF-61)."""
+        records, batches = self._batches.split(records)
+        for topic, queue_id, offsets, units in batches:
+            self._compare_queue(self._queue(topic << _QUEUE_BITS | queue_id), offsets, units)
         rows, names, form = records.rows.reshape(-1), self._log.names, self._form
         step = scan.ROW_WORDS
         form[unit_kernels.BASE] = records.base
@@ -110,9 +115,7 @@ class QueueCheck:
         units["physical_offset"], units["size"], units["tags_code"] = position, size, tags
         cuts = [0, *(np.flatnonzero(np.diff(key)) + 1).tolist(), len(key)]
         for start, end in pairwise(cuts):
-            queue = self._queue(int(key[start]))
-            if queue.topic not in self._batch_topics:
-                self._compare_queue(queue, offset[start:end], units[start:end])
+            self._compare_queue(self._queue(int(key[start])), offset[start:end], units[start:end])
 
     def _queue(self, key: int) -> Queue:
         queue = self.queues.get(key)
@@ -120,6 +123,7 @@ class QueueCheck:
             queue_id = key & 0xFFFFFFFF
             topic = self._log.names[key >> _QUEUE_BITS]
             queue = self.queues[key] = Queue(topic, queue_id - (queue_id >> 31 << 32))
+            queue.root = self._batches.root_of(topic)
         return queue
 
     def _compare_queue(
@@ -129,7 +133,7 @@ class QueueCheck:
         wanted = queue.next if queue.first >= 0 else self._first_offset(int(offsets[0]))
         before = np.concatenate([[wanted], offsets[:-1] + 1])
         jumps = np.flatnonzero(offsets != before)
-        if not self._log.lost:
+        if not self._log.lost and queue.root == DIRECTORY:  # else salvage leaves gaps
             for index in jumps[:_LISTED_PER_CALL].tolist():
                 self._add_offset(queue, units[index], int(before[index]), int(offsets[index]))
         if queue.first < 0:
@@ -226,18 +230,23 @@ class QueueCheck:
         """Look at all queue files there are for what no record of the log accounts for."""
         self.compare()
         self._extensions.check_names()
+        self._batches.finish()
         self._views.clear()
         self._report.queues = len(self.queues)
         known = {(queue.topic, str(queue.queue_id)): queue for queue in self.queues.values()}
-        for topic in self._storage.list(DIRECTORY):
-            if topic in self._batch_topics:
-                continue
-            for folder in self._listed(f"{DIRECTORY}/{topic}"):
-                path = f"{DIRECTORY}/{topic}/{folder}"
-                if not folder.isdecimal() or not self._storage.is_directory(path):
-                    self._report.add(path, None, "stray file", "a folder per queue id")
+        for root in (DIRECTORY, MEMBERS):
+            for topic in self._storage.list(root):
+                if self._batches.root_of(topic) != root:
+                    what = "queue of a kind that is not its topic's (SF-77)"
+                    self._report.add(f"{root}/{topic}", None, what)
                     continue
-                self._check_files(known.get((topic, folder)) or Queue(topic, int(folder), 0))
+                for folder in self._listed(f"{root}/{topic}"):
+                    path = f"{root}/{topic}/{folder}"
+                    if not folder.isdecimal() or not self._storage.is_directory(path):
+                        self._report.add(path, None, "stray file", "a folder per queue id")
+                        continue
+                    queue = known.get((topic, folder)) or Queue(topic, int(folder), 0, root=root)
+                    self._check_files(queue)
 
     def _listed(self, folder: str) -> list[str]:
         if self._storage.is_directory(folder):

@@ -25,6 +25,8 @@ from clients.subscription import Subscription, check_group, describe, digest, pa
 from shm.errors import Closed, GroupIllegal, Timeout
 from shm.filter import EVERYTHING, parse_tags
 from shm.properties import RETRY_PREFIX
+from shm.queuenames import has_members
+from shm.storage import PosixStorage
 
 __all__ = ["ConsumeResult", "Listener", "MessageModel", "PushConsumer"]
 
@@ -213,10 +215,25 @@ class PushConsumer:
         if not self.options.is_broadcast:
             filters[RETRY_PREFIX + self.group] = parse_tags(EVERYTHING)  # RD-1
         attachment = Attachment(self._home, self.group, filters, self._make_member)
+        if not self.options.is_broadcast:
+            self._require_retriable(attachment)
         attachment.join(self.options.consume_from, self.options.consume_ms, places)
         member = attachment.member
         assert isinstance(member, PushMember)
         return attachment, member
+
+    def _require_retriable(self, attachment: Attachment) -> None:
+        """Raise GroupIllegal for a topic of which one message cannot be tried again alone."""
+        storage = PosixStorage(attachment.session.store)
+        for topic in self._filters:
+            if has_members(storage, topic):
+                attachment.session.close()
+                raise GroupIllegal(
+                    f"topic {topic} is of queue.type=BatchCQ: its messages may lie in one record,"
+                    " and cannot be tried again one by one. Use a PullConsumer, or BROADCASTING,"
+                    " which tries nothing again",
+                    topic=topic,
+                )
 
     def _make_member(
         self,

@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from heapq import merge
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from clients.logfiles import LogFiles
-from clients.queries.inner import units
+from clients.queries.inner import offset_in_batches, units
 from shm.errors import Rejected
 
 if TYPE_CHECKING:
@@ -53,6 +54,15 @@ def offset_at(
     if boundary is Boundary.LOWER:
         return _lower(files, queue, runs, time_ms, high)
     return _upper(files, queue, runs, time_ms, low)
+
+
+def offset_in(view: StoreView, span: Span, time_ms: int, boundary: Boundary) -> int:
+    """The same within a queue of a store, of whatever type."""
+    ends = span.first, span.end
+    if not span.listed:
+        upper = boundary is Boundary.UPPER
+        return offset_in_batches(view.storage, span.queue, ends, time_ms, upper=upper)
+    return offset_at(LogFiles(view.storage.root, view), span.queue, *ends, time_ms, boundary)
 
 
 def _runs(files: LogFiles, queue: MessageQueue, low: int, high: int) -> Iterator[_Run]:
@@ -114,11 +124,12 @@ class TopicSearch:
         self._wanted = wanted
         self._view = view
         self._reader = view.reader
-        spans = [span for span in view.spans(topic) if span.first < span.end]
+        spans = [span for span in view.spans(topic) if span.listed and span.first < span.end]
         if spans:
             self._files = LogFiles(view.storage.root, view)
         queues = map(self._of_queue, spans)
-        self._positions = merge(*queues, self._of_batches(topic), reverse=True)
+        listed = merge(*queues, self._of_batches(topic), reverse=True)
+        self._positions = (position for position, _same in groupby(listed))
 
     def __iter__(self) -> Iterator[Record]:
         return self

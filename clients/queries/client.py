@@ -111,25 +111,22 @@ class Client(Closing):
         the last one stored then or earlier, the first of all if there is none (CQ-62). Raises
         TopicNotFound, Rejected.
         """
-        from clients.logfiles import LogFiles
-        from clients.queries.bytime import Boundary, offset_at
+        from clients.queries.bytime import Boundary, offset_in
 
         if boundary not in tuple(Boundary):
             raise Rejected(f"boundary {boundary!r}: give 'lower' or 'upper'")
         time_ms = moment_ms(moment)
         view = self._look()
         span = self._span(queue, view)
-        files = LogFiles(view.storage.root, view)
-        return offset_at(files, queue, span.first, span.end, time_ms, Boundary(boundary))
+        return offset_in(view, span, time_ms, Boundary(boundary))
 
     def _span(self, queue: MessageQueue, view: StoreView | None = None) -> Span:
         spans = (view or self._look()).spans(queue.topic)
         for span in spans:
             if span.queue == queue:
                 return span
-        raise Rejected(
-            f"topic {queue.topic} has queues 0 to {len(spans) - 1}, not {queue.queue_id}"
-        )
+        there = f"queues 0 to {len(spans) - 1}" if spans else "no queue with messages yet"
+        raise Rejected(f"topic {queue.topic} has {there}, not {queue.queue_id}")
 
     def _look(self) -> StoreView:
         """The store as it is now: brokers come and go."""

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
-from clients.stored_body import SYS_COMPRESSED, plain_body
+from clients.stored_body import plain_body
 from shm import layout
 from shm.errors import Corrupt
+from shm.layout import SYS_COMPRESSED
 from shm.messageid import format_host
 from shm.properties import DLQ_PREFIX
 

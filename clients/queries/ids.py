@@ -9,8 +9,8 @@ from clients.queries.inner import parts
 from clients.queries.request import check_key
 from clients.queries.search import SCAN_BYTES, Search, Wanted
 from clients.queries.view import no_topic
-from clients.stored_body import is_inner_batch
 from shm.errors import Corrupt, GantryError, Rejected
+from shm.innerbatch import is_inner_batch
 from shm.properties import index_hash
 from shm.storereader import StoreReader, is_position, position_of
 

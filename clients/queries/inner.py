@@ -9,17 +9,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from heapq import merge
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clients.stored_body import is_inner_batch, members
 from shm import layout
 from shm.errors import Corrupt
-from shm.properties import java_int
-from shm.record import HEAD_CODECS, V6_BITS, Record
+from shm.innerbatch import Part, is_inner_batch, messages_of
+from shm.record import Record
 
 if TYPE_CHECKING:
+    from clients.message import MessageQueue
     from clients.queries.found import Results
     from shm.storage import Storage
 
@@ -30,19 +29,17 @@ _UNIT: Final = layout.BATCH_CQ_UNIT
 _AT_ONCE: Final = 256
 
 
-class Part(NamedTuple):
-    """A message, and where in the log it begins: its record, or its body amid that of a batch."""
-
-    place: int
-    record: Record
-
-
 class Unit(NamedTuple):
-    """Of a queue of type BatchCQ: log position and bytes of a record, and when it was stored."""
+    """Of a queue of type BatchCQ: log position and bytes of a record, and when it was stored.
+
+    Its messages have the queue offsets from `first` to before `end`.
+    """
 
     position: int
     size: int
     store_ms: int
+    first: int
+    end: int
 
 
 def parts(record: Record, has: Callable[[Record], bool] | None = None) -> list[Part]:
@@ -54,36 +51,10 @@ def parts(record: Record, has: Callable[[Record], bool] | None = None) -> list[P
     """
     if not is_inner_batch(record.sys_flag):
         return [Part(record.physical_offset, record)]
-    every = _members(record)
+    every = messages_of(record)
     if has is None:
         return every
     return [part for part in every if has(part.record)] or (every if has(record) else [])
-
-
-def _members(record: Record) -> list[Part]:
-    body = memoryview(record.body)
-    body_at = record.physical_offset + HEAD_CODECS[record.sys_flag & V6_BITS].size
-    base = java_int(record.property_map().get("INNER_BASE", ""))
-    base = record.queue_offset if base is None else base  # SF-75
-    found = []
-    try:
-        for number, member in enumerate(members(body)):
-            own = replace(
-                record,
-                flag=member.flag,
-                body=bytes(body[member.body_at :][: member.body_bytes]),
-                properties=bytes(body[member.properties_at :][: member.properties_bytes]),
-                queue_offset=base + number,
-            )
-            found.append(Part(body_at + member.body_at, own))
-    except ValueError as error:
-        raise Corrupt(
-            f"the inner batch at log position {record.physical_offset} is damaged: {error}. Its"
-            " checksum holds: so it was sent",
-            path="commitlog",
-            position=record.physical_offset,
-        ) from error
-    return found
 
 
 class Messages:
@@ -138,6 +109,36 @@ def units(storage: Storage, topics: Iterable[str]) -> Iterator[Unit]:
     return merge(*(_of_queue(storage, queue) for queue in queues), reverse=True)
 
 
+def batch_offsets(storage: Storage, queue: MessageQueue, low: int) -> tuple[int, int]:
+    """First offset whose record lies at log position `low` or above, and the next one; 0, 0."""
+    first = end = 0
+    for unit in units_of(storage, queue):
+        end = end or unit.end
+        if unit.position < low:
+            return first or end, end
+        first = unit.first
+    return first, end
+
+
+def offset_in_batches(
+    storage: Storage, queue: MessageQueue, span: tuple[int, int], time_ms: int, *, upper: bool
+) -> int:
+    """The offset in a span that a time means, of RocketMQ's units: as `bytime.offset_at`."""
+    low, found = span
+    listed = [unit for unit in units_of(storage, queue) if unit.first >= low]
+    if upper:
+        return next((unit.end - 1 for unit in listed if unit.store_ms <= time_ms), low)
+    for unit in listed:
+        if unit.store_ms >= time_ms:
+            found = unit.first
+    return found
+
+
+def units_of(storage: Storage, queue: MessageQueue) -> Iterator[Unit]:
+    """What one queue of type BatchCQ lists, newest first."""
+    return _of_queue(storage, f"{QUEUES}/{queue.topic}/{queue.queue_id}")
+
+
 def _of_queue(storage: Storage, folder: str) -> Iterator[Unit]:
     for name in reversed(storage.list(folder)):
         path = f"{folder}/{name}"
@@ -159,7 +160,13 @@ def _read(storage: Storage, path: str, first: int, count: int) -> list[Unit]:
         file.read_into(data, first * _UNIT.size)
     rows = (_UNIT.unpack(data, at) for at in range(0, len(data), _UNIT.size))
     return [
-        Unit(row["physical_offset"], row["size"], row["store_timestamp"])
+        Unit(
+            row["physical_offset"],
+            row["size"],
+            row["store_timestamp"],
+            row["base_offset"],
+            row["base_offset"] + row["batch_size"],
+        )
         for row in rows
         if row["size"] > 0
     ]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from clients.stored_body import SYS_COMPRESSED, SYS_INNER_BATCH
 from shm.codes import Stop
 from shm.kernels import scan
 from shm.kernels.index import hash_keys
+from shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
 from shm.lognames import segment_name
 
 if TYPE_CHECKING:

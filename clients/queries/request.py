@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from clients.queries.inner import Messages
 from clients.queries.search import SCAN_BYTES, Search, Wanted
 from clients.queries.view import NO_END, no_topic
-from clients.stored_body import is_inner_batch
 from shm.errors import Rejected
 from shm.indexreader import EVER_MS
+from shm.innerbatch import is_inner_batch
 from shm.limits import PROPERTIES_BYTES_MAX
 from shm.properties import index_hash
 

@@ -15,11 +15,14 @@ from clients.control import look_at
 from clients.home import board_file, store_of
 from clients.message import MessageQueue
 from clients.queries.inner import QUEUES as BATCH_QUEUES
+from clients.queries.inner import batch_offsets
 from clients.running import board_name, find_board
 from shm import configfile, layout, wire
 from shm.errors import BrokerGone, TopicNotFound
 from shm.indexnote import DEFAULT_SHAPE, DIRECTORY, NOTE_FILE, Shape, parse_header, read_note
 from shm.lognames import DIRECTORY as LOG
+from shm.queuenames import DIRECTORY as _QUEUES
+from shm.queuenames import MEMBERS, queue_directory, root_of
 from shm.ranges import FILE as RANGES_FILE
 from shm.storage import PosixStorage
 from shm.storelock import is_held
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from shm.board import Board, TopicSlot
     from shm.storage import Storage
 
-_QUEUES: Final = "consumequeue"
 _TOPICS: Final = "config/topics.json"
 #: So much of a file is read at once that hardly ever has more.
 _SMALL_BYTES: Final = 16_384
@@ -42,11 +44,16 @@ NO_END: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Queue offsets [first, end) of messages that are there."""
+    """Queue offsets [first, end) of messages that are there.
+
+    `listed`: they have units of ours, which are like those of other topics; else RocketMQ's own
+    units of type BatchCQ say more.
+    """
 
     queue: MessageQueue
     first: int
     end: int
+    listed: bool = True
 
 
 class StoreView(Protocol):
@@ -273,11 +280,12 @@ class StoppedStore:
     @cached_property
     def cq_bytes(self) -> int:
         """That of any ConsumeQueue file; 0 without one."""
-        for topic in self.storage.list(_QUEUES):
-            for queue in self.storage.list(f"{_QUEUES}/{topic}"):
-                folder = f"{_QUEUES}/{topic}/{queue}"
-                for name in self.storage.list(folder):
-                    return self.storage.size_of(f"{folder}/{name}")
+        for root in (_QUEUES, MEMBERS):
+            for topic in self.storage.list(root):
+                for queue in self.storage.list(f"{root}/{topic}"):
+                    folder = f"{root}/{topic}/{queue}"
+                    for name in self.storage.list(folder):
+                        return self.storage.size_of(f"{folder}/{name}")
         return 0
 
     def topics(self) -> list[str]:
@@ -291,12 +299,21 @@ class StoppedStore:
         """As the queue files say. Raises TopicNotFound."""
         if topic not in self.topics():
             raise no_topic(topic)
-        folder = f"{_QUEUES}/{topic}"
-        numbers = sorted(int(name) for name in self.storage.list(folder) if name.isdecimal())
-        return [self._span(MessageQueue(topic, number)) for number in numbers]
+        names = {
+            *self.storage.list(f"{root_of(self.storage, topic)}/{topic}"),
+            *self.storage.list(f"{BATCH_QUEUES}/{topic}"),
+        }
+        numbers = sorted(int(name) for name in names if name.isdecimal())
+        return [self._longer_span(MessageQueue(topic, number)) for number in numbers]
+
+    def _longer_span(self, queue: MessageQueue) -> Span:
+        """A RocketMQ may have gone on behind our units; we, before a kill, behind its."""
+        ours = self._span(queue)
+        first, end = batch_offsets(self.storage, queue, self.low)
+        return ours if ours.end >= end else Span(queue, first, end, listed=False)
 
     def _span(self, queue: MessageQueue) -> Span:
-        folder = f"{_QUEUES}/{queue.topic}/{queue.queue_id}"
+        folder = queue_directory(self.storage, queue.topic, queue.queue_id)
         bases = [int(name) for name in self.storage.list(folder) if name.isdecimal()]
         per_file = self.cq_bytes // layout.CQ_UNIT_BYTES
         end = 0
@@ -319,7 +336,8 @@ class StoppedStore:
     def _unit(self, queue: MessageQueue, offset: int) -> dict[str, int]:
         at = offset * layout.CQ_UNIT_BYTES
         start = at // self.cq_bytes * self.cq_bytes
-        file = self.storage.open(f"{_QUEUES}/{queue.topic}/{queue.queue_id}/{start:020}")
+        folder = queue_directory(self.storage, queue.topic, queue.queue_id)
+        file = self.storage.open(f"{folder}/{start:020}")
         data = bytearray(layout.CQ_UNIT_BYTES)
         file.read_into(data, at - start)
         file.close()

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from clients.spark.columns import Rows
-from clients.stored_body import SYS_COMPRESSED, SYS_INNER_BATCH, Member, members, plain_body
+from clients.stored_body import plain_body
+from shm.innerbatch import Member, members
+from shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
 from shm.record_columns import RecordColumns
 
 if TYPE_CHECKING:

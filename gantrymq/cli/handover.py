@@ -30,7 +30,7 @@ ADOPT_HELP = """Take over the store of a RocketMQ that was stopped or killed.
 
 Everything that waits is counted from the log: delay levels, timers, retries. What GantryMQ does not
 carry is refused by name and count, before anything is changed: messages that POP consumers hold,
-open transactions, timers in RocksDB, BatchCQ topics. STORE is the RocketMQ's storePathRootDir; to
+open transactions, timers in RocksDB. STORE is the RocketMQ's storePathRootDir; to
 start GantryMQ on it, it must be called `store` in the broker's home. What the RocketMQ was set to
 otherwise than by default, as message_delay_level, is said by --set.
 

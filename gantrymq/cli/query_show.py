@@ -101,19 +101,15 @@ def tell_gaps(results: Results) -> None:
 
 def show_offsets(topic: str, moment: str, *, home: Path | None, as_json: bool) -> None:
     """Print each queue's offsets of a time. Raises Rejected, TopicNotFound, BrokerGone."""
-    from clients.logfiles import LogFiles
-    from clients.queries.bytime import Boundary, offset_at
+    from clients.queries.bytime import Boundary, offset_in
 
     time_ms = parse_moment(moment)
     view = store_at(home)
-    files = LogFiles(view.storage.root, view)
     rows = []
     for span in view.spans(topic):
         row = {"queue": span.queue.queue_id, "min_offset": span.first, "max_offset": span.end}
         for boundary in Boundary:
-            row[str(boundary)] = offset_at(
-                files, span.queue, span.first, span.end, time_ms, boundary
-            )
+            row[str(boundary)] = offset_in(view, span, time_ms, boundary)
         rows.append(row)
     if as_json:
         print_json({"topic": topic, "time_ms": time_ms, "queues": rows})

@@ -6,7 +6,8 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from clients.stored_body import SYS_COMPRESSED, plain_body
+from clients.stored_body import plain_body
+from shm.layout import SYS_COMPRESSED
 from shm.messageid import format_host
 
 if TYPE_CHECKING:

@@ -159,6 +159,7 @@ gantry/ranges.json and config/ stay as they are. What goes:
 
 \b
 consumequeue/              ConsumeQueues
+gantry/memberqueues/       those of topics of type BatchCQ
 consumequeue_ext/          their extension (bits of SQL92 filters)
 gantry/bitmaps.json        which filters these bits are of
 index/                     IndexFiles: messages by key

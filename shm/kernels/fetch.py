@@ -15,6 +15,7 @@ from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan, sql92
 from shm.kernels.bits import is_whole, may_be_true
 from shm.kernels.bounds import NO_BOUND, bound_of
+from shm.kernels.inner import FLAG_BEFORE_BODY, PLACE_WORDS, enter_message, is_inner
 from shm.kernels.tags import (
     LOST_CODE,
     TAG_WORDS,
@@ -40,6 +41,7 @@ from shm.layout import (
     RECORD_FLAG,
     RECORD_SYS_FLAG,
     SYS_BORN_V6,
+    SYS_INNER_BATCH,
     SYS_STORE_V6,
 )
 from shm.opcodes import ASK, TRUE
@@ -89,7 +91,8 @@ EXTENSIONS_END = 20
 BITS = 21  # address of a filter's bits (shm/kernels/bits.py); 0: none are known
 WANTED_EXTENSION = 22  # out: address of the extension that stopped the call
 WORK_MAX = 23  # stop behind the record with which SPENT comes to this; 0: never
-ROW_AT = 24  # scratch: a parsed record (scan.ROW_WORDS)
+BATCH_AT = 24  # where in an inner batch it is (inner.PLACE_WORDS)
+ROW_AT = BATCH_AT + PLACE_WORDS  # scratch: a parsed record (scan.ROW_WORDS)
 SCRATCH_AT = ROW_AT + scan.ROW_WORDS  # and a program's
 SPENT = SCRATCH_AT + sql92.SPENT  # counts the program's work
 FORM_WORDS = SCRATCH_AT + sql92.SCRATCH_WORDS
@@ -138,7 +141,9 @@ def _sql_wanted(log: Bytes, form: Words, row: Words, program: Words, pool: Bytes
     """LIMIT if the program is TRUE of the record, DONE, or ASKED."""
     mark = form[WANTED_POSITION] + 1
     if abs(form[VERDICT]) == mark:
-        return LIMIT if form[VERDICT] > 0 else DONE
+        wanted = form[VERDICT] > 0
+        form[VERDICT] = 0  # another message of an inner batch has the same position
+        return LIMIT if wanted else DONE
     at = row[scan.PROPERTIES_AT]
     size = row[scan.PROPERTIES_SIZE]
     scratch = machine.shift(form, SCRATCH_AT)
@@ -184,8 +189,25 @@ def _ask_extension(
 def _judge(log: Bytes, limit: int, form: Words, row: Words, position: int) -> int:
     """Parse and check the record at a log position; DONE or INVALID."""
     at = position - form[LOG_BASE]
-    checks = _CHECKS_OWN if form[OURS] else _CHECKS_FOREIGN
+    checks = _CHECKS_OWN
+    if not form[OURS]:  # who alone stores inner batches
+        checks = scan.CHECK_PLACE if form[BATCH_AT] == position + 1 else _CHECKS_FOREIGN
     return scan.parse_record(log, at, limit, position, checks, row)
+
+
+@kernel()
+def _is_meant(log: Bytes, form: Words, row: Words) -> int:
+    """1 if a sound record is the unit's; an inner batch's row becomes its message's (RD-73)."""
+    number = form[OFFSET] - row[scan.QUEUE_OFFSET]
+    if row[scan.SIZE] != form[WANTED_SIZE]:
+        return 0
+    if not is_inner(row[scan.SYS_FLAG]):
+        return 1 if number == 0 else 0
+    place = machine.shift(form, BATCH_AT)
+    if not enter_message(log, row, place, form[WANTED_POSITION] + 1, number):
+        return 0
+    form[WANTED_SIZE] = row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE]
+    return 1
 
 
 @kernel()
@@ -213,13 +235,17 @@ def _take_numbers(
     rows = form[ROWS]
     sys_flag = machine.load_be32(log, at + RECORD_SYS_FLAG)
     behind = _take_hosts(log, at, sys_flag, hosts, rows * HOSTS_BYTES)
+    flag_at = at + RECORD_FLAG
+    if is_inner(sys_flag):
+        sys_flag &= ~SYS_INNER_BATCH
+        flag_at = row[scan.BODY_AT] - FLAG_BEFORE_BODY
     columns[QUEUE_OFFSET * room + rows] = form[OFFSET]
     columns[POSITION * room + rows] = form[LOG_BASE] + at
     columns[BORN_MS * room + rows] = machine.load_be64(log, at + RECORD_BORN_MS)
     columns[STORE_MS * room + rows] = row[scan.STORE_MS]
     columns[RECONSUME_TIMES * room + rows] = signed32(machine.load_be32(log, behind))
     columns[SYS_FLAG * room + rows] = signed32(sys_flag)
-    columns[FLAG * room + rows] = signed32(machine.load_be32(log, at + RECORD_FLAG))
+    columns[FLAG * room + rows] = signed32(machine.load_be32(log, flag_at))
     columns[QUEUE_NUMBER * room + rows] = form[QUEUE]
 
 
@@ -369,8 +395,6 @@ def _fetch_one(
     if offset < 0 or offset >= limit or outside:
         return ROLL
     row = machine.shift(form, ROW_AT)
-    if _judge(log, limit, form, row, position) != DONE:
-        return INVALID
-    if row[scan.SIZE] != size or row[scan.QUEUE_OFFSET] != form[OFFSET]:
+    if _judge(log, limit, form, row, position) != DONE or not _is_meant(log, form, row):
         return INVALID
     return _is_wanted(units, at, log, form, row, tags, tag_count, tag_bytes)

@@ -17,6 +17,7 @@ from shm.kernels import scan
 from shm.kernels.bytesearch import find_byte, is_same
 from shm.kernels.copyentry import fill_entry
 from shm.kernels.decimals import store_decimal
+from shm.kernels.inner import is_inner
 from shm.kernels.park import out_ms
 from shm.layout import (
     APPEND_BORN_HOST,
@@ -360,7 +361,7 @@ def _make_copies(
             if at < 0 or at >= limit:
                 return ROLL
             done = scan.parse_record(memory, at, limit, failed[POSITION], checks, row)
-            if done == DONE and row[scan.SIZE] == size:
+            if done == DONE and row[scan.SIZE] == size and not is_inner(row[scan.SYS_FLAG]):
                 if not _fits(form, row, failed, out[1]):
                     return LIMIT
                 failed[MADE] = _fill(memory, form, row, failed, texts, out[0])

@@ -21,6 +21,7 @@ from shm.imported import read_imported
 from shm.properties import HALF_TOPIC, TIMER_TOPIC
 from shm.ranges import Ranges
 from shm.storage import PosixStorage, read_file
+from tests.support.batchqueues import SETS, TOPIC, unit_files
 from tests.support.golden import GoldenStore, dump_lines, sent_lines
 
 Golden = Callable[[str], GoldenStore]
@@ -263,20 +264,18 @@ def test_what_is_adopted_is_told(own_copy: Golden) -> None:
     assert "delay levels: 26; 3: 1; 5: 5; 17: 5; 18: 15" in str(found)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("batch", "topic BcqT of this store has queue.type=BatchCQ"),
-    ],
-)
-def test_what_cannot_be_carried_is_refused(own_copy: Golden, name: str, why: str) -> None:
-    """By name and count, and nothing is changed."""
+@pytest.mark.parametrize("name", SETS)
+def test_topics_of_type_batchcq_come_and_leave(own_copy: Golden, name: str) -> None:
+    """SF-77: with RocketMQ's own units as they were, and no plain queue."""
     golden = with_settings(own_copy(name))
-    before = {path: path.stat().st_mtime_ns for path in golden.store.rglob("*") if path.is_file()}
-    with pytest.raises(Incompatible, match=why):
-        adopt(golden.store)
-    after = {path: path.stat().st_mtime_ns for path in golden.store.rglob("*") if path.is_file()}
-    assert after == before
+    units = unit_files(golden)
+    found = adopt(golden.store)
+    assert found.records == found.foreign == len(dump_lines(name, "record"))
+    assert verify(golden.store, golden.settings_file).ok
+    assert given(golden, 0).settings["mapperFileSizeBatchConsumeQueue"] == "460"
+    assert unit_files(golden) == units
+    assert not (golden.store / "consumequeue" / TOPIC).exists()
+    assert verify(golden.store, golden.settings_file).ok
 
 
 def test_levels_that_are_not_configured_are_refused(own_copy: Golden) -> None:

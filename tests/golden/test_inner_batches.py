@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clients.message import MessageQueue
 from clients.queries.client import Client
 from clients.queries.found import FoundMessage
 from gantrymq.cli.query_show import show_found
@@ -186,3 +187,25 @@ def test_the_command_s_pages_go_on_amid_a_batch(
     assert [line["queue_offset"] for line in lines] == [row["queue_offset"] for row in rows]
     show_found(TOPIC, home=home, as_json=False, limit=4)
     assert f"4 messages, more with --before {lines[3]['before']}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_offsets_of_such_a_topic_are_told_of_a_stopped_rocketmq_s_store(
+    golden: Golden, name: str
+) -> None:
+    """SF-75, CQ-62: the messages of a batch have its time."""
+    client, rows = client_of(golden(name)), sent(name)
+    queues = client.queues(TOPIC)
+    assert [queue.queue_id for queue in queues] == [0, 1]
+    for queue in queues:
+        mine = [row for row in reversed(rows) if row["queue_id"] == queue.queue_id]
+        assert client.min_offset(queue) == mine[0]["queue_offset"] == 0
+        assert client.max_offset(queue) == mine[-1]["queue_offset"] + 1 == len(mine)
+        times = sorted({row["stored"] for row in mine})
+        for time_ms in (times[0] - 1, *times, times[-1] + 1):
+            lower = next((row["queue_offset"] for row in mine if row["stored"] >= time_ms), len(mine))
+            upper = max((row["queue_offset"] for row in mine if row["stored"] <= time_ms), default=0)
+            assert client.search_offset(queue, time_ms) == lower
+            assert client.search_offset(queue, time_ms, "upper") == upper
+    with pytest.raises(Rejected, match="has queues 0 to 1, not 2"):
+        client.max_offset(MessageQueue(TOPIC, 2))

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from brokerd import epoch
+from brokerd.batchunits import complete_of_board
 from shm import layout, marks
 from shm.codes import Role
 from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
+from tests.support.simbatches import check_batch_units, write_topics
 from tests.support.simclients import SimConsumer
 from tests.support.simdisk import DISK_BYTES, ROOM_FOR_ALL
 from tests.support.simmachine import ROLES, SimMachine
@@ -29,6 +31,8 @@ from tests.support.simvandal import SimVandal
 
 GROUP = "g"
 TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
+#: Of TOPICS those that a RocketMQ has made with `queue.type=BatchCQ`.
+BATCH_TOPICS: set[str] = set()
 STEPS_MAX = 60_000
 #: Messages that a client cancels before each fault.
 RECALLS = 5
@@ -130,7 +134,10 @@ def new_world(seed: int, produces: type[SimProducer] = SimProducer) -> World:
     """A machine that is about to start, with two producers and two consumers."""
     safe = frozenset(name for name in TOPICS if TOPICS[name][1] == "durable")
     simulation, model = Simulation(seed), Model(safe)
-    world = World(simulation, model, SimMachine(simulation, model, TOPICS), [], [])
+    machine = SimMachine(simulation, model, TOPICS)
+    if BATCH_TOPICS:
+        write_topics(machine.disk, {name: TOPICS[name] for name in BATCH_TOPICS})
+    world = World(simulation, model, machine, [], [])
     world.produces = produces
     for _ in range(2):
         world.add_producer(simulation.dice.randint(5, 40))
@@ -383,5 +390,7 @@ def stop_cleanly(world: World) -> None:
         actor.agent.close()
     assert machine.board is not None, "it was running"
     end = machine.board.word(layout.BOARD_DURABLE)
+    complete_of_board(machine.stores["supervisor"], machine.board)
+    check_batch_units(machine.stores["supervisor"], machine.model.log, end)
     epoch.mark_stopped(machine.stores["supervisor"], end)
     simulation.note("stopped")

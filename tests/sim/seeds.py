@@ -21,10 +21,11 @@ PLANTS = plants.PLANTS | scheduler_plants.PLANTS
 Faults = tuple[Callable[[World], None], ...]
 
 
-def tell(program: str, seed: int, faults: str, plant: str | None) -> str:
+def tell(program: str, seed: int, faults: str, plant: str | None, batch: str | None) -> str:
     """Command that replays a seed."""
-    planted = f" --plant {plant}" if plant else ""
-    return f"python -m {program} --seeds {seed}:{seed + 1} --faults {faults}{planted}"
+    more = f" --plant {plant}" if plant else ""
+    more += f" --batch-topic {batch}" if batch else ""
+    return f"python -m {program} --seeds {seed}:{seed + 1} --faults {faults}{more}"
 
 
 def main() -> None:
@@ -46,7 +47,10 @@ def run_seeds(
     parser.add_argument("--faults", default="all", help=f"all, none, or some of {','.join(named)}")
     parser.add_argument("--story", action="store_true", help="tell the story of good seeds too")
     parser.add_argument("--plant", choices=plants, help="put a known bug in first")
+    parser.add_argument("--batch-topic", help="a topic that is of RocketMQ's type BatchCQ")
     wanted = parser.parse_args()
+    if wanted.batch_topic:
+        scenario.BATCH_TOPICS.add(wanted.batch_topic)
     if wanted.plant:
         plants[wanted.plant]()
     chosen = {"all": every, "none": ()}.get(wanted.faults)
@@ -66,7 +70,8 @@ def run_seeds(
             traceback.print_exc()
             print("\n".join(story[-STORY_LINES:]))
             print(f"seed {seed} fails: {type(error).__name__}: {error}")
-            print(f"replay: {tell(program, seed, wanted.faults, wanted.plant)}")
+            again = tell(program, seed, wanted.faults, wanted.plant, wanted.batch_topic)
+            print(f"replay: {again}")
             sys.exit(1)
         if wanted.story:
             print("\n".join(story))

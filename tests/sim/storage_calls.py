@@ -309,7 +309,10 @@ def main() -> None:
     parser.add_argument("--plant", choices=plants.PLANTS, help="put a known bug in first")
     parser.add_argument("--share", default="0/1", help="of states: only the i-th of n shares")
     parser.add_argument("--nested", choices=["one", "all"], default="one")
+    parser.add_argument("--batch-topic", help="a topic that is of RocketMQ's type BatchCQ")
     wanted = parser.parse_args()
+    if wanted.batch_topic:
+        scenario.BATCH_TOPICS.add(wanted.batch_topic)
     if wanted.plant:
         plants.PLANTS[wanted.plant]()
     if wanted.what == "kills":

@@ -19,6 +19,7 @@ from shm.storage import Storage
 from tests.support.delivering import check_copies
 from tests.support.parked import parking_place
 from tests.support.recalling import Recallable, Recalls, is_recall
+from tests.support.simbatches import check_batch_units
 from tests.support.simtime import Moments
 from tests.support.storedlog import QueueName, Stored, broken, read_log, require
 from tests.support.txnoracle import Transactions
@@ -228,6 +229,7 @@ class Model:
         """
         self.expired = [record for record in self.expired if record.position < low]
         self.log = self.expired + read_log(storage, appended, low)
+        check_batch_units(storage, self.log, low)
         self.moments.recovered(appended)
         copies = [r for r in self.log if r.origin >= 0 and not r.doubted and not is_recall(r)]
         sent = [record for record in self.log if record.is_sent]

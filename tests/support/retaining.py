@@ -10,6 +10,7 @@ from brokerd.metadata import Metadata
 from brokerd.retention import Retention, open_retention
 from shm import layout, wire
 from shm.board import Board
+from shm.queuenames import queue_directory
 from shm.storage import read_file
 from tests.sim import scenario
 from tests.support.faults import FaultPlan
@@ -131,7 +132,7 @@ class Rig:
 def units_of(disk: Disk, key: tuple[str, int], first: int, end: int) -> list[bytes]:
     """Units [first, end) of a queue; empty bytes where there is no file."""
     storage, size = SimStorage(disk), layout.CQ_UNIT_BYTES
-    folder, data = f"consumequeue/{key[0]}/{key[1]}", {}
+    folder, data = queue_directory(storage, *key), {}
     for name in storage.list(folder):
         content = read_file(storage, f"{folder}/{name}")
         for at in range(0, len(content), size):

@@ -9,6 +9,7 @@ from shm import groupwire, layout
 from shm.codes import AgentState, Role
 from shm.controllane import ControlLane, End
 from shm.kernels import progress
+from shm.queuenames import queue_directory
 from shm.record import OWN, Record, parse_record
 from tests.support import simbits
 from tests.support.model import Model
@@ -262,7 +263,7 @@ class SimConsumer(SimClient):
         settings, at = self.machine.configuration.settings, offset * layout.CQ_UNIT_BYTES
         base = at // settings.mapped_file_size_consume_queue
         base *= settings.mapped_file_size_consume_queue
-        file = self._storage.open(f"consumequeue/{name[0]}/{name[1]}/{base:020d}")
+        file = self._storage.open(f"{queue_directory(self._storage, *name)}/{base:020d}")
         unit = layout.CQ_UNIT.unpack(file.view(), at - base)
         position, segment = unit["physical_offset"], settings.mapped_file_size_commit_log
         base = position // segment * segment

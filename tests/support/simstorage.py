@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 #: Files that clients, and commands that look, have mapped, also over a kill and the next start.
-MAPPED = ("commitlog/", "consumequeue/", "index/")
+MAPPED = ("commitlog/", "consumequeue/", "gantry/memberqueues/", "index/")
 
 
 class SimFile:

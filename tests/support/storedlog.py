@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from shm import layout
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from shm.queuenames import has_members, queue_directory
 from shm.record import OWN, Filler, Invalid, Record
 from shm.segment import open_log
 from shm.storage import Storage, read_file
@@ -113,11 +114,13 @@ def check_units(
     storage: Storage, log: list[Stored], queue: QueueName, units: int, low: int = 0
 ) -> None:
     """The first `units` of a ConsumeQueue name the queue's records in their order (P14)."""
-    folder = f"consumequeue/{queue[0]}/{queue[1]}"
+    folder = queue_directory(storage, *queue)
     files = storage.list(folder)
     data = b"".join(read_file(storage, f"{folder}/{name}") for name in files)
     first = int(files[0]) // layout.CQ_UNIT_BYTES if files else 0
     records = [record for record in log if (record.topic, record.queue) == queue]
+    require(not storage.list(f"consumequeue/{queue[0]}") or not has_members(storage, queue[0]),
+            "P14", f"{queue[0]} has a plain queue, which a RocketMQ refuses (SF-77)")  # fmt: skip
     require(units <= len(records), "P14", f"{queue} has {units} units, {len(records)} records")
     for offset in range(first, units):
         unit = layout.CQ_UNIT.unpack(data, (offset - first) * layout.CQ_UNIT_BYTES)

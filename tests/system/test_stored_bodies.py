@@ -1,13 +1,11 @@
-"""A broker on a store of a real RocketMQ: bodies that its clients compressed, and BatchCQ."""
+"""A broker on a store of a real RocketMQ: bodies that its clients compressed."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +14,6 @@ from clients.batch import MessageBatch
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.message import Message
 from clients.producer import Producer
-from shm.codes import ExitCode
 from shm.errors import Corrupt
 from tests.support.brokers import ServingBroker
 from tests.support.golden import GoldenStore, dump_lines, unpack
@@ -188,23 +185,3 @@ def test_our_messages_stand_beside_them(broker: ServingBroker, unique_name: str)
         theirs = consumer.poll(1, timeout=PATIENCE_S)
         assert sha(theirs[0].body) == compressed["plainBodySha256"]
         consumer.seek(receipt.message_queue, "end")
-
-
-@pytest.mark.parametrize("name", ["batch", "batch-533"])
-def test_a_store_with_batch_queues_is_refused_before_anything_changes(
-    name: str, tmp_path: Path
-) -> None:
-    """SF-77: a plain queue of such a topic would keep a RocketMQ from starting."""
-    golden = unpack(name, tmp_path)
-
-    def files() -> dict[str, bytes]:
-        paths = [path for path in golden.store.rglob("*") if path.is_file()]
-        return {str(path): path.read_bytes() for path in paths if path.name != "lock"}
-
-    before = files()
-    with serving(golden) as broker:
-        _out, said = broker.process.communicate(timeout=60)
-        assert broker.process.returncode == ExitCode.USAGE
-    last = json.loads(said.splitlines()[-1])
-    assert "topic BcqT of this store has queue.type=BatchCQ" in last["why"]
-    assert files() == before

@@ -6,6 +6,7 @@ import errno
 import json
 import random
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +14,9 @@ from brokerd.queuestarts import FILE, read_starts
 from brokerd.recovery import recover
 from brokerd.removal import EXPIRED
 from shm import layout
+from shm.queuenames import has_members, queue_directory
 from shm.storage import replace_file
+from tests.sim import scenario
 from tests.support.faults import FaultPlan, KilledError, Moment, fail_at, kill_at
 from tests.support.retaining import HOUR_MS, QUEUES, Rig, units_of, written_machine
 from tests.support.simmachine import SimMachine
@@ -61,9 +64,22 @@ def last_base(machine: SimMachine) -> int:
     return machine.board.word(layout.BOARD_APPENDED) // SEGMENT * SEGMENT
 
 
-def test_what_is_old_and_read_goes_but_never_the_last(machine: SimMachine) -> None:
+@pytest.fixture(scope="module")
+def batch_machine() -> Iterator[SimMachine]:
+    """The same, where `plain` is of RocketMQ's type BatchCQ."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scenario, "BATCH_TOPICS", {"plain"})
+        yield written_machine()
+
+
+@pytest.mark.parametrize("fixture", ["machine", "batch_machine"])
+def test_what_is_old_and_read_goes_but_never_the_last(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
     """SF-98, SF-70: log, sidecars, queue files whose units are all below; queues say so first."""
+    machine: SimMachine = request.getfixturevalue(fixture)
     rig = Rig(machine)
+    assert has_members(rig.storage, "plain") == (fixture == "batch_machine")
     before = rig.log()
     rig.run(rig.open())
     low = last_base(machine)
@@ -76,7 +92,7 @@ def test_what_is_old_and_read_goes_but_never_the_last(machine: SimMachine) -> No
     assert rig.min_offsets() == firsts
     assert read_starts(rig.storage) == (low, {k: v for k, v in firsts.items() if v})
     for key, first in firsts.items():
-        names = rig.storage.list(f"consumequeue/{key[0]}/{key[1]}")
+        names = rig.storage.list(queue_directory(rig.storage, *key))
         assert names
         assert all(int(name) + 20 * 64 > first * 20 for name in names[:-1]), "SF-70"
     assert [e["forced"] for e in rig.events("segments_removed")] == [False]

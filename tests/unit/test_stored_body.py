@@ -13,7 +13,8 @@ import pytest
 import zstandard
 
 from clients import stored_body
-from clients.stored_body import Member, is_inner_batch, members, plain_body
+from clients.stored_body import plain_body
+from shm.innerbatch import Member, is_inner_batch, members
 
 ZLIB_OLD, LZ4, ZSTD, ZLIB = 0x001, 0x101, 0x201, 0x301
 PLAIN = bytes(random.Random(20131).choices(b"abcdefgh", k=70_000))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from shm.errors import Corrupt, MessageIllegal
 from shm.groupwire import DEAD_LETTER
+from shm.innerbatch import is_inner_batch
 from shm.limits import DELIVERIES_MAX
 from shm.soundrecord import Sound
 from workers.groups.ledger import QueueKey
@@ -138,6 +139,12 @@ class CopyPlans:
         group, key, offset = name
         if isinstance(record, Corrupt):
             raise record
+        if record is not None and is_inner_batch(record.sys_flag):
+            raise MessageIllegal(
+                f"offset {offset} of {key[0]}/{key[1]} lies in an inner batch: no copy of it alone"
+                " can be told from those of the batch's other messages",
+                topic=key[0],
+            )
         if record is None:  # retention was quicker than its consumers
             self._ledger.finish(group, key, (offset, offset + 1))
             return False

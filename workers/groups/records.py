@@ -11,11 +11,11 @@ from shm import layout
 from shm.errors import Corrupt, Rejected
 from shm.limits import PROGRESS_WINDOW
 from shm.lognames import segment_name
+from shm.queuenames import queue_directory
 from shm.record import STRUCTURE, Record, parse_record
 from shm.soundrecord import Sound, sound_fields, sound_record
 from shm.storereader import StoreReader
 from workers.logviews import LogViews
-from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +92,7 @@ class LiveReader(StoreReader):
         at = offset * layout.CQ_UNIT_BYTES
         first = at // self._board.cq_bytes * self._board.cq_bytes
         size = min(count * layout.CQ_UNIT_BYTES, first + self._board.cq_bytes - at)
-        name = f"{queue_directory(topic, queue_id)}/{first:020d}"
+        name = f"{queue_directory(self._storage, topic, queue_id)}/{first:020d}"
         try:
             return self._read(name, at - first, size)
         except FileNotFoundError:

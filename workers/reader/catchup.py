@@ -17,8 +17,8 @@ from shm import layout, limits
 from shm.codes import Stop
 from shm.kernels import extend
 from shm.lognames import segment_name
+from shm.queuenames import queue_directory
 from shm.storage import is_disk_full, map_file
-from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
     from shm.bitmapnote import Covered
@@ -135,7 +135,7 @@ class CatchUp:
         written = self._board.word(at + layout.QUEUE_WRITTEN)
         offset = self._board.word(at + layout.QUEUE_MIN_OFFSET)
         per_file = self._board.cq_bytes // layout.CQ_UNIT_BYTES
-        folder = queue_directory(bound.covered.topic, queue_id)
+        folder = queue_directory(self._storage, bound.covered.topic, queue_id)
         self._form[extend.END_POSITION] = bound.covered.start
         while offset < written:
             first = offset // per_file * per_file

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from shm import layout, limits
 from shm.bitmapnote import extension_directory, extension_files
 from shm.kernels import dispatch, extend
+from shm.queuenames import queue_directory
 from shm.storage import clear_behind, map_file
 from workers.reader.filters import Filters
-from workers.reader.queues import queue_directory
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -232,7 +232,7 @@ class Extensions:
         written = self._board.word(self._board.queue_at(queue) + layout.QUEUE_WRITTEN)
         if not written:
             return 0  # no unit has an address: all that is there belongs to nobody
-        address = self._last_address(queue_directory(topic, queue_id), written)
+        address = self._last_address(queue_directory(self._storage, topic, queue_id), written)
         if address is None:
             names = self._storage.list(folder)
             return int(names[-1]) + self.file_bytes if names else 0

@@ -14,16 +14,11 @@ from shm.board import Board
 from shm.errors import StoreFailed
 from shm.jsonsum import sum_holds, with_sum
 from shm.kernels import unitfiles
+from shm.queuenames import queue_directory
 from shm.storage import File, Storage, read_file, replace_file
 
-DIRECTORY = "consumequeue"
 PROGRESS_FILE = "gantry/queues.json"
 OPEN_FILES_MAX = 4096
-
-
-def queue_directory(topic: str, queue_id: int) -> str:
-    """Folder of a queue's files (SF-8)."""
-    return f"{DIRECTORY}/{topic}/{queue_id}"
 
 
 def save_progress(storage: Storage, position: int, written: Mapping[tuple[str, int], int]) -> None:
@@ -84,7 +79,7 @@ class QueueFiles:
                 at = self._board.queue_at(topic.queue_base + queue_id)
                 end = self._board.word(at + layout.QUEUE_WRITTEN) * layout.CQ_UNIT_BYTES
                 start = synced.get((topic.name, queue_id), 0) * layout.CQ_UNIT_BYTES
-                folder = queue_directory(topic.name, queue_id)
+                folder = queue_directory(self._storage, topic.name, queue_id)
                 for base in range(start // self._bytes * self._bytes, end, self._bytes):
                     yield f"{folder}/{base:020d}"
 
@@ -171,7 +166,9 @@ class QueueFiles:
             topic = self._board.topic(row["topic"])
             if topic is None:
                 raise ValueError(f"queue {queue} belongs to no topic")
-            found = self._directories[queue] = queue_directory(topic.name, row["queue_id"])
+            found = self._directories[queue] = queue_directory(
+                self._storage, topic.name, row["queue_id"]
+            )
         return found
 
     def sync(self) -> None:

@@ -20,9 +20,9 @@ from shm.codes import Stop
 from shm.errors import Rejected
 from shm.lognames import DIRECTORY, segment_name
 from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from shm.queuenames import queue_directory
 from shm.storage import map_file
 from workers.logviews import UNIT, LogRecords
-from workers.reader.queues import queue_directory
 from workers.scheduler.othersettled import OtherSettled
 from workers.transactions.note import Note, read_note
 from workers.transactions.records import CHECKED, read_record
@@ -122,7 +122,7 @@ class _Files(LogRecords):
 
     def places(self, topic: str, start: int) -> NDArray[np.void]:
         """Units of queue 0 of a topic from a queue offset on."""
-        folder = queue_directory(topic, 0)
+        folder = queue_directory(self._storage, topic, 0)
         found = [np.zeros(0, PLACE)]
         for name in self._storage.list(folder):
             first = int(name) // UNIT.itemsize
