@@ -24,7 +24,7 @@ def test_what_retention_removes_after_a_step_of_the_clock_is_remembered(program:
 
 
 #: Planted bug -> the first seed that is tried, and how many may be.
-WITHIN = {"not_looked_for": (12, 4), "answered_before_put": (8, 10)}
+WITHIN = {"not_looked_for": (18, 4), "answered_before_put": (8, 10)}
 
 
 @pytest.mark.parametrize("plant", WITHIN)

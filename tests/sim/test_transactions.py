@@ -20,7 +20,7 @@ def test_what_is_done_is_delivered_once_whoever_dies(seed: int, program: Program
 #: Planted bug -> the first seed that is tried, how many may be, and the faults of these runs.
 WITHIN = {
     "ended_before_stored": (1, 10, "kill_near_a_decision"),
-    "told_of_the_next": (0, 10, "none"),
+    "told_of_the_next": (10, 10, "none"),
     "op_records_unread": (0, 10, "kill_a_decider"),
     "carried_out_again": (0, 10, "none"),
     "counted_unheard": (0, 10, "wait_for_checks"),
