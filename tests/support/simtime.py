@@ -17,6 +17,7 @@ class Moment:
     now_ns: int  # not later
     highest_wall_ms: int  # that the wall has ever shown
     even_ms: int  # the highest wall of this boot, if nobody had set it back since
+    wall_ms: int
 
 
 class Moments:
@@ -36,7 +37,10 @@ class Moments:
         self._unsure_ns = -1
         even_ms = clock.highest_offset_ms + now_ns // 1_000_000
         self._ends.append(end)
-        self._moments.append(Moment(boot, since_ns, now_ns, clock.highest_wall_ms, even_ms))
+        wall_ms = clock.wall_ms()
+        self._moments.append(
+            Moment(boot, since_ns, now_ns, clock.highest_wall_ms, even_ms, wall_ms)
+        )
 
     def writer_died(self, now_ns: int) -> None:
         """What it has written last may be found in the log later."""
@@ -72,6 +76,8 @@ class Moments:
         passed_ns = end.now_ns - begin.since_ns
         if passed_ns >= delay_ms * 1_000_000:
             return ""
-        if begin.boot != end.boot and end.even_ms >= parked[1] + delay_ms:
+        # While the wall is behind the log's times, these stand still.
+        parked_ms = min(parked[1], begin.wall_ms)
+        if begin.boot != end.boot and end.even_ms >= parked_ms + delay_ms:
             return ""
         return f"{delay_ms} ms had not passed, but {passed_ns} ns"
