@@ -73,7 +73,10 @@ class CheckerLink:
         try:
             alone, is_put = len(awaited) == 1, False
             session, lane = self._session, self._lane
-            if lane is not None and session is not None and form.fits(transaction, halves):
+            if (
+                lane is not None and session is not None and session.is_open
+                and form.fits(transaction, halves)
+            ):  # fmt: skip
                 with self._lock:
                     seen, is_put = (
                         lane.seen,

@@ -219,7 +219,7 @@ class Transaction:
 
     def _settled_places(self) -> list[tuple[int, int]] | None:
         """Places of all halves, if each is stored at its level and nothing else is going on."""
-        if self._failure is not None or self._future is not None:
+        if self._failure is not None or self._future is not None or not self._owner.writer.is_open:
             return None
         places = []
         for half in self._halves:

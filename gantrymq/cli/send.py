@@ -27,7 +27,7 @@ Example: echo hello | gantrymq send orders --tag paid
 Example: gantrymq send orders --body '{"id": 42}' --key 42 --property region=eu
 Example: gantrymq send orders --lines json < messages.jsonl
          (objects with body or body_base64, and optionally tag, keys, properties, delay)
-Example: gantrymq send orders --body 'remind me' --delay 90 --json
+Example: gantrymq send reminders --body 'call' --delay 90 --json
          (recall_handle is what `gantrymq delayed recall` takes)
 Exit codes: 0 every message is stored; 2 a message or an option is wrong; 69 no broker; 70 the
 store failed; 74 the disk is full.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shm import atomics, machine
 from shm.codes import EntryFlag, EntryKind, Level, Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import frames, halfform, ring
+from shm.kernels import frames, halfform, message, ring
 from shm.kernels.decide import (
     OP_FLAG,
     OP_FLAGS,
@@ -94,17 +94,6 @@ SCRATCH_ROOM = TEXT_AT + OP_ROOM
 
 
 @kernel()
-def _pass_padding(peer: Bytes, lane: Words, tail: int) -> None:
-    """Go on at the ring's begin, if the next entry only fills it up to its end."""
-    cursor, mask = lane[frames.UP_CURSOR], lane[frames.UP_MASK]
-    left = mask + 1 - (cursor & mask)
-    at = lane[frames.UP] + (cursor & mask)
-    if tail - cursor > left and machine.load16(peer, at + ENTRY_KIND) == PAD:
-        if atomics.load_acquire32(peer, at) == left:
-            lane[frames.UP_CURSOR] = cursor + left
-
-
-@kernel()
 def _peek(peer: Bytes, lane: Words, ask: Words, body: Bytes) -> int:
     """Copy the body of the next message; its length, 0 if there is none, OTHER if it is odd."""
     mask = lane[frames.UP_MASK]
@@ -114,7 +103,7 @@ def _peek(peer: Bytes, lane: Words, ask: Words, body: Bytes) -> int:
         return 0
     if tail < lane[frames.UP_CURSOR] or tail - lane[frames.UP_CURSOR] > mask + 1 or tail & 7:
         return OTHER
-    _pass_padding(peer, lane, tail)
+    message.pass_padding(peer, lane, tail)
     cursor = lane[frames.UP_CURSOR]
     at = lane[frames.UP] + (cursor & mask)
     length = atomics.load_acquire32(peer, at)

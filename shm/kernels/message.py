@@ -141,6 +141,17 @@ def take_message(arena: Bytes, lane: Words, up: int, out: Bytes) -> int:
     return result
 
 
+@kernel()
+def pass_padding(arena: Bytes, lane: Words, tail: int) -> None:
+    """Agent: go on at the up ring's begin, if the next entry only fills it up to its end."""
+    cursor, mask = lane[frames.UP_CURSOR], lane[frames.UP_MASK]
+    left = mask + 1 - (cursor & mask)
+    at = lane[frames.UP] + (cursor & mask)
+    if tail - cursor > left and machine.load16(arena, at + ENTRY_KIND) == PAD:
+        if atomics.load_acquire32(arena, at) == left:
+            lane[frames.UP_CURSOR] = cursor + left
+
+
 @kernel(i8, BYTES, WORDS)
 def publish_taken(arena: Bytes, lane: Words) -> int:
     """Agent: the room of all that was taken is the client's again; 1 if it is to be rung."""

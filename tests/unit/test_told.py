@@ -82,6 +82,21 @@ def test_the_writer_tells_once_it_is_in_the_log(life: TxnLife, commit: bool) -> 
     assert serial not in peer.heard
 
 
+def test_an_end_of_several_waits_for_all_of_them(life: TxnLife) -> None:
+    """P10: one is being decided for somebody else, as by a check: no answer for the rest."""
+    peer, second = Peer(life), Peer(life)
+    first, other = life.half("1" * 32), life.half("1" * 32, 2)
+    life.run_for(3000)  # they are read from their queue
+    peer.end([first], commit=True)
+    decide(life, CHECKER)
+    serial = second.end([first, other], commit=True)
+    decide(life, CHECKER)
+    assert life.committed() == {}
+    assert second.answer(serial) == wire.Ended(serial, COMMITTED)
+    assert life.committed() == {first.position: 1, other.position: 1}
+    assert life.ops() == ["0,", "1,"]
+
+
 def test_the_end_of_the_ring_is_no_other_form(life: TxnLife) -> None:
     """An entry that only fills the ring up is passed over by the kernel."""
     peer = listening(life)

@@ -69,21 +69,6 @@ def test_the_first_decision_stands(life: TxnLife) -> None:
     assert life.ops() == ["0,", "1,"]
 
 
-def test_an_end_of_several_waits_for_all_of_them(life: TxnLife) -> None:
-    """P10: one is being decided for somebody else, as by a check: no answer for the rest."""
-    peer, second = Peer(life), Peer(life)
-    first, other = life.half(TX), life.half(TX, 2)
-    life.run_for(3000)  # they are read from their queue
-    peer.end([first], commit=True)
-    life.agents[CHECKER].do_work(life.clock.monotonic_ns())
-    serial = second.end([first, other], commit=True)
-    life.agents[CHECKER].do_work(life.clock.monotonic_ns())
-    assert life.committed() == {}
-    assert second.answer(serial) == wire.Ended(serial, COMMITTED)
-    assert life.committed() == {first.position: 1, other.position: 1}
-    assert life.ops() == ["0,", "1,"]
-
-
 def test_what_is_no_half_of_theirs_is_refused(life: TxnLife) -> None:
     """LW-42: another group's, another transaction's, another offset, no half at all."""
     peer = Peer(life)

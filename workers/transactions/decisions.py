@@ -297,8 +297,7 @@ class Decisions(EndStaging):
                 return
             if one.named:
                 one.op_named = True
-                for half in one.halves:
-                    highest = max(highest, half[1])
+                highest = max([highest, *(half[1] for half in one.halves)])
         self.ops.append((offset, 1, highest))
 
     def _finish(self, one: Decision, end: int, settled: list[Decision]) -> None:
