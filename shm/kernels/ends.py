@@ -373,6 +373,7 @@ def serve_ends(
     words[TAKEN_MASK] = taken.size - 1
     words[MUST_WAIT] = words[PUBLISHED] = 0
     watched = raw(table)
+    begun = ends[frames.UP_CURSOR]
     stop = DONE
     while stop == DONE:
         first = words[COUNT]
@@ -385,7 +386,9 @@ def serve_ends(
             several = words[COUNT] - first > 1
             if seq < 0 or several or words[MUST_WAIT] or targets[1][frames.RING]:
                 break
-        if words[COUNT] >= words[BURST] or stop != DONE:
+        # The client gets its room back from the caller, before it has none.
+        taken_bytes = ends[frames.UP_CURSOR] - begun
+        if words[COUNT] >= words[BURST] or stop != DONE or 2 * taken_bytes > ends[frames.UP_MASK]:
             break
         watched[1] = ends[frames.UP_CURSOR]
         if has_moved(watched, 1, words[WATCHED]):

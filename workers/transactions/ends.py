@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from workers.transactions.delayedcommit import Delays
 
 
-#: So many are published by one call before they are kept in mind: 10 ms or so.
-BURST: Final = 256
+#: So many are published by one call before they are kept in mind: 5 ms or so.
+BURST: Final = 96
 
 
 @dataclass(slots=True)
