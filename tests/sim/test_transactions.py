@@ -17,6 +17,12 @@ def test_what_is_done_is_delivered_once_whoever_dies(seed: int, program: Program
     assert {"END committed", "END rolled_back", "checks heard", "commit copies"} <= reached
 
 
+def test_what_a_full_disk_took_of_a_decision_holds_no_stop_up(program: Program) -> None:
+    """A start finds a committed half without its message, and both are gone: nothing is owed."""
+    done = program("tests.sim.transactions", "--seeds", "5224:5225", "--faults", "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 #: Planted bug -> the first seed that is tried, how many may be, and the faults of these runs.
 WITHIN = {
     "ended_before_stored": (1, 10, "kill_near_a_decision"),

@@ -230,6 +230,6 @@ class Restart:
             position = int(unit[0])
             if position not in copied:
                 copy = decisions.plain((position, offset))
-                copies = [copy] if copy is not None else []
-                found.append(Decision("", [], [], copies=copies, named=False))
+                if copy is not None:  # a full disk may have taken the half since
+                    found.append(Decision("", [], [], copies=[copy], named=False))
         return found
