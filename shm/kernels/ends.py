@@ -363,8 +363,8 @@ def serve_ends(
 
     That for ROUNDS, by a `table` as for `watch`: first comes the end of what this session has put,
     then that of others, WATCHED in all. It ends when others ask, and goes on only as long as each
-    hears of its decision from the writer: not if several came at a time, if some have to wait for
-    the disk (MUST_WAIT), or if the writer is to be rung. Rows below PUBLISHED are on their way,
+    hears of its decision from the writer: not if several came at a time, if one is not alone, if
+    it has to wait for the disk (MUST_WAIT), or if the writer is to be rung. Rows below PUBLISHED are on their way,
     each with the seq of its op record; those behind are to share theirs with what else is there.
     """
     raw = machine.raw
@@ -383,8 +383,7 @@ def serve_ends(
         )  # fmt: skip
         if words[COUNT] > first and stop in (DONE, ROLL):
             seq = _go_up(targets, words, raw(rows), first, raw(scratch))
-            several = words[COUNT] - first > 1
-            if seq < 0 or several or words[MUST_WAIT] or targets[1][frames.RING]:
+            if seq < 0 or not words[OP_AT + OP_SESSION] or targets[1][frames.RING]:
                 break
         # The client gets its room back from the caller, before it has none.
         taken_bytes = ends[frames.UP_CURSOR] - begun

@@ -113,10 +113,19 @@ def test_the_end_of_the_ring_is_no_other_form(life: TxnLife) -> None:
 
 
 def test_who_waits_for_several_hears_it_from_the_txn_checker(life: TxnLife) -> None:
-    """The writer's words may be overwritten before such a session has seen them all."""
+    """The writer's words may be overwritten before such a session has seen them all.
+
+    So the txn-checker has an answer to give, and does not look out for more requests meanwhile.
+    """
     peer, half = listening(life), life.half("1" * 32)
     serial = peer.end([half], commit=True)
     decide(life, CHECKER)
+    agent = checker(life)
+    (served,) = agent._decisions._flights[0].decisions
+    assert isinstance(served, Ends)
+    assert not served.by_writer
+    assert not agent._decisions.are_told
+    assert agent._common._lookout.table[1] < peer.lane.words[frames.UP_CURSOR]
     decide(life, Role.WRITER)
     assert not peer.is_told(serial)
     assert isinstance(peer.answer(serial), wire.Ended)

@@ -187,7 +187,11 @@ class EndStaging(Staging):
         ask[kernels.COUNT] = count
         served = self.take_up(bool(ask[kernels.MUST_WAIT]))
         served.op_seqs = sorted(set(served.column(kernels.OP_SEQ)))
-        served.by_writer = not served.durable and len(served.op_seqs) == count
+        served.by_writer = (
+            not served.durable
+            and len(served.op_seqs) == count
+            and all(served.column(kernels.IS_ALONE))
+        )
         start = count * kernels.END_WORDS
         rows[: left * kernels.END_WORDS] = rows[start : start + left * kernels.END_WORDS].copy()
         ask[kernels.COUNT] = left
