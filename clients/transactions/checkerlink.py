@@ -35,6 +35,8 @@ _REPEAT_NS: Final = 500_000_000
 #: After so long a full ring is tried again.
 _FULL_NS: Final = 2_000_000
 _PAUSE_S: Final = 0.02
+#: What `end_soon` returns of an END that is done; serials count from 1.
+TOLD: Final = -1
 
 
 class CheckerLink:
@@ -63,39 +65,71 @@ class CheckerLink:
         """Of the next request."""
         return next(self._serials)
 
-    def end(
-        self, form: EndForm, transaction: str, commit: bool, halves: list[tuple[int, int]],
-        deadline: Callable[[], int],
-    ) -> Ended:  # fmt: skip
-        """Put an END until it is answered. Raises Timeout, Closed, or why no broker is there."""
-        serial, awaited = next(self._serials), self._awaited
+    def put_end(
+        self, form: EndForm, serial: int, transaction: str, commit: bool, half: tuple[int, int],
+        *, alone: bool,
+    ) -> bool:  # fmt: skip
+        """Put an END of one half; False if there is no room now. Raises what `living` raises."""
+        session, lane = self.living()
+        with self._lock:
+            done = form.put(lane, serial, transaction, commit, half, alone)
+            wants = lane.wants_bell
+        if wants:
+            session.checker_bell.ring()
+        return done
+
+    def end_soon(self, form: EndForm, transaction: str, commit: bool, half: tuple[int, int]) -> int:
+        """Ask for the usual END, of one half: TOLD if it is done within the time of a wake-up.
+
+        Otherwise what `end` is to go on with. Raises nothing of the broker's: `end` does.
+        """
+        session, lane, awaited = self._session, self._lane, self._awaited
+        if lane is None or session is None or not session.is_open:
+            return 0
+        serial = next(self._serials)
         awaited.add(serial)
         try:
-            alone, is_put = len(awaited) == 1, False
-            session, lane = self._session, self._lane
-            if (
-                lane is not None and session is not None and session.is_open
-                and form.fits(transaction, halves)
-            ):  # fmt: skip
-                with self._lock:
-                    seen, is_put = (
-                        lane.seen,
-                        form.put(lane, serial, transaction, commit, halves[0], alone),
-                    )
-                    wants = lane.wants_bell
-                if wants:
-                    session.checker_bell.ring()
-                if is_put and alone and _is_told_soon(session.arena, serial, lane, seen):
-                    return Ended(serial, COMMITTED if commit else ROLLED_BACK)
-            body = transactionwire.encode(
-                End(serial, form.group, transaction, commit, halves, alone=alone)
+            alone, seen = len(awaited) == 1, lane.seen
+            if not self.put_end(form, serial, transaction, commit, half, alone=alone):
+                return self._forget(serial)
+            told = alone and await_told(
+                session.arena, _told_at(serial), serial, lane.tail_at, seen, limits.SPIN_ROUNDS
             )
-            if self._ask_until(serial, body, is_put, deadline()):
-                return Ended(serial, COMMITTED if commit else ROLLED_BACK)
+        except (Unavailable, Closed):
+            return self._forget(serial)
+        except BaseException:
+            self._forget(serial)
+            raise
+        if told <= 0:
+            return serial
+        awaited.discard(serial)
+        return TOLD
+
+    def _forget(self, serial: int) -> int:
+        """Nobody waits for its answer any more."""
+        self._awaited.discard(serial)
+        self._ended.pop(serial, None)
+        return 0
+
+    def end(self, request: End, deadline: int) -> Ended:
+        """Ask for an END until it is answered; by its serial it may be that `end_soon` has asked.
+
+        `deadline` in nanoseconds of CLOCK_BOOTTIME. Raises Timeout, Closed, or why no broker is
+        there.
+        """
+        is_put = request.serial > 0
+        serial = request.serial or next(self._serials)
+        self._awaited.add(serial)
+        try:
+            alone = len(self._awaited) == 1
+            body = transactionwire.encode(
+                msgspec.structs.replace(request, serial=serial, alone=alone)
+            )
+            if self._ask_until(serial, body, is_put, deadline):
+                return Ended(serial, COMMITTED if request.commit else ROLLED_BACK)
             return self._ended[serial]
         finally:
-            awaited.discard(serial)
-            self._ended.pop(serial, None)
+            self._forget(serial)
 
     def _ask_until(self, serial: int, body: bytes, is_put: bool, deadline_ns: int) -> bool:
         """`_ask`, over restarts of the broker."""
@@ -118,15 +152,14 @@ class CheckerLink:
         several. What `is_put` is not put again before it must have been lost.
         """
         session, lane = self.living()
-        arena = session.arena
-        told_at = layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
+        arena, told_at = session.arena, _told_at(serial)
 
         def is_answered() -> bool:
             return load_word(arena, told_at) == serial or serial in self._ended
 
         while True:
             patience_ns = _REPEAT_NS if is_put or self.put(body) else _FULL_NS
-            if self._spin(arena, told_at, serial, lane):
+            if self._spin(arena, serial, lane):
                 return True
             until = min(deadline_ns, now_ns() + patience_ns)
             if serial in self._ended or self.sleep(until, is_answered):
@@ -135,9 +168,9 @@ class CheckerLink:
                 raise Timeout("the txn-checker did not answer in time")
             is_put = False
 
-    def _spin(self, arena: NDArray[np.uint8], told_at: int, serial: int, lane: ControlLane) -> bool:
+    def _spin(self, arena: NDArray[np.uint8], serial: int, lane: ControlLane) -> bool:
         """A short look-out before sleeping: a wake-up costs more than the answer."""
-        tail_at = lane.tail_at
+        told_at, tail_at = _told_at(serial), lane.tail_at
         while serial not in self._ended:  # another thread may have taken it
             seen = lane.seen
             found = await_told(arena, told_at, serial, tail_at, seen, limits.SPIN_ROUNDS)
@@ -253,7 +286,6 @@ class CheckerLink:
             session.close()
 
 
-def _is_told_soon(arena: NDArray[np.uint8], serial: int, lane: ControlLane, seen: int) -> bool:
-    """Whether the writer tells of an END in the time of a wake-up, before a notice comes."""
-    told_at = layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)
-    return await_told(arena, told_at, serial, lane.tail_at, seen, limits.SPIN_ROUNDS) > 0
+def _told_at(serial: int) -> int:
+    """Where in the arena the writer tells of an END."""
+    return layout.ARENA_TOLD + 8 * (serial & layout.TOLD_MASK)

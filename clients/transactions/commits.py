@@ -20,6 +20,7 @@ from shm.transactionwire import End
 
 if TYPE_CHECKING:
     from clients.transactions.checkerlink import CheckerLink
+    from clients.transactions.endform import EndForm
     from clients.transactions.transaction import Owner, Transaction
 
 _REPEAT_NS: Final = 500_000_000
@@ -67,14 +68,15 @@ class CommitFuture(Pending[None]):
 class Commits:
     """Commits that have no answer yet. What they wait for is looked at by those who want them."""
 
-    def __init__(self, owner: Owner, link: CheckerLink) -> None:
+    def __init__(self, owner: Owner, link: CheckerLink, form: EndForm) -> None:
         self._owner = owner
         self._link = link
+        self._form = form
         self._lock = threading.RLock()
         self._place: Any = _Place(self)
         self._waiting: deque[CommitFuture] = deque()  # for their halves
         self._asked: dict[int, CommitFuture] = {}
-        self._bodies: dict[int, bytes] = {}
+        self._ends: dict[int, End] = {}
         self._watched: list[Pending[Any]] = []
         self._watcher: threading.Thread | None = None
 
@@ -112,19 +114,21 @@ class Commits:
             future.end(transaction.end_now(commit))
             return
         serial = future._serial = link.next_serial()
-        body = transactionwire.encode(
-            End(serial, self._owner.group, transaction.transaction_id, commit, places)
-        )
-        self._asked[serial], self._bodies[serial] = future, body
+        end = End(serial, self._owner.group, transaction.transaction_id, commit, places)
+        self._asked[serial], self._ends[serial] = future, end
         link.expected.add(serial)
-        self._put(body)
+        self._put(end)
 
-    def _put(self, body: bytes) -> None:
+    def _put(self, end: End) -> None:
         """Put a request, or leave it to the repetition."""
+        link, halves = self._link, end.halves
         try:
-            self._link.put(body)
+            if len(halves) == 1:
+                link.put_end(self._form, end.serial, end.tx, end.commit, halves[0], alone=False)
+            else:
+                link.put(transactionwire.encode(end))
         except (Unavailable, Closed):
-            self._link.lose()
+            link.lose()
 
     def _take_answers(self) -> None:
         answered = self._link.answered
@@ -136,7 +140,7 @@ class Commits:
             if answer.error == transactionwire.DISK_FULL:  # again with the next repetition
                 self._link.expected.add(answer.serial)
                 continue
-            del self._asked[answer.serial], self._bodies[answer.serial]
+            del self._asked[answer.serial], self._ends[answer.serial]
             future.end(future._transaction.end_by(answer))
 
     # -------------------------------------------------------------- what futures need of an owner
@@ -187,8 +191,8 @@ class Commits:
     def _repeat(self) -> None:
         """Put what has no answer once more: who was asked may have forgotten it."""
         with self._lock:
-            for body in self._bodies.values():
-                self._put(body)
+            for end in self._ends.values():
+                self._put(end)
 
     def watch(self, future: Pending[Any]) -> None:
         """Decide a future that nobody waits for in a thread of our own."""

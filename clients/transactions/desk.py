@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from itertools import count
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 from clients.session import now_ns
@@ -16,7 +16,7 @@ from clients.transactions.transaction import Transaction
 from shm import transactionwire
 from shm.errors import GantryError, GroupIllegal, TransactionDecided
 from shm.properties import GANTRY_TX, encode_properties
-from shm.transactionwire import Ended
+from shm.transactionwire import End, Ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ _DISK_FULL_S: Final = 0.2
 #: Closing waits no longer for the rollback of a transaction that was left open.
 _CLOSE_S: Final = 3.0
 #: Numbers that a transaction's id has room for.
-_COUNTED: Final = (1 << 40) - 1
+_COUNTED: Final = 1 << 40
 log = logging.getLogger("gantrymq")
 
 
@@ -60,37 +60,36 @@ class Transactions:
         self._home = home
         self._link = CheckerLink(home)
         self._answers: CheckAnswers | None = None
-        self._commits = Commits(self, self._link)
         self._form = EndForm(group)
-        self._id_start = os.urandom(11).hex()
-        self._ids = count(1)
+        self._commits = Commits(self, self._link, self._form)
+        #: Of the next transaction: 32 hex digits, of which the last 10 count.
+        self.next_id: Callable[[], str] = map(
+            f"{os.urandom(11).hex()}%010x".__mod__, chain.from_iterable(repeat(range(_COUNTED)))
+        ).__next__
 
     def begin(self) -> Transaction:
         """A transaction without messages. Raises Closed."""
-        if not self.writer.is_open:
-            self.require_open()
+        self.require_open()
         return Transaction(self)
-
-    def next_id(self) -> str:
-        """Of the next transaction: 32 hex digits, of which the last 10 count."""
-        return f"{self._id_start}{next(self._ids) & _COUNTED:010x}"
 
     def deadline(self, timeout: float | None) -> int:
         """Nanoseconds of CLOCK_BOOTTIME."""
         return now_ns() + int((self._timeout if timeout is None else timeout) * 1e9)
 
+    def end_soon(self, transaction: str, commit: bool, half: tuple[int, int]) -> int:
+        """As `CheckerLink.end_soon`."""
+        return self._link.end_soon(self._form, transaction, commit, half)
+
     def end(
-        self,
-        transaction: str,
-        commit: bool,
-        halves: list[tuple[int, int]],
-        deadline: Callable[[], int],
-    ) -> Ended:
-        """What the txn-checker answers. Raises what CheckerLink does."""
+        self, transaction: str, commit: bool, halves: list[tuple[int, int]], asked: int,
+        deadline: int,
+    ) -> Ended:  # fmt: skip
+        """What the txn-checker answers; `asked` is what `end_soon` returned. Raises as the link."""
         while True:
-            answer = self._link.end(self._form, transaction, commit, halves, deadline)
-            if answer.error != transactionwire.DISK_FULL or now_ns() >= deadline():
+            answer = self._link.end(End(asked, self.group, transaction, commit, halves), deadline)
+            if answer.error != transactionwire.DISK_FULL or now_ns() >= deadline:
                 return answer
+            asked = 0
             threading.Event().wait(_DISK_FULL_S)
 
     def commit_later(self, transaction: Transaction) -> Pending[None]:

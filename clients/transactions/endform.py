@@ -30,15 +30,11 @@ class EndForm:
         self._id_end = len(body) - _BEHIND
         self._id_at = self._id_end - ID_BYTES
 
-    def fits(self, transaction: str, halves: list[tuple[int, int]]) -> bool:
-        """Whether such an END is of the form."""
-        return len(halves) == 1 and len(transaction) == ID_BYTES
-
     def put(
         self, lane: ControlLane, serial: int, transaction: str, commit: bool,
         half: tuple[int, int], alone: bool,
     ) -> bool:  # fmt: skip
-        """As `ControlLane.put` of an END."""
+        """As `ControlLane.put` of an END; `transaction` is an id of ours."""
         self._view[self._id_at : self._id_end] = transaction.encode()
         done = put_end(lane.arena, lane.words, self._text, serial, commit, *half, alone)
         return lane.has_put(done, self._text.size)

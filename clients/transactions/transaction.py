@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
 from clients.session import now_ns
+from clients.transactions.checkerlink import TOLD
 from shm import transactionwire
 from shm.errors import (
     Closed,
@@ -50,25 +51,24 @@ class Owner(Protocol):
     prefix: bytes  # of the properties of every half, up to the transaction's id
     writer: WriterLink
     require_open: Callable[[], None]
+    #: Of the next transaction: 32 hex digits, of which the last 10 count.
+    next_id: Callable[[], str]
     #: With halves, not ended; and those in a `with`, whose end is sure to come.
     open: dict[str, Transaction]
     running: dict[str, Transaction]
-
-    def next_id(self) -> str:
-        """Of the next transaction: 32 hex digits, of which the last 10 count."""
-        ...
 
     def deadline(self, timeout: float | None) -> int:
         """Nanoseconds of CLOCK_BOOTTIME."""
         ...
 
+    def end_soon(self, transaction: str, commit: bool, half: tuple[int, int]) -> int:
+        """As `CheckerLink.end_soon`: TOLD, or what `end` goes on with."""
+        ...
+
     def end(
-        self,
-        transaction: str,
-        commit: bool,
-        halves: list[tuple[int, int]],
-        deadline: Callable[[], int],
-    ) -> Ended:
+        self, transaction: str, commit: bool, halves: list[tuple[int, int]], asked: int,
+        deadline: int,
+    ) -> Ended:  # fmt: skip
         """What the txn-checker answers. Raises what CheckerLink does."""
         ...
 
@@ -155,7 +155,7 @@ class Transaction:
     def end_now(self, commit: bool) -> GantryError | None:
         """Decide what takes no single END; the error, if there is one."""
         try:
-            self._decide(commit, self.places(), self._deadline_of(None))
+            self._decide(commit, self.places(), self._owner.deadline(None))
         except GantryError as error:
             return error
         return None if commit else self._failed_text("what was stored is rolled back")
@@ -200,36 +200,31 @@ class Transaction:
 
     def _end(self, commit: bool, timeout: float | None) -> None:
         with self.lock:
-            places = self._settled_places() if commit and self.state == "open" else None
-            if places is None:
-                self._end_slowly(commit, timeout)
+            asked = self._end_soon(commit)
+            if asked == TOLD:
+                self._is(COMMITTED if commit else ROLLED_BACK)
             else:
-                self._decide(True, places, self._deadline_of(timeout))
+                self._end_slowly(commit, timeout, asked)
 
-    def _deadline_of(self, timeout: float | None) -> Callable[[], int]:
-        """The end of a time from now; counted when it is first asked for, which it seldom is."""
-        found: list[int] = []
+    def _end_soon(self, commit: bool) -> int:
+        """Ask for the end of what is usual: one half, stored at its level, nothing else going on.
 
-        def deadline() -> int:
-            if not found:
-                found.append(self._owner.deadline(timeout))
-            return found[0]
+        What the owner says to it, 0 of what is not usual.
+        """
+        halves, owner = self._halves, self._owner
+        if (
+            len(halves) != 1
+            or self.state != "open"
+            or self._failure is not None
+            or self._future is not None
+            or not owner.writer.is_open
+            or halves[0]._result is None
+        ):
+            return 0
+        place = halves[0].place()
+        return 0 if place is None else owner.end_soon(self.transaction_id, commit, place)
 
-        return deadline
-
-    def _settled_places(self) -> list[tuple[int, int]] | None:
-        """Places of all halves, if each is stored at its level and nothing else is going on."""
-        if self._failure is not None or self._future is not None or not self._owner.writer.is_open:
-            return None
-        places = []
-        for half in self._halves:
-            place = half.place()
-            if place is None or half._result is None:
-                return None
-            places.append(place)
-        return places
-
-    def _end_slowly(self, commit: bool, timeout: float | None) -> None:
+    def _end_slowly(self, commit: bool, timeout: float | None, asked: int) -> None:
         """Wait for what is on its way before; the lock is held."""
         owner = self._owner
         owner.require_open()
@@ -242,7 +237,7 @@ class Transaction:
             self._await_halves(deadline_ns)
         if commit and self._failure is not None:
             raise self._roll_back_failed(deadline_ns) from self._failure
-        self._decide(commit, self.places(), lambda: deadline_ns)
+        self._decide(commit, self.places(), deadline_ns, asked)
 
     def _is_ended(self, commit: bool) -> bool:
         """Whether it is what is asked for already. Raises TransactionDecided, TransactionFailed."""
@@ -273,7 +268,7 @@ class Transaction:
     def _roll_back_failed(self, deadline_ns: int) -> TransactionFailed:
         stored = sum(half.place() is not None for half in self._halves)
         try:
-            self._decide(False, self.places(), lambda: deadline_ns)
+            self._decide(False, self.places(), deadline_ns)
             what = f"{stored} that were stored are rolled back" if stored else "nothing was stored"
         except GantryError as error:
             what = f"{stored} that were stored are not known to be rolled back ({error})"
@@ -291,19 +286,20 @@ class Transaction:
         return [place for half in self._halves if (place := half.place()) is not None]
 
     def _decide(
-        self, commit: bool, places: list[tuple[int, int]], deadline: Callable[[], int]
+        self, commit: bool, places: list[tuple[int, int]], deadline_ns: int, asked: int = 0
     ) -> None:
-        """Let the txn-checker decide; the lock is held."""
+        """Let the txn-checker decide; the lock is held. `asked`: what `end_soon` has put."""
         most = transactionwire.HALVES_MAX
         wanted = COMMITTED if commit else ROLLED_BACK
         for first in range(0, len(places), most):
             try:
                 part = places[first : first + most]
-                answer = self._owner.end(self.transaction_id, commit, part, deadline)
+                answer = self._owner.end(self.transaction_id, commit, part, asked, deadline_ns)
             except GantryError as error:
                 raise self._in_doubt(wanted, str(error)) from error
             if answer.error or answer.outcome != wanted:
                 raise self._refused(answer, wanted)
+            asked = 0
         self._is(wanted)
 
     def _is(self, state: str) -> None:

@@ -364,8 +364,9 @@ def serve_ends(
     That for ROUNDS, by a `table` as for `watch`: first comes the end of what this session has put,
     then that of others, WATCHED in all. It ends when others ask, and goes on only as long as each
     hears of its decision from the writer: not if several came at a time, if one is not alone, if
-    it has to wait for the disk (MUST_WAIT), or if the writer is to be rung. Rows below PUBLISHED are on their way,
-    each with the seq of its op record; those behind are to share theirs with what else is there.
+    it has to wait for the disk (MUST_WAIT), or if the writer is to be rung. Rows below PUBLISHED
+    are on their way, each with the seq of its op record; those behind are to share theirs with
+    what else is there.
     """
     raw = machine.raw
     targets = (raw(arena), raw(lane), raw(board), raw(index), index.size - 1)

@@ -27,13 +27,20 @@ from shm.errors import (
     TransactionFailed,
 )
 from shm.properties import HALF_TOPIC
-from shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF
+from shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF, End
 from shm.transactionwire import UNKNOWN as UNKNOWN_HALF
 from tests.support.stores import read_log
 from tests.support.transactions import delivered
 from tests.support.watchdog import poll_until
 
 PATIENCE_S = 60.0
+
+
+def deadline_ns() -> int:
+    """The end of what is waited for from now on."""
+    return now_ns() + int(PATIENCE_S * 1e9)
+
+
 COMMIT = TransactionResolution.COMMIT
 ROLLBACK = TransactionResolution.ROLLBACK
 UNKNOWN = TransactionResolution.UNKNOWN
@@ -152,10 +159,7 @@ def test_what_another_has_decided_is_told(
     tx = producer.begin_transaction()
     producer.send(unique_name, b"gone", transaction=tx)
     with closing(CheckerLink(broker.home)) as link:
-        deadline_ns = now_ns() + int(PATIENCE_S * 1e9)
-        answer = link.end(
-            EndForm("pay"), tx.transaction_id, False, tx.places(), lambda: deadline_ns
-        )
+        answer = link.end(End(0, "pay", tx.transaction_id, False, tx.places()), deadline_ns())
         assert answer.outcome == "rolled_back"
     with pytest.raises(TransactionDecided) as caught:
         tx.commit()
@@ -307,10 +311,10 @@ def test_forged_ends_change_nothing(broker: Broker, producer: Producer, unique_n
     ]
     with closing(CheckerLink(broker.home)) as link:
         for group, name, half, errors in forged:
-            answer = link.end(
-                EndForm(group), name, True, [half], lambda: now_ns() + int(PATIENCE_S * 1e9)
-            )
+            asked = link.end_soon(EndForm(group), name, True, half)  # 0 before there is a session
+            answer = link.end(End(asked, group, name, True, [half]), deadline_ns())
             assert (answer.error in errors, answer.outcome) == (True, ""), (group, name, half)
+        assert asked > 0
     assert delivered(broker, unique_name) == [b"plain"]
     tx.commit()
     assert delivered(broker, unique_name) == [b"open", b"plain"]
