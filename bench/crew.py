@@ -56,6 +56,8 @@ class Outcome:
     cpu_s: float = 0.0
     marks: array[int] = field(default_factory=lambda: array("q"))
     """Times and counts in turn: so many messages had come by then (see `Progress`)."""
+    beside_ns: int = 0
+    """Of that time: what the job did in turns with its own, as often, to be compared with."""
 
 
 class Progress:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bench.crew import BenchError, Crew, JobFactory, Outcome, Phase
+from bench.crew import BenchError, Crew, JobFactory, Phase
 from bench.harness import Bench
 from bench.measure import Measurement
 from bench.ours import Serving, broker, scratch, serving, stop_hard
@@ -26,14 +26,14 @@ def one_by_one(bench: Bench) -> Measurement:
     """Half, local no-op, commit from one producer, and its plain sync sends."""
     from bench.transaction_jobs import OneByOne
 
-    return _both(bench, OneByOne, bench.sizes.sync_sends)
+    return _in_turns(bench, OneByOne, bench.sizes.sync_sends)
 
 
 def in_flight(bench: Bench) -> Measurement:
     """64 in flight in a topic of level durable, and plain durable sends; op records of each."""
     from bench.transaction_jobs import InFlight
 
-    return _both(bench, InFlight, bench.sizes.in_flight_sends)
+    return _in_turns(bench, InFlight, bench.sizes.in_flight_sends)
 
 
 def checked(bench: Bench) -> Measurement:
@@ -76,22 +76,19 @@ def open_halves(bench: Bench) -> Measurement:
     return Measurement(values={"memory_mb": after_mb - before_mb, "seconds": seconds}, count=count)
 
 
-def _both(bench: Bench, job: JobFactory, count: int) -> Measurement:
-    values = {}
-    for metric, plain in (("plain_rate", True), ("rate", False)):
-        with broker(bench) as server, Crew(bench.sizes.timeout_s) as crew:
-            _make_safe(server.home)
-            crew.start("producer", job, str(server.home), plain)
-            crew.run(Phase(max(1, count // 10)))
-            outcome = crew.run(Phase(count))["producer"]
-            values[metric] = _rate(outcome)
-            if not plain:
-                values["ops"] = _next_offset(server) / (count + max(1, count // 10))
+def _in_turns(bench: Bench, job: JobFactory, count: int) -> Measurement:
+    with broker(bench) as server, Crew(bench.sizes.timeout_s) as crew:
+        _make_safe(server.home)
+        crew.start("producer", job, str(server.home))
+        warming = max(1, count // 10)
+        crew.run(Phase(warming))
+        outcome = crew.run(Phase(count))["producer"]
+        values = {
+            "plain_rate": count * _NS / outcome.beside_ns,
+            "rate": count * _NS / (outcome.ended_ns - outcome.started_ns - outcome.beside_ns),
+            "ops": _next_offset(server) / (count + warming),
+        }
     return Measurement(values=values, count=count)
-
-
-def _rate(outcome: Outcome) -> float:
-    return outcome.count * _NS / (outcome.ended_ns - outcome.started_ns)
 
 
 def _make_safe(home: Path) -> None:

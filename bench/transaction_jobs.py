@@ -6,6 +6,8 @@ import os
 import time
 from array import array
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final
 
 from bench.bodies import make_bodies
@@ -19,26 +21,42 @@ GROUP: Final = "bench"
 WRITTEN: Final = "transactions"
 SAFE: Final = "safe"  # a topic of level durable
 _SILENT_S: Final = 60.0
+#: So often plain sends and transactions are in turn.
+TURNS: Final = 5
 
 
 class OneByOne:
-    """Half, nothing to do locally, commit; or, `plain`, sync sends."""
+    """Plain sync sends; in turns with these: half, nothing to do locally, commit.
 
-    def __init__(self, home: str, plain: bool) -> None:
+    In turns, since a machine that others use as well is not equally fast from one second to the
+    next; long ones, for three processes that wait for each other take a while to settle.
+    """
+
+    def __init__(self, home: str) -> None:
         self._producer = Producer(home=home, producer_group=GROUP)
-        self._bodies, self._plain = make_bodies(), plain
+        self._bodies = make_bodies()
 
     def run(self, phase: Phase) -> Outcome:
-        producer, bodies = self._producer, self._bodies
         started = time.monotonic_ns()
-        for index in range(phase.count):
-            body = bodies[index % BODIES]
-            if self._plain:
-                producer.send(WRITTEN, body, tag=TAG)
-                continue
+        plain_ns = 0
+        for turn in range(TURNS):
+            count = phase.count * (turn + 1) // TURNS - phase.count * turn // TURNS
+            begun = time.monotonic_ns()
+            self._send(count)
+            plain_ns += time.monotonic_ns() - begun
+            self._transact(count)
+        return Outcome(started, time.monotonic_ns(), phase.count, beside_ns=plain_ns)
+
+    def _send(self, count: int) -> None:
+        producer, bodies = self._producer, self._bodies
+        for index in range(count):
+            producer.send(WRITTEN, bodies[index % BODIES], tag=TAG)
+
+    def _transact(self, count: int) -> None:
+        producer, bodies = self._producer, self._bodies
+        for index in range(count):
             with producer.transaction() as transaction:
-                producer.send(WRITTEN, body, tag=TAG, transaction=transaction)
-        return Outcome(started, time.monotonic_ns(), phase.count)
+                producer.send(WRITTEN, bodies[index % BODIES], tag=TAG, transaction=transaction)
 
     def close(self) -> None:
         self._producer.close()
@@ -47,23 +65,33 @@ class OneByOne:
 class InFlight(OneByOne):
     """The same with 64 that are not settled, in a topic of level durable."""
 
-    def run(self, phase: Phase) -> Outcome:
+    def _send(self, count: int) -> None:
         producer, bodies = self._producer, self._bodies
-        window: deque[Any] = deque()
-        started = time.monotonic_ns()
-        for index in range(phase.count + IN_FLIGHT):
+        self._keep_in_flight(
+            count,
+            lambda index: producer.send_async(
+                SAFE, bodies[index % BODIES], tag=TAG, durability="durable"
+            ),
+        )
+
+    def _transact(self, count: int) -> None:
+        producer, bodies = self._producer, self._bodies
+
+        def begin(index: int) -> Future[None]:
+            transaction = producer.begin_transaction()
+            producer.send_async(SAFE, bodies[index % BODIES], tag=TAG, transaction=transaction)
+            return transaction.commit_async()
+
+        self._keep_in_flight(count, begin)
+
+    def _keep_in_flight(self, count: int, begin: Callable[[int], Future[Any]]) -> None:
+        window: deque[Future[Any]] = deque()
+        for index in range(count):
             if index >= IN_FLIGHT:
                 window.popleft().result(_SILENT_S)
-            if index >= phase.count:
-                continue
-            body = bodies[index % BODIES]
-            if self._plain:
-                window.append(producer.send_async(SAFE, body, tag=TAG, durability="durable"))
-                continue
-            transaction = producer.begin_transaction()
-            producer.send_async(SAFE, body, tag=TAG, transaction=transaction)
-            window.append(transaction.commit_async())
-        return Outcome(started, time.monotonic_ns(), phase.count)
+            window.append(begin(index))
+        for future in window:
+            future.result(_SILENT_S)
 
 
 class LeftOpen:

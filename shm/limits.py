@@ -35,7 +35,7 @@ WRITER_DOWN_BYTES: Final = 1 << 19
 GROUPS_UP_BYTES: Final = 1 << 16
 GROUPS_DOWN_BYTES: Final = 1 << 16
 SCHEDULER_RING_BYTES: Final = 1 << 12  # either direction
-TRANSACTION_RING_BYTES: Final = 1 << 14  # either direction; an END of HALVES_MAX fits into half
+TRANSACTION_RING_BYTES: Final = 1 << 16  # either direction; half of it holds a burst of ENDs
 
 STAGING_BYTES: Final = 6 * 1024 * 1024  # a largest record and then some
 DRAIN_BYTES: Final = 256 * 1024  # staging filled beyond this ends a batch

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from workers.transactions.delayedcommit import Delays
 
 
-#: So many are published by one call before they are kept in mind: 5 ms or so.
-BURST: Final = 96
+#: So many are published by one call before they are kept in mind: 15 ms or so of one producer.
+BURST: Final = 256
 
 
 @dataclass(slots=True)
