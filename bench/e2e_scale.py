@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from typing import Final
 
 from bench.crew import BenchError, Crew, Outcome, Phase
@@ -74,7 +75,10 @@ def log_length(bench: Bench) -> Measurement:
 
 
 def sustained(bench: Bench) -> Measurement:
-    """1 KiB bodies for `sustained_s`, end to end; bytes are those of the log."""
+    """1 KiB bodies for `sustained_s`, end to end; bytes are those of the log.
+
+    `mb_s` is the rate up to the consumer, `disk_mb_s` that until the disk has all of it as well.
+    """
     from bench.scale_jobs import SustainedPolls, SustainedSends
 
     with broker(bench) as server, Crew(bench.sizes.timeout_s) as crew:
@@ -84,19 +88,27 @@ def sustained(bench: Bench) -> Measurement:
         crew.run(Phase(0, seconds=bench.sizes.sustained_s / 20))
         before, meter = _appended(server), server.meter()
         outcomes = crew.run(Phase(0, seconds=bench.sizes.sustained_s))
-        return _sustained(outcomes, _appended(server) - before, meter.spent())
+        spent = meter.spent()
+        server.wait_for("disk", bench.sizes.timeout_s)
+        synced_ns = time.monotonic_ns()
+        return _sustained(outcomes, _appended(server) - before, synced_ns, spent)
 
 
 def _sustained(
-    outcomes: dict[str, Outcome], log_bytes: int, servers_cpu_s: dict[str, float]
+    outcomes: dict[str, Outcome], log_bytes: int, synced_ns: int, servers_cpu_s: dict[str, float]
 ) -> Measurement:
     sent, came = outcomes["producer"], outcomes["consumer"]
     if (sent.count, sent.checksum) != (came.count, came.checksum):
         raise BenchError(f"sent {sent.count} messages, consumed {came.count}, or other ones")
     seconds = (came.ended_ns - sent.started_ns) / NS_PER_S
+    disk_s = (max(synced_ns, came.ended_ns) - sent.started_ns) / NS_PER_S
     cpu_s = {role: outcome.cpu_s for role, outcome in outcomes.items()} | servers_cpu_s
     return Measurement(
-        values={"mb_s": log_bytes / 1e6 / seconds, "rate": sent.count / seconds},
+        values={
+            "mb_s": log_bytes / 1e6 / seconds,
+            "disk_mb_s": log_bytes / 1e6 / disk_s,
+            "rate": sent.count / seconds,
+        },
         cpu_s_per_million=per_million(cpu_s, sent.count),
         count=came.count,
         checksum=came.checksum,

@@ -345,11 +345,17 @@ def _scale(sizes: Sizes) -> list[Line]:
         ),
         Line(
             "sustained",
-            f"1 KiB end to end, {sizes.sustained_s:g} s, bytes of log",
-            value("sustained", "MB/s", "sustained", "mb_s"),
-            value("plain pwrite", "MB/s", "pwrite", "mb_s"),
+            f"1 KiB end to end, {sizes.sustained_s:g} s, bytes of log on the disk",
+            value("sustained", "MB/s", "sustained", "disk_mb_s"),
+            value("plain pwrite, then fdatasync", "MB/s", "pwrite", "disk_mb_s"),
             ratio_at_least(0.7),
             ratio_at_least(0.9),
+        ),
+        Line(
+            "sustained",
+            "the same, beside what the page cache takes",
+            value("sustained", "MB/s", "sustained", "mb_s"),
+            value("plain pwrite", "MB/s", "pwrite", "mb_s"),
         ),
     ]
 
