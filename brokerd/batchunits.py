@@ -21,7 +21,7 @@ from shm.lognames import segment_name
 from shm.properties import tags_code
 from shm.queuenames import MEMBERS, has_members
 from shm.record_columns import read_records
-from shm.storage import map_file
+from shm.storage import first_length, map_file
 from workers.logviews import LogViews
 
 if TYPE_CHECKING:
@@ -78,12 +78,7 @@ def complete_of_board(storage: Storage, board: Board) -> None:
 
 def file_bytes_of(storage: Storage) -> int:
     """Length of the files that there are; 0 if there is none."""
-    for topic in storage.list(DIRECTORY):
-        for queue in storage.list(f"{DIRECTORY}/{topic}"):
-            folder = f"{DIRECTORY}/{topic}/{queue}"
-            for name in storage.list(folder):
-                return storage.size_of(f"{folder}/{name}")
-    return 0
+    return first_length(storage, DIRECTORY, 2)
 
 
 class _Completion:
