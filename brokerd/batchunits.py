@@ -16,7 +16,7 @@ from brokerd.dump.queues import BatchQueue
 from brokerd.queuefiles import QueueKey, write_units
 from shm import layout
 from shm.errors import Corrupt
-from shm.innerbatch import span_of
+from shm.innerbatch import is_inner_batch, span_of
 from shm.lognames import segment_name
 from shm.properties import tags_code
 from shm.queuenames import MEMBERS, has_members
@@ -167,7 +167,7 @@ class _Completion:
             records = read_records(view, positions[mine] - base, sizes[mine], base)
             units["store_timestamp"][mine] = records.store_timestamp
             flags[mine] = records.sys_flag
-        inner = flags & (layout.SYS_INNER_BATCH | layout.SYS_COMPRESSED) == layout.SYS_INNER_BATCH
+        inner = is_inner_batch(flags)
         inner |= units["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX
         for unit in np.flatnonzero(inner).tolist():
             self._look_at(units, unit, int(positions[unit]))
