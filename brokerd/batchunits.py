@@ -108,8 +108,8 @@ class _Completion:
         at = queue.end * _UNIT
         for units in self._lacking(self._behind(queue.max_physical, written), written):
             data = memoryview(units.tobytes())
-            for name in write_units(self._storage, self._folder, self._bytes, at, data):
-                self._sync_file(name)  # the next start trusts what lies before the last file
+            # Each is synced before the next: a start trusts what lies before the last file.
+            write_units(self._storage, self._folder, self._bytes, at, data, self._sync_file)
             at += len(units) * _UNIT
         self._drop_expired()
 

@@ -146,6 +146,6 @@ class MemberQueues:
         whole[offsets - following] = units
         folder, at = f"{MEMBERS}/{key[0]}/{key[1]}", following * layout.CQ_UNIT_BYTES
         data = memoryview(whole.tobytes())
-        for _name in write_units(self._storage, folder, self._bytes, at, data):
-            pass  # the reader syncs all that it has not noted as synced
+        # Nothing is synced here: the reader syncs all that it has not noted as synced.
+        write_units(self._storage, folder, self._bytes, at, data)
         self.queues[key] = (end, low)
