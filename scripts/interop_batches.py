@@ -28,12 +28,6 @@ PLAIN: Final = "orders"
 SETS: Final = {"5.4.0": "batch", "5.3.3": "batch-533"}
 OURS: Final = 60
 THEIRS: Final = 20
-_OF_OURS: Final = {
-    "mapped_file_size_commit_log": "mappedFileSizeCommitLog",
-    "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
-    "max_hash_slot_num": "maxHashSlotNum",
-    "max_index_num": "maxIndexNum",
-}
 
 
 @dataclass(frozen=True)
@@ -93,8 +87,8 @@ def run(leg: Leg, checker: Checker, log: Path) -> str:
 
 
 def _settings(checker: Checker, golden: GoldenStore) -> dict[str, object]:
-    sizes = {ours: int(golden.settings[theirs]) for ours, theirs in _OF_OURS.items()}
-    return {**checker.settings_of_ours(checker.version), **sizes, "board_queues_max": 8192}
+    ours = checker.settings_of_ours(checker.version)
+    return {**ours, **golden.sizes, "board_queues_max": 8192}
 
 
 def _send(broker: Broker) -> Counter[bytes]:
