@@ -16,12 +16,12 @@ from brokerd.dump.queues import BatchQueue
 from brokerd.queuefiles import QueueKey, write_units
 from shm import layout
 from shm.errors import Corrupt
-from shm.innerbatch import span_of
+from shm.innerbatch import is_inner_batch, span_of
 from shm.lognames import segment_name
 from shm.properties import tags_code
 from shm.queuenames import MEMBERS, has_members
 from shm.record_columns import read_records
-from shm.storage import map_file
+from shm.storage import first_length, map_file
 from workers.logviews import LogViews
 
 if TYPE_CHECKING:
@@ -78,12 +78,7 @@ def complete_of_board(storage: Storage, board: Board) -> None:
 
 def file_bytes_of(storage: Storage) -> int:
     """Length of the files that there are; 0 if there is none."""
-    for topic in storage.list(DIRECTORY):
-        for queue in storage.list(f"{DIRECTORY}/{topic}"):
-            folder = f"{DIRECTORY}/{topic}/{queue}"
-            for name in storage.list(folder):
-                return storage.size_of(f"{folder}/{name}")
-    return 0
+    return first_length(storage, DIRECTORY, 2)
 
 
 class _Completion:
@@ -113,8 +108,8 @@ class _Completion:
         at = queue.end * _UNIT
         for units in self._lacking(self._behind(queue.max_physical, written), written):
             data = memoryview(units.tobytes())
-            for name in write_units(self._storage, self._folder, self._bytes, at, data):
-                self._sync_file(name)  # the next start trusts what lies before the last file
+            # Each is synced before the next: a start trusts what lies before the last file.
+            write_units(self._storage, self._folder, self._bytes, at, data, self._sync_file)
             at += len(units) * _UNIT
         self._drop_expired()
 
@@ -172,7 +167,7 @@ class _Completion:
             records = read_records(view, positions[mine] - base, sizes[mine], base)
             units["store_timestamp"][mine] = records.store_timestamp
             flags[mine] = records.sys_flag
-        inner = flags & (layout.SYS_INNER_BATCH | layout.SYS_COMPRESSED) == layout.SYS_INNER_BATCH
+        inner = is_inner_batch(flags)
         inner |= units["tags_code"] <= layout.CQ_EXT_ADDRESS_MAX
         for unit in np.flatnonzero(inner).tolist():
             self._look_at(units, unit, int(positions[unit]))

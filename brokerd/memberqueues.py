@@ -16,6 +16,7 @@ from brokerd import batchqueues
 from brokerd.queuefiles import QueueKey, write_units
 from shm import layout
 from shm.errors import Corrupt
+from shm.innerbatch import is_inner_batch
 from shm.kernels import inner, scan
 from shm.queuenames import MEMBERS
 from shm.record_columns import number_names
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from brokerd.logscan import Piece
     from shm.storage import Storage
 
-_INNER: Final = layout.SYS_INNER_BATCH
-_BITS: Final = _INNER | layout.SYS_COMPRESSED
 #: Messages that one call of the kernel lists.
 _LISTED: Final = 1 << 16
 #: More queue offsets without a record in a row are damage.
@@ -103,8 +102,7 @@ class MemberQueues:
 
         Raises UnknownBatchTopic, Incompatible, Corrupt, OSError.
         """
-        flags = piece.rows[:, scan.SYS_FLAG]
-        batches = flags & _BITS == _INNER
+        batches = is_inner_batch(piece.rows[:, scan.SYS_FLAG])
         if self.topics.isdisjoint(topics) and not batches.any():
             return
         numbers, names = number_names(
@@ -148,6 +146,6 @@ class MemberQueues:
         whole[offsets - following] = units
         folder, at = f"{MEMBERS}/{key[0]}/{key[1]}", following * layout.CQ_UNIT_BYTES
         data = memoryview(whole.tobytes())
-        for _name in write_units(self._storage, folder, self._bytes, at, data):
-            pass  # the reader syncs all that it has not noted as synced
+        # Nothing is synced here: the reader syncs all that it has not noted as synced.
+        write_units(self._storage, folder, self._bytes, at, data)
         self.queues[key] = (end, low)

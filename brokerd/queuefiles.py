@@ -8,7 +8,7 @@ from shm import layout
 from shm.queuenames import queue_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from shm.board import Board
     from shm.storage import Storage
@@ -58,11 +58,12 @@ def unit_of(storage: Storage, cq_bytes: int, key: QueueKey, offset: int) -> dict
 
 
 def write_units(
-    storage: Storage, folder: str, file_bytes: int, at: int, units: memoryview
-) -> Iterator[str]:
+    storage: Storage, folder: str, file_bytes: int, at: int, units: memoryview,
+    written: Callable[[str], None] | None = None,
+) -> None:  # fmt: skip
     """Write units from byte `at` of a queue on, in files of that length. Raises OSError.
 
-    Yields each file's name before the next one is written.
+    `written` is called with each file's name before the next one is written.
     """
     while units:
         base = at // file_bytes * file_bytes
@@ -75,6 +76,7 @@ def write_units(
             file.write_at(part, at - base)
         finally:
             file.close()
-        yield name
+        if written is not None:
+            written(name)
         at += len(part)
         units = units[len(part) :]

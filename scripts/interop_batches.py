@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from brokerd.verify import verify
 from gantrymq import Broker, ConsumeFrom, Message, Producer, PullConsumer
-from scripts.interop_checker import PATIENCE_S, Checker, Refused, wait_until
+from scripts.interop_checker import PATIENCE_S, Checker, Refused
+from scripts.interop_goes_on import read_bodies
 from scripts.interop_handover import end_and_hand_over, hand_over
-from scripts.interop_stores import CHECK
+from scripts.interop_stores import CHECK, require_sound
 from scripts.interop_table import Row
 from tests.support.batchqueues import TOPIC, messages_of
 from tests.support.golden import GoldenStore, unpack
@@ -28,12 +28,6 @@ PLAIN: Final = "orders"
 SETS: Final = {"5.4.0": "batch", "5.3.3": "batch-533"}
 OURS: Final = 60
 THEIRS: Final = 20
-_OF_OURS: Final = {
-    "mapped_file_size_commit_log": "mappedFileSizeCommitLog",
-    "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
-    "max_hash_slot_num": "maxHashSlotNum",
-    "max_index_num": "maxIndexNum",
-}
 
 
 @dataclass(frozen=True)
@@ -83,9 +77,7 @@ def run(leg: Leg, checker: Checker, log: Path) -> str:
             lost, more = ((before + sent) - after).total(), (after - before - sent).total()
             raise Refused(f"{lost} of {(before + sent).total()} lost, {more} too many")
         broker.stop()
-        report = verify(store)
-        if not report.ok:
-            raise Refused(f"store verify: {report}")
+        require_sound(store)
         hand_over(broker)
         CHECK.run(checker, store, log.with_suffix(".check.log"))
     shutil.rmtree(folder)
@@ -93,8 +85,8 @@ def run(leg: Leg, checker: Checker, log: Path) -> str:
 
 
 def _settings(checker: Checker, golden: GoldenStore) -> dict[str, object]:
-    sizes = {ours: int(golden.settings[theirs]) for ours, theirs in _OF_OURS.items()}
-    return {**checker.settings_of_ours(checker.version), **sizes, "board_queues_max": 8192}
+    ours = checker.settings_of_ours(checker.version)
+    return {**ours, **golden.sizes, "board_queues_max": 8192}
 
 
 def _send(broker: Broker) -> Counter[bytes]:
@@ -109,14 +101,7 @@ def _send(broker: Broker) -> Counter[bytes]:
 
 def _read(broker: Broker, group: str, count: int) -> Counter[bytes]:
     """What a new group gets of the topic. Raises Refused."""
-    found: Counter[bytes] = Counter()
     with PullConsumer(
         group, [TOPIC], home=broker.home, consume_from=ConsumeFrom.FIRST_OFFSET
     ) as consumer:
-
-        def read() -> bool:
-            found.update(bytes(body) for body in consumer.poll(timeout=0.2).bodies)
-            return found.total() >= count
-
-        wait_until(read)
-    return found
+        return read_bodies(consumer, count)

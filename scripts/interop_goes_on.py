@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.verify import verify
 from gantrymq import Broker, ConsumeFrom, Message, Producer, PullConsumer
 from scripts.interop_checker import PATIENCE_S, Checker, Refused, wait_until
-from scripts.interop_stores import CHECK
+from scripts.interop_stores import CHECK, require_sound
 from scripts.interop_table import Row
 from shm.configfile import parse_config
 from shm.jsonsum import FIELD
@@ -183,6 +182,13 @@ def _require_all(broker: Broker, wanted: Counter[bytes], before: Counter[bytes])
 
 def _consumed(consumer: PullConsumer, count: int) -> Counter[bytes]:
     """Bodies of at least so many messages, committed."""
+    found = read_bodies(consumer, count)
+    consumer.commit()
+    return found
+
+
+def read_bodies(consumer: PullConsumer, count: int) -> Counter[bytes]:
+    """Bodies of at least so many messages. Raises Refused."""
     found: Counter[bytes] = Counter()
 
     def read() -> bool:
@@ -190,14 +196,11 @@ def _consumed(consumer: PullConsumer, count: int) -> Counter[bytes]:
         return found.total() >= count
 
     wait_until(read)
-    consumer.commit()
     return found
 
 
 def _verified(store: Path) -> str:
-    report = verify(store)
-    if not report.ok:
-        raise Refused(f"store verify: {report}")
+    report = require_sound(store)
     ranges = read_ranges(PosixStorage(str(store)))
     if ranges is None or len(ranges.spans) != 2:
         raise Refused(f"ours, RocketMQ's, ours were expected: {ranges}")

@@ -13,7 +13,7 @@ from typing import Final
 
 from brokerd.backup import backup
 from brokerd.salvage import salvage
-from brokerd.verify import verify
+from brokerd.verify import Report, verify
 from gantrymq import Broker, BrokerGone, Message, Producer
 from scripts.interop_checker import PATIENCE_S, SEGMENT_BYTES, Checker, Refused
 from scripts.interop_table import VERSIONS, Row
@@ -257,10 +257,16 @@ def _gone_on(broker: Broker) -> Path:
     broker.start()
     send_durable(broker)
     store = _stopped(broker)
+    require_sound(store)
+    return store
+
+
+def require_sound(store: Path) -> Report:
+    """What `store verify` says of a store. Raises Refused if it finds damage."""
     report = verify(store)
     if not report.ok:
         raise Refused(f"store verify: {report}")
-    return store
+    return report
 
 
 def _stopped(broker: Broker) -> Path:

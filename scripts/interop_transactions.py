@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from brokerd.dump import dump_objects
-from brokerd.verify import verify
 from clients.home import read_board_file
 from gantrymq import Broker, Message, Producer, TransactionResolution
 from gantrymq.cli.tx_show import look
 from scripts.interop_checker import PATIENCE_S, Checker, Refused, wait_until
 from scripts.interop_producer import LiveProducer
-from scripts.interop_stores import CHECK
+from scripts.interop_stores import CHECK, require_sound
 from scripts.interop_table import Row
 from shm import layout
 from shm.board import attach_board
@@ -133,9 +132,7 @@ def _returned(broker: Broker, checker: Checker, log: Path, sent: Sent) -> None:
     if set(asked) != sent.opened:
         raise Refused(f"asked about {sorted(asked)}")
     broker.stop()
-    report = verify(store)
-    if not report.ok:
-        raise Refused(f"store verify: {report}")
+    require_sound(store)
     CHECK.run(checker, store, log)
 
 

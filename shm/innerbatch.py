@@ -5,12 +5,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 from shm.errors import Corrupt
 from shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
 from shm.properties import java_int
 from shm.record import HEAD_CODECS, V6_BITS, Record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: Size, magic, CRC (all three ignored: RD-60), flag, body length.
 _MEMBER_HEAD: Final = struct.Struct(">iiiii")
@@ -34,8 +38,19 @@ class Part(NamedTuple):
     record: Record
 
 
-def is_inner_batch(sys_flag: int) -> bool:
-    """Whether a body is messages, one behind the other; compressed ones are none (RD-61)."""
+@overload
+def is_inner_batch(sys_flag: int) -> bool: ...
+
+
+@overload
+def is_inner_batch(sys_flag: NDArray[np.int64]) -> NDArray[np.bool_]: ...
+
+
+def is_inner_batch(sys_flag: int | NDArray[np.int64]) -> bool | NDArray[np.bool_]:
+    """Whether a body is messages, one behind the other; compressed ones are none (RD-61).
+
+    Of a column of flags it tells which are.
+    """
     return sys_flag & (SYS_INNER_BATCH | SYS_COMPRESSED) == SYS_INNER_BATCH
 
 

@@ -357,6 +357,22 @@ def map_file(storage: Storage, name: str) -> NDArray[np.uint8]:
         file.close()
 
 
+def first_length(storage: Storage, directory: str, depth: int = 0) -> int:
+    """Bytes of the first file with any, `depth` folders below a directory; 0 if there is none.
+
+    Files of queues are two below, in `topic/queue/`.
+    """
+    for name in storage.list(directory):
+        path = f"{directory}/{name}"
+        if storage.is_directory(path):
+            length = first_length(storage, path, depth - 1) if depth else 0
+        else:
+            length = storage.size_of(path) if depth == 0 else 0
+        if length:
+            return length
+    return 0
+
+
 def replace_file(storage: Storage, name: str, data: bytes) -> None:
     """Write a small file of `gantry/` whole: a crash leaves the old or the new one.
 

@@ -15,7 +15,7 @@ from shm.errors import SettingIllegal
 from shm.indexnote import read_note
 from shm.properties import parse_delay_levels
 from shm.record import Check
-from shm.storage import read_file
+from shm.storage import first_length, read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,11 +146,11 @@ def _camel_case(name: str) -> str:
 
 def _from_lengths(storage: Storage) -> dict[str, str]:
     lengths = {
-        "mappedFileSizeCommitLog": _first_length(storage, "commitlog", 0),
-        "mappedFileSizeConsumeQueue": _first_length(storage, "consumequeue", 2),
-        "mappedFileSizeConsumeQueueExt": _first_length(storage, "consumequeue_ext", 2),
-        "mapperFileSizeBatchConsumeQueue": _first_length(storage, "batchconsumequeue", 2),
-        "mappedFileSizeTimerLog": _first_length(storage, "timerlog", 0),
+        "mappedFileSizeCommitLog": first_length(storage, "commitlog"),
+        "mappedFileSizeConsumeQueue": first_length(storage, "consumequeue", 2),
+        "mappedFileSizeConsumeQueueExt": first_length(storage, "consumequeue_ext", 2),
+        "mapperFileSizeBatchConsumeQueue": first_length(storage, "batchconsumequeue", 2),
+        "mappedFileSizeTimerLog": first_length(storage, "timerlog"),
     }
     return {name: str(length) for name, length in lengths.items() if length}
 
@@ -161,16 +161,3 @@ def _of_our_index(storage: Storage) -> dict[str, str]:
     if known is None:
         return {}
     return {"maxHashSlotNum": str(known[0].slots), "maxIndexNum": str(known[0].entries)}
-
-
-def _first_length(storage: Storage, directory: str, depth: int) -> int:
-    """Length of the first file `depth` levels below a directory; 0 if there is none."""
-    for name in storage.list(directory):
-        path = f"{directory}/{name}"
-        if storage.is_directory(path):
-            length = _first_length(storage, path, depth - 1) if depth else 0
-        else:
-            length = storage.size_of(path) if depth == 0 else 0
-        if length:
-            return length
-    return 0

@@ -134,7 +134,8 @@ class BatchCheck:
         for name in _COMPARED:
             wrong |= units[name] != records[name]
         for number in np.flatnonzero(wrong).tolist():
-            self._report.add(path, None, f"wrong unit {number}", _told(records[number]), _told(units[number]))  # fmt: skip  # noqa: E501
+            what = f"wrong unit {number}"
+            self._report.add(path, None, what, _told(records[number]), _told(units[number]))
 
 
 def _batch_units(base: int, rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[Any]:

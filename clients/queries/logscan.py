@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from shm.codes import Stop
+from shm.innerbatch import is_inner_batch
 from shm.kernels import scan
 from shm.kernels.index import hash_keys
-from shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
 from shm.lognames import segment_name
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def scan_segment(
         count = int(form[5])
         places = _hits(view, rows[: (count + 1) * scan.ROW_WORDS], wanted)
         records = rows[: count * scan.ROW_WORDS].reshape(-1, scan.ROW_WORDS)
-        bits = records[:, scan.SYS_FLAG] & (SYS_INNER_BATCH | SYS_COMPRESSED)
-        hits = records[np.union1d(places, np.flatnonzero(bits == SYS_INNER_BATCH))]
+        batches = np.flatnonzero(is_inner_batch(records[:, scan.SYS_FLAG]))
+        hits = records[np.union1d(places, batches)]
         stored = hits[:, scan.STORE_MS]
         hits = hits[(stored >= times[0]) & (stored <= times[1])]
         found += (hits[:, scan.AT] + base).tolist()

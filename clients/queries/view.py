@@ -24,7 +24,7 @@ from shm.lognames import DIRECTORY as LOG
 from shm.queuenames import DIRECTORY as _QUEUES
 from shm.queuenames import MEMBERS, queue_directory, root_of
 from shm.ranges import FILE as RANGES_FILE
-from shm.storage import PosixStorage
+from shm.storage import PosixStorage, first_length
 from shm.storelock import is_held
 from shm.storereader import StoreReader
 
@@ -280,13 +280,7 @@ class StoppedStore:
     @cached_property
     def cq_bytes(self) -> int:
         """That of any ConsumeQueue file; 0 without one."""
-        for root in (_QUEUES, MEMBERS):
-            for topic in self.storage.list(root):
-                for queue in self.storage.list(f"{root}/{topic}"):
-                    folder = f"{root}/{topic}/{queue}"
-                    for name in self.storage.list(folder):
-                        return self.storage.size_of(f"{folder}/{name}")
-        return 0
+        return first_length(self.storage, _QUEUES, 2) or first_length(self.storage, MEMBERS, 2)
 
     def topics(self) -> list[str]:
         """Those of `config/topics.json`, and all that have queue files."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clients.spark.columns import Rows
 from clients.stored_body import plain_body
-from shm.innerbatch import Member, members
-from shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
+from shm.innerbatch import Member, is_inner_batch, members
+from shm.layout import SYS_COMPRESSED
 from shm.record_columns import RecordColumns
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 #: Called with the log position of a record and what is wrong; raises if that ends the read.
 Refuse = Callable[[int, str], None]
 
-_MEMBER_BITS: Final = SYS_INNER_BATCH | SYS_COMPRESSED
-
 
 def split_batches(rows: Rows, refuse: Refuse) -> Rows:
     """Each inner batch as its messages, which have its place in the log, times and hosts (RD-73).
@@ -32,7 +30,7 @@ def split_batches(rows: Rows, refuse: Refuse) -> Rows:
     One that is damaged inside stays one row, without a body.
     """
     records = rows.records
-    inner = records.intact & (records.sys_flag & _MEMBER_BITS == SYS_INNER_BATCH)
+    inner = records.intact & is_inner_batch(records.sys_flag)
     if not inner.any():
         return rows
     wrong: dict[int, str] = {}

@@ -225,13 +225,7 @@ def test_queues_of_a_log_without_its_first_segments_begin_where_it_does(
 
 def taken_over(golden: GoldenStore) -> GoldenStore:
     """As a broker of ours leaves it that was started and stopped."""
-    given = {
-        "mapped_file_size_commit_log": golden.segment_bytes,
-        "mapped_file_size_consume_queue": int(golden.settings["mappedFileSizeConsumeQueue"]),
-        "max_hash_slot_num": int(golden.settings["maxHashSlotNum"]),
-        "max_index_num": int(golden.settings["maxIndexNum"]),
-        "board_queues_max": 8192,
-    }
+    given = {**golden.sizes, "board_queues_max": 8192}
     configuration = config.load(given=given, environment={})
     storage = PosixStorage(str(golden.store))
     _life, configuration = epoch.begin(storage, configuration)

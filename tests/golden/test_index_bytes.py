@@ -34,7 +34,7 @@ def version_of(golden: GoldenStore) -> str:
 
 def rebuilt(golden: GoldenStore) -> list[bytes]:
     """What our indexer makes of the log, in place of what was there."""
-    settings = settings_of(golden.settings, target_version=version_of(golden))
+    settings = settings_of(golden, target_version=version_of(golden))
     indexing = Indexing(storage_of(golden.store), settings, log_end(golden))
     indexing.stop()
     assert not indexing.table.failures

@@ -21,6 +21,14 @@ CLEAN_SETS = (
 CRASH_SETS = ("crash", "crash-torn")
 SETS = (*CLEAN_SETS, *CRASH_SETS)
 
+#: Our name of a setting -> RocketMQ's.
+_SIZES = {
+    "mapped_file_size_commit_log": "mappedFileSizeCommitLog",
+    "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
+    "max_hash_slot_num": "maxHashSlotNum",
+    "max_index_num": "maxIndexNum",
+}
+
 
 @dataclass(frozen=True)
 class GoldenStore:
@@ -44,6 +52,12 @@ class GoldenStore:
         """The same, read."""
         lines = self.settings_file.read_text().splitlines()
         return dict(line.split("=", 1) for line in lines)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Those of files and of the index, by the names of our settings."""
+        settings = self.settings
+        return {ours: int(settings[theirs]) for ours, theirs in _SIZES.items()}
 
     @property
     def segment_bytes(self) -> int:

@@ -8,6 +8,7 @@ from brokerd.config import Settings, load
 from shm import layout
 from shm.board import Board
 from shm.storage import PosixStorage, Storage
+from tests.support.golden import GoldenStore
 from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.simclock import SimClock
 from workers.reader.indexer import Indexer
@@ -45,16 +46,9 @@ class Indexing:
         self.indexer.close()
 
 
-def settings_of(values: dict[str, str], **more: object) -> Settings:
+def settings_of(golden: GoldenStore, **more: object) -> Settings:
     """A broker's settings from those of a golden set."""
-    names = {
-        "mapped_file_size_commit_log": "mappedFileSizeCommitLog",
-        "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
-        "max_hash_slot_num": "maxHashSlotNum",
-        "max_index_num": "maxIndexNum",
-    }
-    given = {name: int(values[theirs]) for name, theirs in names.items()}
-    return load(given={**given, **more}, environment={}).settings
+    return load(given={**golden.sizes, **more}, environment={}).settings
 
 
 def index_bytes(root: Path) -> list[bytes]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.batchunits import file_bytes_of
 from brokerd.dump.settings import load_settings
 from shm.errors import SettingIllegal
 from shm.record import Check
@@ -35,6 +36,13 @@ def test_lengths_count_where_nothing_is_given(storage: PosixStorage) -> None:
     assert settings.number("mappedFileSizeConsumeQueueExt") == 50_331_648
     assert (len(settings.delays_ms), settings.delays_ms[-1]) == (18, 7_200_000)
     assert settings.check == Check()
+
+
+def test_an_empty_file_tells_no_length(storage: PosixStorage, store_dir: Path) -> None:
+    """A crash may have left it before its length was set; nor does a stray file among folders."""
+    put(store_dir / "batchconsumequeue" / "a" / "0" / f"{0:020d}", b"")
+    put(store_dir / "batchconsumequeue" / "a.txt", bytes(7))
+    assert file_bytes_of(storage) == 460
 
 
 def test_the_stores_own_file_comes_before_lengths(storage: PosixStorage, store_dir: Path) -> None:

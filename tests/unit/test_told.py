@@ -62,6 +62,15 @@ def spoil(life: TxnLife, number: int) -> None:
     store_half(arena, at + layout.ENTRY_ROUTE, NO_TOPIC)
 
 
+def require_the_checkers_answer(life: TxnLife, peer: Peer, serial: int) -> None:
+    """The writer takes a commit and tells nobody, then or later: the txn-checker's answer comes."""
+    decide(life, Role.WRITER)
+    assert not peer.is_told(serial)
+    assert peer.answer(serial) == wire.Ended(serial, COMMITTED)
+    assert serial in peer.heard
+    assert not peer.is_told(serial)
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_the_writer_tells_once_it_is_in_the_log(life: TxnLife, commit: bool) -> None:
     """LW-43: not before; the txn-checker has not heard of it yet, and rings come to sleepers."""
@@ -126,9 +135,7 @@ def test_who_waits_for_several_hears_it_from_the_txn_checker(life: TxnLife) -> N
     assert not served.by_writer
     assert not agent._decisions.are_told
     assert agent._common._lookout.table[1] < peer.lane.words[frames.UP_CURSOR]
-    decide(life, Role.WRITER)
-    assert not peer.is_told(serial)
-    assert isinstance(peer.answer(serial), wire.Ended)
+    require_the_checkers_answer(life, peer, serial)
 
 
 def test_whom_the_writer_does_not_know_hears_it_from_the_txn_checker(life: TxnLife) -> None:
@@ -137,9 +144,7 @@ def test_whom_the_writer_does_not_know_hears_it_from_the_txn_checker(life: TxnLi
     assert peer.ended([life.half("0" * 32)], commit=True) == (COMMITTED, "")
     serial = peer.end([half], commit=True, alone=True)
     decide(life, CHECKER)
-    decide(life, Role.WRITER)
-    assert not peer.is_told(serial)
-    assert isinstance(peer.answer(serial), wire.Ended)
+    require_the_checkers_answer(life, peer, serial)
 
 
 def test_an_end_of_old_is_told_of_as_well(life: TxnLife) -> None:
@@ -159,12 +164,7 @@ def test_nobody_is_told_of_what_is_not_whole(life: TxnLife, number: int) -> None
     serial = peer.end([half], commit=True, alone=True)
     decide(life, CHECKER)
     spoil(life, number)
-    decide(life, Role.WRITER)
-    assert not peer.is_told(serial)
-    answer = peer.answer(serial)
-    assert isinstance(answer, wire.Ended)
-    assert answer.outcome == COMMITTED
-    assert not peer.is_told(serial)
+    require_the_checkers_answer(life, peer, serial)
     assert life.committed()[half.position] == 1
 
 

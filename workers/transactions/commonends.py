@@ -87,6 +87,6 @@ class CommonEnds:
                     self._desk.tell(session, Ended(row[kernels.SERIAL], outcome))
         if count == 1:
             give_way()  # who waits for it may be on our own processor
-        self._endings.landed(ends)
+        self._endings.forget(ends)
         self._halves.decide_ends(ends)
         self._endings.ask_again(ends.asked)

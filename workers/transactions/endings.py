@@ -6,7 +6,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from shm import transactionwire as wire
-from shm.kernels import halfform
 from shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
 from workers.transactions.staging import LATER, MOVED, Decision
 
@@ -116,8 +115,9 @@ class Endings:
 
     def forget(self, decision: Decision) -> None:
         """It is no longer on its way."""
+        land = self._flying.pop
         for position, _offset in decision.halves:
-            self._flying.pop(position, None)
+            land(position, None)
 
     def _hand_on(self, decision: Decision) -> None:
         """A half was appended again: who asked meanwhile is answered by what stands for it now."""
@@ -144,21 +144,13 @@ class Endings:
 
     def fly_together(self, ends: Ends) -> None:
         """Halves of ENDs that went up together are on their way."""
-        self._flying.update(dict.fromkeys(ends.column(halfform.POSITION), ends))
-
-    def landed(self, ends: Ends) -> None:
-        """They have arrived."""
-        land = self._flying.pop
-        for position in ends.column(halfform.POSITION):
-            land(position, None)
+        self._flying.update({position: ends for position, _offset in ends.halves})
 
     def settled(self, decision: Decision) -> None:
         """A decision is in the log, or nothing of it is: tell all who asked."""
         if decision.place is not None:
             self._flying.pop(decision.place[0], None)
-        flying = self._flying
-        for position, _offset in decision.halves:
-            flying.pop(position, None)
+        self.forget(decision)
         if decision.outcome == MOVED:
             self._hand_on(decision)
             return
