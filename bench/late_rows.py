@@ -143,6 +143,13 @@ def transactions(sizes: Sizes) -> list[Line]:
         ),
         Line(
             "open-halves",
+            f"a pass over {count}, nobody there to be asked: processor time",
+            value("pass", "s", "open-halves", "pass"),
+            None,
+            *at_most(3, 0.5),
+        ),
+        Line(
+            "open-halves",
             f"all killed, {count}: start until all are known, start included",
             value("start", "s", "open-halves", "seconds"),
             None,

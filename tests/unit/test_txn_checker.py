@@ -16,6 +16,8 @@ from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
 from workers.transactions import progress as transactionprogress
+from workers.transactions.agent import TxnChecker
+from workers.transactions.checks import CHECKS_MAX
 from workers.transactions.note import FILE, read_note
 
 TX = "0123456789abcdef" * 2
@@ -191,6 +193,26 @@ def test_without_a_live_producer_nothing_is_counted(life: TxnLife) -> None:
     life.run_for(31 * S)
     peer.hear()
     assert [check.position for check in peer.checks] == [half.position]
+
+
+def test_all_whom_nobody_can_be_asked_about_wait_together(life: TxnLife) -> None:
+    """LW-45: one pass puts them off, however many; those of a live group are asked meanwhile."""
+    for number in range(1, CHECKS_MAX + 50):
+        life.half(f"{number:032x}", PGROUP="gone")
+    asked = life.half("f" * 32)
+    peer = Peer(life, GROUP)
+    life.run_for(5 * S)
+    agent = life.agents[CHECKER]
+    assert isinstance(agent, TxnChecker)
+    rows = agent._halves.table.rows
+    assert len(rows) == CHECKS_MAX + 50
+    due_ns = int(rows["next_ns"].max())
+    assert agent._checks.step(due_ns, life.clock.wall_ms(), agent._times) == 1
+    peer.hear()
+    assert [check.position for check in peer.checks] == [asked.position]
+    assert set(rows["next_ns"].tolist()) == {due_ns + 30_000_000_000}
+    assert rows["checks"].tolist() == [0] * (len(rows) - 1) + [1]
+    assert agent._checks.next_ns == due_ns + 30_000_000_000
 
 
 def test_a_clock_that_is_set_gives_nothing_up_that_can_be_asked_about(life: TxnLife) -> None:

@@ -220,7 +220,14 @@ class TxnChecker(OutletAgent):
             self._read_ns = now_ns + READ_NS
         read += self._given_up.read()
         self._note.show(self._halves, self._given_up)
+        if not self._decisions.waits:
+            self._drop_maps()
         return read
+
+    def _drop_maps(self) -> None:
+        """Maps count as our memory; what is needed of them is mapped again."""
+        self._decisions.window.drop()
+        self._views.drop()
 
     # ----------------------------------------------------------------------------------- requests
 
@@ -349,8 +356,7 @@ class TxnChecker(OutletAgent):
         if self._desk.waits or self._endings.held or self._decisions.hand:
             sleep_ns = min(sleep_ns, LOOK_NS)
         if now_ns - self._worked_ns >= REST_NS and not self._decisions.waits:
-            self._decisions.window.drop()  # maps count as our memory
-            self._views.drop()
+            self._drop_maps()
         return max(1, sleep_ns)
 
     def disarm(self) -> None:

@@ -18,6 +18,8 @@ from workers.transactions import records as transactionnotes
 from workers.transactions.staging import Decision
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from shm.board import Board
     from workers.transactions.decisions import Decisions
     from workers.transactions.desk import Desk
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
 
 #: Halves that one pass takes care of, and how soon the next one follows.
 CHECKS_MAX: Final = 256
+#: So many that are due are looked at together, to see who of them can be asked about.
+DUE_MAX: Final = 1 << 17
 PASS_NS: Final = 10_000_000
+#: So many more put the next pass off by as much again: all rows are looked at, some ns for each.
+ROWS_PER_PASS: Final = 10_000
 #: A session whose ring is full is asked again after.
 AGAIN_NS: Final = 1_000_000_000
 S_NS: Final = 1_000_000_000
@@ -64,37 +70,58 @@ class Checks:
         self.next_ns = 0
 
     def step(self, now_ns: int, now_ms: int, times: Times) -> int:
-        """Check what is due; how many halves were."""
+        """Check what is due; for how many halves there was something to do."""
         if now_ns < self.next_ns:
             return 0
         if not len(self._halves.table):
             self.next_ns = now_ns + 1000 * S_NS  # `came` says when there are some
             return 0
         rows = self._halves.table.rows
-        due = np.flatnonzero((rows["next_ns"] <= now_ns) & (rows["live"] != 0))
+        all_due = np.flatnonzero((rows["next_ns"] <= now_ns) & (rows["live"] != 0))
+        due = all_due[:DUE_MAX]
         asked: dict[int, int] = {}
-        for index in due[:CHECKS_MAX].tolist():
+        left = self._put_off(due, now_ns, now_ms, times)
+        for index in left[:CHECKS_MAX].tolist():
             self._look_at(index, now_ns, now_ms, times, asked)
         if asked:
             copy = transactionnotes.checked(self._decisions.slots, asked, now_ms)
             self._endings.decide(Decision("", [], [], copies=[copy], named=False), now_ms)
             sent = self._board.word(layout.BOARD_CHECKS_SENT) + len(asked)
             self._board.set_word(layout.BOARD_CHECKS_SENT, sent)
-        if len(due) > CHECKS_MAX:
-            self.next_ns = now_ns + PASS_NS
-        else:
-            self._plan(now_ns)
-        return len(due)
+        is_over = len(left) <= CHECKS_MAX and len(due) == len(all_due)
+        self.next_ns = self._first_ns(now_ns) if is_over else now_ns + PASS_NS
+        return len(left)
 
-    def _plan(self, now_ns: int) -> None:
+    def _put_off(
+        self, due: NDArray[np.int64], now_ns: int, now_ms: int, times: Times
+    ) -> NDArray[np.int64]:
+        """Those that there is something to do for; the others have nobody who could be asked.
+
+        These wait, all of them at once and uncounted: there may be a million.
+        """
+        rows, names = self._halves.table.rows, self._halves.table.group_names
+        groups = rows["group"][due]
+        absent = [
+            group for group in np.unique(groups).tolist() if not self._desk.has_member(names[group])
+        ]
+        waits = (
+            np.isin(groups, absent)
+            & (rows["checks"][due] < times.checks_max)
+            & (now_ms - rows["stored_ms"][due] <= times.reserved_ms)
+        )
+        rows["next_ns"][due[waits]] = now_ns + times.interval_s * S_NS
+        return due[~waits]
+
+    def _first_ns(self, now_ns: int) -> int:
+        """When the first of all is due; no sooner than a small part of the time is spent on it."""
         rows = self._halves.table.rows
         alive = rows["next_ns"][rows["live"] != 0]
         first = int(alive.min()) if len(alive) else now_ns + S_NS
-        self.next_ns = max(first, now_ns + PASS_NS)
+        return max(first, now_ns + PASS_NS * (1 + len(rows) // ROWS_PER_PASS))
 
     def came(self, now_ns: int) -> None:
         """Rows were added: the first of all may be due earlier."""
-        self._plan(now_ns)
+        self.next_ns = min(self.next_ns, self._first_ns(now_ns))
 
     def _look_at(
         self, index: int, now_ns: int, now_ms: int, times: Times, asked: dict[int, int]

@@ -86,6 +86,10 @@ class Desk:
         self._turn += 1
         return members[self._turn % len(members)]
 
+    def has_member(self, group: str) -> bool:
+        """Whether a producer group has a live session."""
+        return bool(self._members.get(group))
+
     # ----------------------------------------------------------------------------------- requests
 
     def asking(self) -> list[Peer]:
