@@ -16,8 +16,6 @@ from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
 from workers.transactions import progress as transactionprogress
-from workers.transactions.agent import TxnChecker
-from workers.transactions.checks import CHECKS_MAX
 from workers.transactions.note import FILE, read_note
 
 TX = "0123456789abcdef" * 2
@@ -151,92 +149,6 @@ def test_whoever_dies_each_half_is_decided_once(
     assert life.committed() == {half.position: 1 for half in halves}
     named = Counter(word for body in life.ops() for word in body.split(",") if word)
     assert named == {"0": 1, "1": 1, "2": 1, "3": 1}
-
-
-def test_checks_come_in_time_and_end_by_giving_up(life: TxnLife) -> None:
-    """TX-40: first after 6 s, then every 30 s, 15 at most; then TX-37. At most 4 KiB of log."""
-    peer = Peer(life, GROUP)
-    before = life.board.word(layout.BOARD_APPENDED)
-    half = life.half(TX)
-    size = life.board.word(layout.BOARD_APPENDED) - before
-    life.run_for(5 * S)
-    peer.hear()
-    assert peer.checks == []
-    life.run_for(2 * S)
-    peer.hear()
-    assert [(c.position, c.queue_offset, c.tx) for c in peer.checks] == [(half.position, 0, TX)]
-    for seen in range(2, 8):
-        life.run_for(30 * S)
-        peer.hear()
-        assert len(peer.checks) == seen
-    life.kill(CHECKER)
-    peer.enlist(GROUP)
-    life.run_for(8 * 30 * S)
-    peer.hear()
-    assert len(peer.checks) in (15, 16)  # a start checks at once what is old enough
-    assert life.board.word(layout.BOARD_APPENDED) - before - size <= 4096
-    life.run_for(60 * S)
-    (parked,) = life.parked()
-    assert parked.prepared_transaction_offset == -1 - half.position
-    assert parked.body == b"paid"
-    assert life.ops() == ["0,"]
-    assert peer.ended([half], commit=True) == (GIVEN_UP, wire.DECIDED)
-    assert life.board.word(layout.BOARD_GIVEN_UP) == 1
-
-
-def test_without_a_live_producer_nothing_is_counted(life: TxnLife) -> None:
-    """It is waited for until file_reserved_time; a producer that comes is asked."""
-    half = life.half(TX)
-    life.run_for(120 * S)
-    assert (life.notes(), life.parked()) == ([], [])
-    peer = Peer(life, GROUP)
-    life.run_for(31 * S)
-    peer.hear()
-    assert [check.position for check in peer.checks] == [half.position]
-
-
-def test_all_whom_nobody_can_be_asked_about_wait_together(life: TxnLife) -> None:
-    """LW-45: one pass puts them off, however many; those of a live group are asked meanwhile."""
-    for number in range(1, CHECKS_MAX + 50):
-        life.half(f"{number:032x}", PGROUP="gone")
-    asked = life.half("f" * 32)
-    peer = Peer(life, GROUP)
-    life.run_for(5 * S)
-    agent = life.agents[CHECKER]
-    assert isinstance(agent, TxnChecker)
-    rows = agent._halves.table.rows
-    assert len(rows) == CHECKS_MAX + 50
-    due_ns = int(rows["next_ns"].max())
-    assert agent._checks.step(due_ns, life.clock.wall_ms(), agent._times) == 1
-    peer.hear()
-    assert [check.position for check in peer.checks] == [asked.position]
-    assert set(rows["next_ns"].tolist()) == {due_ns + 30_000_000_000}
-    assert rows["checks"].tolist() == [0] * (len(rows) - 1) + [1]
-    assert agent._checks.next_ns == due_ns + 30_000_000_000
-
-
-def test_a_clock_that_is_set_gives_nothing_up_that_can_be_asked_about(life: TxnLife) -> None:
-    """F11: age alone ends what nobody can be asked about."""
-    asked, alone = life.half(TX), life.half(OTHER, PGROUP="gone")
-    peer = Peer(life, GROUP)
-    life.run_for(2 * S)
-    life.clock.step_wall(100 * 3600 * S)
-    life.run_for(8 * S)
-    peer.hear()
-    assert [check.position for check in peer.checks] == [asked.position]
-    assert [record.origin for record in life.parked()] == [alone.position]
-
-
-def test_immunity_puts_the_first_check_off_and_costs_none(life: TxnLife) -> None:
-    """LW-46's opposite: CHECK_IMMUNITY_TIME_IN_SECONDS delays the first check only."""
-    peer = Peer(life, GROUP)
-    life.half(TX, CHECK_IMMUNITY_TIME_IN_SECONDS="100")
-    life.run_for(99 * S)
-    peer.hear()
-    assert peer.checks == []
-    life.run_for(2 * S)
-    peer.hear()
-    assert len(peer.checks) == 1
 
 
 @pytest.mark.parametrize("action", [wire.COMMIT, wire.ROLLBACK, wire.RECHECK])
