@@ -59,6 +59,7 @@ def carried_out_again() -> None:
 def counted_unheard() -> None:
     """A check counts while no producer of the group is there (TX-35)."""
     member, ask = Desk.member, Desk.ask
+    put_over(Desk, "has_member", lambda *_: True)
     put_over(Desk, "member", lambda desk, group: max(0, member(desk, group)))
     put_over(Desk, "ask", lambda desk, session, check: not session or ask(desk, session, check))
 
