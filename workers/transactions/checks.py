@@ -97,7 +97,8 @@ class Checks:
     ) -> NDArray[np.int64]:
         """Those that there is something to do for; the others have nobody who could be asked.
 
-        These wait, all of them at once and uncounted: there may be a million.
+        These wait, all of them at once and uncounted: there may be a million. Age alone ends those
+        only: of the others the wall clock may just have been set.
         """
         rows, names = self._halves.table.rows, self._halves.table.group_names
         groups = rows["group"][due]
@@ -132,12 +133,8 @@ class Checks:
         if self._endings.is_flying(position):
             return
         session = self._desk.member(self._halves.table.group_names[row["group"]])
-        # Age alone ends it only where nobody can be asked: the wall clock may just have been set.
-        is_old = session < 0 and now_ms - int(row["stored_ms"]) > times.reserved_ms
-        if checks >= times.checks_max or is_old:
+        if session < 0 or checks >= times.checks_max:
             self._give_up(index, now_ms)
-            return
-        if session < 0:
             return
         if not self._decisions.window.enter(position):
             return  # it has gone with its segment
