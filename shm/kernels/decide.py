@@ -30,6 +30,7 @@ from shm.kernels.halfform import (
     NO_HALF,
     NO_TOPIC,
     OFFSET,
+    OP_ROOM,
     PGROUP,
     POSITION,
     PUT,
@@ -88,6 +89,10 @@ TELLS = int(EntryFlag.TELL)
 # Session and serial that the writer is to tell, 0: nobody; the first seq of what goes up with it.
 OP_TOPIC, OP_BORN_MS, OP_FLAG, OP_FLAGS, OP_SESSION, OP_SERIAL, OP_SINCE = range(7)
 OP_WORDS = 7
+
+#: Bytes that an op record takes in the ring at most: for each offset with its comma, for the rest.
+OP_NAME_BYTES = 20
+OP_REST_BYTES = 256
 
 _OP_EXTRAS = np.frombuffer(b"TAGS\x01d\x02WAIT\x01true\x02", np.uint8)  # TX-21
 
@@ -172,16 +177,28 @@ def _fill_commit(arena: Bytes, at: int, log: Bytes, form: Words, seq: int, topic
 
 
 @kernel()
+def _has_room(arena: Bytes, lane: Words, size: int) -> int:
+    """1 if entries of together `size` bytes can be put behind what was put."""
+    return 1 if ring.reserve(arena, lane, lane[frames.UP_CURSOR], size) >= 0 else 0
+
+
+@kernel(i8, BYTES, WORDS, i8)
+def has_room(arena: Bytes, lane: Words, size: int) -> int:
+    """1 if entries of together `size` bytes can be put behind what was put."""
+    return _has_room(machine.raw(arena), machine.raw(lane), size)
+
+
+@kernel()
 def _put_commit(log: Bytes, form: Words, targets: Targets, topic: int) -> int:
-    """PUT or TOO_LARGE; NEW where there is no room in the ring now."""
+    """PUT or TOO_LARGE; NEW where the ring has no room now for it and an op record."""
     arena, lane = targets[0], targets[1]
     row = machine.shift(form, ROW_AT)
     most = ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE] + 7
     if 2 * (most & ~7) > lane[frames.UP_MASK] + 1:
         return TOO_LARGE
-    start = ring.reserve(arena, lane, lane[frames.UP_CURSOR], most & ~7)
-    if start < 0:
+    if not _has_room(arena, lane, most + form[OP_ROOM]):
         return NEW
+    start = ring.reserve(arena, lane, lane[frames.UP_CURSOR], most & ~7)
     seq = lane[frames.SEQ] + 1
     at = lane[frames.UP] + (start & lane[frames.UP_MASK])
     lane[frames.UP_CURSOR] = start + _fill_commit(arena, at, log, form, seq, topic)
@@ -227,7 +244,8 @@ def put_commits(
     """Judge halves from row form[NEXT] on and, with form[COMMIT], put their commit copies.
 
     Nothing is published. `expected` holds group and transaction id that they must have. Returns
-    DONE, BACKPRESSURE (the ring is full) or ROLL (the next is in another segment or stretch).
+    DONE, BACKPRESSURE (the ring is full, but for an op record of form[OP_ROOM]) or ROLL (the next
+    is in another segment or stretch).
     """
     raw = machine.raw
     targets = (raw(arena), raw(lane), raw(board), raw(index), index.size - 1)
@@ -293,13 +311,16 @@ def publish_decisions(arena: Bytes, lane: Words, form: Words, body: Bytes) -> in
     return seq
 
 
-@kernel(i8, BYTES, WORDS, BYTES_RO)
-def stage_entry(arena: Bytes, lane: Words, entry: Bytes) -> int:
-    """Put an entry whose bytes are ready but for its seq, unpublished. Its seq, or FULL."""
+@kernel(i8, BYTES, WORDS, BYTES_RO, i8)
+def stage_entry(arena: Bytes, lane: Words, entry: Bytes, op_room: int) -> int:
+    """Put an entry whose bytes are ready but for its seq, unpublished.
+
+    Its seq; FULL unless `op_room` bytes are left behind it.
+    """
     ends, words = machine.raw(arena), machine.raw(lane)
+    if not _has_room(ends, words, entry.size + op_room):
+        return ring.FULL
     start = ring.reserve(ends, words, lane[frames.UP_CURSOR], entry.size)
-    if start < 0:
-        return start
     seq: int = lane[frames.SEQ] + 1
     at = lane[frames.UP] + (start & lane[frames.UP_MASK])
     machine.copy(ends, at, machine.raw(entry), 0, entry.size)

@@ -15,6 +15,8 @@ from shm.kernels import frames, halfform, message, ring
 from shm.kernels.decide import (
     OP_FLAG,
     OP_FLAGS,
+    OP_NAME_BYTES,
+    OP_REST_BYTES,
     OP_SERIAL,
     OP_SESSION,
     OP_SINCE,
@@ -84,10 +86,9 @@ ASK_WORDS = OP_AT + OP_WORDS
 #: Bytes of a request at most, and behind them as many as any look ahead needs.
 BODY_MAX = 512
 BODY_ROOM = BODY_MAX + 64
-#: Rows at most, bytes of an offset and its comma in an op record, and of all of that.
+#: Rows at most, and bytes of an op record that names as many.
 ENDS_MAX = 512
-DIGITS_MAX = 20
-OP_ROOM = ENDS_MAX * DIGITS_MAX + 256
+OP_ROOM = ENDS_MAX * OP_NAME_BYTES + OP_REST_BYTES
 #: Scratch of both: a request's body, its names, an op record's text.
 TEXT_AT = 2 * BODY_ROOM
 SCRATCH_ROOM = TEXT_AT + OP_ROOM
@@ -226,6 +227,7 @@ def _settle(
     most = rows[at + halfform.SIZE] + ENTRY_BYTES + APPEND_BYTES + OP_ROOM
     if ring.reserve(targets[0], targets[1], targets[1][frames.UP_CURSOR], most) < 0:
         return BACKPRESSURE
+    form[halfform.OP_ROOM] = OP_ROOM
     form[halfform.COMMIT] = rows[at + IS_COMMIT]
     state = decide_half(log, form, rows, at, targets)
     if state == halfform.NEW:
@@ -315,7 +317,7 @@ def publish_ends(
 ) -> int:
     """Put the op record of rows (its `form` as for `publish_decisions`), publish all that was put.
 
-    `text`: scratch, DIGITS_MAX for each row. The op entry's seq, or FULL: nothing is published.
+    `text`: scratch, OP_NAME_BYTES for each row. The op entry's seq, or FULL: nothing is published.
     """
     raw = machine.raw
     return _publish(raw(arena), raw(lane), raw(form), raw(rows), count, raw(text))

@@ -35,8 +35,9 @@ NEW, GOOD, PUT, DELAYED, NO_HALF, FOREIGN, NO_TOPIC, TOO_LARGE = range(8)
 COMMIT = STRETCH_WORDS  # 1: put copies; 0: look only
 GROUP_BYTES = COMMIT + 1  # of `expected`; -1: any group
 TX_BYTES = COMMIT + 2  # behind them; 0: any transaction
-REAL_QUEUE = COMMIT + 3  # scratch
-VALUES = COMMIT + 4  # scratch: where a property's value is and its length, for each of _NAMES
+OP_ROOM = COMMIT + 3  # so much must be left in the ring behind each copy, for the op record
+REAL_QUEUE = COMMIT + 4  # scratch
+VALUES = COMMIT + 5  # scratch: where a property's value is and its length, for each of _NAMES
 _PROPERTIES = (
     "REAL_TOPIC", "REAL_QID", "PGROUP", GANTRY_TX, GANTRY_TX_DELAY, CHECK_IMMUNITY,
     "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "UNIQ_KEY",

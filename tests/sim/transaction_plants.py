@@ -8,10 +8,9 @@ from typing import Any
 
 from brokerd.halvesholder import HalvesHolder
 from shm import transactionwire as wire
-from shm.kernels import decide
 from tests.sim.plants import put_over
 from workers.transactions import progress
-from workers.transactions.decisions import Decisions
+from workers.transactions.batch import Batch
 from workers.transactions.desk import Desk
 from workers.transactions.endings import Endings
 from workers.transactions.halves import Halves
@@ -36,13 +35,13 @@ def ended_before_stored() -> None:
 
 def told_of_the_next() -> None:
     """The writer tells who asked that the END behind it is decided."""
-    name = Decisions._name_listener
+    listener = Batch.listener
 
-    def careless(decisions: Decisions, batch: list[Any]) -> None:
-        name(decisions, batch)
-        decisions._op_view[decide.OP_SERIAL] += 1
+    def careless(batch: Batch) -> tuple[int, int]:
+        session, serial = listener(batch)
+        return session, serial + 1
 
-    put_over(Decisions, "_name_listener", careless)
+    put_over(Batch, "listener", careless)
 
 
 def op_records_unread() -> None:

@@ -94,6 +94,8 @@ def after_message(life: Life, delay_ms: int) -> Parked:
 class Life:
     """One life of the broker's agents over a directory."""
 
+    own_ring_bytes = 1 << 20  # of agents' own way to the writer
+
     def __init__(
         self,
         directory: Path,
@@ -141,7 +143,9 @@ class Life:
         return Board(memory)
 
     def _own_session(self, role: Role) -> Session:
-        made = memory_session(100 + role, plan_arena(1 << 20, 1 << 18), producer=os.urandom(10))
+        made = memory_session(
+            100 + role, plan_arena(self.own_ring_bytes, 1 << 18), producer=os.urandom(10)
+        )
         bell = getattr(self.bells, role.name.lower())
         return replace(made, bell=bell, groups=False, owner=int(role))
 

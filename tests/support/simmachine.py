@@ -25,7 +25,7 @@ from shm.codes import BrokerState, Role
 from tests.support import simbits
 from tests.support.checkindex import check_index
 from tests.support.faults import Fault, FaultPlan, KilledError
-from tests.support.memory_sessions import MemorySessions, memory_session
+from tests.support.memory_sessions import MemorySessions, memory_session, plan_own
 from tests.support.model import End, Model
 from tests.support.simbell import SimBell
 from tests.support.simdisk import Disk
@@ -334,7 +334,7 @@ class SimMachine:
         """As `Sessions.open_own`."""
         assert self.board is not None, "made while the broker starts"
         number, self._next_session = self._next_session, self._next_session + 1
-        plan, producer = plan_arena(32768, 4096, 4096, 4096), self._random_bytes(10)
+        plan, producer = plan_own(role, number), self._random_bytes(10)
         made = memory_session(number, plan, epoch=self.board.epoch, producer=producer)
         return replace(made, bell=self.bell(role), groups=False, owner=int(role))
 

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 GROUP = "pay"
 #: Nobody answers checks of this one before all is calm.
 ORPHANS = "orphans"
-HALVES_MAX = 3
+HALVES_MAX = 6
+#: One transaction of so many has halves that do not all fit into a short ring.
+LARGE_EACH = 10
 #: As clients do: a checker that was replaced has forgotten what it was asked, and who enlisted.
 REPEAT_NS = 500_000_000
 ENLIST_NS = 1_000_000_000
@@ -142,8 +144,9 @@ class SimTransactor(SimProducer):
         known = self._begin()
         decides = self.dice.random() < 0.85 and not self.leaves
         going = _Going(known, set(), decides=decides)
-        for number in range(1, self.dice.randint(1, HALVES_MAX) + 1):
-            self._intend_half(known, number)
+        large = int(known.tx, 16) % LARGE_EACH == 0
+        for number in range(1, (HALVES_MAX if large else self.dice.randint(1, 3)) + 1):
+            self._intend_half(known, number, least=1500 if large else 0)
             going.waits.add(self._seq)
         self._going.append(going)
 
@@ -159,13 +162,13 @@ class SimTransactor(SimProducer):
         alive = self.machine.simulation.actors.get(self.name) is self
         return alive and any(going.known.tx == tx for going in self._going)
 
-    def _intend_half(self, known: Transaction, number: int) -> None:
+    def _intend_half(self, known: Transaction, number: int, least: int) -> None:
         self._seq += 1
         topic = self.dice.choice(self.topics or list(self.machine.topics))
         flags = EntryFlag.RECEIPT
         if topic in self.model.safe_topics:
             flags |= EntryFlag.DURABLE
-        dots = b"." * self.dice.choice([0, 10, 200, 1500])
+        dots = b"." * max(least, self.dice.choice([0, 10, 200, 1500]))
         intent = Intent(
             topic, f"{self.producer.hex()}:{self._seq}:".encode() + dots,
             self.dice.choice([-1, 0]), due=_HALF,

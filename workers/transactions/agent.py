@@ -20,6 +20,7 @@ from workers.outletagent import LOOK_NS, OutletAgent
 from workers.session import Attached
 from workers.transactions.checks import Checks, Times
 from workers.transactions.commonends import CommonEnds
+from workers.transactions.decision import MOVED
 from workers.transactions.decisions import Decisions
 from workers.transactions.delayedcommit import Delays
 from workers.transactions.desk import Desk
@@ -32,7 +33,6 @@ from workers.transactions.pastdecisions import MISSING, PastDecisions
 from workers.transactions.progress import TransactionProgress
 from workers.transactions.restart import Restart
 from workers.transactions.settling import Settling
-from workers.transactions.staging import MOVED
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from shm.storage import Storage
     from workers.agent import Bells
     from workers.session import Session, SessionTable
+    from workers.transactions.decision import Decision
     from workers.transactions.settings import CheckerSettings
-    from workers.transactions.staging import Decision
 
 #: How often new units of half and give-up queue are looked for; a half may be older than that.
 READ_NS: Final = 1_000_000_000
@@ -242,7 +242,7 @@ class TxnChecker(OutletAgent):
         for session, request in self._desk.requests():
             done += 1
             self._hear(session, request, now_ms)
-            if self._endings.held or self._decisions.is_full:
+            if self._endings.held or self._decisions.batch.is_full:
                 break
         return done
 

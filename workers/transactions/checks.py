@@ -15,7 +15,7 @@ from shm import layout
 from shm import transactionwire as wire
 from shm.properties import GANTRY_TX
 from workers.transactions import records as transactionnotes
-from workers.transactions.staging import Decision
+from workers.transactions.decision import Decision
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -69,7 +69,7 @@ class CommonEnds:
             return 0
         if decisions.mixed:  # others follow: one op record is to name them all
             for part in decisions.take_up(decisions.ends_durable()).parts():
-                decisions.batch.append(part)
+                decisions.batch.add(part)
                 self._endings.fly(part.halves[0][0], part)
             return count
         ends = decisions.go_up(now_ms)

@@ -4,6 +4,9 @@ All decisions of one step share an op record, whose `flag` is 1 + the number of 
 its body names these first. So the log tells what was decided by the op record alone; a copy that
 the writer refused while it took the op record (the disk got room in between) is put again. Halves
 that were given up, or appended again, have op records with `flag` 0: other records tell of these.
+
+Copies that do not fit into the ring with their op record go up in parts, the op record with the
+last one; nothing else is put between them.
 """
 
 from __future__ import annotations
@@ -17,23 +20,33 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.codes import EntryFlag, Status
 from shm.errors import StoreFailed
-from shm.kernels import decide, ends, frames, halfform
+from shm.kernels import decide, ends, frames
 from shm.kernels.decide import publish_decisions
 from shm.kernels.ends import publish_ends
 from shm.kernels.words import store_word
 from shm.lookout import Lookout, address_of
 from shm.marks import mark
 from shm.properties import OP_TOPIC
-from shm.transactionwire import DISK_FULL, UNSTORABLE, End
+from shm.transactionwire import DISK_FULL, UNSTORABLE
+from workers.transactions.batch import Batch
 from workers.transactions.ends import Ends, EndStaging
-from workers.transactions.flights import Flight, behind, is_move, is_told_by_writer, join, row_of
-from workers.transactions.staging import LATER, Decision
+from workers.transactions.flights import (
+    Flight,
+    behind,
+    is_move,
+    is_told_by_writer,
+    join,
+    place_of,
+    row_of,
+)
+from workers.transactions.staging import LATER
 
 if TYPE_CHECKING:
     from shm.board import Board
     from shm.storage import Storage
     from workers.logviews import LogViews
     from workers.outlet import Outlet
+    from workers.transactions.decision import Decision
     from workers.transactions.delayedcommit import Delays
     from workers.transactions.desk import Peer
     from workers.transactions.halves import Halves
@@ -55,14 +68,15 @@ class Decisions(EndStaging):
         self.ops: list[tuple[int, int, int]] = []
         self.end = 0  # behind the last record that was answered
         self._outlet = outlet
-        self._view = outlet.words.data
         tail_at = outlet.session.plan.writer.control + layout.LANE_DOWN_TAIL
         self._tail_address = address_of(self._arena, tail_at)
         self._durable_address = address_of(self._words, layout.BOARD_DURABLE)
         self._op = np.zeros(decide.OP_WORDS, np.int64)
         self._op_view = self._op.data
         self._flights: deque[Flight] = deque()
-        self._first_seq = int(self._lane[frames.SEQ]) + 1
+        self._first_seq = self._next_seq = int(self._lane[frames.SEQ]) + 1
+        #: Where the log ended before the first part went up of what goes up in parts, or -1.
+        self._part_at = -1
         self._refused: dict[int, int] = {}
         self._early: NDArray[np.int64] | None = None  # answers of a flight that is not all in
         self.undurable: list[Decision] = []  # in the log, and waiting for the disk
@@ -81,17 +95,29 @@ class Decisions(EndStaging):
     @property
     def waits(self) -> bool:
         """Whether something is not settled that has no bell of its own."""
-        return bool(self._flights or self.undurable or self._again or self.hand)
+        return bool(self._is_expecting or self.undurable or self._again or self.hand)
+
+    @property
+    def _is_expecting(self) -> bool:
+        """Whether the writer owes answers."""
+        return bool(self._flights) or self._part_at >= 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether what is being staged need not share the ring: it may go up in parts then."""
+        return not (self.batch.decisions or self._flights)
 
     @property
     def are_told(self) -> bool:
         """Whether nobody waits for an answer of ours: the writer tells who is on the way."""
-        return not (self.undurable or self._again) and all(map(is_told_by_writer, self._flights))
+        if self.undurable or self._again or self._part_at >= 0:
+            return False
+        return all(map(is_told_by_writer, self._flights))
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing is staged."""
-        return not (self.batch or self.hand) and self._view[frames.SEQ] < self._first_seq
+        return not (self.batch.decisions or self.hand) and self._view[frames.SEQ] < self._first_seq
 
     @property
     def sure_to(self) -> int:
@@ -99,21 +125,24 @@ class Decisions(EndStaging):
         appended = self._board.word(layout.BOARD_APPENDED)
         if self._flights:
             appended = self._flights[0].appended
+        elif self._part_at >= 0:
+            appended = self._part_at
         return min([appended, *(one.begun_at for one in self._begun)])
 
     def lost(self) -> list[Decision]:
         """The writer was replaced: decisions without an answer, as if nobody had asked yet."""
         waiting = [one for flight in self._flights for one in flight.decisions]
-        waiting += [*self.batch, *self.undurable, *self._again]
+        waiting += [*self.batch.decisions, *self.undurable, *self._again]
         if self.hand is not None:
             waiting.append(self.hand)
             self.hand = None
         self._early = None
-        for queue in (self._flights, self.batch, self.undurable, self._again, self._begun):
+        for queue in (self._flights, self.undurable, self._again, self._begun):
             queue.clear()
+        self.batch, self._in_parts, self._part_at = Batch(), None, -1
         self._refused.clear()
         self._lane, self._view = self._outlet.words, self._outlet.words.data
-        self._first_seq = int(self._lane[frames.SEQ]) + 1
+        self._first_seq = self._next_seq = int(self._lane[frames.SEQ]) + 1
         return [part for one in waiting for part in one.parts()]
 
     def owe(self, decision: Decision, begun_at: int) -> None:
@@ -125,7 +154,6 @@ class Decisions(EndStaging):
 
     def flush(self, now_ms: int) -> bool:
         """Publish all that was staged, with its op record; whether anything went up."""
-        batch, lane = self.batch, self._view
         if self.hand is not None:
             hand = self.hand
             seq, appended = self._publish_ends(hand.words, len(hand.halves), hand.durable, now_ms)
@@ -134,40 +162,20 @@ class Decisions(EndStaging):
             self.hand = None
             self._took_off(seq, appended, [hand])
             return True
-        if not batch and lane[frames.SEQ] < self._first_seq:
+        batch, op = self.batch, self._op_view
+        if not batch.decisions and self._view[frames.SEQ] < self._next_seq:
             return False
-        commits: list[str] = []
-        others: list[str] = []
-        told, flags = True, _RECEIPT
-        for one in batch:
-            if one.durable:
-                flags |= _DURABLE
-            if one.named:
-                told = told and one.is_told
-                (commits if one.is_commit else others).extend([str(half[1]) for half in one.halves])
-        names = commits + others
-        body = f"{','.join(names)},".encode() if names else b""
-        self._op_view[decide.OP_FLAG] = 1 + len(commits) if told else 0
-        self._name_listener(batch)
-        appended = self._before_put(flags, now_ms)
+        body, op[decide.OP_FLAG] = batch.op_record()
+        op[decide.OP_SESSION], op[decide.OP_SERIAL] = batch.listener()
+        op[decide.OP_SINCE] = self._first_seq
+        appended = self._before_put(_RECEIPT | (_DURABLE if batch.is_durable else 0), now_ms)
         seq = publish_decisions(self._arena, self._lane, self._op, np.frombuffer(body, np.uint8))
         if seq < 0:
             return False
         self._outlet.ring_if_asked()
-        self._took_off(seq, appended, batch)
-        self.batch = []
+        self._took_off(seq, appended, batch.decisions)
+        self.batch = Batch()
         return True
-
-    def _name_listener(self, batch: list[Decision]) -> None:
-        """Whom the writer is to tell: who asks for the only decision, if it need not be durable."""
-        op = self._op_view
-        op[decide.OP_SESSION] = 0
-        if len(batch) != 1 or batch[0].durable or batch[0].copies is not None:
-            return
-        for session, serial, request in batch[0].asked[:1]:
-            if isinstance(request, End) and request.alone:
-                op[decide.OP_SESSION], op[decide.OP_SERIAL] = session, serial
-                op[decide.OP_SINCE] = self._first_seq
 
     def go_up(self, now_ms: int) -> Ends:
         """Publish the ENDs that were staged; without room for their op record they stay in hand."""
@@ -222,15 +230,22 @@ class Decisions(EndStaging):
         return seq, appended
 
     def _took_off(self, seq: int, appended: int, decisions: list[Decision]) -> None:
-        """All that was staged is on its way, with the op record of a seq (0: none)."""
+        """What was staged is on its way, with the op record of a seq (0: none).
+
+        Without decisions it is a part of one, of which the op record comes with the rest.
+        """
         mark("txn_checker.after_put")
         last = seq or self._view[frames.SEQ]
-        self._flights.append(Flight(self._first_seq, last, seq, appended, decisions))
-        self._first_seq = last + 1
+        self._next_seq = last + 1
+        if self._part_at < 0:
+            self._part_at = appended
+        if decisions:
+            self._flights.append(Flight(self._first_seq, last, seq, self._part_at, decisions))
+            self._first_seq, self._part_at = self._next_seq, -1
 
     def watch(self, lookout: Lookout) -> None:
         """Look out for the writer's answers, and for a sync that decisions wait for."""
-        if self._flights:
+        if self._is_expecting:
             lookout.add(self._tail_address, self._view[frames.DOWN_CURSOR])
         if self.undurable:
             lookout.add(self._durable_address, self._durable_seen)
@@ -240,7 +255,7 @@ class Decisions(EndStaging):
     def take(self, now_ns: int) -> list[Decision]:
         """Decisions that are settled: in the log, durable where asked for, or refused."""
         settled: list[Decision] = []
-        if self._flights:
+        if self._is_expecting:
             answers = self._outlet.poll_rows()
             if len(answers):
                 self._hear(join(self._early, answers), settled)
@@ -265,40 +280,14 @@ class Decisions(EndStaging):
             if self._refused:
                 self._mend(flight, answers, settled)
             else:
-                self._note_places(flight, answers)
+                flight.note_places(answers)
                 if flight.op_seq:
-                    self._note_op(flight.decisions, int(row[frames.OUT_OFFSET]))
+                    self.ops.append(flight.note_op(int(row[frames.OUT_OFFSET])))
                 for one in flight.decisions:
                     self._finish(one, end, settled)
             self.end = max(self.end, end)
-        begun = bool(flights) and flights[0].first_seq <= last
-        self._early = behind(answers, flights[0].first_seq) if begun else None
-
-    def _note_places(self, flight: Flight, answers: NDArray[np.int64]) -> None:
-        """Where halves are now that were appended again."""
-        if not any(map(is_move, flight.decisions)):
-            return
-        seq = flight.first_copy - 1
-        for one in flight.decisions:
-            seq += one.puts
-            if is_move(one):
-                one.place = self._place(answers, seq)
-
-    def _place(self, answers: NDArray[np.int64], seq: int) -> tuple[int, int]:
-        row = row_of(answers, seq)
-        return int(row[frames.OUT_POSITION]), int(row[frames.OUT_OFFSET])
-
-    def _note_op(self, decisions: list[Decision], offset: int) -> None:
-        highest = -1
-        for one in decisions:
-            if isinstance(one, Ends) and (own := len(one.op_seqs)):
-                one.op_named = True
-                self.ops.append((offset + 1 - own, own, max(one.column(halfform.OFFSET))))
-                return
-            if one.named:
-                one.op_named = True
-                highest = max([highest, *(half[1] for half in one.halves)])
-        self.ops.append((offset, 1, highest))
+        first = flights[0].first_seq if flights else self._first_seq
+        self._early = behind(answers, first) if first <= last else None
 
     def _finish(self, one: Decision, end: int, settled: list[Decision]) -> None:
         if one.begun_at >= 0:
@@ -331,7 +320,7 @@ class Decisions(EndStaging):
         op_stored = bool(flight.op_seq) and flight.op_seq not in refused
         if op_stored:
             row = row_of(answers, flight.op_seq)
-            self._note_op(flight.decisions, int(row[frames.OUT_OFFSET]))
+            self.ops.append(flight.note_op(int(row[frames.OUT_OFFSET])))
         ends = answers[answers[:, frames.OUT_STATUS] <= Status.DUPLICATE, frames.OUT_END]
         end = int(ends.max(initial=0))
         seq = flight.first_copy
@@ -339,7 +328,7 @@ class Decisions(EndStaging):
             seqs = range(seq, seq + one.puts)
             seq += one.puts
             if is_move(one) and seq - 1 not in refused:
-                one.place = self._place(answers, seq - 1)
+                one.place = place_of(answers, seq - 1)
             missing = [number for number, it in enumerate(seqs) if it in refused]
             whys = {refused[it] for it in seqs if it in refused}
             self._mend_one(one, missing, whys, end, settled, flight)
@@ -357,36 +346,35 @@ class Decisions(EndStaging):
             one.staged = 0
             settled.append(one)
             return
-        one.missing = missing
         if one.begun_at < 0:
             self.owe(one, flight.appended)
+        self._leave_only(one, missing)
         self._again.append(one)
+
+    def _leave_only(self, one: Decision, missing: list[int]) -> None:
+        """What is to be put again of a decision: copies of these numbers, and its op record."""
+        if one.copies is not None:
+            one.copies = [one.copies[number] for number in missing]
+        else:
+            copies = [self.plain(one.halves[number]) for number in missing]
+            one.copies = [copy for copy in copies if copy is not None]
+        one.named = one.named and not one.op_named
+        one.staged = 0
 
     def _put_again(self, now_ns: int) -> None:
         """Copies or op records that are owed; a full disk is waited for."""
         again, self._again = self._again, []
         self._retry_ns = now_ns + RETRY_NS
-        for one in again:
-            if one.copies is not None:
-                one.copies = [one.copies[number] for number in one.missing]
-            elif one.missing:
-                one.copies = [
-                    copy for number in one.missing
-                    if (copy := self.plain(one.halves[number])) is not None
-                ]  # fmt: skip
-            else:
-                one.copies = []
-            one.named = one.named and not one.op_named
-            one.staged = 0
-            if self.differs(one) or self.stage_copies(one) == LATER:
-                self._again.append(one)
+        for number, one in enumerate(again):
+            if self.stage(one, "", "", 0) is LATER:
+                self._again = again[number:]
                 break
 
     # ----------------------------------------------------------------------------------- sleeping
 
     def arm(self, now_ns: int) -> int:
         """Nanoseconds to sleep at most; 0 if an answer is there."""
-        if self._flights and not self._outlet.arm():
+        if self._is_expecting and not self._outlet.arm():
             return 0
         if self.undurable:
             wanted = self.undurable[0].end

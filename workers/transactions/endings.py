@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from shm import transactionwire as wire
 from shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
-from workers.transactions.staging import LATER, MOVED, Decision
+from workers.transactions.decision import MOVED, Decision
+from workers.transactions.staging import LATER
 
 if TYPE_CHECKING:
+    from workers.transactions.decision import Asked, Half
     from workers.transactions.decisions import Decisions
     from workers.transactions.desk import Desk
     from workers.transactions.ends import Ends
     from workers.transactions.halves import Halves
     from workers.transactions.pastdecisions import PastDecisions
-    from workers.transactions.staging import Asked, Half
 
 TEXTS: Final = {
     NOT_A_HALF: "what it names is no half message of this transaction",

@@ -19,7 +19,8 @@ from shm.kernels.decide import OP_BORN_MS
 from shm.kernels.decide import OP_TOPIC as OP_TOPIC_WORD
 from shm.properties import OP_TOPIC
 from shm.transactionwire import COMMITTED, ROLLED_BACK, End
-from workers.transactions.staging import Decision, Staging
+from workers.transactions.decision import Decision
+from workers.transactions.staging import Staging
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 BURST: Final = 256
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Ends(Decision):
     """Decisions that went up together; `words` are rows as kernels have them.
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.kernels import ends, frames
+from shm.kernels import ends, frames, halfform
 from shm.transactionwire import GIVEN_UP
+from workers.transactions.decision import MOVED
 from workers.transactions.ends import Ends
-from workers.transactions.staging import MOVED
 
 if TYPE_CHECKING:
-    from workers.transactions.staging import Decision
+    from workers.transactions.decision import Decision
 
 
 @dataclass(slots=True)
@@ -32,6 +32,28 @@ class Flight:
         """Seq of the first copy that belongs to the decisions; owed ones may go before."""
         end = self.op_seq or self.last_seq + 1
         return end - sum(one.puts for one in self.decisions)
+
+    def note_places(self, answers: NDArray[np.int64]) -> None:
+        """Where halves are now that were appended again."""
+        if not any(map(is_move, self.decisions)):
+            return
+        seq = self.first_copy - 1
+        for one in self.decisions:
+            seq += one.puts
+            if is_move(one):
+                one.place = place_of(answers, seq)
+
+    def note_op(self, offset: int) -> tuple[int, int, int]:
+        """Its last op record has a queue offset: that of the first, how many, the highest named."""
+        highest = -1
+        for one in self.decisions:
+            if isinstance(one, Ends) and (own := len(one.op_seqs)):
+                one.op_named = True
+                return offset + 1 - own, own, max(one.column(halfform.OFFSET))
+            if one.named:
+                one.op_named = True
+                highest = max([highest, *(half[1] for half in one.halves)])
+        return offset, 1, highest
 
     def by_op(self) -> list[Flight]:
         """The same with decisions that stand for themselves, one op record in each."""
@@ -59,6 +81,12 @@ def row_of(answers: NDArray[np.int64], seq: int) -> NDArray[np.int64]:
     """The answer of a seq."""
     found: NDArray[np.int64] = answers[np.searchsorted(answers[:, frames.OUT_SEQ], seq)]
     return found
+
+
+def place_of(answers: NDArray[np.int64], seq: int) -> tuple[int, int]:
+    """Log position and queue offset of what a seq was stored as."""
+    row = row_of(answers, seq)
+    return int(row[frames.OUT_POSITION]), int(row[frames.OUT_OFFSET])
 
 
 def is_told_by_writer(flight: Flight) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shm.properties import GIVEN_UP_TOPIC
 from shm.transactionwire import GIVEN_UP
-from workers.transactions.staging import Decision
+from workers.transactions.decision import Decision
 
 if TYPE_CHECKING:
     from workers.transactions.decisions import Decisions

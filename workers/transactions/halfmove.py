@@ -16,7 +16,7 @@ from shm import layout
 from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC
 from shm.transactionwire import GIVEN_UP
 from workers.transactions import records as transactionnotes
-from workers.transactions.staging import MOVED, Decision
+from workers.transactions.decision import MOVED, Decision
 
 if TYPE_CHECKING:
     from shm.board import Board

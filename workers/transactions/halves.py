@@ -18,7 +18,7 @@ from shm.kernels import halfform, halfrows, stretch
 from shm.kernels.halfrows import read_halves, read_ops
 from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMITTED, ROLLED_BACK
-from workers.transactions.staging import MOVED
+from workers.transactions.decision import MOVED
 from workers.transactions.table import ROW, OpenHalves
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from workers.logviews import LogViews
     from workers.logwindow import LogWindow
     from workers.scheduler.othersettled import OtherSettled
+    from workers.transactions.decision import Decision
     from workers.transactions.ends import Ends
-    from workers.transactions.staging import Decision
 
 MS: Final = 1_000_000
 #: By what a row of an END says.

@@ -13,7 +13,7 @@ from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMITTED, GIVEN_UP, OUTCOMES, RECHECK, ROLLED_BACK, End
 from workers.origins import CommitScan
 from workers.transactions import records as transactionnotes
-from workers.transactions.staging import MOVED
+from workers.transactions.decision import MOVED
 
 if TYPE_CHECKING:
     from shm.board import Board

@@ -20,8 +20,8 @@ from workers.groups.offsetfile import TRANSACTIONS_GROUP, read_offsets
 from workers.origins import CommitScan
 from workers.scheduler.othersettled import OtherSettled
 from workers.transactions import records as transactionnotes
+from workers.transactions.decision import MOVED, Decision
 from workers.transactions.note import Note
-from workers.transactions.staging import MOVED, Decision
 
 if TYPE_CHECKING:
     from shm.board import Board

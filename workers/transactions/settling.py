@@ -14,18 +14,18 @@ from shm.properties import HALF_TOPIC, java_int
 from shm.record import origin_field
 from shm.transactionwire import Settle, Settled
 from workers.transactions import records as transactionnotes
+from workers.transactions.decision import Decision
 from workers.transactions.delayedcommit import commit_copy, copy_of
-from workers.transactions.staging import Decision
 
 if TYPE_CHECKING:
     from shm.record import Record
     from workers.outlet import Copy
+    from workers.transactions.decision import Asked
     from workers.transactions.decisions import Decisions
     from workers.transactions.desk import Desk
     from workers.transactions.endings import Endings
     from workers.transactions.givenup import GivenUp
     from workers.transactions.halves import Halves
-    from workers.transactions.staging import Asked
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -10,86 +9,30 @@ from numpy.typing import NDArray
 
 from shm import layout
 from shm.codes import Level, Stop
-from shm.kernels import halfform, stretch
-from shm.kernels.decide import put_commits, stage_entry
-from shm.transactionwire import (
-    COMMITTED,
-    FOREIGN_GROUP,
-    HALVES_MAX,
-    NOT_A_HALF,
-    ROLLED_BACK,
-    UNKNOWN,
-    UNSTORABLE,
-)
+from shm.kernels import frames, halfform, stretch
+from shm.kernels.decide import has_room, put_commits, stage_entry
+from shm.transactionwire import FOREIGN_GROUP, HALVES_MAX, NOT_A_HALF, UNKNOWN, UNSTORABLE
 from workers.logwindow import LogWindow
-from workers.outlet import Copy, entry_of
+from workers.outlet import entry_of
 from workers.topicindex import TopicIndex
+from workers.transactions.batch import Batch
 from workers.transactions.delayedcommit import Delays, commit_copy, copy_of, delayed_copy
 
 if TYPE_CHECKING:
     from shm.board import Board
     from shm.storage import Storage
     from workers.logviews import LogViews
-    from workers.outlet import Outlet
+    from workers.outlet import Copy, Outlet
+    from workers.transactions.decision import Decision, Half
 
-Half = tuple[int, int]  # position, half queue offset
-#: Who waits for an answer: session, serial, and what is to be told.
-Asked = tuple[int, int, object]
 #: `stage` could not put all: call it again when the ring has room.
 LATER: Final = "later"
-#: The outcome of a half that was appended again: the new record stands for it.
-MOVED: Final = "moved"
-DECISIONS_MAX: Final = 1024  # of one op record
 _ERRORS: Final = {
     halfform.NO_HALF: NOT_A_HALF,
     halfform.FOREIGN: FOREIGN_GROUP,
     halfform.NO_TOPIC: UNSTORABLE,
     halfform.TOO_LARGE: UNSTORABLE,
 }
-
-
-@dataclass(slots=True)
-class Decision:
-    """What becomes of some halves, and who is told of it."""
-
-    outcome: str
-    halves: list[Half]
-    asked: list[Asked]
-    copies: list[Copy] | None = None  # to be put instead of commit copies
-    place: Half | None = None  # of its last copy, once that is in the log
-    named: bool = True  # whether an op record is to name the halves
-    durable: bool = False
-    staged: int = 0  # halves or copies that were put
-    op_named: bool = False  # the op record is in the log
-    end: int = -1
-    error: str = ""
-    missing: list[int] = field(default_factory=list)  # numbers of copies that were refused
-    begun_at: int = -1  # something of it is in the log behind this position, so all has to be
-
-    @property
-    def is_commit(self) -> bool:
-        """Whether commit copies are put."""
-        return self.outcome == COMMITTED
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the op record says the outcome; otherwise another record of the log does."""
-        return self.outcome in (COMMITTED, ROLLED_BACK)
-
-    def of(self, position: int) -> Decision:
-        """The decision of a half."""
-        return self
-
-    def parts(self) -> list[Decision]:
-        """Decisions that stand each for itself."""
-        return [self]
-
-    @property
-    def puts(self) -> int:
-        """How many copies it puts."""
-        if self.copies is not None:
-            return len(self.copies)
-        return len(self.halves) if self.is_commit else 0
 
 
 class Staging:
@@ -99,14 +42,17 @@ class Staging:
         self, storage: Storage, board: Board, views: LogViews, outlet: Outlet, delays: Delays
     ) -> None:
         self.window = LogWindow(storage, board, views)
-        self.batch: list[Decision] = []  # what was staged
+        self.batch = Batch()
         self._board = board
         self._words = board.array()
         self._delays = delays
         self._arena = outlet.session.arena
         self._lane: NDArray[np.int64] = outlet.words
+        self._view = outlet.words.data
         self._form = np.zeros(halfform.FORM_WORDS, np.int64)
         self._form_view = self._form.data
+        self._op_room = 0
+        self._in_parts: Decision | None = None  # more of it is to be put before anything else
         self._rows = np.zeros(halfform.HALF_WORDS * HALVES_MAX, np.int64)
         self._rows_view = self._rows.data
         self._index = TopicIndex(board)
@@ -115,11 +61,6 @@ class Staging:
         self._name_bytes = self._names.data
         self.slots: dict[str, int] = {}
         self.durables: set[int] = set()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the op record in hand names enough."""
-        return len(self.batch) >= DECISIONS_MAX
 
     # ----------------------------------------------------------------------------------- staging
 
@@ -134,12 +75,35 @@ class Staging:
         """Judge a decision's halves and put its copies; nothing goes up before `flush`.
 
         `group` empty: any; `tx` empty: any transaction. Returns "", LATER, or the name of the error
-        for which nothing was put.
+        for which nothing was put. With each copy there is room for the op record behind it.
         """
-        if self.differs(decision):
+        if self.differs(decision) or self._in_parts not in (None, decision):
+            return LATER
+        cursor, seq, staged = self._view[frames.UP_CURSOR], self._view[frames.SEQ], decision.staged
+        error = self._stage(decision, group, tx, now_ms)
+        if not error:
+            self.batch.add(decision)
+            self._in_parts = None
+        elif error is LATER and self.is_alone:
+            self._in_parts = decision
+        else:
+            self._view[frames.UP_CURSOR], self._view[frames.SEQ] = cursor, seq
+            decision.staged = staged
+            self._in_parts = None if error is not LATER else self._in_parts
+        return error
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether what is being staged need not share the ring: it may go up in parts then."""
+        return not self.batch.decisions
+
+    def _stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> str:
+        self._op_room = self.batch.op_room(decision)
+        self._form_view[halfform.OP_ROOM] = self._op_room
+        if not decision.puts and not has_room(self._arena, self._lane, self._op_room):
             return LATER
         if decision.copies is not None:
-            return self.stage_copies(decision)
+            return self._stage_copies(decision)
         rows, halves = self._rows_view, decision.halves
         at = 0
         for position, offset in halves:
@@ -153,15 +117,12 @@ class Staging:
             self._run(0, count, 0)
             error = self._error_of(0, count)
             if error or not decision.is_commit:
-                return error or self._staged(decision)
+                return error or self._judged(decision)
         return self._put(decision, now_ms)
 
     def differs(self, decision: Decision) -> bool:
         """Whether it needs an op record of another kind than the batch in hand has."""
-        if not self.batch or not decision.named:
-            return False
-        kinds = {one.is_told for one in self.batch if one.named}
-        return bool(kinds) and decision.is_told not in kinds
+        return self.batch.differs(decision)
 
     def _expect(self, group: str, tx: str) -> None:
         if (group, tx) == self._expected:
@@ -220,7 +181,7 @@ class Staging:
                 decision.staged += 1
             if stop == Stop.BACKPRESSURE:
                 return LATER
-        return self._staged(decision)
+        return self._judged(decision)
 
     def _put_delayed(self, number: int, now_ms: int) -> bool:
         rows = self._rows_view
@@ -231,27 +192,24 @@ class Staging:
         copy = delayed_copy(half, self.slots, queue_id, self._delays, now_ms)
         return self._stage_copy(copy or commit_copy(half, topic, queue_id))
 
-    def stage_copies(self, decision: Decision) -> str:
-        """Put the copies of a decision that has some; "" or LATER."""
-        assert decision.copies is not None, "asked by `stage`"
+    def _stage_copies(self, decision: Decision) -> str:
+        assert decision.copies is not None, "asked by `_stage`"
         while decision.staged < len(decision.copies):
             if not self._stage_copy(decision.copies[decision.staged]):
                 return LATER
             decision.staged += 1
-        self.batch.append(decision)
         return ""
 
     def _stage_copy(self, copy: Copy) -> bool:
         entry = np.frombuffer(entry_of(copy, 0), np.uint8)
-        return stage_entry(self._arena, self._lane, entry) > 0
+        return stage_entry(self._arena, self._lane, entry, self._op_room) > 0
 
-    def _staged(self, decision: Decision) -> str:
+    def _judged(self, decision: Decision) -> str:
         rows, durables = self._rows_view, self.durables
         if durables:
             for number in range(len(decision.halves)):
                 if rows[number * halfform.HALF_WORDS + halfform.TOPIC] in durables:
                     decision.durable = True
-        self.batch.append(decision)
         return ""
 
     def copy_into(self, topic: str, position: int, origin: int) -> Copy | None:

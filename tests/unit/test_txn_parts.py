@@ -1,0 +1,177 @@
+"""The txn-checker when its own ring is short: parts, refusals, deaths between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from shm import layout
+from shm import transactionwire as wire
+from shm.codes import Role
+from shm.kernels import frames
+from shm.kernels.words import store_half
+from shm.transactionwire import COMMITTED, GIVEN_UP
+from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, txn_life
+from workers.transactions.agent import TxnChecker
+
+TX = "0123456789abcdef" * 2
+OTHER = "e" * 32
+RING_BYTES = 1 << 15
+HALVES = 40  # of 1,500 bytes each: twice what the ring holds
+HOUR_S = 3600
+
+
+@pytest.fixture
+def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
+    monkeypatch.setattr(TxnLife, "own_ring_bytes", RING_BYTES)
+    yield from txn_life(tmp_path / "store", monkeypatch)
+
+
+def checker_of(life: TxnLife) -> TxnChecker:
+    return cast("TxnChecker", life.agents[CHECKER])
+
+
+def large(life: TxnLife, tx: str = TX) -> list[wire.Check]:
+    """The halves of a transaction that does not fit into the ring."""
+    return [life.half(tx, number, body=b"x" * 1500) for number in range(1, HALVES + 1)]
+
+
+def first_part(life: TxnLife, peer: Peer, halves: list[wire.Check]) -> int:
+    """Put a commit of which a part is in the ring now, without its op record; its serial."""
+    life.settle()
+    serial = peer.end(halves, commit=True)
+    words = checker_of(life)._outlet.words  # type: ignore[union-attr]
+    before = int(words[frames.UP_CURSOR])
+    checker_of(life).do_work(life.clock.monotonic_ns())
+    assert RING_BYTES // 2 < words[frames.UP_CURSOR] - before <= RING_BYTES
+    return serial
+
+
+def require_ended(peer: Peer, serial: int) -> None:
+    """An END is carried out."""
+    answer = peer.answer(serial)
+    assert isinstance(answer, wire.Ended)
+    assert answer.error == ""
+
+
+def several(life: TxnLife, count: int, body: bytes = b"paid") -> list[wire.Check]:
+    """Halves of one transaction, which is new."""
+    tx = f"{life.board.word(layout.BOARD_APPENDED):032x}"
+    return [life.half(tx, number, body=body) for number in range(1, count + 1)]
+
+
+def ended_of(life: TxnLife) -> list[int]:
+    """All offsets that op records name."""
+    return [int(name) for body in life.ops() for name in body.split(",") if name]
+
+
+def names(halves: list[wire.Check]) -> str:
+    """What an op record names."""
+    return "".join(f"{half.queue_offset}," for half in halves)
+
+
+def test_a_transaction_larger_than_the_ring_is_one_decision(life: TxnLife) -> None:
+    """TX-21: its copies go up in parts, and one op record ends it; others wait their turn."""
+    peer = Peer(life)
+    halves, single = large(life), life.half(OTHER)
+    serial = first_part(life, peer, halves)
+    late = peer.end([single], commit=True)
+    for asked in (serial, late):
+        require_ended(peer, asked)
+    assert life.committed() == {half.position: 1 for half in (*halves, single)}
+    assert life.ops() == [names([*halves, single])]
+
+
+def test_what_shares_the_ring_goes_up_whole(life: TxnLife) -> None:
+    """Halves of a transaction that has to wait for room are not mixed with those before it."""
+    peer = Peer(life)
+    groups = [
+        [life.half(f"{tx:032x}", number, body=b"x" * 1500) for number in range(1, 8)]
+        for tx in range(1, 6)
+    ]
+    life.settle()
+    serials = [peer.end(halves, commit=True) for halves in groups]
+    for serial in serials:
+        require_ended(peer, serial)
+    assert life.committed() == {half.position: 1 for halves in groups for half in halves}
+    assert "".join(life.ops()) == "".join(names(halves) for halves in groups)
+    assert len(life.ops()) > 1
+
+
+@pytest.mark.parametrize("size", [0, 50, 100])
+def test_as_many_as_fill_the_ring_are_given_up_in_one_step(life: TxnLife, size: int) -> None:
+    """TX-37: what was put always has room for its op record, so that it goes up."""
+    halves = [life.half(f"{tx:032x}", PGROUP="gone", body=bytes(size)) for tx in range(1, 101)]
+    life.run_for(2000)
+    life.clock.step_wall(100 * HOUR_S * 1000)
+    life.run_for(40_000)
+    assert sorted(record.origin for record in life.parked()) == [it.position for it in halves]
+    assert "".join(life.ops()) == names(halves)
+    assert Peer(life).ended(halves[:1], commit=True, group="gone") == (GIVEN_UP, wire.DECIDED)
+
+
+def test_rollbacks_behind_copies_that_fill_the_ring_are_named(life: TxnLife) -> None:
+    """What has no copy takes room in the op record as well: it waits until there is some."""
+    peer = Peer(life)
+    for count in range(22, 30):
+        kept = [several(life, 2, body=b"x" * 300) for _ in range(count)]
+        dropped = [several(life, 200) for _ in range(2)]
+        life.settle()
+        serials = [peer.end(halves, commit=True) for halves in kept]
+        serials += [peer.end(halves, commit=False) for halves in dropped]
+        for serial in serials:
+            require_ended(peer, serial)
+        life.run_for(100)
+        wanted = [half.queue_offset for halves in (*kept, *dropped) for half in halves]
+        assert ended_of(life)[-len(wanted) :] == wanted
+
+
+@pytest.mark.parametrize("victim", [None, CHECKER, Role.WRITER])
+def test_a_copy_of_the_first_part_that_was_refused_is_put_again(
+    life: TxnLife, victim: Role | None
+) -> None:
+    """P7: the refusal is the large decision's own, whatever goes up beside it."""
+    peer = Peer(life)
+    halves = large(life)
+    serial = first_part(life, peer, halves)
+    outlet = checker_of(life)._outlet
+    assert outlet is not None
+    arena, words = outlet.session.arena, outlet.words
+    at = int(words[frames.UP]) + (outlet._word(layout.LANE_UP_HEAD) & int(words[frames.UP_MASK]))
+    store_half(arena, at + layout.ENTRY_ROUTE, NO_TOPIC)
+    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+    if victim is not None:
+        life.kill(victim)
+        serial = peer.end(halves, commit=True)
+    require_ended(peer, serial)
+    life.run_for(3000)
+    assert life.committed() == {half.position: 1 for half in halves}
+    assert sorted("".join(life.ops()).split(",")) == sorted(names(halves).split(","))
+
+
+def test_a_note_does_not_pass_a_part_that_has_no_op_record(life: TxnLife) -> None:
+    """Who comes after a death finds the copies of the first part, and puts none of them again."""
+    peer = Peer(life)
+    halves = large(life)
+    life.run_for(2000)
+    first_part(life, peer, halves)
+    now_ns = life.clock.monotonic_ns()
+    for role in (Role.WRITER, Role.READER, Role.FLUSHER):
+        for _ in range(10):
+            life.agents[role].do_work(now_ns)
+    assert 0 < sum(life.committed().values()) < HALVES
+    agent = checker_of(life)
+    agent._decisions.take(now_ns)
+    agent._note._picture = None
+    agent._note._take_picture(*agent._parts)
+    begun = min(record.physical_offset for record in life.in_topic("orders"))
+    picture = agent._note._picture
+    assert picture is not None
+    assert picture[0].scanned <= begun
+    life.kill(CHECKER)
+    assert peer.ended(halves, commit=True) == (COMMITTED, "")
+    life.run_for(3000)
+    assert life.committed() == {half.position: 1 for half in halves}

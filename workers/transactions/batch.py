@@ -1,0 +1,72 @@
+"""Decisions that go up together: one op record names the halves of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from shm.kernels.decide import OP_NAME_BYTES, OP_REST_BYTES
+from shm.transactionwire import End
+
+if TYPE_CHECKING:
+    from workers.transactions.decision import Decision
+
+DECISIONS_MAX: Final = 1024
+
+
+@dataclass(slots=True)
+class Batch:
+    """What was staged, and is not published with its op record yet."""
+
+    decisions: list[Decision] = field(default_factory=list)
+    names: int = 0  # halves that the op record is to name
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its op record names enough."""
+        return len(self.decisions) >= DECISIONS_MAX
+
+    def add(self, decision: Decision) -> None:
+        """All copies of a decision are put."""
+        self.decisions.append(decision)
+        self.names += len(decision.halves) if decision.named else 0
+
+    def differs(self, decision: Decision) -> bool:
+        """Whether a decision needs an op record of another kind."""
+        if not self.decisions or not decision.named:
+            return False
+        kinds = {one.is_told for one in self.decisions if one.named}
+        return bool(kinds) and decision.is_told not in kinds
+
+    def op_room(self, decision: Decision) -> int:
+        """Bytes that the op record takes at most in the ring if it names a decision as well."""
+        return OP_NAME_BYTES * (self.names + len(decision.halves)) + OP_REST_BYTES
+
+    def op_record(self) -> tuple[bytes, int]:
+        """Body of the op record, empty if it names nothing, and its `flag`."""
+        commits: list[str] = []
+        others: list[str] = []
+        named = [one for one in self.decisions if one.named]
+        for one in named:
+            (commits if one.is_commit else others).extend([str(half[1]) for half in one.halves])
+        names = commits + others
+        told = all(one.is_told for one in named)
+        body = f"{','.join(names)},".encode() if names else b""
+        return body, 1 + len(commits) if told else 0
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether some decision is to be on the disk before it is told."""
+        return any(one.durable for one in self.decisions)
+
+    def listener(self) -> tuple[int, int]:
+        """Session and serial that the writer is to tell, (0, 0) for nobody.
+
+        That is who asks for the only decision, if it need not be durable.
+        """
+        if len(self.decisions) == 1:
+            one = self.decisions[0]
+            for session, serial, request in one.asked[:1]:
+                if isinstance(request, End) and request.alone and not one.durable:
+                    return (session, serial) if one.copies is None else (0, 0)
+        return 0, 0

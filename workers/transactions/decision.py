@@ -1,0 +1,58 @@
+"""What becomes of half messages: who asked for it, and what of it is where by now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shm.transactionwire import COMMITTED, ROLLED_BACK
+from workers.outlet import Copy
+
+Half = tuple[int, int]  # position, half queue offset
+#: Who waits for an answer: session, serial, and what is to be told.
+Asked = tuple[int, int, object]
+#: The outcome of a half that was appended again: the new record stands for it.
+MOVED: Final = "moved"
+
+
+@dataclass(slots=True, eq=False)
+class Decision:
+    """What becomes of some halves, and who is told of it."""
+
+    outcome: str
+    halves: list[Half]
+    asked: list[Asked]
+    copies: list[Copy] | None = None  # to be put instead of commit copies
+    place: Half | None = None  # of its last copy, once that is in the log
+    named: bool = True  # whether an op record is to name the halves
+    durable: bool = False
+    staged: int = 0  # halves or copies that were put
+    op_named: bool = False  # the op record is in the log
+    end: int = -1
+    error: str = ""
+    begun_at: int = -1  # something of it is in the log behind this position, so all has to be
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether commit copies are put."""
+        return self.outcome == COMMITTED
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the op record says the outcome; otherwise another record of the log does."""
+        return self.outcome in (COMMITTED, ROLLED_BACK)
+
+    def of(self, position: int) -> Decision:
+        """The decision of a half."""
+        return self
+
+    def parts(self) -> list[Decision]:
+        """Decisions that stand each for itself."""
+        return [self]
+
+    @property
+    def puts(self) -> int:
+        """How many copies it puts."""
+        if self.copies is not None:
+            return len(self.copies)
+        return len(self.halves) if self.is_commit else 0
