@@ -90,6 +90,8 @@ def _fits(
     if not has_all_files(storage, cq_bytes, key, units, kept):
         return False
     row = unit_of(storage, cq_bytes, key, units - 1)
+    if row is not None and row["size"] == layout.CQ_FILLER_SIZE:  # all its records are gone
+        return kept is not None and kept >= units
     return row is not None and 0 < row["size"] <= appended - row["physical_offset"]
 
 

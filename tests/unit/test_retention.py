@@ -21,7 +21,7 @@ from tests.support.faults import FaultPlan, KilledError, Moment, fail_at, kill_a
 from tests.support.retaining import HOUR_MS, QUEUES, Rig, units_of, written_machine
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
-from workers.reader.queues import PROGRESS_FILE
+from workers.reader.queues import PROGRESS_FILE, save_progress
 
 SEGMENT = 16 * 1024
 
@@ -256,6 +256,10 @@ def test_a_queue_whose_records_have_all_expired_goes_on_at_its_offset(machine: S
     rig.storage.unlink(PROGRESS_FILE)
     found = recover(rig.storage, rig.settings, None)
     assert found.queues["plain", 5] == (77, 77, 77)
+    save_progress(rig.storage, found.low, {("plain", 5): 77})
+    found = recover(rig.storage, rig.settings, None)
+    assert found.queues["plain", 5] == (77, 77, 77)
+    assert rig.storage.exists(PROGRESS_FILE), "the next start believes it: nothing is made anew"
 
 
 def test_no_room_for_the_note_is_tried_again_and_another_error_is_final(

@@ -199,6 +199,22 @@ def test_an_operator_settles_an_open_one(life: TxnLife) -> None:
     assert peer.ended([dropped], commit=True) == (ROLLED_BACK, wire.DECIDED)
 
 
+def test_a_transaction_of_which_an_operator_took_one_back_is_not_called_committed(
+    life: TxnLife,
+) -> None:
+    """P10: whichever comes last in the END, the half that was decided otherwise is what counts."""
+    peer = Peer(life)
+    for order in (1, -1):
+        halves = [life.half(f"{order % 7:032x}", number) for number in (1, 2)]
+        life.settle()
+        kept, dropped = halves[::order]
+        assert peer.settle(dropped.position, wire.ROLLBACK).outcome == ROLLED_BACK
+        assert peer.ended([kept], commit=True) == (COMMITTED, "")
+        assert peer.ended(halves, commit=True) == (ROLLED_BACK, wire.DECIDED)
+        assert peer.ended(halves, commit=False) == (COMMITTED, wire.DECIDED)
+        assert life.committed()[dropped.position] == 0
+
+
 def test_a_delayed_message_counts_from_its_commit(life: TxnLife) -> None:
     """LW-47: parked by the commit, as a delayed send is, and delivered with a commit's bits."""
     peer = Peer(life)

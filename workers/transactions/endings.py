@@ -48,18 +48,18 @@ class Endings:
         if not 0 < len(request.halves) <= wire.HALVES_MAX:
             self._refuse(session, request, "", NOT_A_HALF)
             return
+        wanted = COMMITTED if request.commit else ROLLED_BACK
         todo: list[Half] = []
         seen = ""
         for half in request.halves:
             position, offset = self._halves.newest_half(half)
             outcome = self._halves.outcome_at(position)
-            if outcome is not None:
-                seen = outcome
+            if outcome is not None:  # what contradicts counts: an operator may have settled one
+                seen = seen if seen not in ("", wanted) else outcome
             elif self._waits_for(session, request, position, offset):
                 return
             else:
                 todo.append((position, offset))
-        wanted = COMMITTED if request.commit else ROLLED_BACK
         if seen and seen != wanted:
             self._refuse(session, request, seen, DECIDED)
         elif todo:
