@@ -224,7 +224,8 @@ class Transactions:
             if record.doubted is None:
                 continue
             is_open = record.doubted.is_half and record.offset not in named
-            if is_open or newest.get(record.origin) == record.position:
+            is_parked = newest.get(record.origin) == record.position
+            if is_open or (is_parked and record.origin not in self.asked):
                 require(forced, "P10", f"{record} waits, and its segment goes")
                 self._gone.add(record.position)
         self._tally["halves lost waiting"] = len(self._gone)

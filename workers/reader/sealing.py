@@ -69,9 +69,12 @@ class Collector:
             return sidecar.build_from_segment(view, base).encode()
         passed = np.concatenate(pieces)
         offsets = passed >> 16
-        used, numbers = np.unique(passed & 0xFFFF, return_inverse=True)
+        slots = passed & 0xFFFF
+        used = np.flatnonzero(np.bincount(slots))
+        numbers = np.zeros(used[-1] + 1, np.uint16)
+        numbers[used] = np.arange(len(used))
         topic_numbers, topics = sidecar.by_name(
-            numbers.astype(np.uint16), [names[slot] for slot in used.tolist()]
+            numbers[slots], [names[slot] for slot in used.tolist()]
         )
         last = int(offsets[-1])
         end = last + _be(view, last + layout.RECORD.offset("total_size"), 4)
