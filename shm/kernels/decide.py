@@ -26,6 +26,7 @@ from shm.kernels.halfform import (
     GOOD,
     GROUP_BYTES,
     HALF_WORDS,
+    LOOK,
     NEW,
     NO_HALF,
     NO_TOPIC,
@@ -34,6 +35,7 @@ from shm.kernels.halfform import (
     PGROUP,
     POSITION,
     PUT,
+    PUTS,
     REAL_QID,
     REAL_QUEUE,
     REAL_TOPIC,
@@ -189,16 +191,21 @@ def has_room(arena: Bytes, lane: Words, size: int) -> int:
 
 
 @kernel()
-def _put_commit(log: Bytes, form: Words, targets: Targets, topic: int) -> int:
-    """PUT or TOO_LARGE; NEW where the ring has no room now for it and an op record."""
-    arena, lane = targets[0], targets[1]
+def _entry_bytes(form: Words) -> int:
+    """Length of a half's commit copy as an entry, at most."""
     row = machine.shift(form, ROW_AT)
-    most = ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE] + 7
-    if 2 * (most & ~7) > lane[frames.UP_MASK] + 1:
-        return TOO_LARGE
+    most: int = ENTRY_BYTES + APPEND_BYTES + row[scan.BODY_SIZE] + row[scan.PROPERTIES_SIZE] + 7
+    return most & ~7
+
+
+@kernel()
+def _put_commit(log: Bytes, form: Words, targets: Targets, topic: int) -> int:
+    """PUT; NEW where the ring has no room now for it and an op record."""
+    arena, lane = targets[0], targets[1]
+    most = _entry_bytes(form)
     if not _has_room(arena, lane, most + form[OP_ROOM]):
         return NEW
-    start = ring.reserve(arena, lane, lane[frames.UP_CURSOR], most & ~7)
+    start = ring.reserve(arena, lane, lane[frames.UP_CURSOR], most)
     seq = lane[frames.SEQ] + 1
     at = lane[frames.UP] + (start & lane[frames.UP_MASK])
     lane[frames.UP_CURSOR] = start + _fill_commit(arena, at, log, form, seq, topic)
@@ -215,7 +222,11 @@ def decide_half(log: Bytes, form: Words, rows: Words, at: int, targets: Targets)
         return NO_TOPIC
     if form[VALUES + 2 * DELAY + 1]:
         return DELAYED
-    return _put_commit(log, form, targets, topic) if form[COMMIT] else GOOD
+    if form[COMMIT] == LOOK:
+        return GOOD
+    if 2 * _entry_bytes(form) > targets[1][frames.UP_MASK] + 1:
+        return TOO_LARGE
+    return _put_commit(log, form, targets, topic) if form[COMMIT] == PUTS else GOOD
 
 
 @kernel()
@@ -233,6 +244,8 @@ def _put_commits(
                 return BACKPRESSURE
         rows[at + STATE] = state
         form[NEXT] += 1
+        if state == DELAYED and form[COMMIT] == PUTS:
+            return DONE  # its copy comes first: they go up in order
     return DONE
 
 
@@ -241,11 +254,12 @@ def put_commits(
     log: Bytes, form: Words, rows: Words, board: Bytes, index: Words, arena: Bytes, lane: Words,
     expected: Bytes,
 ) -> int:  # fmt: skip
-    """Judge halves from row form[NEXT] on and, with form[COMMIT], put their commit copies.
+    """Judge halves from row form[NEXT] on and, if form[COMMIT] says so, put their commit copies.
 
-    Nothing is published. `expected` holds group and transaction id that they must have. Returns
-    DONE, BACKPRESSURE (the ring is full, but for an op record of form[OP_ROOM]) or ROLL (the next
-    is in another segment or stretch).
+    Nothing is published. It stops behind a half with a delay, whose copy the caller puts.
+    `expected` holds group and transaction id that they must have. Returns DONE, BACKPRESSURE (the
+    ring is full, but for an op record of form[OP_ROOM]) or ROLL (the next is in another segment or
+    stretch).
     """
     raw = machine.raw
     targets = (raw(arena), raw(lane), raw(board), raw(index), index.size - 1)

@@ -228,7 +228,7 @@ def _settle(
     if ring.reserve(targets[0], targets[1], targets[1][frames.UP_CURSOR], most) < 0:
         return BACKPRESSURE
     form[halfform.OP_ROOM] = OP_ROOM
-    form[halfform.COMMIT] = rows[at + IS_COMMIT]
+    form[halfform.COMMIT] = halfform.PUTS if rows[at + IS_COMMIT] else halfform.LOOK
     state = decide_half(log, form, rows, at, targets)
     if state == halfform.NEW:
         return BACKPRESSURE

@@ -31,8 +31,11 @@ HALF_WORDS = 5
 # What was found of it.
 NEW, GOOD, PUT, DELAYED, NO_HALF, FOREIGN, NO_TOPIC, TOO_LARGE = range(8)
 
+# What is done with halves: nothing; their commit copies are put; these could be put.
+LOOK, PUTS, LOOK_TO_PUT = range(3)
+
 # Words of `put_commits` and of the kernels that read queues, behind those of shm.kernels.stretch.
-COMMIT = STRETCH_WORDS  # 1: put copies; 0: look only
+COMMIT = STRETCH_WORDS  # LOOK, PUTS, LOOK_TO_PUT
 GROUP_BYTES = COMMIT + 1  # of `expected`; -1: any group
 TX_BYTES = COMMIT + 2  # behind them; 0: any transaction
 OP_ROOM = COMMIT + 3  # so much must be left in the ring behind each copy, for the op record

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -94,7 +95,7 @@ def after_message(life: Life, delay_ms: int) -> Parked:
 class Life:
     """One life of the broker's agents over a directory."""
 
-    own_ring_bytes = 1 << 20  # of agents' own way to the writer
+    own_rings: ClassVar[dict[Role, int]] = {}  # bytes of agents' way to the writer, if short
 
     def __init__(
         self,
@@ -144,7 +145,9 @@ class Life:
 
     def _own_session(self, role: Role) -> Session:
         made = memory_session(
-            100 + role, plan_arena(self.own_ring_bytes, 1 << 18), producer=os.urandom(10)
+            100 + role,
+            plan_arena(self.own_rings.get(role, 1 << 20), 1 << 18),
+            producer=os.urandom(10),
         )
         bell = getattr(self.bells, role.name.lower())
         return replace(made, bell=bell, groups=False, owner=int(role))

@@ -13,7 +13,8 @@ from shm import transactionwire as wire
 from shm.codes import Role
 from shm.kernels import frames
 from shm.kernels.words import store_half
-from shm.transactionwire import COMMITTED, GIVEN_UP
+from shm.properties import SCHEDULE_TOPIC
+from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, txn_life
 from workers.transactions.agent import TxnChecker
 
@@ -26,7 +27,7 @@ HOUR_S = 3600
 
 @pytest.fixture
 def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
-    monkeypatch.setattr(TxnLife, "own_ring_bytes", RING_BYTES)
+    monkeypatch.setitem(TxnLife.own_rings, CHECKER, RING_BYTES)
     yield from txn_life(tmp_path / "store", monkeypatch)
 
 
@@ -48,6 +49,19 @@ def first_part(life: TxnLife, peer: Peer, halves: list[wire.Check]) -> int:
     checker_of(life).do_work(life.clock.monotonic_ns())
     assert RING_BYTES // 2 < words[frames.UP_CURSOR] - before <= RING_BYTES
     return serial
+
+
+def refuse_next(life: TxnLife, behind: int = 0) -> None:
+    """The writer refuses the next entry that the checker has put, or one behind it."""
+    outlet = checker_of(life)._outlet
+    assert outlet is not None
+    arena, words = outlet.session.arena, outlet.words
+    cursor = outlet._word(layout.LANE_UP_HEAD)
+    for place in range(behind + 1):
+        at = int(words[frames.UP]) + (cursor & int(words[frames.UP_MASK]))
+        if place == behind:
+            store_half(arena, at + layout.ENTRY_ROUTE, NO_TOPIC)
+        cursor += int(arena[at : at + 4].view("<u4")[0])
 
 
 def require_ended(peer: Peer, serial: int) -> None:
@@ -137,11 +151,7 @@ def test_a_copy_of_the_first_part_that_was_refused_is_put_again(
     peer = Peer(life)
     halves = large(life)
     serial = first_part(life, peer, halves)
-    outlet = checker_of(life)._outlet
-    assert outlet is not None
-    arena, words = outlet.session.arena, outlet.words
-    at = int(words[frames.UP]) + (outlet._word(layout.LANE_UP_HEAD) & int(words[frames.UP_MASK]))
-    store_half(arena, at + layout.ENTRY_ROUTE, NO_TOPIC)
+    refuse_next(life)
     life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
     if victim is not None:
         life.kill(victim)
@@ -175,3 +185,97 @@ def test_a_note_does_not_pass_a_part_that_has_no_op_record(life: TxnLife) -> Non
     assert peer.ended(halves, commit=True) == (COMMITTED, "")
     life.run_for(3000)
     assert life.committed() == {half.position: 1 for half in halves}
+
+
+@pytest.mark.parametrize("place", [1, 15, 25])
+def test_a_delayed_one_amid_parts_goes_up_in_its_turn(life: TxnLife, place: int) -> None:
+    """LW-47: what comes behind it is put once, and it is parked."""
+    peer = Peer(life)
+    wishes = {place: {"GANTRY_TX_DELAY": "level:1"}}
+    halves = [
+        life.half(TX, number, body=b"x" * 1500, **wishes.get(number, {}))
+        for number in range(1, HALVES + 1)
+    ]
+    life.settle()
+    require_ended(peer, peer.end(halves, commit=True))
+    assert life.committed() == {half.position: 1 for half in halves}
+    (parked,) = life.in_topic(SCHEDULE_TOPIC)
+    assert parked.prepared_transaction_offset == halves[place - 1].position
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2])
+def test_a_refused_copy_is_put_again_as_it_was(life: TxnLife, refused: int) -> None:
+    """P7: a delayed one with its delay, one beside it without."""
+    peer = Peer(life)
+    halves = [life.half(TX, 1), life.half(TX, 2, GANTRY_TX_DELAY="level:3"), life.half(TX, 3)]
+    life.settle()
+    serial = peer.end(halves, commit=True)
+    checker_of(life).do_work(life.clock.monotonic_ns())
+    refuse_next(life, refused)
+    require_ended(peer, serial)
+    assert life.committed() == {half.position: 1 for half in halves}
+    (parked,) = life.in_topic(SCHEDULE_TOPIC)
+    assert parked.prepared_transaction_offset == halves[1].position
+    assert parked.property_map()["DELAY"] == "3"
+
+
+def test_what_cannot_be_stored_amid_parts_is_left_out_and_named(
+    life: TxnLife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes halves: the others are committed and named, and who asks hears of it."""
+    peer = Peer(life)
+    halves = large(life)
+    serial = first_part(life, peer, halves)
+    window = checker_of(life)._decisions.window
+    enter, lost = window.enter, halves[30].position
+    monkeypatch.setattr(window, "enter", lambda at: at < lost and enter(at))
+    answer = peer.answer(serial)
+    assert isinstance(answer, wire.Ended)
+    assert answer.error == wire.NOT_A_HALF
+    stored = [half for half in halves if half.position in life.committed()]
+    assert 0 < len(stored) < HALVES
+    assert set(life.committed().values()) == {1}
+    assert life.ops() == [names(stored)]
+    monkeypatch.undo()
+    assert peer.ended(halves[:1], commit=False) == (COMMITTED, wire.DECIDED)
+    assert peer.ended(halves[-1:], commit=False) == (ROLLED_BACK, "")
+    life.stop()
+
+
+def test_one_that_is_too_large_by_now_is_found_before_a_part_goes_up(life: TxnLife) -> None:
+    """A smaller `max_message_size` than when it was sent: nothing of the transaction is stored."""
+    peer = Peer(life)
+    halves = [*large(life), life.half(TX, HALVES + 1, body=b"x" * 17_000)]
+    life.settle()
+    for _ in range(2):
+        assert peer.ended(halves, commit=True) == ("", wire.UNSTORABLE)
+    assert (life.committed(), life.ops()) == ({}, [])
+    assert peer.ended(halves, commit=False) == (ROLLED_BACK, "")
+
+
+def test_messages_of_nearly_half_the_ring_go_up_one_by_one(life: TxnLife) -> None:
+    """Wherever the ring wraps: copy and op record need not lie side by side."""
+    peer = Peer(life)
+    halves = [life.half(TX, number, body=b"x" * 15_500) for number in range(1, 101)]
+    life.settle()
+    require_ended(peer, peer.end(halves, commit=True))
+    assert life.committed() == {half.position: 1 for half in halves}
+    assert life.ops() == [names(halves)]
+
+
+def test_nobody_waits_for_a_copy_whose_half_is_gone(
+    life: TxnLife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused, and before it is put again a full disk takes its half."""
+    peer = Peer(life)
+    halves = [life.half(TX, number) for number in (1, 2)]
+    life.settle()
+    serial = peer.end(halves, commit=True)
+    checker_of(life).do_work(life.clock.monotonic_ns())
+    refuse_next(life)
+    window = checker_of(life)._decisions.window
+    record, gone = window.record, halves[0].position
+    monkeypatch.setattr(window, "record", lambda at: None if at == gone else record(at))
+    require_ended(peer, serial)
+    assert not checker_of(life)._decisions.waits
+    life.stop()

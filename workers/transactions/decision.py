@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from shm.transactionwire import COMMITTED, ROLLED_BACK
@@ -30,6 +30,8 @@ class Decision:
     op_named: bool = False  # the op record is in the log
     end: int = -1
     error: str = ""
+    decided_ms: int = 0  # from then on its delays count
+    left_out: list[Half] = field(default_factory=list)  # could not be stored, others were
     begun_at: int = -1  # something of it is in the log behind this position, so all has to be
 
     @property
@@ -49,6 +51,10 @@ class Decision:
     def parts(self) -> list[Decision]:
         """Decisions that stand each for itself."""
         return [self]
+
+    def leave_out(self, number: int) -> None:
+        """One of its halves cannot be stored by now: it is decided by itself, which says so."""
+        self.left_out.append(self.halves.pop(number))
 
     @property
     def puts(self) -> int:

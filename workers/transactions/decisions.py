@@ -103,8 +103,8 @@ class Decisions(EndStaging):
         return bool(self._flights) or self._part_at >= 0
 
     @property
-    def is_alone(self) -> bool:
-        """Whether what is being staged need not share the ring: it may go up in parts then."""
+    def may_go_in_parts(self) -> bool:
+        """Whether what is being staged has the ring for itself."""
         return not (self.batch.decisions or self._flights)
 
     @property
@@ -263,7 +263,7 @@ class Decisions(EndStaging):
             durable = self._durable_seen = self._board.word(layout.BOARD_DURABLE)
             settled += [one for one in self.undurable if one.end <= durable]
             self.undurable = [one for one in self.undurable if one.end > durable]
-        if self._again and now_ns >= self._retry_ns:
+        if self._again and (now_ns >= self._retry_ns or self._in_parts is self._again[0]):
             self._put_again(now_ns)
         return settled
 
@@ -349,14 +349,18 @@ class Decisions(EndStaging):
         if one.begun_at < 0:
             self.owe(one, flight.appended)
         self._leave_only(one, missing)
-        self._again.append(one)
+        if one.copies or one.named:
+            self._again.append(one)
+        else:  # a full disk has taken the half meanwhile
+            self._finish(one, end, settled)
 
     def _leave_only(self, one: Decision, missing: list[int]) -> None:
         """What is to be put again of a decision: copies of these numbers, and its op record."""
         if one.copies is not None:
             one.copies = [one.copies[number] for number in missing]
         else:
-            copies = [self.plain(one.halves[number]) for number in missing]
+            halves = [one.halves[number] for number in missing]
+            copies = [self.copy_again(half, one.decided_ms) for half in halves]
             one.copies = [copy for copy in copies if copy is not None]
         one.named = one.named and not one.op_named
         one.staged = 0

@@ -117,7 +117,7 @@ class Endings:
     def forget(self, decision: Decision) -> None:
         """It is no longer on its way."""
         land = self._flying.pop
-        for position, _offset in decision.halves:
+        for position, _offset in (*decision.halves, *decision.left_out):
             land(position, None)
 
     def _hand_on(self, decision: Decision) -> None:

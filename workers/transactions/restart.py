@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shm.board import Board
     from shm.storage import Storage
     from workers.logviews import LogViews
+    from workers.transactions.decision import Half
     from workers.transactions.decisions import Decisions
     from workers.transactions.givenup import GivenUp
     from workers.transactions.halves import Halves
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 Words = NDArray[np.int64]
 _NONE: Final = np.zeros((0, 3), np.int64)
 NOTES_AT_ONCE: Final = 4096
+#: Halves that one op record names.
+NAMED_MAX: Final = 1024
 
 
 class Restart:
@@ -167,11 +170,10 @@ class Restart:
         rows = halves.table.rows
         have = np.isin(rows["position"], copied) & (rows["live"] != 0)
         found: list[Decision] = []
-        if self._joined:
-            found.append(Decision(MOVED, self._joined, [], copies=[]))
-        if have.any():
-            named = [(int(row["position"]), int(row["offset"])) for row in rows[have]]
-            found.append(Decision(COMMITTED, named, [], copies=[]))
+        found += _in_pieces(MOVED, self._joined)
+        found += _in_pieces(
+            COMMITTED, [(int(row["position"]), int(row["offset"])) for row in rows[have]]
+        )
         siblings = np.isin(rows["tx"], self._transactions(halves, copied, decisions)) & ~have
         for row in rows[siblings & (rows["live"] != 0) & (rows["tx"] != 0)]:
             half = (int(row["position"]), int(row["offset"]))
@@ -229,7 +231,13 @@ class Restart:
             _first, unit = halves.units(HALF_TOPIC, offset, offset + 1)
             position = int(unit[0])
             if position not in copied:
-                copy = decisions.plain((position, offset))
+                copy = decisions.copy_again((position, offset))
                 if copy is not None:  # a full disk may have taken the half since
                     found.append(Decision("", [], [], copies=[copy], named=False))
         return found
+
+
+def _in_pieces(outcome: str, halves: list[Half]) -> list[Decision]:
+    """Decisions whose op records find room in the ring."""
+    pieces = [halves[at : at + NAMED_MAX] for at in range(0, len(halves), NAMED_MAX)]
+    return [Decision(outcome, piece, [], copies=[]) for piece in pieces]

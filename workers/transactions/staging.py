@@ -20,6 +20,7 @@ from workers.transactions.delayedcommit import Delays, commit_copy, copy_of, del
 
 if TYPE_CHECKING:
     from shm.board import Board
+    from shm.record import Record
     from shm.storage import Storage
     from workers.logviews import LogViews
     from workers.outlet import Copy, Outlet
@@ -75,35 +76,41 @@ class Staging:
         """Judge a decision's halves and put its copies; nothing goes up before `flush`.
 
         `group` empty: any; `tx` empty: any transaction. Returns "", LATER, or the name of the error
-        for which nothing was put. With each copy there is room for the op record behind it.
+        for which nothing was put. What is put has room for its op record behind it.
         """
-        if self.differs(decision) or self._in_parts not in (None, decision):
+        if self._in_parts is not None and self._in_parts is not decision:
+            return LATER
+        if self.differs(decision):
             return LATER
         cursor, seq, staged = self._view[frames.UP_CURSOR], self._view[frames.SEQ], decision.staged
+        shares = not self.may_go_in_parts
+        op_room = self.batch.op_room(decision)
+        # A part has no op record; where there is one, `has_room` says so in the end.
+        self._op_room = self._form_view[halfform.OP_ROOM] = op_room if shares else 0
         error = self._stage(decision, group, tx, now_ms)
+        if not error and not has_room(self._arena, self._lane, op_room):
+            error = LATER
         if not error:
             self.batch.add(decision)
             self._in_parts = None
-        elif error is LATER and self.is_alone:
-            self._in_parts = decision
+        elif error is LATER and not shares:
+            if self._view[frames.SEQ] != seq:
+                self._in_parts = decision
         else:
             self._view[frames.UP_CURSOR], self._view[frames.SEQ] = cursor, seq
             decision.staged = staged
-            self._in_parts = None if error is not LATER else self._in_parts
         return error
 
     @property
-    def is_alone(self) -> bool:
-        """Whether what is being staged need not share the ring: it may go up in parts then."""
+    def may_go_in_parts(self) -> bool:
+        """Whether what is being staged has the ring for itself."""
         return not self.batch.decisions
 
     def _stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> str:
-        self._op_room = self.batch.op_room(decision)
-        self._form_view[halfform.OP_ROOM] = self._op_room
-        if not decision.puts and not has_room(self._arena, self._lane, self._op_room):
-            return LATER
         if decision.copies is not None:
             return self._stage_copies(decision)
+        if not decision.staged:
+            decision.decided_ms = now_ms
         rows, halves = self._rows_view, decision.halves
         at = 0
         for position, offset in halves:
@@ -111,14 +118,26 @@ class Staging:
             at += halfform.HALF_WORDS
         self._expect(group, tx)
         count = len(halves)
-        if decision.is_commit and count == 1:
-            return self._put(decision, now_ms)
-        if not decision.staged:
-            self._run(0, count, 0)
+        if not decision.staged and (count > 1 or not decision.is_commit):
+            self._run(0, count, halfform.LOOK_TO_PUT if decision.is_commit else halfform.LOOK)
             error = self._error_of(0, count)
-            if error or not decision.is_commit:
-                return error or self._judged(decision)
-        return self._put(decision, now_ms)
+            if error:
+                return error
+            self._note_durable(decision)
+            if not decision.is_commit:
+                return ""
+            if not self.may_go_in_parts and not self._have_room(count):
+                return LATER
+        return self._put(decision)
+
+    def _have_room(self, count: int) -> bool:
+        """Whether the copies of halves that were looked at fit into the ring, and their op record.
+
+        To put some and take them back in each step is work for nothing.
+        """
+        sizes = self._rows_view[halfform.SIZE : count * halfform.HALF_WORDS : halfform.HALF_WORDS]
+        most = sum(sizes) + count * (layout.ENTRY_BYTES + layout.APPEND_BYTES)
+        return has_room(self._arena, self._lane, most + self._op_room) > 0
 
     def differs(self, decision: Decision) -> bool:
         """Whether it needs an op record of another kind than the batch in hand has."""
@@ -166,31 +185,32 @@ class Staging:
                 return UNKNOWN if rows[at] < low else _ERRORS[state]
         return ""
 
-    def _put(self, decision: Decision, now_ms: int) -> str:
-        count = len(decision.halves)
-        while decision.staged < count:
-            start = decision.staged
-            stop = self._run(start, count, 1)
-            decision.staged = start
-            for number in range(start, self._form_view[stretch.NEXT]):
+    def _put(self, decision: Decision) -> str:
+        row, count = decision.staged, len(decision.halves)
+        while row < count:
+            stop = self._run(row, count, halfform.PUTS)
+            for number in range(row, self._form_view[stretch.NEXT]):
                 state = self._rows_view[number * halfform.HALF_WORDS + halfform.STATE]
-                if state == halfform.DELAYED and not self._put_delayed(number, now_ms):
-                    return LATER
                 if state in _ERRORS:
-                    return self._error_of(number, number + 1)
+                    if self._in_parts is None:
+                        return self._error_of(number, number + 1)
+                    decision.leave_out(decision.staged)  # others of it are in the log
+                    continue
+                if state == halfform.DELAYED and not self._put_delayed(decision, number):
+                    return LATER
                 decision.staged += 1
+            row = self._form_view[stretch.NEXT]
             if stop == Stop.BACKPRESSURE:
                 return LATER
-        return self._judged(decision)
+        self._note_durable(decision)
+        return ""
 
-    def _put_delayed(self, number: int, now_ms: int) -> bool:
-        rows = self._rows_view
-        half = self.window.record(rows[number * halfform.HALF_WORDS])
+    def _put_delayed(self, decision: Decision, number: int) -> bool:
+        half = self.window.record(self._rows_view[number * halfform.HALF_WORDS])
         assert half is not None, "it was judged just now"
-        topic = rows[number * halfform.HALF_WORDS + halfform.TOPIC]
-        queue_id = int(half.property_map().get("REAL_QID", "0"))
-        copy = delayed_copy(half, self.slots, queue_id, self._delays, now_ms)
-        return self._stage_copy(copy or commit_copy(half, topic, queue_id))
+        copy = self._copy_of(half, decision.decided_ms)
+        assert copy is not None, "its topic was found just now"
+        return self._stage_copy(copy)
 
     def _stage_copies(self, decision: Decision) -> str:
         assert decision.copies is not None, "asked by `_stage`"
@@ -204,13 +224,12 @@ class Staging:
         entry = np.frombuffer(entry_of(copy, 0), np.uint8)
         return stage_entry(self._arena, self._lane, entry, self._op_room) > 0
 
-    def _judged(self, decision: Decision) -> str:
+    def _note_durable(self, decision: Decision) -> None:
         rows, durables = self._rows_view, self.durables
         if durables:
             for number in range(len(decision.halves)):
                 if rows[number * halfform.HALF_WORDS + halfform.TOPIC] in durables:
                     decision.durable = True
-        return ""
 
     def copy_into(self, topic: str, position: int, origin: int) -> Copy | None:
         """A copy of a record for a system topic; None if that or the record is not to be had."""
@@ -219,13 +238,21 @@ class Staging:
             return None
         return copy_of(record, slot, 0, record.property_map(), origin)
 
-    def plain(self, half: Half) -> Copy | None:
-        """The commit copy of a half, as if it had no delay; None if that is impossible."""
+    def copy_again(self, half: Half, decided_ms: int | None = None) -> Copy | None:
+        """The copy of a half that was committed then; None if its record or topic is gone.
+
+        Without a time it has no delay.
+        """
         record = self.window.record(half[0])
-        if record is None:
-            return None
-        named = record.property_map()
+        return None if record is None else self._copy_of(record, decided_ms)
+
+    def _copy_of(self, half: Record, decided_ms: int | None) -> Copy | None:
+        named = half.property_map()
         slot = self.slots.get(named.get("REAL_TOPIC", ""))
-        return (
-            commit_copy(record, slot, int(named.get("REAL_QID", "0"))) if slot is not None else None
-        )
+        if slot is None:
+            return None
+        queue_id = int(named.get("REAL_QID", "0"))
+        copy = None
+        if decided_ms is not None:
+            copy = delayed_copy(half, self.slots, queue_id, self._delays, decided_ms)
+        return copy or commit_copy(half, slot, queue_id)
