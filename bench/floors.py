@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import time
 from array import array
 from contextlib import ExitStack
@@ -22,6 +23,10 @@ _MIN_CPUS = 2
 _FILE_BYTES = 16 << 20
 _BLOCK_BYTES = 256 << 10
 _SEGMENT_BYTES = 1 << 30
+KEPT_BYTES = 2 << 30
+"""The broker's default of `log_page_cache`."""
+_STEP_BYTES = 4 << 20
+_SYNC_EACH_S = 0.1
 
 
 class Ping:
@@ -110,10 +115,11 @@ def fdatasync_allocated(bench: Bench) -> Measurement:
     return _pwrite_fdatasync(bench.directory, bench.sizes.floor_syncs, zeroed=False)
 
 
-def plain_pwrite(bench: Bench) -> Measurement:
+def plain_pwrite(bench: Bench, *, lets_go: bool = False) -> Measurement:
     """Write as many bytes in one call as the broker's writer at most, into new files.
 
-    `mb_s` is the rate into the page cache, `disk_mb_s` that until all of it is on the disk.
+    `mb_s` is the rate into the page cache, `disk_mb_s` that until all of it is on the disk. With
+    `lets_go` a thread syncs all the while, and lets pages go that far behind as the broker does.
     """
     block = os.urandom(_BLOCK_BYTES)
     written = 0
@@ -122,7 +128,8 @@ def plain_pwrite(bench: Bench) -> Measurement:
         ExitStack() as files,
     ):
         started = now = time.monotonic()
-        descriptors = []
+        descriptors: list[int] = []
+        behind = files.enter_context(_Behind(descriptors)) if lets_go else None
         while now < started + bench.sizes.sustained_s:
             file = files.enter_context((Path(directory) / str(written)).open("wb"))
             descriptors.append(file.fileno())
@@ -130,6 +137,8 @@ def plain_pwrite(bench: Bench) -> Measurement:
             while at < _SEGMENT_BYTES and now < started + bench.sizes.sustained_s:
                 at += os.pwrite(file.fileno(), block, at)
                 now = time.monotonic()
+                if behind is not None:
+                    behind.written = written + at
             written += at
         for descriptor in descriptors:
             os.fdatasync(descriptor)
@@ -137,3 +146,33 @@ def plain_pwrite(bench: Bench) -> Measurement:
     megabytes = written / 1e6
     values = {"mb_s": megabytes / (now - started), "disk_mb_s": megabytes / (synced - started)}
     return Measurement(values=values, count=written // _BLOCK_BYTES)
+
+
+class _Behind:
+    """A thread that syncs files of _SEGMENT_BYTES, and lets go of what lies KEPT_BYTES behind."""
+
+    def __init__(self, descriptors: list[int]) -> None:
+        self.written = 0
+        self._descriptors = descriptors
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> _Behind:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        gone = 0
+        while not self._over.wait(_SYNC_EACH_S):
+            written = self.written
+            for descriptor in self._descriptors[-2:]:
+                os.fdatasync(descriptor)
+            while gone + _STEP_BYTES <= written - KEPT_BYTES:
+                number, start = divmod(gone, _SEGMENT_BYTES)
+                descriptor = self._descriptors[number]
+                os.posix_fadvise(descriptor, start, _STEP_BYTES, os.POSIX_FADV_DONTNEED)
+                gone += _STEP_BYTES

@@ -80,6 +80,7 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "log-length": e2e_scale.log_length,
     "sustained": e2e_scale.sustained,
     "pwrite": floors.plain_pwrite,
+    "pwrite-lets-go": partial(floors.plain_pwrite, lets_go=True),
     "idle": e2e_idle.idle,
     "import": e2e_idle.importing,
     "status": e2e_idle.status,

@@ -48,4 +48,10 @@ def scale(sizes: Sizes) -> list[Line]:
             value("sustained", "MB/s", "sustained", "mb_s"),
             value("plain pwrite", "MB/s", "pwrite", "mb_s"),
         ),
+        Line(
+            "sustained",
+            "the same, on the disk, beside what lets pages go as the broker does",
+            value("sustained", "MB/s", "sustained", "disk_mb_s"),
+            value("pwrite, synced and let go of", "MB/s", "pwrite-lets-go", "disk_mb_s"),
+        ),
     ]

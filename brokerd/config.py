@@ -132,6 +132,11 @@ class Settings:
         limits.FLUSH_INTERVAL_NS // 1_000_000, "ms", "longest wait of new records for fdatasync",
         (1, 60_000),
     )  # fmt: skip
+    log_page_cache: int = _setting(
+        2 << 30, "bytes", "of the log's end that stay in memory when they are on the disk as well:"
+        " who is further behind reads from the disk; 0: all, as long as the kernel likes",
+        (0, 1 << 50),
+    )  # fmt: skip
     spin_rounds: int = _setting(
         4000, "rounds", "how long the writer looks out for the next send of a lone waiting client"
         " before it sleeps; a round is a pause of some 25 ns", (0, 1 << 20),

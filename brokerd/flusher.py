@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.checkpoint import CheckpointFile
 from brokerd.commitlog import SPARE, prepare_spare
+from brokerd.pagecache import PageCache
 from shm import layout
 from shm.codes import Role
 from shm.kernels.ring import arm, publish_and_check, wants_durable
@@ -55,6 +56,9 @@ class Flusher:
         self._segment_base = -1
         self._segment: File | None = None
         self._checkpoint = CheckpointFile(storage, board.boot_id, board.epoch)
+        self._pages = PageCache(
+            storage, board, settings.log_page_cache, indexed=settings.message_index_enable
+        )
         self._last_ns = clock.monotonic_ns()
         self._spare_ns = 0
         self._failed = False
@@ -71,12 +75,13 @@ class Flusher:
         appended = self._board.word(layout.BOARD_APPENDED)
         if self._is_due(appended, now_ns):
             self._sync(appended, now_ns)
+            self._let_go()
             return 1
         if self._table.stopping():
             self._finish_stop()
             return 0
         self._publish_counters()
-        return self._keep_spare(appended, now_ns)
+        return self._let_go() or self._keep_spare(appended, now_ns)
 
     def arm(self, now_ns: int) -> int:
         """Sleep until a position is wanted or the interval is over."""
@@ -145,6 +150,15 @@ class Flusher:
                 self._storage.sync_directory(DIRECTORY)
             if self._segment is not None:
                 self._segment.sync()
+
+    def _let_go(self) -> int:
+        """Let go of pages behind; 1 if any. That it cannot be done is no failure."""
+        try:
+            return int(self._pages.follow(self._durable) > 0)
+        except OSError as error:
+            self._pages.keep_all()
+            self._table.note("warning", "log_stays_in_memory", why=str(error))
+            return 0
 
     def _keep_spare(self, appended: int, now_ns: int) -> int:
         """Prepare the next segment once the active one is half full; no room is no error yet."""

@@ -19,7 +19,9 @@ from shm.ranges import ranges_of
 from shm.record import STORED_MS_BYTES, stored_ms
 from shm.storage import PosixStorage, map_file
 
+#: Segments that stay mapped, and bytes of them: what is mapped cannot leave the page cache.
 _SEGMENTS_MAX: Final = 8
+_SEGMENTS_BYTES_MAX: Final = 1 << 30
 _QUEUE_FILES_MAX: Final = 1024
 #: Where extensions are missing the next ones are looked for so much further on.
 _GAP_BYTES: Final = 1 << 20
@@ -45,6 +47,7 @@ class LogFiles:
     def __init__(self, store: str, sizes: Sizes) -> None:
         self._storage = PosixStorage(store)
         self.segment_bytes = sizes.segment_bytes
+        self._segments_max = max(2, min(_SEGMENTS_MAX, _SEGMENTS_BYTES_MAX // self.segment_bytes))
         self.queue_file_units = sizes.cq_bytes // layout.CQ_UNIT_BYTES
         #: What this broker wrote; it does not change as long as the broker lives.
         self.ranges = ranges_of(self._storage)
@@ -56,7 +59,7 @@ class LogFiles:
     def segment(self, position: int) -> tuple[int, View]:
         """Base position and bytes of the segment around a position. Raises FileNotFoundError."""
         base = position // self.segment_bytes * self.segment_bytes
-        return base, self._map(self._segments, segment_name(base), _SEGMENTS_MAX)
+        return base, self._map(self._segments, segment_name(base), self._segments_max)
 
     def queue_file(
         self, queue: MessageQueue, offset: int, *, fresh: bool = False

@@ -47,6 +47,10 @@ class File(Protocol):
         """Begin to write a range out, so that a later `sync` waits less; promises nothing."""
         ...
 
+    def let_go(self, start: int, count: int) -> None:
+        """Keep a range no longer in memory, as far as it is on the disk and nobody maps it."""
+        ...
+
     def allocate(self, size: int) -> None:
         """Give the file `size` bytes with blocks behind them, so that later writes find space."""
         ...
@@ -177,6 +181,10 @@ class PosixFile:
         _LIBC.sync_file_range(
             self.descriptor, ctypes.c_int64(start), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE
         )
+
+    def let_go(self, start: int, count: int) -> None:
+        """posix_fadvise: the kernel drops clean pages."""
+        os.posix_fadvise(self.descriptor, start, count, os.POSIX_FADV_DONTNEED)
 
     def allocate(self, size: int) -> None:
         """posix_fallocate."""

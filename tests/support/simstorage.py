@@ -71,6 +71,11 @@ class SimFile:
         """Nothing: what was not synced may be lost."""
         self._require(write=True)
 
+    def let_go(self, start: int, count: int) -> None:
+        """Nothing: where bytes are is not simulated. Only what is there is let go of."""
+        self._require()
+        assert 0 <= start <= start + count <= self._inode.length, (self.name, start, count)
+
     def allocate(self, size: int) -> None:
         """Give the file `size` bytes with blocks behind them."""
         self._require(write=True)

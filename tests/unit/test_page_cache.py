@@ -1,0 +1,127 @@
+"""The log's end stays in memory, what lies behind goes: only what is durable, read and sealed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd import pagecache
+from shm import layout
+from shm.codes import Role
+from shm.sidecar import DIRECTORY as SIDECARS
+from shm.storage import PosixFile
+from tests.support.parking import Life, Parked
+from tests.support.simclock import SimClock
+
+SEGMENT = 1 << 16
+KEEP = 1 << 16
+STEP = 1 << 13
+Call = tuple[int, int, int]  # base, start, count
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """What files let go of."""
+    found: list[Call] = []
+    let_go = PosixFile.let_go
+
+    def noted(file: PosixFile, start: int, count: int) -> None:
+        found.append((int(Path(file.name).name), start, count))
+        let_go(file, start, count)
+
+    monkeypatch.setattr(PosixFile, "let_go", noted)
+    monkeypatch.setattr(pagecache, "STEP_BYTES", STEP)
+    return found
+
+
+def fill(life: Life, segments: int) -> None:
+    """Append so many segments of records, and let all agents work."""
+    number = 0
+    while life.board.word(layout.BOARD_APPENDED) < segments * SEGMENT:
+        number += 1
+        life.park(Parked("later", 0, {"UNIQ_KEY": f"{number:032x}"}, body=b"x" * 2000))
+    life.run_for(3000)
+
+
+def a_life(directory: Path, **sizes: object) -> Life:
+    given = {"mapped_file_size_commit_log": SEGMENT, "log_page_cache": KEEP, **sizes}
+    return Life(directory, SimClock(), given)
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_pages_far_behind_are_let_go_of_once(
+    tmp_path: Path, calls: list[Call], index: bool
+) -> None:
+    """From the first one on, without gaps, and none of the last `log_page_cache` bytes."""
+    life = a_life(tmp_path, message_index_enable=index)
+    fill(life, 5)
+    places = [base + start for base, start, _count in calls]
+    ends = [place + count for place, (_, _, count) in zip(places, calls, strict=True)]
+    assert places[0] == 0
+    assert places[1:] == ends[:-1]
+    durable = life.board.word(layout.BOARD_DURABLE)
+    assert ends[-1] <= durable - KEEP
+    assert ends[-1] > durable - KEEP - SEGMENT - STEP
+    life.stop()
+
+
+def test_nothing_is_let_go_of_that_somebody_has_to_read(tmp_path: Path, calls: list[Call]) -> None:
+    """A segment without its sidecar, and what is not in the queues yet, is read once more."""
+    life = a_life(tmp_path)
+    fill(life, 5)
+    done = calls.copy()
+    pages = pagecache.PageCache(life.storage, life.board, KEEP, indexed=False)
+    pages._next = 0
+    life.storage.unlink(f"{SIDECARS}/{SEGMENT:020d}")
+    durable = life.board.word(layout.BOARD_DURABLE)
+    while pages.follow(durable):
+        pass
+    assert pages._next == SEGMENT, "what has no sidecar stays, and all behind it"
+    life.board.set_word(layout.BOARD_DISPATCHED, KEEP)
+    pages._next = 0
+    assert pages.follow(durable) == 0
+    life.board.set_word(layout.BOARD_DISPATCHED, durable)
+    life.board.set_word(layout.BOARD_INDEXED, KEEP)
+    assert pagecache.PageCache(life.storage, life.board, KEEP, indexed=True).follow(durable) == 0
+    assert len(calls) > len(done)
+
+
+def test_a_segment_that_retention_took_is_passed_over(tmp_path: Path, calls: list[Call]) -> None:
+    """What is gone needs no care; what is behind it does."""
+    life = a_life(tmp_path)
+    fill(life, 5)
+    calls.clear()
+    pages = pagecache.PageCache(life.storage, life.board, KEEP, indexed=False)
+    pages._next = 0
+    life.storage.unlink(f"commitlog/{0:020d}")
+    while pages.follow(life.board.word(layout.BOARD_DURABLE)):
+        pass
+    assert {base for base, _start, _count in calls} >= {SEGMENT}
+    assert 0 not in {base for base, _start, _count in calls}
+
+
+def test_without_a_bound_the_kernel_decides(tmp_path: Path, calls: list[Call]) -> None:
+    """`log_page_cache = 0`."""
+    life = a_life(tmp_path, log_page_cache=0)
+    fill(life, 4)
+    assert calls == []
+    life.stop()
+
+
+def test_an_error_is_noted_and_harms_nobody(
+    tmp_path: Path, calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is as durable as before, and the flusher goes on."""
+
+    def failing(_file: PosixFile, _start: int, _count: int) -> None:
+        raise OSError(22, "no advice here")
+
+    monkeypatch.setattr(PosixFile, "let_go", failing)
+    life = a_life(tmp_path)
+    fill(life, 4)
+    events = [event for _level, event, _fields in life.tables[Role.FLUSHER].notes]
+    assert events == ["log_stays_in_memory"]
+    durable = life.board.word(layout.BOARD_DURABLE)
+    assert durable == life.board.word(layout.BOARD_APPENDED)
+    assert calls == []
