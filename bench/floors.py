@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from array import array
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from bench.crew import Crew, Outcome, Phase, SharedFd, Unavailable
@@ -121,17 +121,18 @@ def plain_pwrite(bench: Bench, *, lets_go: bool = False) -> Measurement:
     `mb_s` is the rate into the page cache, `disk_mb_s` that until all of it is on the disk. With
     `lets_go` a thread syncs all the while, and lets pages go that far behind as the broker does.
     """
-    block = os.urandom(_BLOCK_BYTES)
-    written = 0
+    descriptors: list[int] = []
     with (
         tempfile.TemporaryDirectory(dir=bench.directory, prefix="floor-") as directory,
         ExitStack() as files,
+        _Behind(descriptors) if lets_go else nullcontext() as behind,
     ):
         started = now = time.monotonic()
-        descriptors: list[int] = []
-        behind = files.enter_context(_Behind(descriptors)) if lets_go else None
+        block = os.urandom(_BLOCK_BYTES)
+        written = 0
         while now < started + bench.sizes.sustained_s:
-            file = files.enter_context((Path(directory) / str(written)).open("wb"))
+            file = (Path(directory) / str(written)).open("wb")
+            files.enter_context(file)
             descriptors.append(file.fileno())
             at = 0
             while at < _SEGMENT_BYTES and now < started + bench.sizes.sustained_s:
