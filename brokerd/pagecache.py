@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shm.storage import Storage
 
 #: Bytes that are let go of at one time, and in one call: some 0.25 us for each page.
-STEP_BYTES: Final = 4 << 20
+STEP_BYTES = 4 << 20
 CALL_BYTES: Final = 128 << 20
 
 
@@ -39,10 +39,13 @@ class PageCache:
         self._sealed = -1  # base of a segment that has its sidecar
 
     def follow(self, durable: int) -> int:
-        """Let go of what is far enough behind; how many bytes. Raises OSError."""
+        """Let go of what is far enough behind; how many bytes. Raises OSError.
+
+        Segments that retention has taken are passed over.
+        """
         if not self._keep_bytes:
             return 0
-        begun = self._next
+        begun = self._next = max(self._next, self._board.word(layout.BOARD_LOW))
         end = min(self._settled(durable) - self._keep_bytes, begun + CALL_BYTES)
         while self._next + STEP_BYTES <= end and self._is_sealed(self._next):
             self._next += self._let_go(self._next)
@@ -69,7 +72,7 @@ class PageCache:
         base = self._base(position)
         count = min(STEP_BYTES, base + self._board.segment_bytes - position)
         name = segment_name(base)
-        if self._storage.exists(name):  # retention may have been quicker
+        if self._storage.exists(name):  # retention may be quicker
             file = self._storage.open(name)
             try:
                 file.let_go(position - base, count)

@@ -84,6 +84,13 @@ class Inode:
         self.dirty.clear()
         self.lengths = [self.length]
 
+    def let_go(self, start: int, end: int) -> None:
+        """Whole pages in a range are read from the disk again, as far as they count as clean."""
+        for at in range(-(-start // PAGE_BYTES) * PAGE_BYTES, end - PAGE_BYTES + 1, PAGE_BYTES):
+            sectors = range(at // SECTOR_BYTES, (at + PAGE_BYTES) // SECTOR_BYTES)
+            if self.dirty.keys().isdisjoint(sectors):
+                self.memory[at : at + PAGE_BYTES] = self.durable[at : at + PAGE_BYTES]
+
     def sync_failed(self, dice: random.Random) -> None:
         """As the kernel does it: every page is clean now, whether it reached the disk or not."""
         for sector, versions in self.dirty.items():

@@ -29,7 +29,7 @@ from tests.support.memory_sessions import MemorySessions, memory_session, plan_o
 from tests.support.model import End, Model
 from tests.support.simbell import SimBell
 from tests.support.simdisk import Disk
-from tests.support.simpace import hurry
+from tests.support.simpace import FULL_SOON, hurry
 from tests.support.simretention import expire
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
@@ -44,8 +44,7 @@ SETTINGS = {
     "max_message_size": 4096,
     "file_reserved_time": 1,
     "delete_when": ";".join(map(str, range(24))),
-    "max_hash_slot_num": 40,
-    "max_index_num": 100,
+    **FULL_SOON,
     "topics_max": 16,
     "board_queues_max": 64,
     **TRANSACTION_SETTINGS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd import retention
+from brokerd import pagecache, retention
 from workers.reader import catchup, extensions, indexer
 from workers.scheduler import agent as scheduler
 from workers.scheduler import progress as progressnote
@@ -10,6 +10,8 @@ from workers.scheduler import recalls
 from workers.transactions import agent as checker
 from workers.transactions import progress as transactionnote
 
+#: Settings by which what real brokers fill in hours is full soon.
+FULL_SOON = {"log_page_cache": 8 * 1024, "max_hash_slot_num": 40, "max_index_num": 100}
 #: How often an agent looks for what rings no bell. A real one does each millisecond, or more seldom
 #: where a look costs much: a hundred steps of others here, most of which would be its own.
 LOOK_NS = 5_000_000
@@ -19,7 +21,8 @@ _PACE = tuple((retention.PACE, name) for name in ("grace", "patience", "first", 
 #: Work of filters at one time: two records' or three's of `simbits.EXPRESSION`.
 _WORK = ((extensions, "work_max"), (catchup, "work_max"))
 _INDEX = ((indexer, "pending_max"), (indexer, "slots_after"))
-_CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX)
+_PAGES = ((pagecache, "STEP_BYTES"),)
+_CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX, *_PAGES)
 _REAL = [(owner, name, getattr(owner, name)) for owner, name in _CHANGED]
 
 
@@ -29,6 +32,7 @@ def hurry() -> None:
         setattr(module, name, LOOK_NS)
     indexer.interval_ns = 5_000_000
     extensions.work_max = catchup.work_max = 300
+    pagecache.STEP_BYTES = 4096
     indexer.pending_max, indexer.slots_after = 24, 40  # a file has 100
     progressnote.interval_ns = transactionnote.interval_ns = 100_000_000
     retention.PACE.grace = 1_000_000

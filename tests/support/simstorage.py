@@ -72,9 +72,10 @@ class SimFile:
         self._require(write=True)
 
     def let_go(self, start: int, count: int) -> None:
-        """Nothing: where bytes are is not simulated. Only what is there is let go of."""
+        """What counts as clean is read from the disk again."""
         self._require()
         assert 0 <= start <= start + count <= self._inode.length, (self.name, start, count)
+        self._inode.let_go(start, start + count)
 
     def allocate(self, size: int) -> None:
         """Give the file `size` bytes with blocks behind them."""

@@ -87,18 +87,22 @@ def test_nothing_is_let_go_of_that_somebody_has_to_read(tmp_path: Path, calls: l
     assert len(calls) > len(done)
 
 
-def test_a_segment_that_retention_took_is_passed_over(tmp_path: Path, calls: list[Call]) -> None:
-    """What is gone needs no care; what is behind it does."""
+def test_segments_that_retention_took_are_passed_over(tmp_path: Path, calls: list[Call]) -> None:
+    """What is gone has no sidecar and needs no care; what is behind it does."""
     life = a_life(tmp_path)
-    fill(life, 5)
+    fill(life, 6)
     calls.clear()
     pages = pagecache.PageCache(life.storage, life.board, KEEP, indexed=False)
     pages._next = 0
-    life.storage.unlink(f"commitlog/{0:020d}")
+    for directory in ("commitlog", SIDECARS):
+        life.storage.unlink(f"{directory}/{0:020d}")
+    life.board.set_word(layout.BOARD_LOW, SEGMENT)
+    life.storage.unlink(f"commitlog/{SEGMENT:020d}")  # amid its steps
     while pages.follow(life.board.word(layout.BOARD_DURABLE)):
         pass
-    assert {base for base, _start, _count in calls} >= {SEGMENT}
-    assert 0 not in {base for base, _start, _count in calls}
+    bases = {base for base, _start, _count in calls}
+    assert bases == set(range(2 * SEGMENT, pages._next, SEGMENT))
+    assert len(bases) > 1
 
 
 def test_without_a_bound_the_kernel_decides(tmp_path: Path, calls: list[Call]) -> None:
