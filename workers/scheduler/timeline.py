@@ -80,6 +80,10 @@ class Timeline:
         if abs(ahead) > STEP_MS:
             self._paces.append(_Pace(ahead - 1, 0, wall_ms))
         self.frozen = list(frozen)  # storeTimestamps that stood still
+        self._stamped = stamp()
+        #: First and last storeTimestamp of records that came while the clock was set, perhaps more
+        #: than once: of these nobody knows whether they stood still.
+        self._unsure: list[tuple[int, int]] = []
         self.look()
 
     def delay_ns(self) -> int:
@@ -116,13 +120,15 @@ class Timeline:
         ahead = wall_ms - self.delay_ms()
         now = self._paces[-1]
         if abs(ahead - now.ahead_ms) > STEP_MS:
+            self._unsure.append((self._stamped, self.delay_ms() + now.ahead_ms + STEP_MS))
+            del self._unsure[:-STEPS_MAX]
             self._paces.append(_Pace(ahead - 1, wall_ms, wall_ms))  # ahead to the millisecond
             del self._paces[:-STEPS_MAX]
         else:
             now.last_ms = max(now.last_ms, wall_ms)
             now.ahead_ms = min(now.ahead_ms, ahead)  # a small step: the later time counts
         self._seen_ms = max(self._seen_ms, wall_ms)
-        stamp = self._stamp()
+        stamp = self._stamped = self._stamp()
         if stamp > wall_ms and stamp not in self.frozen:
             self.frozen.append(stamp)  # what is stored now says this (design: time)
             del self.frozen[:-STEPS_MAX]
@@ -144,5 +150,7 @@ class Timeline:
         stored[unknown] = latest
         if self.frozen:
             stored[np.isin(stored_ms, self.frozen)] = latest
+        for first_ms, last_ms in self._unsure:
+            stored[(stored_ms >= first_ms) & (stored_ms <= last_ms)] = latest
         due: NDArray[np.int64] = stored + delay_ms + 1
         return due

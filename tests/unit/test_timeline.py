@@ -1,0 +1,46 @@
+"""What time it is for a delay when the wall clock is set (DT-11, P8, F11)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.simclock import SimClock
+from workers.scheduler.timeline import Timeline
+
+MS = 1_000_000
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize("steps", [(-HOUR_MS, 2 * HOUR_MS), (-HOUR_MS, HOUR_MS + 50), (HOUR_MS,)])
+def test_a_record_of_a_time_when_the_clock_was_set_waits_its_whole_delay(
+    steps: tuple[int, ...],
+) -> None:
+    """While the wall is behind, records get the newest time that the log has, however long ago."""
+    clock = SimClock()
+    stamped = clock.wall_ms()
+    timeline = Timeline(clock, stamp=lambda: stamped)
+    clock.advance(42 * MS)
+    for number, by_ms in enumerate(steps):
+        clock.step_wall(by_ms)
+        if number == 0:
+            stored_ms, stored_ns = max(stamped, clock.wall_ms()), clock.monotonic_ns()
+    timeline.look()
+    due = timeline.due_after(np.array([stored_ms]), 400)
+    waits_ns = int(due[0]) * MS - timeline.delay_ns() + (clock.monotonic_ns() - stored_ns)
+    assert 400 * MS <= waits_ns <= 402 * MS
+
+
+def test_what_was_stored_before_the_clock_was_set_waits_no_longer() -> None:
+    """Only records since the last look may have stood still."""
+    clock = SimClock()
+    stamped = stored_ms = clock.wall_ms()
+    timeline = Timeline(clock, stamp=lambda: stamped)
+    clock.advance(100 * MS)
+    stamped = clock.wall_ms()
+    timeline.look()
+    clock.advance(50 * MS)
+    clock.step_wall(HOUR_MS)
+    timeline.look()
+    due = timeline.due_after(np.array([stored_ms]), 400)
+    assert 250 <= int(due[0]) - timeline.delay_ms() <= 252
