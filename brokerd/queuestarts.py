@@ -2,7 +2,9 @@
 
 `gantry/first_units.json`: the log's lowest position, and by `topic@queue` the first queue offset
 whose record is still there. Written by retention after the segments went and before the files of
-queues do, so a start can tell files that were removed from files that were lost.
+queues do, so a start can tell files that were removed from files that were lost. Before the
+segments go as well: a queue of which all records go with them goes on where it was, also if the
+power fails then.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from shm.storage import Storage
 
 FILE: Final = "gantry/first_units.json"
+#: The log position of a note from before the segments went: some of them may be there still.
+UNFINISHED: Final = -1
 
 
 def first_unit(storage: Storage, cq_bytes: int, key: QueueKey, units: range, low: int) -> int:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from brokerd.holders import firsts_of
 from brokerd.queuefiles import unit_of
-from brokerd.queuestarts import first_unit, read_starts, save_starts
+from brokerd.queuestarts import UNFINISHED, first_unit, read_starts, save_starts
 from shm import layout, sidecar, wire
 from shm.bitmapnote import extension_directory
 from shm.lognames import DIRECTORY, segment_name
 from shm.queuenames import queue_directory
+from shm.storage import is_disk_full
 
 if TYPE_CHECKING:
+    from brokerd.queuefiles import QueueKey
     from shm.board import Board
     from shm.storage import Storage
     from workers.session import SessionTable
@@ -78,17 +80,27 @@ class Removal:
         low = self._board.word(layout.BOARD_LOW)
         yield from self._show(firsts)
         bases = self._segments_below(low)
+        begun = firsts_of(self._board, firsts)
         if bases:
             yield self._grace_ns
+            self._note_before(begun)
         for base in bases:
             self._take_out(base)
             yield 0
         yield from self._give_back()
         yield from self._remove_sidecars(low)
-        save_starts(self._storage, low, firsts_of(self._board, firsts))
+        save_starts(self._storage, low, begun)
         yield 0
         yield from self._remove_extensions(firsts)
         yield from self._remove_queue_files(firsts)
+
+    def _note_before(self, begun: dict[QueueKey, int]) -> None:
+        """Where a queue goes on may stand in these segments alone, should the power fail."""
+        try:
+            save_starts(self._storage, UNFINISHED, begun)
+        except OSError as error:
+            if not is_disk_full(error):  # that is what they go for
+                raise
 
     def _segments_below(self, low: int) -> list[int]:
         names = (name for name in self._storage.list(DIRECTORY) if name.isdigit())

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokerd.queuestarts import FILE, read_starts
+from brokerd.queuestarts import FILE, UNFINISHED, read_starts
 from brokerd.recovery import recover
 from brokerd.removal import EXPIRED
 from shm import layout
@@ -260,6 +260,22 @@ def test_a_queue_whose_records_have_all_expired_goes_on_at_its_offset(machine: S
     found = recover(rig.storage, rig.settings, None)
     assert found.queues["plain", 5] == (77, 77, 77)
     assert rig.storage.exists(PROGRESS_FILE), "the next start believes it: nothing is made anew"
+
+
+def test_where_queues_go_on_is_noted_before_their_last_records_go(machine: SimMachine) -> None:
+    """P5: the power fails once a segment is out of the log, and before anything else is noted."""
+    whole = Rig(machine)
+    whole.run(whole.open())
+    noted = read_starts(whole.storage)
+    assert noted is not None
+    rig = Rig(machine, faults=FaultPlan((kill_at(2, Moment.AFTER, ("rename",)),)))
+    with pytest.raises(KilledError):
+        rig.run(rig.open())
+    rig.disk.power_cut(random.Random(1))
+    assert read_starts(SimStorage(rig.disk)) == (UNFINISHED, noted[1])
+    rig.restart()
+    rig.run(rig.open())
+    assert read_starts(rig.storage) == noted
 
 
 def test_no_room_for_the_note_is_tried_again_and_another_error_is_final(
