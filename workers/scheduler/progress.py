@@ -100,6 +100,7 @@ class ProgressNote:
         self._levels = levels
         self._timers = timers
         self._time = time
+        self._begun_ms = (time.wall_ms(), time.filed_ms() - 1)
 
     def clock(self) -> tuple[int | None, int, int]:
         """`base_ns`, largest wall clock and `shift_ms` of the timeline, by what was noted."""
@@ -179,8 +180,8 @@ class ProgressNote:
         # read is not: once the disk has it, no power cut puts other records in its place.
         scanned = board.word(layout.BOARD_APPENDED)
         done_ms = self._timers.done_ms()
-        if done_ms[0] < self._written.timers_ms or done_ms[1] < self._written.delays_ms:
-            return  # what came late is put first: to count less would repeat what is counted
+        if any(done < put for done, put in zip(done_ms, self._put_ms(), strict=True)):
+            return  # what came late, or was held, is put first: to count less would repeat others
         note = Note(
             scanned=scanned,
             levels=self._levels.offsets,
@@ -196,6 +197,12 @@ class ProgressNote:
             **self._clock_now(),
         )
         self._picture = (note, delivery.put_seq, delivery.repeats)
+
+    def _put_ms(self) -> tuple[int, int]:
+        """The largest times of what was put by this agent, and perhaps by those before."""
+        written = (self._written.timers_ms, self._written.delays_ms)
+        put = [written, self._begun_ms, *(pool.put_ms for pool in self._timers.pools)]
+        return max(at for at, _after in put), max(after for _at, after in put)
 
     def _write_if_sure(self) -> bool:
         if self._picture is None:

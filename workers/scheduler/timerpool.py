@@ -54,6 +54,8 @@ class TimerPool:
 
     def __init__(self) -> None:
         self._runs: list[Entries] = []
+        #: The largest points in time, and delays' times, of what was dropped.
+        self.put_ms = (0, 0)
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
@@ -85,6 +87,9 @@ class TimerPool:
         """Rows that `take` has given are taken care of, from the first of them on."""
         if not len(taken):
             return
+        after = taken["size"] & AFTER_BIT != 0
+        new = [int(taken["ms"][kind].max(initial=0)) for kind in (~after, after)]
+        self.put_ms = (max(self.put_ms[0], new[0]), max(self.put_ms[1], new[1]))
         last = (int(taken["ms"][-1]), int(taken["position"][-1]))
         kept = []
         for run in self._runs:

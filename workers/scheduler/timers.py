@@ -74,8 +74,8 @@ class Timers:
         self._filing = TimerFiling(self.buckets)
         self._units = TimerUnits(views, timeline, precision_ms)
         self._loose = TimerPool()  # of no bucket: due when they were read
-        self._at = TimerPool()
-        self._after = TimerPool()
+        self._at, self._after = TimerPool(), TimerPool()
+        self.pools = (self._loose, self._at, self._after)
         self._done: NDArray[np.int64] = np.zeros(0, np.int64)
         self._others: OtherSettled | None = None
         self.queue = -1
@@ -267,7 +267,7 @@ class Timers:
             return 0, True
         done = 0
         times = (NEVER, self._time.wall_ms(), self._now_after())
-        for pool, now_ms in zip((self._loose, self._at, self._after), times, strict=True):
+        for pool, now_ms in zip(self.pools, times, strict=True):
             if pool.next_ms() > now_ms:
                 continue
             rows = pool.take(now_ms, PUTS)
