@@ -30,6 +30,8 @@ def test_nothing_is_counted_behind_one_that_is_held(
     agent._timers.hold(held[0])
     life.run_for(3 * S)
     assert origins(life.delivered()) == later
+    life.park(after_message(life, 3600 * S))  # this is news for the note
+    life.run_for(3 * S)
     note = json.loads((tmp_path / "store/gantry/schedule.json").read_text())
     assert note["scanned"] <= life.delivered()[0].physical_offset
     life.kill(Role.SCHEDULER)
