@@ -176,7 +176,7 @@ def _open_locked(
     env = AgentEnv(storage, clock, board, Bells.each(EventBell), settings)
     sessions = Sessions(life.epoch, settings.session_memory_max, settings.sessions_max)
     for role in agents.SENDERS:
-        sessions.open_own(role, agents.bell_of(env.bells, role), settings.max_message_size)
+        sessions.open_own(role, agents.bell_of(env.bells, role), board.segment_bytes)
     return Broker(home, configuration, log, lock_descriptor, life, board, metadata, sessions, env)
 
 

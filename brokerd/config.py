@@ -102,8 +102,9 @@ class Settings:
         32, "groups", "with filters of one topic that are expected", (1, 1024)
     )
     max_message_size: int = _setting(
-        limits.BODY_BYTES_MAX, "bytes", "longest body", (1, limits.BODY_BYTES_MAX)
-    )
+        limits.BODY_BYTES_MAX, "bytes", "longest body that producers may send",
+        (1, limits.BODY_BYTES_MAX),
+    )  # fmt: skip
     auto_create_topic_enable: bool = _setting(
         True, "", "the first send to an unknown topic creates it"
     )

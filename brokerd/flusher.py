@@ -153,8 +153,9 @@ class Flusher:
 
     def _let_go(self) -> int:
         """Let go of pages behind; 1 if any. That it cannot be done is no failure."""
+        hurried = self._board.word(layout.BOARD_DURABLE_WANTED) > self._durable
         try:
-            return int(self._pages.follow(self._durable) > 0)
+            return int(self._pages.follow(self._durable, hurried=hurried) > 0)
         except OSError as error:
             self._pages.keep_all()
             self._table.note("warning", "log_stays_in_memory", why=str(error))

@@ -113,13 +113,14 @@ class Sessions:
         self._open[session] = record
         return record
 
-    def open_own(self, role: Role, bell: EventBell, body_bytes_max: int) -> None:
+    def open_own(self, role: Role, bell: EventBell, segment_bytes: int) -> None:
         """Make an agent's own session, which outlives its process; `bell` is what wakes it.
 
-        It ends with this life of the broker, and counts for nobody.
+        It ends with this life of the broker, and counts for nobody. Its way up takes copies of
+        what is in the log, also from a time of a larger `max_message_size`.
         """
-        # An entry takes half of a ring at most.
-        up_bytes = 1 << (2 * (body_bytes_max + limits.RECORD_OVERHEAD_BYTES_MAX) - 1).bit_length()
+        most = min(limits.BODY_BYTES_MAX, segment_bytes) + limits.RECORD_OVERHEAD_BYTES_MAX
+        up_bytes = 1 << (2 * most - 1).bit_length()  # an entry takes half of a ring at most
         unused = _UNUSED_RING_BYTES
         plan = plan_arena(up_bytes, limits.WRITER_DOWN_BYTES, unused, unused)
         arena = create_arena(plan, self._epoch, self._next)

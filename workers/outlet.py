@@ -126,6 +126,10 @@ class Outlet:
         """Hand a copy to the writer; False if its ring is full. `tag` comes with the outcome."""
         return self.put_entries([entry_of(copy, 0)], [tag]) == 1
 
+    def takes(self, entry: bytes) -> bool:
+        """Whether an entry fits into the ring at all; one of another broker's log may not."""
+        return 2 * len(entry) <= int(self.words[frames.UP_MASK]) + 1
+
     def put_entries(self, entries: Sequence[bytes], tags: Iterable[object]) -> int:
         """Hand copies to the writer, as `entry_of` makes them, each with its tag.
 
@@ -137,7 +141,7 @@ class Outlet:
         data = b"".join(entries[: max(1, fitting)])
         seq = int(self.words[frames.SEQ])
         count = put_entries(self._arena, self.words, np.frombuffer(data, np.uint8))
-        assert count >= 0, "its ring is made for the largest message"
+        assert count >= 0, "`takes` was asked of what may be large"
         self._waiting.update(zip(range(seq + 1, seq + 1 + count), tags, strict=False))
         self.ring_if_asked()
         return count

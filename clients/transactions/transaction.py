@@ -308,6 +308,9 @@ class Transaction:
 
     def _refused(self, answer: Ended, wanted: str) -> GantryError:
         """The error of an answer that is not what was asked for."""
+        if answer.error and answer.outcome == wanted:
+            others = "committed" if wanted == COMMITTED else "rolled back"
+            return self._in_doubt(wanted, f"{answer.text}; its other messages are {others}")
         if answer.outcome in (COMMITTED, ROLLED_BACK, GIVEN_UP):
             self._is(answer.outcome)
             return self._decided(answer.text)

@@ -96,6 +96,9 @@ OP_WORDS = 7
 OP_NAME_BYTES = 20
 OP_REST_BYTES = 256
 
+#: What the copy of a delayed message has more than its half, at most.
+PARKING_BYTES = 128
+
 _OP_EXTRAS = np.frombuffer(b"TAGS\x01d\x02WAIT\x01true\x02", np.uint8)  # TX-21
 
 
@@ -218,14 +221,15 @@ def decide_half(log: Bytes, form: Words, rows: Words, at: int, targets: Targets)
     """What becomes of a half that is as expected: its state, NEW without room in the ring."""
     topic = _aim(log, form, targets)
     rows[at + TOPIC] = topic
-    if topic < 0:
-        return NO_TOPIC
-    if form[VALUES + 2 * DELAY + 1]:
-        return DELAYED
     if form[COMMIT] == LOOK:
         return GOOD
-    if 2 * _entry_bytes(form) > targets[1][frames.UP_MASK] + 1:
+    if topic < 0:
+        return NO_TOPIC
+    is_delayed = form[VALUES + 2 * DELAY + 1] > 0
+    if 2 * (_entry_bytes(form) + is_delayed * PARKING_BYTES) > targets[1][frames.UP_MASK] + 1:
         return TOO_LARGE
+    if is_delayed:
+        return DELAYED
     return _put_commit(log, form, targets, topic) if form[COMMIT] == PUTS else GOOD
 
 
@@ -329,9 +333,11 @@ def publish_decisions(arena: Bytes, lane: Words, form: Words, body: Bytes) -> in
 def stage_entry(arena: Bytes, lane: Words, entry: Bytes, op_room: int) -> int:
     """Put an entry whose bytes are ready but for its seq, unpublished.
 
-    Its seq; FULL unless `op_room` bytes are left behind it.
+    Its seq; FULL unless `op_room` bytes are left behind it, TOO_LARGE if they never are.
     """
     ends, words = machine.raw(arena), machine.raw(lane)
+    if 2 * entry.size > words[frames.UP_MASK] + 1:
+        return ring.TOO_LARGE
     if not _has_room(ends, words, entry.size + op_room):
         return ring.FULL
     start = ring.reserve(ends, words, lane[frames.UP_CURSOR], entry.size)

@@ -66,6 +66,7 @@ from shm.layout import (
     TOPICS_AT,
 )
 from shm.limits import (
+    BODY_BYTES_MAX,
     PROPERTIES_BYTES_MAX,
     RECORD_OVERHEAD_BYTES_MAX,
     TOPIC_BYTES_MAX,
@@ -101,9 +102,9 @@ def _size_of(board: Bytes, head: Words, routes: Words, batch: Words, hosts: int,
         return -ILLEGAL_PROPERTIES
     wide = 1 if name > TOPIC_BYTES_MAX else 0
     size: int = RECORD_HEAD_BYTES + hosts + head[BODY] + 1 + wide + name + 2 + properties
-    if head[BODY] > batch[frames.BODY_MAX]:
-        return -ILLEGAL_SIZE
-    if size > batch[frames.BODY_MAX] + RECORD_OVERHEAD_BYTES_MAX:
+    # A copy is of what was taken once, perhaps when the setting was larger.
+    body_max = BODY_BYTES_MAX if head[KIND] == APPEND else batch[frames.BODY_MAX]
+    if head[BODY] > body_max or size > body_max + RECORD_OVERHEAD_BYTES_MAX:
         return -ILLEGAL_SIZE
     if size + 8 > batch[frames.SEGMENT_BYTES]:
         return -ILLEGAL_SIZE

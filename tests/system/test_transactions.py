@@ -25,9 +25,10 @@ from shm.errors import (
     MessageIllegal,
     TransactionDecided,
     TransactionFailed,
+    TransactionInDoubt,
 )
 from shm.properties import HALF_TOPIC
-from shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF, End
+from shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF, UNSTORABLE, End, Ended
 from shm.transactionwire import UNKNOWN as UNKNOWN_HALF
 from tests.support.stores import read_log
 from tests.support.transactions import delivered
@@ -165,6 +166,19 @@ def test_what_another_has_decided_is_told(
         tx.commit()
     assert (caught.value.outcome, tx.state) == ("rolled_back", "rolled_back")
     assert delivered(broker, unique_name) == []
+
+
+def test_a_message_that_is_left_out_is_named_and_its_transaction_in_doubt(
+    broker: Broker, producer: Producer, unique_name: str
+) -> None:
+    """Others of it are committed: nobody is told to do all of it again, only to ask again."""
+    tx = producer.begin_transaction()
+    producer.send(unique_name, b"once", transaction=tx)
+    error = tx.end_by(Ended(1, "committed", UNSTORABLE, "the message cannot be stored"))
+    assert isinstance(error, TransactionInDoubt)
+    assert "cannot be stored; its other messages are committed. Ask again" in str(error)
+    tx.commit()
+    assert delivered(broker, unique_name) == [b"once"]
 
 
 def test_a_message_that_cannot_be_stored(

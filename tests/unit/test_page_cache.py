@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from brokerd import pagecache
+from brokerd.flusher import Flusher
 from shm import layout
 from shm.codes import Role
 from shm.sidecar import DIRECTORY as SIDECARS
@@ -129,3 +131,23 @@ def test_an_error_is_noted_and_harms_nobody(
     durable = life.board.word(layout.BOARD_DURABLE)
     assert durable == life.board.word(layout.BOARD_APPENDED)
     assert calls == []
+
+
+def test_who_waits_for_a_sync_waits_for_little_of_it(
+    tmp_path: Path, calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Durable messages come first; what is behind goes a few pages after each sync."""
+    monkeypatch.setattr(pagecache, "HURRIED_BYTES", 2 * STEP)
+    life = a_life(tmp_path)
+    fill(life, 5)
+    flusher = cast("Flusher", life.agents[Role.FLUSHER])
+    now_ns = life.clock.monotonic_ns()
+    steps = []
+    for wanted in (life.board.word(layout.BOARD_APPENDED) + 1, 0):
+        flusher._pages._next = 0
+        calls.clear()
+        life.board.set_word(layout.BOARD_DURABLE_WANTED, wanted)
+        flusher.do_work(now_ns)
+        steps.append(len(calls))
+    assert steps[0] == 2
+    assert steps[1] > 20

@@ -203,8 +203,11 @@ def test_a_delayed_one_amid_parts_goes_up_in_its_turn(life: TxnLife, place: int)
     assert parked.prepared_transaction_offset == halves[place - 1].position
 
 
+@pytest.mark.parametrize("victim", [None, CHECKER, Role.WRITER])
 @pytest.mark.parametrize("refused", [0, 1, 2])
-def test_a_refused_copy_is_put_again_as_it_was(life: TxnLife, refused: int) -> None:
+def test_a_refused_copy_is_put_again_as_it_was(
+    life: TxnLife, refused: int, victim: Role | None
+) -> None:
     """P7: a delayed one with its delay, one beside it without."""
     peer = Peer(life)
     halves = [life.half(TX, 1), life.half(TX, 2, GANTRY_TX_DELAY="level:3"), life.half(TX, 3)]
@@ -212,7 +215,12 @@ def test_a_refused_copy_is_put_again_as_it_was(life: TxnLife, refused: int) -> N
     serial = peer.end(halves, commit=True)
     checker_of(life).do_work(life.clock.monotonic_ns())
     refuse_next(life, refused)
+    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+    if victim is not None:
+        life.kill(victim)
+        serial = peer.end(halves, commit=True)
     require_ended(peer, serial)
+    life.run_for(3000)
     assert life.committed() == {half.position: 1 for half in halves}
     (parked,) = life.in_topic(SCHEDULE_TOPIC)
     assert parked.prepared_transaction_offset == halves[1].position
@@ -231,7 +239,7 @@ def test_what_cannot_be_stored_amid_parts_is_left_out_and_named(
     monkeypatch.setattr(window, "enter", lambda at: at < lost and enter(at))
     answer = peer.answer(serial)
     assert isinstance(answer, wire.Ended)
-    assert answer.error == wire.NOT_A_HALF
+    assert (answer.outcome, answer.error) == (COMMITTED, wire.NOT_A_HALF)
     stored = [half for half in halves if half.position in life.committed()]
     assert 0 < len(stored) < HALVES
     assert set(life.committed().values()) == {1}
@@ -240,6 +248,23 @@ def test_what_cannot_be_stored_amid_parts_is_left_out_and_named(
     assert peer.ended(halves[:1], commit=False) == (COMMITTED, wire.DECIDED)
     assert peer.ended(halves[-1:], commit=False) == (ROLLED_BACK, "")
     life.stop()
+
+
+def test_whoever_asks_for_one_that_was_left_out_is_not_told_of_the_others(
+    life: TxnLife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P7: its own END waits for the large decision, and hears what became of it alone."""
+    peer, other = Peer(life), Peer(life)
+    halves = large(life)
+    serial = first_part(life, peer, halves)
+    window = checker_of(life)._decisions.window
+    enter, lost = window.enter, halves[30].position
+    late = other.end(halves[-1:], commit=True)
+    monkeypatch.setattr(window, "enter", lambda at: at < lost and enter(at))
+    assert isinstance(peer.answer(serial), wire.Ended)
+    answer = other.answer(late)
+    assert isinstance(answer, wire.Ended)
+    assert (answer.outcome, answer.error) == ("", wire.NOT_A_HALF)
 
 
 def test_one_that_is_too_large_by_now_is_found_before_a_part_goes_up(life: TxnLife) -> None:

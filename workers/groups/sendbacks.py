@@ -238,6 +238,9 @@ class SendBacks:
             return 0
         if now_ns < self._again_ns:
             return 0
+        for pending in [it for it in self._waiting if not self.outlet.takes(it.entry)]:
+            self._waiting.remove(pending)
+            self._not_stored(pending, Status.ILLEGAL_SIZE, now_ns)
         entries = [pending.entry for pending in self._waiting]
         count = self.outlet.put_entries(entries, self._waiting)
         del self._waiting[:count]

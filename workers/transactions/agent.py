@@ -178,6 +178,7 @@ class TxnChecker(OutletAgent):
             return False
         for decision in self._decisions.lost():
             self._asked_before += [(session, asked) for session, _serial, asked in decision.asked]
+        self._asked_before += self._endings.lost() + self._past.lost()
         self._begin()
         self._restart = Restart(
             self._storage, self._board, self._views, self._note.found,
@@ -236,8 +237,10 @@ class TxnChecker(OutletAgent):
         done = self._desk.tell_on()
         if len(self._past):
             done += self._look_back(now_ms)
-        if not self._endings.go_on(now_ms):
-            return done
+        failed = self._endings.go_on(now_ms)
+        self._heed(failed, self._clock.monotonic_ns())
+        if self._endings.held:
+            return done + len(failed)
         done += self._common.attend(now_ms, 0)
         for session, request in self._desk.requests():
             done += 1
@@ -320,14 +323,17 @@ class TxnChecker(OutletAgent):
 
     def _take(self, now_ns: int) -> int:
         settled = self._decisions.take(now_ns)
+        self._heed(settled, now_ns)
+        if self._decisions.ops:
+            self._halves.note_ops(self._decisions.ops)
+        return len(settled)
+
+    def _heed(self, settled: list[Decision], now_ns: int) -> None:
         for decision in settled:
             if decision.outcome != MOVED or self._move.settled(
                 decision, now_ns, self._clock.wall_ms()
             ):
                 self._settled(decision)
-        if self._decisions.ops:
-            self._halves.note_ops(self._decisions.ops)
-        return len(settled)
 
     def _settled(self, decision: Decision) -> None:
         if isinstance(decision, Ends):

@@ -161,8 +161,7 @@ class Checks:
         row = self._halves.table.rows[index]
         position, group = int(row["position"]), self._halves.table.group_names[row["group"]]
         decision = self._given_up.give_up(position, int(row["offset"]))
-        if decision is not None:
-            self._endings.decide(decision, now_ms)
+        if decision is not None and self._endings.decide(decision, now_ms):
             checks = int(row["checks"])
             self._desk.note(
                 "warning", "half_given_up", position=position, group=group, checks=checks

@@ -150,6 +150,11 @@ class Decisions(EndStaging):
         decision.begun_at = begun_at
         self._begun.append(decision)
 
+    def disown(self, decision: Decision) -> None:
+        """Nothing more of it will be in the log than there is."""
+        if decision.begun_at >= 0:
+            self._begun = [other for other in self._begun if other is not decision]
+
     # --------------------------------------------------------------------------------- going up
 
     def flush(self, now_ms: int) -> bool:
@@ -264,7 +269,7 @@ class Decisions(EndStaging):
             settled += [one for one in self.undurable if one.end <= durable]
             self.undurable = [one for one in self.undurable if one.end > durable]
         if self._again and (now_ns >= self._retry_ns or self._in_parts is self._again[0]):
-            self._put_again(now_ns)
+            self._put_again(now_ns, settled)
         return settled
 
     def _hear(self, answers: NDArray[np.int64], settled: list[Decision]) -> None:
@@ -290,8 +295,7 @@ class Decisions(EndStaging):
         self._early = behind(answers, first) if first <= last else None
 
     def _finish(self, one: Decision, end: int, settled: list[Decision]) -> None:
-        if one.begun_at >= 0:
-            self._begun = [other for other in self._begun if other is not one]
+        self.disown(one)
         one.end = max(one.end, end)
         if one.durable and self._board.word(layout.BOARD_DURABLE) < one.end:
             self.undurable.append(one)
@@ -365,14 +369,18 @@ class Decisions(EndStaging):
         one.named = one.named and not one.op_named
         one.staged = 0
 
-    def _put_again(self, now_ns: int) -> None:
+    def _put_again(self, now_ns: int, settled: list[Decision]) -> None:
         """Copies or op records that are owed; a full disk is waited for."""
         again, self._again = self._again, []
         self._retry_ns = now_ns + RETRY_NS
         for number, one in enumerate(again):
-            if self.stage(one, "", "", 0) is LATER:
-                self._again = again[number:]
+            one.error = self.stage(one, "", "", 0)
+            if one.error is LATER:
+                one.error, self._again = "", again[number:]
                 break
+            if one.error:
+                self.disown(one)
+                settled.append(one)
 
     # ----------------------------------------------------------------------------------- sleeping
 

@@ -64,7 +64,9 @@ class Endings:
             self._refuse(session, request, seen, DECIDED)
         elif todo:
             asked: list[Asked] = [(session, request.serial, request)]
-            self._stage(Decision(wanted, todo, asked), request.group, request.tx, now_ms)
+            decision = Decision(wanted, todo, asked)
+            if not self._stage(decision, request.group, request.tx, now_ms):
+                self._fail(session, request, decision.error)
         else:
             self._desk.tell(session, Ended(request.serial, seen))
 
@@ -79,36 +81,38 @@ class Endings:
         self._past.ask(session, request, position, offset)
         return True
 
-    def _stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> None:
+    def _stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> bool:
+        """Put a decision, or keep it until there is room; False if it has an error."""
         error = LATER if self.held else self._decisions.stage(decision, group, tx, now_ms)
-        if not error or error is LATER:
-            for position, offset in decision.halves:
-                self._flying[position] = decision
-                self._halves.take(offset)
-            if error:
-                self.held.append((decision, group, tx))
-            return
-        self.forget(decision)
-        decision.error = error
-        for session, _serial, request in decision.asked:
-            if isinstance(request, wire.End):
-                self._refuse(session, request, "", error)
+        if error and error is not LATER:
+            decision.error = error
+            self.forget(decision)
+            self._decisions.disown(decision)
+            return False
+        for position, offset in decision.halves:
+            self._flying[position] = decision
+            self._halves.take(offset)
+        if error:
+            self.held.append((decision, group, tx))
+        return True
 
-    def go_on(self, now_ms: int) -> bool:
-        """Put what did not fit; whether nothing is held any more."""
+    def go_on(self, now_ms: int) -> list[Decision]:
+        """Put what did not fit; what has an error by now."""
         again, self._again = self._again, []
         for session, request in again:
             self.end(session, request, now_ms)
+        failed: list[Decision] = []
         waiting, self.held = self.held, deque()
         while waiting and not self.held:
-            self._stage(*waiting.popleft(), now_ms)
+            decision, group, tx = waiting.popleft()
+            if not self._stage(decision, group, tx, now_ms):
+                failed.append(decision)
         self.held.extend(waiting)
-        return not self.held
+        return failed
 
     def decide(self, decision: Decision, now_ms: int) -> bool:
         """A decision that no END asks for; False if its halves cannot be read or stored."""
-        self._stage(decision, "", "", now_ms)
-        return not decision.error
+        return self._stage(decision, "", "", now_ms)
 
     def is_flying(self, position: int) -> bool:
         """Whether a half is being decided."""
@@ -167,14 +171,14 @@ class Endings:
 
     def _decides_all(self, decision: Decision, request: wire.End) -> bool:
         """Whether a decision is that of each half that a request names."""
-        if len(request.halves) == 1:
+        if len(request.halves) == 1 and not decision.left_out:
             return True
         decided = {position for position, _offset in decision.halves}
         return decided.issuperset(self._halves.newest(position) for position, _ in request.halves)
 
     def _answer(self, session: int, serial: int, request: wire.End, decision: Decision) -> None:
         if decision.error:
-            self._refuse(session, request, "", decision.error)
+            self._fail(session, request, decision.error)
         elif decision.outcome != (COMMITTED if request.commit else ROLLED_BACK):
             self._refuse(session, request, decision.outcome, DECIDED)
         else:
@@ -182,12 +186,19 @@ class Endings:
 
     def refuse_unknown(self, session: int, request: wire.End) -> None:
         """Nothing was found of a half."""
-        self._refuse(session, request, "", UNKNOWN)
+        self._fail(session, request, UNKNOWN)
 
-    def lost(self) -> None:
-        """The writer was replaced: what is on its way is asked for again."""
-        self._flying.clear()
+    def lost(self) -> list[tuple[int, object]]:
+        """The writer was replaced: who asked for what has not gone up, to be heard again."""
+        asked = [one for decision, _group, _tx in self.held for one in decision.asked]
         self.held.clear()
+        again, self._again = self._again, []
+        return [(session, request) for session, _serial, request in asked] + [*again]
+
+    def _fail(self, session: int, request: wire.End, error: str) -> None:
+        """Refuse for an error; others of its halves may be decided, which is said as well."""
+        outcomes = map(self._halves.outcome_at, [position for position, _ in request.halves])
+        self._refuse(session, request, next((it for it in outcomes if it), ""), error)
 
     def _refuse(self, session: int, request: wire.End, outcome: str, error: str) -> None:
         self.refused += 1

@@ -76,11 +76,12 @@ class HalfMove:
 
     def _append(self, half: tuple[int, int], now_ns: int, now_ms: int) -> int:
         copy = self._decisions.copy_into(HALF_TOPIC, half[0], half[0])
-        if copy is None:
+        copies = [copy] if copy else []
+        decision = Decision(MOVED, [half], [], copies=copies, named=False)
+        if not copies or not self._endings.decide(decision, now_ms):
             self._retry_ns = now_ns + RETRY_NS
             return 0
         self._flying += 1
-        self._endings.decide(Decision(MOVED, [half], [], copies=[copy], named=False), now_ms)
         return 1
 
     def _park(self, now_ns: int, now_ms: int) -> int:
@@ -92,12 +93,15 @@ class HalfMove:
         put = 0
         for half in left[:MOVES_MAX]:
             decision = self._given_up.park_again(half)
-            if decision is None or self._endings.is_flying(half):
+            if (
+                decision
+                and not self._endings.is_flying(half)
+                and self._endings.decide(decision, now_ms)
+            ):
+                self._parking.add(half)
+                put += 1
+            else:
                 self._retry_ns = now_ns + RETRY_NS
-                continue
-            self._parking.add(half)
-            self._endings.decide(decision, now_ms)
-            put += 1
         return put
 
     def _parked(self, decision: Decision, now_ns: int) -> None:

@@ -60,6 +60,10 @@ class PastDecisions:
         """Look for what became of a half, for an END that names it."""
         self._searches.append(_Search(session, request, position, offset))
 
+    def lost(self) -> list[tuple[int, object]]:
+        """Who waits for what is to be found: it is all learned anew."""
+        return [(search.session, search.request) for search in self._searches]
+
     def step(self) -> tuple[int, End, str] | None:
         """Look a little further; an END with what was found of its half, or MISSING."""
         if not self._searches:

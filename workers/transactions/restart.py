@@ -231,7 +231,9 @@ class Restart:
             _first, unit = halves.units(HALF_TOPIC, offset, offset + 1)
             position = int(unit[0])
             if position not in copied:
-                copy = decisions.copy_again((position, offset))
+                said = decisions.window.record(int(op[0]))
+                decided_ms = said.store_timestamp if said else None
+                copy = decisions.copy_again((position, offset), decided_ms)
                 if copy is not None:  # a full disk may have taken the half since
                     found.append(Decision("", [], [], copies=[copy], named=False))
         return found

@@ -123,7 +123,9 @@ class Settling:
         asked: list[Asked] = [(session, request.serial, _Asked(position, request.action))]
         # Durable whatever the topic's level: it is an operator's word.
         decision = Decision("", [], asked, copies=[*copies, note], named=False, durable=True)
-        self._endings.decide(decision, now_ms)
+        if not self._endings.decide(decision, now_ms):
+            self._refuse(session, request, decision.error, "its message cannot be stored")
+            return
         self._given_up.unsettled.pop(position, None)
 
     def settled(self, decision: Decision) -> None:

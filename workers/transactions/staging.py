@@ -11,6 +11,8 @@ from shm import layout
 from shm.codes import Level, Stop
 from shm.kernels import frames, halfform, stretch
 from shm.kernels.decide import has_room, put_commits, stage_entry
+from shm.kernels.halfform import DELAYED
+from shm.kernels.ring import FULL, TOO_LARGE
 from shm.transactionwire import FOREIGN_GROUP, HALVES_MAX, NOT_A_HALF, UNKNOWN, UNSTORABLE
 from workers.logwindow import LogWindow
 from workers.outlet import entry_of
@@ -190,22 +192,22 @@ class Staging:
         while row < count:
             stop = self._run(row, count, halfform.PUTS)
             for number in range(row, self._form_view[stretch.NEXT]):
-                state = self._rows_view[number * halfform.HALF_WORDS + halfform.STATE]
-                if state in _ERRORS:
-                    if self._in_parts is None:
-                        return self._error_of(number, number + 1)
+                error = self._error_of(number, number + 1)
+                if self._rows_view[number * halfform.HALF_WORDS + halfform.STATE] == DELAYED:
+                    error = self._put_delayed(decision, number)
+                if not error:
+                    decision.staged += 1
+                elif error is LATER or self._in_parts is None:
+                    return error
+                else:
                     decision.leave_out(decision.staged)  # others of it are in the log
-                    continue
-                if state == halfform.DELAYED and not self._put_delayed(decision, number):
-                    return LATER
-                decision.staged += 1
             row = self._form_view[stretch.NEXT]
             if stop == Stop.BACKPRESSURE:
                 return LATER
         self._note_durable(decision)
         return ""
 
-    def _put_delayed(self, decision: Decision, number: int) -> bool:
+    def _put_delayed(self, decision: Decision, number: int) -> str:
         half = self.window.record(self._rows_view[number * halfform.HALF_WORDS])
         assert half is not None, "it was judged just now"
         copy = self._copy_of(half, decision.decided_ms)
@@ -215,14 +217,21 @@ class Staging:
     def _stage_copies(self, decision: Decision) -> str:
         assert decision.copies is not None, "asked by `_stage`"
         while decision.staged < len(decision.copies):
-            if not self._stage_copy(decision.copies[decision.staged]):
-                return LATER
-            decision.staged += 1
+            error = self._stage_copy(decision.copies[decision.staged])
+            if not error:
+                decision.staged += 1
+            elif error is LATER or self._in_parts is None:
+                return error
+            else:
+                decision.copies.pop(decision.staged)  # others of it are in the log
         return ""
 
-    def _stage_copy(self, copy: Copy) -> bool:
+    def _stage_copy(self, copy: Copy) -> str:
         entry = np.frombuffer(entry_of(copy, 0), np.uint8)
-        return stage_entry(self._arena, self._lane, entry, self._op_room) > 0
+        seq = stage_entry(self._arena, self._lane, entry, self._op_room)
+        if seq == TOO_LARGE:
+            return UNSTORABLE
+        return LATER if seq == FULL else ""
 
     def _note_durable(self, decision: Decision) -> None:
         rows, durables = self._rows_view, self.durables
