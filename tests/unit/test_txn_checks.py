@@ -9,10 +9,12 @@ import pytest
 
 from shm import layout
 from shm import transactionwire as wire
-from shm.transactionwire import GIVEN_UP
+from shm.transactionwire import COMMITTED, GIVEN_UP
+from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
 from workers.transactions.agent import TxnChecker
 from workers.transactions.checks import CHECKS_MAX
+from workers.transactions.indoubt import InDoubt
 
 TX = "0123456789abcdef" * 2
 OTHER = "f" * 32
@@ -108,3 +110,25 @@ def test_immunity_puts_the_first_check_off_and_costs_none(life: TxnLife) -> None
     life.run_for(2 * S)
     peer.hear()
     assert len(peer.checks) == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_was_checked_anew_and_given_up_then_is_listed(tmp_path: Path, is_killed: bool) -> None:
+    """P10: an operator's recheck of an open half does not settle it, also after a start."""
+    few: dict[str, object] = {"transaction_check_max": 2, "transaction_check_interval": 1}
+    life = TxnLife(tmp_path / "store", SimClock(), few)
+    peer = Peer(life, GROUP)
+    half = life.half(TX)
+    life.run_for(7 * S)
+    assert peer.settle(half.position, wire.RECHECK).outcome == wire.CHECKED_AGAIN
+    life.run_for(20 * S)
+    assert len(life.parked()) == 1
+    if is_killed:
+        life.kill(CHECKER)
+        life.run_for(2 * S)
+    assert life.board.word(layout.BOARD_GIVEN_UP) == 1
+    (doubt,) = InDoubt(life.storage, life.board).read()
+    assert (doubt.state, doubt.position) == (GIVEN_UP, half.position)
+    assert peer.settle(half.position, wire.COMMIT).outcome == COMMITTED
+    assert life.committed() == {half.position: 1}
+    assert InDoubt(life.storage, life.board).read() == []

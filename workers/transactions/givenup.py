@@ -22,7 +22,8 @@ class GivenUp:
     def __init__(self, halves: Halves, decisions: Decisions) -> None:
         self.unsettled: dict[int, tuple[int, int, int]] = {}  # queue offset, position, size
         self.next = 0  # first unit of the give-up queue that was not read
-        self._settled: set[int] = set()  # copies of these may still come to be read
+        #: Where the log ended with their settlements: older copies may still come to be read.
+        self._settled: dict[int, int] = {}
         self._halves = halves
         self._decisions = decisions
 
@@ -38,7 +39,7 @@ class GivenUp:
             if record is not None:
                 # A RocketMQ's says no origin.
                 half = record.origin if record.origin >= 0 else position
-                if half not in self._settled:
+                if position >= self._settled.get(half, 0):
                     self.unsettled[half] = (first + number, position, size)
         self.next = first + len(units) // 2
         return len(units) // 2
@@ -71,7 +72,11 @@ class GivenUp:
         if half in self.unsettled:
             self.unsettled[half] = (place[1], place[0], self.unsettled[half][2])
 
-    def is_settled(self, half: int) -> None:
-        """An operator's settlement is in the log."""
-        self.unsettled.pop(half, None)
-        self._settled.add(half)
+    def is_settled(self, half: int, end: int) -> None:
+        """An operator's settlement is in the log, below `end`.
+
+        What is parked behind it was open then, and the operator had it checked anew.
+        """
+        if self.unsettled.get(half, (0, end, 0))[1] < end:
+            del self.unsettled[half]
+        self._settled[half] = end

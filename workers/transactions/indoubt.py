@@ -251,8 +251,9 @@ class InDoubt:
             listed[origin if origin >= 0 else position] = position
         for record in self.records(NOTES_TOPIC, note.notes_next):
             settled = read_record(record.body)[1]
-            if settled:
-                listed.pop(settled[0], None)
+            # A half that was open then may have been checked anew, and given up behind it.
+            if settled and listed.get(settled[0], record.physical_offset) < record.physical_offset:
+                del listed[settled[0]]
         checks = self._checks()
         for position, place in listed.items():
             parked, half = self.files.record(place), self.files.record(position)

@@ -25,6 +25,7 @@ from workers.transactions.note import Note
 
 if TYPE_CHECKING:
     from shm.board import Board
+    from shm.record import Record
     from shm.storage import Storage
     from workers.logviews import LogViews
     from workers.transactions.decision import Half
@@ -146,18 +147,18 @@ class Restart:
         for position in units[0::2].tolist():
             record = decisions.window.record(position)
             if record is not None:
-                self._learn_note(record.body, halves, given_up)
+                self._learn_note(record, halves, given_up)
         self._notes_next = first + len(units) // 2
         return False
 
-    def _learn_note(self, body: bytes, halves: Halves, given_up: GivenUp) -> None:
-        counts, settled = transactionnotes.read_record(body)
+    def _learn_note(self, record: Record, halves: Halves, given_up: GivenUp) -> None:
+        counts, settled = transactionnotes.read_record(record.body)
         for offset, count in counts.items():
             index = halves.table.find(offset)
             if index >= 0:
                 halves.table.rows["checks"][index] = count
         if settled is not None:
-            given_up.unsettled.pop(settled[0], None)
+            given_up.is_settled(settled[0], record.physical_offset)
             index = halves.table.at_position(settled[0])
             if index >= 0 and settled[1] == RECHECK:
                 halves.table.rows["checks"][index] = 0

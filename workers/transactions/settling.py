@@ -34,6 +34,7 @@ class _Asked:
 
     position: int
     action: str
+    was_open: bool  # not given up yet
 
 
 class Settling:
@@ -120,7 +121,9 @@ class Settling:
         """Put what a settlement stores, and the record of who wanted it."""
         slots = self._decisions.slots
         note = transactionnotes.settled(slots, position, request.action, request.who, now_ms)
-        asked: list[Asked] = [(session, request.serial, _Asked(position, request.action))]
+        was_open = position not in self._given_up.unsettled
+        wanted = _Asked(position, request.action, was_open)
+        asked: list[Asked] = [(session, request.serial, wanted)]
         # Durable whatever the topic's level: it is an operator's word.
         decision = Decision("", [], asked, copies=[*copies, note], named=False, durable=True)
         if not self._endings.decide(decision, now_ms):
@@ -138,7 +141,8 @@ class Settling:
                 self._given_up.next = 0  # it is listed still: read again
                 continue
             outcome = wire.OUTCOMES[asked.action]
-            self._given_up.is_settled(asked.position)
+            if not asked.was_open:
+                self._given_up.is_settled(asked.position, decision.end)
             if asked.action != wire.RECHECK:
                 self._settled[asked.position] = outcome
                 self._halves.remember(asked.position, outcome)
