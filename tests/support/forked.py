@@ -164,6 +164,7 @@ def _fork_here(
     if pid == 0:
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what earlier tests have left open
         nursery.live(run)
     return pid
 
