@@ -96,7 +96,7 @@ def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[i
     """
     from brokerd.checkpoint import read_checkpoint
     from brokerd.metadata import Metadata
-    from brokerd.recovery import Recovered
+    from brokerd.recovered import Recovered
     from clients.home import store_of
     from shm import jit, layout
     from shm.clock import SystemClock

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from brokerd.config import Settings
-    from brokerd.recovery import Recovered
+    from brokerd.recovered import Recovered
     from shm.board import Board
     from shm.storage import Storage
 

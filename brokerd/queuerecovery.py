@@ -23,7 +23,7 @@ from workers.reader.queues import PROGRESS_FILE, read_progress
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
-    from brokerd.recovery import Recovered
+    from brokerd.recovered import Recovered
     from shm.board import Board
 
 

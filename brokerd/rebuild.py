@@ -41,7 +41,8 @@ from workers.transactions.note import FILE as TRANSACTIONS_FILE
 
 if TYPE_CHECKING:
     from brokerd.config import Settings
-    from brokerd.recovery import Progress, Recovered
+    from brokerd.recovered import Recovered
+    from brokerd.recovery import Progress
     from shm.storage import Storage
     from workers.session import Attached, Detached
 

@@ -19,7 +19,6 @@ Every step can be done again: a crash amid recovery leaves a store that recovers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from brokerd.foreign import keep_ranges, settle_ranges
 from brokerd.logend import damaged, judge_behind
 from brokerd.logscan import OURS, THEIRS, Piece, walk
 from brokerd.queuerecovery import note_topics, recover_queues
+from brokerd.recovered import Recovered
 from shm import layout, limits
 from shm.errors import Corrupt
 from shm.kernels import scan
@@ -44,27 +44,8 @@ if TYPE_CHECKING:
     from shm.board import Board
 
 Progress = Callable[[int, int, str], None]
-QueueKey = tuple[str, int]
 
 _BLOCK = 1 << 20
-
-
-@dataclass(slots=True)
-class Recovered:
-    """A store ready for agents.
-
-    Positions are log positions, `queues` maps (topic, queue id) to (next offset, units written,
-    first unit).
-    """
-
-    appended: int = 0
-    durable: int = 0
-    dispatched: int = 0
-    settled: int = 0  # what lies behind it may not have been answered yet
-    store_ms: int = 0
-    low: int = 0
-    queues: dict[QueueKey, tuple[int, int, int]] = field(default_factory=dict)
-    topics: set[str] = field(default_factory=set)
 
 
 def recover(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from brokerd.config import Settings
     from brokerd.handover.halves import Transactions
-    from brokerd.recovery import Recovered
+    from brokerd.recovered import Recovered
     from shm.storage import Storage
 
 _OP: Final = encode_properties({"TAGS": "d", "WAIT": "true"})

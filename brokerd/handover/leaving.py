@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from brokerd.config import Settings
     from brokerd.handover.pending import Pending, Progress
     from brokerd.handover.timerfiles import Timer
-    from brokerd.recovery import Recovered
+    from brokerd.recovered import Recovered
     from shm.board import Board
     from shm.storage import Storage
     from workers.groups.offsetfile import Offsets

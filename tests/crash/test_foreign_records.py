@@ -13,7 +13,8 @@ from brokerd import epoch
 from brokerd.checkpoint import CheckpointFile
 from brokerd.config import Settings
 from brokerd.epoch import Life
-from brokerd.recovery import Recovered, recover
+from brokerd.recovered import Recovered
+from brokerd.recovery import recover
 from clients.home import store_of
 from clients.producer import Producer
 from gantrymq.temporary import Broker

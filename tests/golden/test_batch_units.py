@@ -18,7 +18,8 @@ from brokerd import config, epoch
 from brokerd.batchunits import FILE_BYTES
 from brokerd.metadata import Metadata
 from brokerd.rebuild import bring_up_to_date, rebuild
-from brokerd.recovery import Recovered, recover
+from brokerd.recovered import Recovered
+from brokerd.recovery import recover
 from brokerd.salvage import salvage
 from brokerd.verify import verify
 from shm import layout

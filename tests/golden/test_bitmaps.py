@@ -14,7 +14,7 @@ import pytest
 
 from brokerd.config import Settings, load
 from brokerd.metadata import Metadata
-from brokerd.recovery import Recovered
+from brokerd.recovered import Recovered
 from shm import layout, limits
 from shm.bitmapnote import read_covered
 from shm.bloom import BloomForm

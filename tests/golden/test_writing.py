@@ -20,7 +20,7 @@ import pytest
 from brokerd.config import load
 from brokerd.flusher import Flusher
 from brokerd.metadata import Metadata
-from brokerd.recovery import Recovered
+from brokerd.recovered import Recovered
 from brokerd.writer import open_writer
 from shm import layout
 from shm.arena import plan_arena

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from brokerd import config
-from brokerd.recovery import Recovered, recover
+from brokerd.recovered import Recovered
+from brokerd.recovery import recover
 from shm import layout
 from shm.errors import Corrupt
 from shm.queuenames import MEMBERS

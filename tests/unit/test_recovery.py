@@ -14,7 +14,8 @@ from brokerd import epoch
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.epoch import Life
 from brokerd.metadata import Metadata
-from brokerd.recovery import Recovered, recover
+from brokerd.recovered import Recovered
+from brokerd.recovery import recover
 from shm import layout
 from shm.board import Board
 from shm.errors import Corrupt

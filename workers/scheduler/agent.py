@@ -22,9 +22,9 @@ from workers.agent import IDLE_NS
 from workers.origins import OriginScan
 from workers.outlet import Outlet
 from workers.outletagent import LOOK_NS, OutletAgent
-from workers.scheduler.counts import Pending
 from workers.scheduler.delaylevels import NEVER, DelayLevels
 from workers.scheduler.delivery import PUTS_MAX, Delivery
+from workers.scheduler.pending import Pending
 from workers.scheduler.progress import ProgressNote
 from workers.scheduler.recalls import RecallDesk
 from workers.scheduler.recalltrace import RecallTrace

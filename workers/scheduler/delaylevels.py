@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shm import layout
 from shm.kernels.parked import DUE_MS
 from shm.properties import SCHEDULE_TOPIC
-from workers.scheduler.delivery import Rows, due_rows
+from workers.scheduler.duerows import Rows, due_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

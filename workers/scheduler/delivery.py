@@ -17,11 +17,12 @@ from shm import layout, wire
 from shm.codes import Status, Stop
 from shm.errors import StoreFailed
 from shm.kernels import frames, parked, stretch
-from shm.kernels.parked import DAMAGED, DROPPED, DUE_WORDS, NO_TOPIC, PUT, TOO_LARGE, put_copies
+from shm.kernels.parked import DAMAGED, DROPPED, NO_TOPIC, PUT, TOO_LARGE, put_copies
 from shm.marks import mark
 from shm.properties import TIMER_TOPIC, parse_properties
 from workers.logwindow import LogWindow
-from workers.scheduler.counts import NOT_TIMED, Lateness
+from workers.scheduler.duerows import NOTHING, Rows, due_rows
+from workers.scheduler.lateness import Lateness
 from workers.topicindex import TopicIndex
 
 if TYPE_CHECKING:
@@ -33,24 +34,12 @@ if TYPE_CHECKING:
     from workers.scheduler.timeline import Timeline
     from workers.session import SessionTable
 
-Rows = NDArray[np.int64]
-
 #: Rows of one call: a step stays short.
 PUTS_MAX: Final = 4096
 RETRY_NS: Final = 100_000_000
 #: How often a missing topic is asked for.
 ASK_NS: Final = 1_000_000_000
-NOTHING: Final[Rows] = np.zeros((0, DUE_WORDS), np.int64)
 _NO_SEQ: Final = 1 << 62
-
-
-def due_rows(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> Rows:
-    """Rows of parked records, to be handed in; who knows when they were due says so in DUE_MS."""
-    rows = np.zeros((len(positions), DUE_WORDS), np.int64)
-    rows[:, parked.DUE_POSITION] = positions
-    rows[:, parked.DUE_SIZE] = sizes
-    rows[:, parked.DUE_MS] = NOT_TIMED
-    return rows
 
 
 @dataclass(slots=True)

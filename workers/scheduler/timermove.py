@@ -15,12 +15,13 @@ import numpy as np
 
 from shm import layout
 from shm.kernels.parked import DUE_AGAIN, SAME_TIME
-from workers.scheduler.delivery import NOTHING, due_rows
+from workers.scheduler.duerows import NOTHING, due_rows
 from workers.scheduler.timerpool import AFTER_BIT, SIZE_MASK
 
 if TYPE_CHECKING:
     from shm.board import Board
-    from workers.scheduler.delivery import Delivery, Rows
+    from workers.scheduler.delivery import Delivery
+    from workers.scheduler.duerows import Rows
     from workers.scheduler.timers import Timers
 
 PUTS: Final = 4_096

@@ -16,7 +16,7 @@ from shm import layout
 from shm.kernels import timer
 from shm.kernels.parked import DUE_MS
 from shm.properties import TIMER_TOPIC
-from workers.scheduler.delivery import due_rows
+from workers.scheduler.duerows import due_rows
 from workers.scheduler.strikes import sift
 from workers.scheduler.timerbuckets import SECOND_MS, TimerBuckets
 from workers.scheduler.timerfiling import TimerFiling

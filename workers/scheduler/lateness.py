@@ -1,4 +1,4 @@
-"""What of delays the board shows: how many wait, and how late they were delivered."""
+"""How late delayed messages were delivered, as words of the board."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ import numpy as np
 
 from shm import layout, limits
 from shm.kernels.parked import DELIVER, DUE_AGAIN, DUE_MS, DUE_STATE, PUT
+from workers.scheduler.duerows import NOT_TIMED
 from workers.scheduler.timeline import NS
 
 if TYPE_CHECKING:
     from shm.board import Board
-    from workers.scheduler.delaylevels import DelayLevels
-    from workers.scheduler.delivery import Rows
-    from workers.scheduler.timers import Timers
+    from workers.scheduler.duerows import Rows
 
-#: A row's DUE_MS of which nobody knows when it should have come; else ms of CLOCK_BOOTTIME.
-NOT_TIMED: Final = -(1 << 62)
-#: Who works without a rest counts what waits so often.
-COUNT_NS: Final = 100_000_000
 _BOUNDS: Final = np.array(limits.LATENESS_MS)
 
 
@@ -47,20 +42,3 @@ class Lateness:
 
     def _add(self, word: int, more: int) -> None:
         self._board.set_word(word, self._board.word(word) + more)
-
-
-class Pending:
-    """How many wait; told now and then."""
-
-    def __init__(self, board: Board, levels: DelayLevels, timers: Timers) -> None:
-        self._board = board
-        self._levels = levels
-        self._timers = timers
-        self._next_ns = 0
-
-    def show(self, now_ns: int) -> None:
-        """Say it on the board, if it is time to."""
-        if now_ns >= self._next_ns:
-            self._next_ns = now_ns + COUNT_NS
-            self._board.set_word(layout.BOARD_PENDING_LEVELS, self._levels.waiting)
-            self._board.set_word(layout.BOARD_PENDING_TIMERS, self._timers.waiting)
