@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Bytes that are let go of at one time, and in one call: some 0.25 us for each page.
 STEP_BYTES = 4 << 20
 CALL_BYTES: Final = 128 << 20
-#: In one call while somebody waits for the next sync, half a millisecond.
+#: In one call while somebody waits for the next sync, half a millisecond; or what was written.
 HURRIED_BYTES = 8 << 20
 
 
@@ -38,6 +38,7 @@ class PageCache:
         self._indexed = indexed
         size = board.segment_bytes
         self._next = max(0, board.word(layout.BOARD_APPENDED) - keep_bytes) // size * size
+        self._seen = board.word(layout.BOARD_DURABLE)
         self._sealed = -1  # base of a segment that has its sidecar
 
     def follow(self, durable: int, *, hurried: bool = False) -> int:
@@ -47,7 +48,8 @@ class PageCache:
         """
         if not self._keep_bytes:
             return 0
-        most = HURRIED_BYTES if hurried else CALL_BYTES
+        most = max(HURRIED_BYTES, durable - self._seen) if hurried else CALL_BYTES
+        self._seen = durable
         begun = self._next = max(self._next, self._board.word(layout.BOARD_LOW))
         end = min(self._settled(durable) - self._keep_bytes, begun + most)
         while self._next + STEP_BYTES <= end and self._is_sealed(self._next):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
+from shm import layout, limits
 from shm.bell import Bell
 from shm.codes import EntryFlag, EntryKind
 from shm.kernels import frames
@@ -229,3 +229,20 @@ def entry_of(copy: Copy, seq: int) -> bytes:
         copy.born_host, copy.store_host,
     )  # fmt: skip
     return b"".join((head, form, body, properties, padding))
+
+
+def is_storable(copy: Copy, topic: str, segment_bytes: int) -> bool:
+    """Whether the writer stores a copy under a topic of that name (SF-18, SF-20).
+
+    One of its own log always was; with our trailer, under a longer name, or if another broker wrote
+    it, it may be too large by now.
+    """
+    name, properties = len(topic.encode()), len(copy.properties) + limits.TRAILER_BYTES
+    name += 2 if name > limits.TOPIC_BYTES_MAX else 1
+    hosts = len(copy.born_host) + len(copy.store_host) - 2 * layout.HOST_BYTES_V4
+    size = layout.RECORD_HEAD_BYTES + hosts + len(copy.body) + name + 2 + properties
+    return (
+        len(copy.body) <= limits.BODY_BYTES_MAX
+        and properties <= limits.PROPERTIES_BYTES_MAX
+        and size + limits.FILLER_BYTES_MIN <= segment_bytes
+    )

@@ -72,6 +72,7 @@ from shm.layout import (
     TELL_SESSION,
     TELL_SINCE,
 )
+from shm.limits import BODY_BYTES_MAX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -226,6 +227,8 @@ def decide_half(log: Bytes, form: Words, rows: Words, at: int, targets: Targets)
     if topic < 0:
         return NO_TOPIC
     is_delayed = form[VALUES + 2 * DELAY + 1] > 0
+    if machine.shift(form, ROW_AT)[scan.BODY_SIZE] > BODY_BYTES_MAX:
+        return TOO_LARGE
     if 2 * (_entry_bytes(form) + is_delayed * PARKING_BYTES) > targets[1][frames.UP_MASK] + 1:
         return TOO_LARGE
     if is_delayed:

@@ -328,6 +328,8 @@ def _is_durable(board: Bytes, rows: Words, first: int, count: int) -> int:
     """1 if a topic of some rows asks for the disk."""
     for number in range(first, count):
         topic = rows[number * END_WORDS + halfform.TOPIC]
+        if topic < 0:
+            continue  # what is rolled back needs none
         if machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_LEVEL) == LEVEL_DURABLE:
             return 1
     return 0

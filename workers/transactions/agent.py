@@ -239,8 +239,9 @@ class TxnChecker(OutletAgent):
             done += self._look_back(now_ms)
         failed = self._endings.go_on(now_ms)
         self._heed(failed, self._clock.monotonic_ns())
+        done += len(failed)
         if self._endings.held:
-            return done + len(failed)
+            return done
         done += self._common.attend(now_ms, 0)
         for session, request in self._desk.requests():
             done += 1
@@ -340,6 +341,8 @@ class TxnChecker(OutletAgent):
             self._common.settled(decision)
             return
         self._endings.settled(decision)
+        if decision.outcome == wire.GIVEN_UP:
+            self._checks.settled(decision)
         if decision.copies is not None:
             self._settling.settled(decision)
 
@@ -359,7 +362,7 @@ class TxnChecker(OutletAgent):
             IDLE_NS, answers_ns, self._read_ns - now_ns, self._checks.next_ns - now_ns,
             max(self._note.wait_ns(now_ns), self._space_ns - now_ns),
         )  # fmt: skip
-        if self._desk.waits or self._endings.held or self._decisions.hand:
+        if self._desk.waits or self._endings.waits or self._decisions.hand:
             sleep_ns = min(sleep_ns, LOOK_NS)
         if now_ns - self._worked_ns >= REST_NS and not self._decisions.waits:
             self._drop_maps()
@@ -373,7 +376,7 @@ class TxnChecker(OutletAgent):
 
     def _finish(self, done: int, now_ms: int) -> int:
         """A clean stop: what was asked is decided and answered; the rest stays open."""
-        if self._decisions.flush(now_ms) or done or self._endings.held or self._decisions.waits:
+        if self._decisions.flush(now_ms) or done or self._endings.waits or self._decisions.waits:
             return 1
         if not self._note.write_last(self._parts):
             return 1

@@ -40,6 +40,8 @@ class Batch:
 
     def op_room(self, decision: Decision) -> int:
         """Bytes that the op record takes at most in the ring if it names a decision as well."""
+        if not (self.names or decision.named):
+            return 0
         return OP_NAME_BYTES * (self.names + len(decision.halves)) + OP_REST_BYTES
 
     def op_record(self) -> tuple[bytes, int]:

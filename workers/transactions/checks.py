@@ -68,6 +68,7 @@ class Checks:
         self._given_up = given_up
         self._desk = desk
         self.next_ns = 0
+        self._giving_up: dict[int, tuple[str, int]] = {}  # on its way: group and checks
 
     def step(self, now_ns: int, now_ms: int, times: Times) -> int:
         """Check what is due; for how many halves there was something to do."""
@@ -162,7 +163,13 @@ class Checks:
         position, group = int(row["position"]), self._halves.table.group_names[row["group"]]
         decision = self._given_up.give_up(position, int(row["offset"]))
         if decision is not None and self._endings.decide(decision, now_ms):
-            checks = int(row["checks"])
-            self._desk.note(
-                "warning", "half_given_up", position=position, group=group, checks=checks
-            )
+            self._giving_up[position] = group, int(row["checks"])
+
+    def settled(self, decision: Decision) -> None:
+        """Tell the operator what was given up."""
+        for position, _offset in decision.halves:
+            group, checks = self._giving_up.pop(position, ("", -1))
+            if checks >= 0 and not decision.error:
+                self._desk.note(
+                    "warning", "half_given_up", position=position, group=group, checks=checks
+                )

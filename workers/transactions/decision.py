@@ -31,6 +31,7 @@ class Decision:
     end: int = -1
     error: str = ""
     decided_ms: int = 0  # from then on its delays count
+    refusals: int = 0  # how often the writer took not all of it, but for a full disk
     left_out: list[Half] = field(default_factory=list)  # could not be stored, others were
     begun_at: int = -1  # something of it is in the log behind this position, so all has to be
 

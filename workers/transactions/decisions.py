@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from workers.transactions.halves import Halves
 
 RETRY_NS: Final = 100_000_000
+#: What is refused so often is not put again, if it is not for a full disk.
+REFUSALS_MAX: Final = 3
 _RECEIPT: Final = int(EntryFlag.RECEIPT | EntryFlag.URGENT)
 _DURABLE: Final = int(EntryFlag.DURABLE)
 
@@ -352,22 +354,17 @@ class Decisions(EndStaging):
             return
         if one.begun_at < 0:
             self.owe(one, flight.appended)
-        self._leave_only(one, missing)
+        one.refusals += bool(whys - {int(Status.DISK_FULL)})
+        if one.refusals == REFUSALS_MAX:
+            one.error = UNSTORABLE
+            self.disown(one)
+            settled.append(one)
+            return
+        self.leave_only(one, missing)
         if one.copies or one.named:
             self._again.append(one)
         else:  # a full disk has taken the half meanwhile
             self._finish(one, end, settled)
-
-    def _leave_only(self, one: Decision, missing: list[int]) -> None:
-        """What is to be put again of a decision: copies of these numbers, and its op record."""
-        if one.copies is not None:
-            one.copies = [one.copies[number] for number in missing]
-        else:
-            halves = [one.halves[number] for number in missing]
-            copies = [self.copy_again(half, one.decided_ms) for half in halves]
-            one.copies = [copy for copy in copies if copy is not None]
-        one.named = one.named and not one.op_named
-        one.staged = 0
 
     def _put_again(self, now_ns: int, settled: list[Decision]) -> None:
         """Copies or op records that are owed; a full disk is waited for."""

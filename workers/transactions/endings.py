@@ -49,7 +49,7 @@ class Endings:
             self._refuse(session, request, "", NOT_A_HALF)
             return
         wanted = COMMITTED if request.commit else ROLLED_BACK
-        todo: list[Half] = []
+        todo: dict[Half, None] = {}  # each once
         seen = ""
         for half in request.halves:
             position, offset = self._halves.newest_half(half)
@@ -59,12 +59,12 @@ class Endings:
             elif self._waits_for(session, request, position, offset):
                 return
             else:
-                todo.append((position, offset))
+                todo[position, offset] = None
         if seen and seen != wanted:
             self._refuse(session, request, seen, DECIDED)
         elif todo:
             asked: list[Asked] = [(session, request.serial, request)]
-            decision = Decision(wanted, todo, asked)
+            decision = Decision(wanted, list(todo), asked)
             if not self._stage(decision, request.group, request.tx, now_ms):
                 self._fail(session, request, decision.error)
         else:
@@ -114,6 +114,11 @@ class Endings:
         """A decision that no END asks for; False if its halves cannot be read or stored."""
         return self._stage(decision, "", "", now_ms)
 
+    @property
+    def waits(self) -> bool:
+        """Whether requests are here that are not on their way."""
+        return bool(self.held or self._again)
+
     def is_flying(self, position: int) -> bool:
         """Whether a half is being decided."""
         return position in self._flying
@@ -161,10 +166,12 @@ class Endings:
             return
         if not decision.error:
             self._halves.decided(decision)
-        for session, serial, request in decision.asked:
+        for number, (session, serial, request) in enumerate(decision.asked):
             if not isinstance(request, wire.End):
                 continue
-            if decision.error or self._decides_all(decision, request):
+            # An error is that of who asked for the decision; another may name group or wish better.
+            is_own = number == 0 and decision.copies is None
+            if is_own if decision.error else self._decides_all(decision, request):
                 self._answer(session, serial, request, decision)
             else:  # it waited for a part of what it names
                 self._again.append((session, request))
@@ -197,7 +204,8 @@ class Endings:
 
     def _fail(self, session: int, request: wire.End, error: str) -> None:
         """Refuse for an error; others of its halves may be decided, which is said as well."""
-        outcomes = map(self._halves.outcome_at, [position for position, _ in request.halves])
+        positions = [self._halves.newest(position) for position, _ in request.halves]
+        outcomes = map(self._halves.outcome_at, positions)
         self._refuse(session, request, next((it for it in outcomes if it), ""), error)
 
     def _refuse(self, session: int, request: wire.End, outcome: str, error: str) -> None:

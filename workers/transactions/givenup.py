@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from workers.transactions.halves import Halves
 
 
+Parked = tuple[int, int, int]  # queue offset, position, size
+
+
 class GivenUp:
     """What was given up and is not settled, by the position of the half."""
 
     def __init__(self, halves: Halves, decisions: Decisions) -> None:
-        self.unsettled: dict[int, tuple[int, int, int]] = {}  # queue offset, position, size
+        self.unsettled: dict[int, Parked] = {}
         self.next = 0  # first unit of the give-up queue that was not read
         #: Where the log ended with their settlements: older copies may still come to be read.
         self._settled: dict[int, int] = {}

@@ -8,6 +8,7 @@ What was given up is parked again: the newest copy of a half counts, and an op r
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -53,6 +54,7 @@ class HalfMove:
         self._flying = 0
         self._parking: set[int] = set()  # of those that were given up
         self._retry_ns = 0
+        self._failed: dict[int, int] = {}  # halves that cannot be put: when they are tried again
 
     def step(self, now_ns: int, now_ms: int) -> int:
         """Go on a little; how many halves were put."""
@@ -71,15 +73,25 @@ class HalfMove:
         if not len(left):
             return self._park(now_ns, now_ms)
         halves = [(int(row["position"]), int(row["offset"])) for row in left]
-        ours = [half for half in halves if not self._endings.is_flying(half[0])]
-        return sum(self._append(half, now_ns, now_ms) for half in ours[:MOVES_MAX])
+        ours = self._ready([half[0] for half in halves], now_ns)
+        chosen = [half for half in halves if half[0] in ours]
+        return sum(self._append(half, now_ns, now_ms) for half in chosen)
+
+    def _ready(self, positions: list[int], now_ns: int) -> set[int]:
+        """Some that are not on their way, and have not failed just now."""
+        is_flying, failed = self._endings.is_flying, self._failed.get
+        ready = (at for at in positions if failed(at, 0) <= now_ns and not is_flying(at))
+        chosen = set(islice(ready, MOVES_MAX))
+        if not chosen:
+            self._retry_ns = now_ns + RETRY_NS
+        return chosen
 
     def _append(self, half: tuple[int, int], now_ns: int, now_ms: int) -> int:
         copy = self._decisions.copy_into(HALF_TOPIC, half[0], half[0])
         copies = [copy] if copy else []
         decision = Decision(MOVED, [half], [], copies=copies, named=False)
         if not copies or not self._endings.decide(decision, now_ms):
-            self._retry_ns = now_ns + RETRY_NS
+            self._failed[half[0]] = now_ns + RETRY_NS
             return 0
         self._flying += 1
         return 1
@@ -89,26 +101,23 @@ class HalfMove:
         left = self._given_up.below(self._below)
         if not left:
             self._floor, self._below = self._below, 0
+            self._failed.clear()
             return 0
         put = 0
-        for half in left[:MOVES_MAX]:
+        for half in self._ready(left, now_ns):
             decision = self._given_up.park_again(half)
-            if (
-                decision
-                and not self._endings.is_flying(half)
-                and self._endings.decide(decision, now_ms)
-            ):
+            if decision is not None and self._endings.decide(decision, now_ms):
                 self._parking.add(half)
                 put += 1
             else:
-                self._retry_ns = now_ns + RETRY_NS
+                self._failed[half] = now_ns + RETRY_NS
         return put
 
     def _parked(self, decision: Decision, now_ns: int) -> None:
         half = decision.halves[0][0]
         self._parking.discard(half)
         if decision.error or decision.place is None:
-            self._retry_ns = now_ns + RETRY_NS
+            self._failed[half] = now_ns + RETRY_NS
         else:
             self._given_up.parked_again(half, decision.place)
 
@@ -124,7 +133,7 @@ class HalfMove:
         (half,) = decision.halves
         if decision.error or decision.place is None:
             self._flying -= 1
-            self._retry_ns = now_ns + RETRY_NS
+            self._failed[half[0]] = now_ns + RETRY_NS
             return True
         checks = self._halves.moved(half, decision.place)
         copies = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shm import transactionwire as wire
-from shm.properties import HALF_TOPIC, java_int
+from shm.properties import HALF_TOPIC
 from shm.record import origin_field
 from shm.transactionwire import Settle, Settled
 from workers.transactions import records as transactionnotes
@@ -20,11 +20,10 @@ from workers.transactions.delayedcommit import commit_copy, copy_of
 if TYPE_CHECKING:
     from shm.record import Record
     from workers.outlet import Copy
-    from workers.transactions.decision import Asked
     from workers.transactions.decisions import Decisions
     from workers.transactions.desk import Desk
     from workers.transactions.endings import Endings
-    from workers.transactions.givenup import GivenUp
+    from workers.transactions.givenup import GivenUp, Parked
     from workers.transactions.halves import Halves
 
 
@@ -34,7 +33,7 @@ class _Asked:
 
     position: int
     action: str
-    was_open: bool  # not given up yet
+    listed: Parked | None  # as it was given up, None: it was open
 
 
 class Settling:
@@ -78,16 +77,19 @@ class Settling:
 
     def _settle_open(self, session: int, request: Settle, index: int, now_ms: int) -> None:
         row = self._halves.table.rows[index]
-        position, offset = int(row["position"]), int(row["offset"])
+        half = int(row["position"]), int(row["offset"])
+        decision = Decision("", [], [], copies=[], named=False)
         if request.action == wire.RECHECK:
             row["checks"], row["next_ns"] = 0, 0
         else:
-            outcome = wire.OUTCOMES[request.action]
-            decision = Decision(outcome, [(position, offset)], [])
-            if not self._endings.decide(decision, now_ms):
-                self._refuse(session, request, decision.error, "its message cannot be stored")
+            decision = Decision(wire.OUTCOMES[request.action], [half], [], copies=[])
+        if request.action == wire.COMMIT:
+            copy = self._decisions.copy_again(half, now_ms)
+            if copy is None:
+                self._refuse(session, request, wire.UNSTORABLE, "its topic is gone")
                 return
-        self._note(session, request, position, [], now_ms)
+            decision.copies = [copy]
+        self._decide(session, request, half[0], decision, now_ms)
 
     def _settle_given_up(self, session: int, request: Settle, position: int, now_ms: int) -> None:
         _offset, parked, _size = self._given_up.unsettled[position]
@@ -95,41 +97,38 @@ class Settling:
         if record is None:
             self._refuse(session, request, wire.UNKNOWN, "its record cannot be read")
             return
-        copies = []
+        copies: list[Copy] = []
         if request.action != wire.ROLLBACK:
             copy = self._copy(record, position, request.action)
             if copy is None:
                 self._refuse(session, request, wire.UNSTORABLE, "its topic is gone")
                 return
             copies = [copy]
-        self._note(session, request, position, copies, now_ms)
+        decision = Decision("", [], [], copies=copies, named=False)
+        self._decide(session, request, position, decision, now_ms)
 
     def _copy(self, record: Record, position: int, action: str) -> Copy | None:
         slots, named = self._decisions.slots, record.property_map()
         if action == wire.RECHECK:
             return copy_of(record, slots[HALF_TOPIC], 0, named, position)
-        topic = slots.get(named.get("REAL_TOPIC", ""))
-        if topic is None:
-            return None
-        queue_id = java_int(named.get("REAL_QID", "")) or 0
+        aim = self._decisions.aim(named)
         # TX-15: of the half, not of the copy that was parked.
-        return commit_copy(record, topic, queue_id)._replace(origin=origin_field(position))
+        return commit_copy(record, *aim)._replace(origin=origin_field(position)) if aim else None
 
-    def _note(
-        self, session: int, request: Settle, position: int, copies: list[Copy], now_ms: int
+    def _decide(
+        self, session: int, request: Settle, position: int, decision: Decision, now_ms: int
     ) -> None:
-        """Put what a settlement stores, and the record of who wanted it."""
-        slots = self._decisions.slots
+        """Put what a settlement stores, and with it the record of who wanted it."""
+        slots, unsettled = self._decisions.slots, self._given_up.unsettled
         note = transactionnotes.settled(slots, position, request.action, request.who, now_ms)
-        was_open = position not in self._given_up.unsettled
-        wanted = _Asked(position, request.action, was_open)
-        asked: list[Asked] = [(session, request.serial, wanted)]
-        # Durable whatever the topic's level: it is an operator's word.
-        decision = Decision("", [], asked, copies=[*copies, note], named=False, durable=True)
-        if not self._endings.decide(decision, now_ms):
+        decision.copies = [*(decision.copies or ()), note]
+        decision.durable = True  # whatever the topic's level: it is an operator's word
+        asked = _Asked(position, request.action, unsettled.get(position))
+        decision.asked = [(session, request.serial, asked)]
+        if self._endings.decide(decision, now_ms):
+            unsettled.pop(position, None)
+        else:
             self._refuse(session, request, decision.error, "its message cannot be stored")
-            return
-        self._given_up.unsettled.pop(position, None)
 
     def settled(self, decision: Decision) -> None:
         """A settlement is in the log, or nothing of it is."""
@@ -138,10 +137,11 @@ class Settling:
                 continue
             if decision.error:
                 self._desk.tell(session, Settled(serial, "", decision.error, "nothing was stored"))
-                self._given_up.next = 0  # it is listed still: read again
+                if asked.listed is not None:
+                    self._given_up.unsettled[asked.position] = asked.listed
                 continue
             outcome = wire.OUTCOMES[asked.action]
-            if not asked.was_open:
+            if asked.listed is not None:
                 self._given_up.is_settled(asked.position, decision.end)
             if asked.action != wire.RECHECK:
                 self._settled[asked.position] = outcome

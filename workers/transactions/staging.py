@@ -13,15 +13,18 @@ from shm.kernels import frames, halfform, stretch
 from shm.kernels.decide import has_room, put_commits, stage_entry
 from shm.kernels.halfform import DELAYED
 from shm.kernels.ring import FULL, TOO_LARGE
+from shm.properties import java_int
 from shm.transactionwire import FOREIGN_GROUP, HALVES_MAX, NOT_A_HALF, UNKNOWN, UNSTORABLE
 from workers.logwindow import LogWindow
-from workers.outlet import entry_of
+from workers.outlet import entry_of, is_storable
 from workers.topicindex import TopicIndex
 from workers.transactions.batch import Batch
 from workers.transactions.delayedcommit import Delays, commit_copy, copy_of, delayed_copy
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from collections.abc import Mapping
+
+    from shm.board import Board, TopicSlot
     from shm.record import Record
     from shm.storage import Storage
     from workers.logviews import LogViews
@@ -63,6 +66,7 @@ class Staging:
         self._names = np.zeros(512, np.uint8)  # group and transaction of these
         self._name_bytes = self._names.data
         self.slots: dict[str, int] = {}
+        self._topics: dict[int, TopicSlot] = {}
         self.durables: set[int] = set()
 
     # ----------------------------------------------------------------------------------- staging
@@ -72,6 +76,7 @@ class Staging:
         if self._index.follow():
             topics = self._board.topics()
             self.slots = {topic.name: topic.slot for topic in topics}
+            self._topics = {topic.slot: topic for topic in topics}
             self.durables = {topic.slot for topic in topics if topic.level == Level.DURABLE}
 
     def stage(self, decision: Decision, group: str, tx: str, now_ms: int) -> str:
@@ -227,6 +232,8 @@ class Staging:
         return ""
 
     def _stage_copy(self, copy: Copy) -> str:
+        if not is_storable(copy, self._topics[copy.topic].name, self._board.segment_bytes):
+            return UNSTORABLE
         entry = np.frombuffer(entry_of(copy, 0), np.uint8)
         seq = stage_entry(self._arena, self._lane, entry, self._op_room)
         if seq == TOO_LARGE:
@@ -255,13 +262,32 @@ class Staging:
         record = self.window.record(half[0])
         return None if record is None else self._copy_of(record, decided_ms)
 
+    def leave_only(self, one: Decision, missing: list[int]) -> None:
+        """What is to be put again of a decision: copies of these numbers, and its op record."""
+        if one.copies is not None:
+            one.copies = [one.copies[number] for number in missing]
+        else:
+            halves = [one.halves[number] for number in missing]
+            copies = [self.copy_again(half, one.decided_ms) for half in halves]
+            one.copies = [copy for copy in copies if copy is not None]
+        one.named = one.named and not one.op_named
+        one.staged = 0
+
     def _copy_of(self, half: Record, decided_ms: int | None) -> Copy | None:
         named = half.property_map()
-        slot = self.slots.get(named.get("REAL_TOPIC", ""))
-        if slot is None:
+        aim = self.aim(named)
+        if aim is None:
             return None
-        queue_id = int(named.get("REAL_QID", "0"))
         copy = None
         if decided_ms is not None:
-            copy = delayed_copy(half, self.slots, queue_id, self._delays, decided_ms)
-        return copy or commit_copy(half, slot, queue_id)
+            copy = delayed_copy(half, self.slots, aim[1], self._delays, decided_ms)
+        return copy or commit_copy(half, *aim)
+
+    def aim(self, named: Mapping[str, str]) -> tuple[int, int] | None:
+        """Topic slot and queue that a half is for, as the kernel chooses; None if it is gone."""
+        slot = self.slots.get(named.get("REAL_TOPIC", ""), -1)
+        count = self._topics[slot].queue_count if slot >= 0 else 0
+        if not count:
+            return None
+        wanted = max(java_int(named.get("REAL_QID", "")) or 0, 0)
+        return slot, wanted if wanted < count else wanted % count
