@@ -270,7 +270,7 @@ def encode_record(record: Record, *, trailer: bool = False) -> bytes:
     """
     topic = record.topic.encode()
     wide = len(record.topic.encode("utf-16-be")) // 2 > 127  # SF-17
-    properties = _with_room_for_trailer(record.properties) if trailer else record.properties
+    properties = with_room_for_trailer(record.properties) if trailer else record.properties
     flags = (record.sys_flag & ~V6_BITS) | _host_bit(record.born_host, layout.SYS_BORN_V6)
     flags |= _host_bit(record.store_host, layout.SYS_STORE_V6)
     parts = [
@@ -328,7 +328,8 @@ def _counted(data: bytes, width: int) -> bytes:
     return len(data).to_bytes(width, "big") + data
 
 
-def _with_room_for_trailer(properties: bytes) -> bytes:
+def with_room_for_trailer(properties: bytes) -> bytes:
+    """Properties as a record of ours has them, its checksum still 0: an old one goes (SF-22)."""
     entry = layout.TRAILER_KEY + b"\x01"
     kept = b"\x02".join(s for s in properties.split(b"\x02") if not s.startswith(entry))
     if kept and not kept.endswith(b"\x02"):

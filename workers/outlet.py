@@ -23,7 +23,7 @@ from shm.kernels import frames
 from shm.kernels.ready import put_entries
 from shm.kernels.ring import arm, take_completions
 from shm.kernels.words import load_word, store_half, store_word
-from shm.record import origin_field
+from shm.record import origin_field, with_room_for_trailer
 from workers.session import Session
 
 #: Outcomes taken at one time.
@@ -237,7 +237,7 @@ def is_storable(copy: Copy, topic: str, segment_bytes: int) -> bool:
     One of its own log always was; with our trailer, under a longer name, or if another broker wrote
     it, it may be too large by now.
     """
-    name, properties = len(topic.encode()), len(copy.properties) + limits.TRAILER_BYTES
+    name, properties = len(topic.encode()), len(with_room_for_trailer(copy.properties))
     name += 2 if name > limits.TOPIC_BYTES_MAX else 1
     hosts = len(copy.born_host) + len(copy.store_host) - 2 * layout.HOST_BYTES_V4
     size = layout.RECORD_HEAD_BYTES + hosts + len(copy.body) + name + 2 + properties

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,13 +16,15 @@ from shm import transactionwire as wire
 from shm.arena import plan_arena
 from shm.codes import Role
 from shm.controllane import ControlLane, End
-from shm.kernels.words import load_word
+from shm.kernels import frames
+from shm.kernels.words import load_word, store_half
 from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.record import Record
 from tests.support.memory_sessions import memory_session
 from tests.support.parking import Life, Parked
 from tests.support.simclock import SimClock
 from workers.transactions import progress as transactionprogress
+from workers.transactions.agent import TxnChecker
 
 _numbers = count(1)
 CHECKER = Role.TXN_CHECKER
@@ -117,6 +120,19 @@ def remove_below(life: TxnLife, low: int) -> None:
             life.board.set_word(at + layout.QUEUE_MIN_OFFSET, min(kept, default=end))
     for base in range(0, low, life.board.segment_bytes):
         life.storage.unlink(f"commitlog/{base:020d}")
+
+
+def refuse_next(life: TxnLife, behind: int = 0) -> None:
+    """The writer refuses the next entry that the checker has put, or one behind it."""
+    outlet = cast("TxnChecker", life.agents[CHECKER])._outlet
+    assert outlet is not None
+    arena, words = outlet.session.arena, outlet.words
+    cursor = outlet._word(layout.LANE_UP_HEAD)
+    for place in range(behind + 1):
+        at = int(words[frames.UP]) + (cursor & int(words[frames.UP_MASK]))
+        if place == behind:
+            store_half(arena, at + layout.ENTRY_ROUTE, NO_TOPIC)
+        cursor += int(arena[at : at + 4].view("<u4")[0])
 
 
 class Peer:

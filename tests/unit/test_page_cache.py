@@ -151,3 +151,18 @@ def test_who_waits_for_a_sync_waits_for_little_of_it(
         steps.append(len(calls))
     assert steps[0] == 2
     assert steps[1] > 20
+
+
+def test_it_keeps_up_while_somebody_always_waits(
+    tmp_path: Path, calls: list[Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As much goes after a sync as was written before it."""
+    monkeypatch.setattr(pagecache, "HURRIED_BYTES", STEP)
+    life = a_life(tmp_path, log_page_cache=0)
+    fill(life, 8)
+    pages = pagecache.PageCache(life.storage, life.board, KEEP, indexed=False)
+    pages._next = pages._seen = 0
+    for durable in range(SEGMENT, 8 * SEGMENT, SEGMENT):
+        pages.follow(durable, hurried=True)
+    assert pages._next >= 6 * SEGMENT - STEP
+    assert len(calls) > 7

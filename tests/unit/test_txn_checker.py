@@ -199,6 +199,15 @@ def test_an_operator_settles_an_open_one(life: TxnLife) -> None:
     assert peer.ended([dropped], commit=True) == (ROLLED_BACK, wire.DECIDED)
 
 
+def test_an_end_that_names_a_half_twice_commits_it_once(life: TxnLife) -> None:
+    """P7."""
+    half = life.half(TX)
+    life.settle()
+    assert Peer(life).ended([half, half], commit=True) == (COMMITTED, "")
+    assert life.committed() == {half.position: 1}
+    assert life.ops() == ["0,"]
+
+
 def test_a_transaction_of_which_an_operator_took_one_back_is_not_called_committed(
     life: TxnLife,
 ) -> None:

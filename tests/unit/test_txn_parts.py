@@ -15,7 +15,7 @@ from shm.kernels import frames
 from shm.kernels.words import store_half
 from shm.properties import SCHEDULE_TOPIC
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
-from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, txn_life
+from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, refuse_next, txn_life
 from workers.transactions.agent import TxnChecker
 
 TX = "0123456789abcdef" * 2
@@ -49,19 +49,6 @@ def first_part(life: TxnLife, peer: Peer, halves: list[wire.Check]) -> int:
     checker_of(life).do_work(life.clock.monotonic_ns())
     assert RING_BYTES // 2 < words[frames.UP_CURSOR] - before <= RING_BYTES
     return serial
-
-
-def refuse_next(life: TxnLife, behind: int = 0) -> None:
-    """The writer refuses the next entry that the checker has put, or one behind it."""
-    outlet = checker_of(life)._outlet
-    assert outlet is not None
-    arena, words = outlet.session.arena, outlet.words
-    cursor = outlet._word(layout.LANE_UP_HEAD)
-    for place in range(behind + 1):
-        at = int(words[frames.UP]) + (cursor & int(words[frames.UP_MASK]))
-        if place == behind:
-            store_half(arena, at + layout.ENTRY_ROUTE, NO_TOPIC)
-        cursor += int(arena[at : at + 4].view("<u4")[0])
 
 
 def require_ended(peer: Peer, serial: int) -> None:
@@ -304,3 +291,53 @@ def test_nobody_waits_for_a_copy_whose_half_is_gone(
     require_ended(peer, serial)
     assert not checker_of(life)._decisions.waits
     life.stop()
+
+
+def refuse_most(life: TxnLife) -> None:
+    """The writer takes the first large copy and the op record, and refuses the others."""
+    checker, seen = checker_of(life), set()
+    outlet = checker._outlet
+    assert outlet is not None
+    arena, words = outlet.session.arena, outlet.words
+    while not checker._decisions._again:
+        cursor, tail = outlet._word(layout.LANE_UP_HEAD), outlet._word(layout.LANE_UP_TAIL)
+        while cursor < tail:
+            at = int(words[frames.UP]) + (cursor & int(words[frames.UP_MASK]))
+            body = int(arena[at + layout.ENTRY_BODY :][:4].view("<u4")[0])
+            if body == 1500 and cursor not in seen:
+                if seen:
+                    store_half(arena, at + layout.ENTRY_ROUTE, NO_TOPIC)
+                seen.add(cursor)
+            cursor += int(arena[at : at + 4].view("<u4")[0])
+        life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+        checker.do_work(life.clock.monotonic_ns())
+
+
+@pytest.mark.parametrize("body", range(1490, 1500))
+def test_owed_copies_that_fill_the_ring_are_answered(life: TxnLife, body: int) -> None:
+    """P7: they need no room for an op record, which is in the log already."""
+    peer = Peer(life)
+    halves = [*large(life), life.half(TX, HALVES + 1, body=b"x" * body)]
+    serial = first_part(life, peer, halves)
+    refuse_most(life)
+    require_ended(peer, serial)
+    life.run_for(2000)
+    assert life.committed() == {half.position: 1 for half in halves}
+    life.stop()
+
+
+def test_the_owner_is_not_refused_for_a_stranger(life: TxnLife) -> None:
+    """LW-42: an END that waits for another's of the same half is judged by itself."""
+    peer, owner = Peer(life), Peer(life)
+    halves, half = large(life), life.half(OTHER)
+    serial = first_part(life, peer, halves)
+    bad = peer.end([half], commit=True, group="wrong")
+    good = owner.end([half], commit=True)
+    checker = checker_of(life)
+    for session, request in checker._desk.requests():  # as a start does, whatever is held
+        checker._hear(session, request, life.clock.wall_ms())
+    answer = peer.answer(bad)
+    assert isinstance(answer, wire.Ended)
+    assert answer.error == wire.FOREIGN_GROUP
+    for who, asked in ((owner, good), (peer, serial)):
+        require_ended(who, asked)

@@ -15,6 +15,7 @@ from shm.properties import HALF_TOPIC
 from shm.transactionwire import COMMITTED, ROLLED_BACK
 from tests.support.transacting import CHECKER, Peer, TxnLife, txn_life
 from workers.transactions.agent import TxnChecker
+from workers.transactions.halfmove import MOVES_MAX
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
@@ -170,3 +171,39 @@ def test_a_search_for_an_old_decision_outlives_the_writer(life: TxnLife) -> None
     answer = peer.answer(serial)
     assert isinstance(answer, wire.Ended)
     assert (answer.outcome, answer.error) == (ROLLED_BACK, wire.DECIDED)
+
+
+def test_others_of_a_transaction_are_told_where_they_are_now(life: TxnLife) -> None:
+    """One was appended again and committed: who asks for all hears that beside the error."""
+    peer = Peer(life)
+    small, large = life.half(TX, 1), life.half(TX, 2, body=TOO_LARGE)
+    life.run_for(2000)
+    life.board.set_word(layout.BOARD_TIMERS_WANTED, life.board.word(layout.BOARD_APPENDED))
+    life.run_for(5000)
+    assert peer.ended([small], commit=True) == (COMMITTED, "")
+    assert peer.ended([small, large], commit=True) == (COMMITTED, wire.UNSTORABLE)
+
+
+def test_nobody_is_said_to_be_given_up_who_only_waits_for_it(life: TxnLife) -> None:
+    """The warning comes once the copy is in the log, though many wait for room."""
+    halves = [life.half(f"{tx:032x}", PGROUP="gone", body=b"x" * 1500) for tx in range(1, 41)]
+    large = life.half(OTHER, PGROUP="gone", body=TOO_LARGE)
+    life.run_for(2000)
+    life.clock.step_wall(100 * HOUR_S * 1000)
+    life.run_for(300_000)
+    notes = life.tables[CHECKER].notes
+    noted = [fields["position"] for _level, event, fields in notes if event == "half_given_up"]
+    assert sorted(noted) == [half.position for half in halves]
+    assert large.position not in {record.origin for record in life.parked()}
+
+
+@pytest.mark.parametrize("count", [3, MOVES_MAX])
+def test_many_that_cannot_be_appended_again_hold_up_no_others(life: TxnLife, count: int) -> None:
+    for tx in range(1, count + 1):
+        life.half(f"{tx:032x}", body=TOO_LARGE)
+    halves = [life.half(f"{1000 + tx:032x}") for tx in range(3 * MOVES_MAX)]
+    life.run_for(2000)
+    life.board.set_word(layout.BOARD_TIMERS_WANTED, life.board.word(layout.BOARD_APPENDED))
+    life.run_for(1000)
+    moved = [record.origin for record in life.in_topic(HALF_TOPIC) if record.origin >= 0]
+    assert sorted(moved) == [half.position for half in halves]

@@ -164,7 +164,7 @@ class TxnChecker(OutletAgent):
         self._halves, self._given_up, self._past = halves, given_up, past
         self._endings = Endings(halves, decisions, past, desk)
         self._common = CommonEnds(halves, decisions, self._endings, desk)
-        self._settling = Settling(halves, decisions, given_up, self._endings, desk)
+        self._settling = Settling(halves, decisions, given_up, self._endings, past, desk)
         self._move = HalfMove(self._board, halves, decisions, self._endings, given_up)
         self._checks = Checks(self._board, halves, decisions, self._endings, given_up, desk)
         self._parts = (halves, decisions, given_up)
@@ -267,10 +267,12 @@ class TxnChecker(OutletAgent):
         found = self._past.step()
         if found is not None:
             session, request, outcome = found
-            if outcome is MISSING:
+            if outcome is not MISSING:
+                self._hear(session, request, now_ms)
+            elif isinstance(request, wire.End):
                 self._endings.refuse_unknown(session, request)
             else:
-                self._endings.end(session, request, now_ms)
+                self._settling.refuse_unknown(session, request)
         return 1
 
     # ------------------------------------------------------------------------------------ outcomes

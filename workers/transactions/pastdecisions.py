@@ -10,7 +10,7 @@ import numpy as np
 
 from shm import layout
 from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMITTED, GIVEN_UP, OUTCOMES, RECHECK, ROLLED_BACK, End
+from shm.transactionwire import COMMITTED, GIVEN_UP, OUTCOMES, RECHECK, ROLLED_BACK, End, Settle
 from workers.origins import CommitScan
 from workers.transactions import records as transactionnotes
 from workers.transactions.decision import MOVED
@@ -30,7 +30,7 @@ MISSING: Final = "missing"
 @dataclass(slots=True)
 class _Search:
     session: int
-    request: End
+    request: End | Settle
     position: int
     offset: int
     op: int = -1  # where in the op queue to go on
@@ -42,7 +42,7 @@ class _Search:
 
 
 class PastDecisions:
-    """ENDs of halves that were decided before what is remembered."""
+    """Requests for halves that were decided before what is remembered."""
 
     def __init__(
         self, board: Board, views: LogViews, decisions: Decisions, known: tuple[Halves, GivenUp]
@@ -56,16 +56,16 @@ class PastDecisions:
     def __len__(self) -> int:
         return len(self._searches)
 
-    def ask(self, session: int, request: End, position: int, offset: int) -> None:
-        """Look for what became of a half, for an END that names it."""
+    def ask(self, session: int, request: End | Settle, position: int, offset: int) -> None:
+        """Look for what became of a half, for a request that names it."""
         self._searches.append(_Search(session, request, position, offset))
 
     def lost(self) -> list[tuple[int, object]]:
         """Who waits for what is to be found: it is all learned anew."""
         return [(search.session, search.request) for search in self._searches]
 
-    def step(self) -> tuple[int, End, str] | None:
-        """Look a little further; an END with what was found of its half, or MISSING."""
+    def step(self) -> tuple[int, End | Settle, str] | None:
+        """Look a little further; a request with what was found of its half, or MISSING."""
         if not self._searches:
             return None
         search = self._searches[0]

@@ -20,11 +20,13 @@ from workers.transactions.delayedcommit import commit_copy, copy_of
 if TYPE_CHECKING:
     from shm.record import Record
     from workers.outlet import Copy
+    from workers.transactions.decision import Half
     from workers.transactions.decisions import Decisions
     from workers.transactions.desk import Desk
     from workers.transactions.endings import Endings
     from workers.transactions.givenup import GivenUp, Parked
     from workers.transactions.halves import Halves
+    from workers.transactions.pastdecisions import PastDecisions
 
 
 @dataclass(slots=True)
@@ -40,12 +42,19 @@ class Settling:
     """Handles Settle requests."""
 
     def __init__(
-        self, halves: Halves, decisions: Decisions, given_up: GivenUp, endings: Endings, desk: Desk
+        self,
+        halves: Halves,
+        decisions: Decisions,
+        given_up: GivenUp,
+        endings: Endings,
+        past: PastDecisions,
+        desk: Desk,
     ) -> None:
         self._halves = halves
         self._decisions = decisions
         self._given_up = given_up
         self._endings = endings
+        self._past = past
         self._desk = desk
         self._settled: dict[int, str] = {}  # lately: by position
 
@@ -71,9 +80,20 @@ class Settling:
             text = f"the transaction is {outcome.replace('_', ' ')} already"
             notice = Settled(request.serial, outcome, wire.DECIDED, text)
             self._desk.tell(session, notice)
+        elif (half := self._half_at(position)) is not None:
+            self._past.ask(session, request, *half)  # of a life before, or long ago
         else:
-            text = f"no open or given-up transaction lies at {request.position}"
-            self._refuse(session, request, wire.UNKNOWN, text)
+            self.refuse_unknown(session, request)
+
+    def _half_at(self, position: int) -> Half | None:
+        record = self._decisions.window.record(position)
+        is_half = record is not None and record.topic == HALF_TOPIC
+        return (position, record.queue_offset) if record and is_half else None
+
+    def refuse_unknown(self, session: int, request: Settle) -> None:
+        """Nothing is known of what it names."""
+        text = f"no open or given-up transaction lies at {request.position}"
+        self._refuse(session, request, wire.UNKNOWN, text)
 
     def _settle_open(self, session: int, request: Settle, index: int, now_ms: int) -> None:
         row = self._halves.table.rows[index]
