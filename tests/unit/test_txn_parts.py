@@ -294,12 +294,15 @@ def test_nobody_waits_for_a_copy_whose_half_is_gone(
 
 
 def refuse_most(life: TxnLife) -> None:
-    """The writer takes the first large copy and the op record, and refuses the others."""
-    checker, seen = checker_of(life), set()
+    """The writer takes the first large copy and the op record; some others it refuses twice."""
+    checker = checker_of(life)
+    seen: set[int] = set()
     outlet = checker._outlet
     assert outlet is not None
     arena, words = outlet.session.arena, outlet.words
-    while not checker._decisions._again:
+    is_owed = False
+    while not is_owed:
+        is_owed = bool(checker._decisions._again)
         cursor, tail = outlet._word(layout.LANE_UP_HEAD), outlet._word(layout.LANE_UP_TAIL)
         while cursor < tail:
             at = int(words[frames.UP]) + (cursor & int(words[frames.UP_MASK]))
@@ -310,14 +313,15 @@ def refuse_most(life: TxnLife) -> None:
                 seen.add(cursor)
             cursor += int(arena[at : at + 4].view("<u4")[0])
         life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
-        checker.do_work(life.clock.monotonic_ns())
+        if not is_owed:
+            checker.do_work(life.clock.monotonic_ns())
 
 
-@pytest.mark.parametrize("body", range(1490, 1500))
-def test_owed_copies_that_fill_the_ring_are_answered(life: TxnLife, body: int) -> None:
+def test_owed_copies_that_fill_the_ring_are_answered(life: TxnLife) -> None:
     """P7: they need no room for an op record, which is in the log already."""
     peer = Peer(life)
-    halves = [*large(life), life.half(TX, HALVES + 1, body=b"x" * body)]
+    halves = large(life)
+    life.run_for(2000)
     serial = first_part(life, peer, halves)
     refuse_most(life)
     require_ended(peer, serial)
