@@ -72,16 +72,28 @@ class CommitLog:
     """The active segment, written at its end only."""
 
     def __init__(self, storage: Storage, segment_bytes: int, appended: int) -> None:
-        """Open the segment that `appended` is in; makes it if it is the first or was just due."""
+        """Open the segment that `appended` is in, makes it if it is the first.
+
+        One that is just due is left to `roll`: a full disk has no room for it.
+        """
         self._storage = storage
         self.segment_bytes = segment_bytes
         self.base = appended // segment_bytes * segment_bytes
+        if self._is_due(appended):
+            self.base -= segment_bytes
         self._file = self._open(self.base)
 
     @property
     def end(self) -> int:
         """Log position behind the active segment."""
         return self.base + self.segment_bytes
+
+    def _is_due(self, appended: int) -> bool:
+        """Whether the last segment is full, and there is none behind it."""
+        exists = self._storage.exists
+        if appended != self.base or exists(segment_name(self.base)) or not self.base:
+            return False
+        return exists(segment_name(self.base - self.segment_bytes))
 
     def _open(self, base: int) -> File:
         name = segment_name(base)

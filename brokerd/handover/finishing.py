@@ -119,7 +119,8 @@ class _End:
         data = self._encoded(placed)
         left = self._log.end - self._position
         if len(data) + limits.FILLER_BYTES_MIN > left:
-            self._log.append(memoryview(encode_filler(left)), self._position)
+            if left:  # none where the last life ended with its segment
+                self._log.append(memoryview(encode_filler(left)), self._position)
             self._log.sync()
             self._log.roll()
             self._position = self._log.base

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from brokerd.commitlog import CommitLog, prepare_spare, segment_bases
 from shm.lognames import segment_name
 from tests.support.simdisk import Disk
@@ -43,8 +45,35 @@ def test_a_writer_that_died_before_its_first_record_there_leaves_no_gap() -> Non
     disk = Disk()
     storage = SimStorage(disk)
     CommitLog(storage, SEGMENT_BYTES, 0).roll()
-    CommitLog(storage, SEGMENT_BYTES, 2 * SEGMENT_BYTES)
+    successor = CommitLog(storage, SEGMENT_BYTES, 2 * SEGMENT_BYTES)
+    assert successor.end == 2 * SEGMENT_BYTES
+    successor.roll()
     assert storage.exists(segment_name(2 * SEGMENT_BYTES))
     assert bases_after_cuts(disk) == {
         (0, SEGMENT_BYTES), (0, SEGMENT_BYTES, 2 * SEGMENT_BYTES)
     }  # fmt: skip
+
+
+def test_a_start_where_the_next_segment_is_due_waits_for_room() -> None:
+    """F7: a writer comes up on a full disk, refuses what is sent, goes on once there is room."""
+    disk = Disk()
+    storage = SimStorage(disk)
+    CommitLog(storage, SEGMENT_BYTES, 0)
+    disk.allocate_max = 0
+    log = CommitLog(storage, SEGMENT_BYTES, SEGMENT_BYTES)
+    log.clear_behind(SEGMENT_BYTES, 1 << 20)
+    with pytest.raises(OSError, match="no room"):
+        log.roll()
+    assert (log.base, log.end) == (0, SEGMENT_BYTES)
+    disk.allocate_max = SEGMENT_BYTES
+    log.roll()
+    log.append(memoryview(b"x" * 100), SEGMENT_BYTES)
+    assert storage.list("commitlog") == [f"{0:020d}", f"{SEGMENT_BYTES:020d}"]
+
+
+def test_the_first_segment_and_one_behind_all_that_went_are_made() -> None:
+    """Retention, or a salvage, may have left nothing that the log's end lies in."""
+    for appended in (0, 4 * SEGMENT_BYTES):
+        storage = SimStorage(Disk())
+        assert CommitLog(storage, SEGMENT_BYTES, appended).base == appended
+        assert storage.exists(segment_name(appended))
