@@ -79,12 +79,16 @@ class Recaller:
             answers.extend(self._take(lane))
             return bool(answers)
 
-        while not answers:
+        while not answers or answers[-1].refusal == schedulerwire.INDEX_BEHIND:
+            answers.clear()
             if lane.put(request) and lane.wants_bell:
                 session.scheduler_bell.ring()
             now = now_ns()
             if now >= deadline_ns:
-                raise Timeout("the scheduler did not answer: the message may be cancelled or not")
+                raise Timeout(
+                    "the scheduler did not answer, or the key index is behind: the message may be"
+                    " cancelled or not. Recall it again"
+                )
             session.wait(min(deadline_ns, now + _REPEAT_NS), is_answered)
         return _outcome(answers[-1])
 

@@ -6,6 +6,7 @@ against and what the command line, verification and Spark read with; it must not
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -328,10 +329,12 @@ def _counted(data: bytes, width: int) -> bytes:
     return len(data).to_bytes(width, "big") + data
 
 
+_OLD_TRAILER: Final = re.compile(rb"(?:^|(?<=\x02))" + layout.TRAILER_KEY + rb"\x01[^\x02]*\x02?")
+
+
 def with_room_for_trailer(properties: bytes) -> bytes:
     """Properties as a record of ours has them, its checksum still 0: an old one goes (SF-22)."""
-    entry = layout.TRAILER_KEY + b"\x01"
-    kept = b"\x02".join(s for s in properties.split(b"\x02") if not s.startswith(entry))
+    kept = _OLD_TRAILER.sub(b"", properties)
     if kept and not kept.endswith(b"\x02"):
         kept += b"\x02"
     return kept + bytes(layout.TRAILER.size)

@@ -34,6 +34,8 @@ class Recalled(msgspec.Struct, frozen=True, tag=True, array_like=True):
 CANCELLED: Final = "cancelled"
 ALREADY_DELIVERED: Final = "already_delivered"
 UNKNOWN_HANDLE: Final = "unknown_handle"
+#: A refusal: the key index, which alone can tell, does not go up to what there was when asked.
+INDEX_BEHIND: Final = "INDEX_BEHIND"
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Recall] = msgspec.msgpack.Decoder(Recall)

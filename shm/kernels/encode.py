@@ -197,7 +197,7 @@ def encode_append(
     kept = copy_without_trailer(staging, 0, arena, source, given, 0)
     open_end = 1 if kept < 0 else 0
     extra = head[EXTRA] = abs(kept)
-    size = _size_of(board, head, routes, batch, born + store - 16 + open_end, 0)
+    size = _size_of(board, head, routes, batch, born + store - 16, open_end)
     if size < 0:
         return size
     at = batch[frames.FILLED]

@@ -76,8 +76,7 @@ NEED = 5  # the half of the next request is at this log position
 LENGTH, VALUE, SIZE, TAKEN_MASK = 6, 7, 8, 9  # scratch
 BURST = 10  # of `serve_ends`: so many rows are enough
 FLAGS = 11  # of op records
-PUBLISHED = 12
-MUST_WAIT = 13
+PUBLISHED, MUST_WAIT = 12, 13
 WATCHED = 14  # words of a table, and how often they are looked at
 ROUNDS = 15
 OP_AT = 16  # the form of op records, OP_WORDS
@@ -327,10 +326,9 @@ def publish_ends(
 def _is_durable(board: Bytes, rows: Words, first: int, count: int) -> int:
     """1 if a topic of some rows asks for the disk."""
     for number in range(first, count):
-        topic = rows[number * END_WORDS + halfform.TOPIC]
-        if topic < 0:
-            continue  # what is rolled back needs none
-        if machine.load32(board, TOPICS_AT + topic * TOPIC_BYTES + TOPIC_LEVEL) == LEVEL_DURABLE:
+        topic = rows[number * END_WORDS + halfform.TOPIC]  # below 0: a rollback needs none
+        at = TOPICS_AT + topic * TOPIC_BYTES + TOPIC_LEVEL
+        if topic >= 0 and machine.load32(board, at) == LEVEL_DURABLE:
             return 1
     return 0
 

@@ -75,7 +75,8 @@ class SimRecaller(SimClient):
             return
         message, self._asked = self._asked[0], None
         if notice.refusal:
-            assert notice.refusal == "DISK_FULL", f"{self.name} was refused: {notice}"
+            known = ("DISK_FULL", schedulerwire.INDEX_BEHIND)
+            assert notice.refusal in known, f"{self.name} was refused: {notice}"
             self.model.tally["recalls refused"] += 1
             return
         model = self.model

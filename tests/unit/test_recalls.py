@@ -19,6 +19,7 @@ from shm.storage import PosixFile
 from tests.support.memory_sessions import memory_session
 from tests.support.parking import Life, Parked, after_message, at_message, origins
 from tests.support.simclock import SimClock
+from workers.reader.indexer import Indexer
 from workers.scheduler.timerbuckets import DIRECTORY
 from workers.scheduler.timerpool import ENTRY
 
@@ -232,4 +233,20 @@ def test_a_copy_that_waits_for_room_is_not_called_delivered(
     life.run_for(300)
     assert asker.recall(handle_of(message)) == ALREADY_DELIVERED
     assert origins(life.delivered()) == [position]
+    life.stop()
+
+
+def test_while_the_index_is_behind_nothing_is_called_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: it alone can tell of what waits under another time; a client asks again."""
+    life = Life(tmp_path, SimClock(), {"message_index_enable": True})
+    life.settle()
+    with monkeypatch.context() as patch:
+        patch.setattr(Indexer, "do_work", lambda _self, _now_ns: 0)
+        life.park(at_message(life.clock.wall_ms() + 30_000, key=KEY))
+        asker = Asker(life)
+        unknown = handle_of(at_message(life.clock.wall_ms() + 31_000, key=KEY))
+        assert asker.recall(unknown) == schedulerwire.INDEX_BEHIND
+    assert asker.recall(unknown) == schedulerwire.UNKNOWN_HANDLE
     life.stop()

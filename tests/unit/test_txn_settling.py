@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from shm import transactionwire as wire
 from shm.codes import Role
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
-from tests.support.transacting import CHECKER, Peer, TxnLife, refuse_next, txn_life
+from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, refuse_next, txn_life
+from workers.transactions.agent import TxnChecker
 from workers.transactions.indoubt import InDoubt
 
 TX = "0123456789abcdef" * 2
@@ -115,3 +117,120 @@ def test_whoever_dies_a_settlement_is_one(
     assert Peer(life).settle(half.position, action).outcome == wire.OUTCOMES[action]
     assert life.committed() == ({half.position: 1} if action == wire.COMMIT else {})
     assert life.ops() == ["0,"]
+
+
+def all_but_the_writer(life: TxnLife, turns: int) -> None:
+    """The writer is slow."""
+    for _ in range(turns):
+        life.clock.advance(100_000_000)
+        for role, agent in life.agents.items():
+            if role is not Role.WRITER:
+                agent.do_work(life.clock.monotonic_ns())
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("action", [wire.COMMIT, wire.RECHECK, wire.ROLLBACK])
+def test_who_asks_meanwhile_hears_what_became_of_it(
+    life: TxnLife, action: str, is_refused: bool
+) -> None:
+    """P10: an END waits for the settlement, another settlement is sent away; also after a start."""
+    half = life.half(TX, PGROUP="gone")
+    give_up_all(life)
+    life.kill(CHECKER)
+    life.run_for(3000)
+    peer, other = Peer(life), Peer(life)
+    serial = peer.put(wire.Settle(peer.next_serial(), half.position, action, "ops@host"))
+    life.agents[CHECKER].do_work(life.clock.monotonic_ns())
+    for number in range(1 if action == wire.ROLLBACK else 2):
+        if is_refused:
+            refuse_next(life, number)
+    asked = other.end([half], commit=action != wire.COMMIT, group="gone")
+    twice = other.put(wire.Settle(other.next_serial(), half.position, wire.ROLLBACK, "two@host"))
+    all_but_the_writer(life, 30)
+    other.hear()
+    assert asked not in other.heard
+    assert other.answer(twice).error == wire.DECIDED  # type: ignore[union-attr]
+    assert (peer.answer(serial).error == "") != is_refused  # type: ignore[union-attr]
+    answer = other.answer(asked)
+    assert isinstance(answer, wire.Ended)
+    if is_refused:
+        assert (answer.outcome, answer.error) == (GIVEN_UP, wire.DECIDED)
+        assert listed(life) == {half.position: GIVEN_UP}
+    elif action == wire.RECHECK:
+        assert (answer.outcome, answer.error) == (COMMITTED, "")
+    else:
+        assert (answer.outcome, answer.error) == (wire.OUTCOMES[action], wire.DECIDED)
+    wanted = COMMITTED if action != wire.ROLLBACK and not is_refused else ""
+    assert sum(life.committed().values()) == (wanted == COMMITTED)
+
+
+def test_a_note_that_is_written_meanwhile_lists_it(life: TxnLife) -> None:
+    """P10: nothing of the settlement is in the log, and the checker dies before the next note."""
+    half = life.half(TX, PGROUP="gone")
+    give_up_all(life)
+    peer = Peer(life)
+    peer.put(wire.Settle(peer.next_serial(), half.position, wire.COMMIT, "ops@host"))
+    life.agents[CHECKER].do_work(life.clock.monotonic_ns())
+    for number in (0, 1):
+        refuse_next(life, number)
+    all_but_the_writer(life, 30)
+    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+    life.kill(CHECKER)
+    life.run_for(3000)
+    assert listed(life) == {half.position: GIVEN_UP}
+
+
+@pytest.mark.parametrize("victim", [CHECKER, Role.WRITER])
+@pytest.mark.parametrize("action", [wire.COMMIT, wire.RECHECK])
+@pytest.mark.parametrize("refused", [0, 1])
+def test_half_a_settlement_is_told_by_its_copy(
+    life: TxnLife, refused: int, action: str, victim: Role
+) -> None:
+    """P7, P10: without the copy it is listed still; with it alone it is carried out."""
+    half = life.half(TX, PGROUP="gone")
+    give_up_all(life)
+    peer = Peer(life)
+    peer.put(wire.Settle(peer.next_serial(), half.position, action, "ops@host"))
+    life.agents[CHECKER].do_work(life.clock.monotonic_ns())
+    refuse_next(life, refused)
+    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+    life.kill(victim)
+    life.run_for(1000)
+    state = listed(life).get(half.position)
+    assert state == (GIVEN_UP if refused == 0 else None)
+    assert Peer(life).settle(half.position, wire.COMMIT).outcome == COMMITTED
+    life.run_for(3000)
+    assert sum(life.committed().values()) == 1
+
+
+def test_a_copy_that_is_refused_for_ever_is_answered(life: TxnLife) -> None:
+    """What is not for want of room is not tried without end; a clean stop ends."""
+    half = life.half(TX)
+    life.run_for(2000)
+    peer = Peer(life)
+    serial = peer.end([half], commit=True)
+    decisions = cast("TxnChecker", life.agents[CHECKER])._decisions
+    while serial not in peer.heard:
+        life.agents[CHECKER].do_work(life.clock.monotonic_ns())
+        if decisions._flights and decisions._flights[0].first_copy != decisions._flights[0].op_seq:
+            refuse_next(life)
+        life.turn()
+        life.clock.advance(1_000_000)
+        peer.hear()
+    answer = peer.answer(serial)
+    assert isinstance(answer, wire.Ended)
+    assert answer.error == wire.UNSTORABLE
+    assert len(life.ops()) == 1
+    life.stop()
+
+
+def test_a_recheck_of_an_open_one_is_asked_at_once(life: TxnLife) -> None:
+    half = life.half(TX)
+    peer = Peer(life, GROUP)
+    life.run_for(70_000)
+    peer.hear()
+    asked = len(peer.checks)
+    assert Peer(life).settle(half.position, wire.RECHECK).outcome == wire.CHECKED_AGAIN
+    life.run_for(1000)
+    peer.hear()
+    assert len(peer.checks) == asked + 1

@@ -216,8 +216,9 @@ class RecallDesk:
         if outcome is not None:
             return self._close(asked, outcome)
         asked.again_ns = now_ns + TRACE_AGAIN_NS
-        if self._trace.has_index and now_ns < asked.patience_ns:
-            return 0
+        if self._trace.has_index:  # it tells, once it is up to date
+            behind = schedulerwire.INDEX_BEHIND
+            return self._close(asked, "", behind) if now_ns >= asked.patience_ns else 0
         late = asked.handle.due_ms <= now_ms
         return self._close(asked, ALREADY_DELIVERED if late else UNKNOWN_HANDLE)
 

@@ -345,8 +345,8 @@ class TxnChecker(OutletAgent):
         self._endings.settled(decision)
         if decision.outcome == wire.GIVEN_UP:
             self._checks.settled(decision)
-        if decision.copies is not None:
-            self._settling.settled(decision)
+        if decision.copies is not None and self._settling.settled(decision):
+            self._checks.came(self._clock.monotonic_ns())
 
     # ------------------------------------------------------------------------------ sleep and stop
 

@@ -25,6 +25,8 @@ class Decision:
     copies: list[Copy] | None = None  # to be put instead of commit copies
     place: Half | None = None  # of its last copy, once that is in the log
     named: bool = True  # whether an op record is to name the halves
+    own: bool = False  # the first of `asked` has asked for it, the others wait for it
+    given_up: int = -1  # position of a half, given up before, that an operator settles by it
     durable: bool = False
     staged: int = 0  # halves or copies that were put
     op_named: bool = False  # the op record is in the log
@@ -44,6 +46,12 @@ class Decision:
     def is_told(self) -> bool:
         """Whether the op record says the outcome; otherwise another record of the log does."""
         return self.outcome in (COMMITTED, ROLLED_BACK)
+
+    @property
+    def positions(self) -> list[int]:
+        """Log positions of all halves that it is about."""
+        found = [position for position, _offset in (*self.halves, *self.left_out)]
+        return found if self.given_up < 0 else [*found, self.given_up]
 
     def of(self, position: int) -> Decision:
         """The decision of a half."""

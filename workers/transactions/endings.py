@@ -64,7 +64,7 @@ class Endings:
             self._refuse(session, request, seen, DECIDED)
         elif todo:
             asked: list[Asked] = [(session, request.serial, request)]
-            decision = Decision(wanted, list(todo), asked)
+            decision = Decision(wanted, list(todo), asked, own=True)
             if not self._stage(decision, request.group, request.tx, now_ms):
                 self._fail(session, request, decision.error)
         else:
@@ -89,8 +89,8 @@ class Endings:
             self.forget(decision)
             self._decisions.disown(decision)
             return False
-        for position, offset in decision.halves:
-            self._flying[position] = decision
+        self._flying.update(dict.fromkeys(decision.positions, decision))
+        for _position, offset in decision.halves:
             self._halves.take(offset)
         if error:
             self.held.append((decision, group, tx))
@@ -126,7 +126,7 @@ class Endings:
     def forget(self, decision: Decision) -> None:
         """It is no longer on its way."""
         land = self._flying.pop
-        for position, _offset in (*decision.halves, *decision.left_out):
+        for position in decision.positions:
             land(position, None)
 
     def _hand_on(self, decision: Decision) -> None:
@@ -170,7 +170,7 @@ class Endings:
             if not isinstance(request, wire.End):
                 continue
             # An error is that of who asked for the decision; another may name group or wish better.
-            is_own = number == 0 and decision.copies is None
+            is_own = number == 0 and decision.own
             if is_own if decision.error else self._decides_all(decision, request):
                 self._answer(session, serial, request, decision)
             else:  # it waited for a part of what it names
@@ -179,7 +179,7 @@ class Endings:
     def _decides_all(self, decision: Decision, request: wire.End) -> bool:
         """Whether a decision is that of each half that a request names."""
         if len(request.halves) == 1 and not decision.left_out:
-            return True
+            return decision.given_up < 0  # of a settlement the next look tells
         decided = {position for position, _offset in decision.halves}
         return decided.issuperset(self._halves.newest(position) for position, _ in request.halves)
 

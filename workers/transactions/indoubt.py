@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,10 +23,12 @@ from shm.lognames import DIRECTORY, segment_name
 from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from shm.queuenames import queue_directory
 from shm.storage import map_file
+from shm.transactionwire import ROLLBACK
 from workers.logviews import UNIT, LogRecords
 from workers.scheduler.othersettled import OtherSettled
 from workers.transactions.note import Note, read_note
 from workers.transactions.records import CHECKED, read_record
+from workers.transactions.restart import BEFORE_NOTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -212,7 +215,7 @@ class InDoubt:
         places = places[~self._is_settled(places)]
         named = self._named(note.ops_next)
         places = places[~np.isin(places["offset"], named)]
-        commits = self.files.commits(note.scanned)
+        commits = self._commits
         done = np.isin(places["position"], commits)
         finished = {self._transaction(position) for position in commits.tolist()} - {None}
         newest: dict[str, Doubt] = {}
@@ -226,6 +229,11 @@ class InDoubt:
             if doubt.transaction_id not in finished:
                 newest[doubt.message_id] = doubt  # what was put back is replaced
         yield from newest.values()
+
+    @cached_property
+    def _commits(self) -> NDArray[np.int64]:
+        """Halves of which commit copies lie behind what the note counts."""
+        return self.files.commits(self._note.scanned)
 
     def history(self, doubt: Doubt) -> list[Entry]:
         """What was noted of a half, as it came; checks as far as the log is kept."""
@@ -252,8 +260,14 @@ class InDoubt:
         for record in self.records(NOTES_TOPIC, note.notes_next):
             settled = read_record(record.body)[1]
             # A half that was open then may have been checked anew, and given up behind it.
-            if settled and listed.get(settled[0], record.physical_offset) < record.physical_offset:
+            behind = record.physical_offset
+            if settled and settled[1] == ROLLBACK and listed.get(settled[0], behind) < behind:
                 del listed[settled[0]]
+        if listed:  # what was committed, or checked anew, since the note
+            first = max(note.halves_next - BEFORE_NOTE, 0)
+            done = {half.origin for half in self.records(HALF_TOPIC, first)}
+            done.update(self._commits.tolist())
+            listed = {half: place for half, place in listed.items() if half not in done}
         checks = self._checks()
         for position, place in listed.items():
             parked, half = self.files.record(place), self.files.record(position)

@@ -15,7 +15,7 @@ from shm import layout
 from shm.kernels import halfform, halfrows, stretch
 from shm.kernels.halfrows import read_halves
 from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMITTED, RECHECK
+from shm.transactionwire import COMMIT, COMMITTED, RECHECK, ROLLBACK
 from workers.groups.offsetfile import TRANSACTIONS_GROUP, read_offsets
 from workers.origins import CommitScan
 from workers.scheduler.othersettled import OtherSettled
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 Words = NDArray[np.int64]
 _NONE: Final = np.zeros((0, 3), np.int64)
 NOTES_AT_ONCE: Final = 4096
+#: Halves before those that a note counts: of a settlement that had no answer when it was written.
+BEFORE_NOTE: Final = 4096
+#: Who has settled what nobody's name was kept for: a full disk has taken the record.
+NOBODY: Final = "(not recorded)"
 #: Halves that one op record names.
 NAMED_MAX: Final = 1024
 
@@ -61,6 +65,7 @@ class Restart:
         self._others = OtherSettled(storage)
         self._notes_next = note.notes_next
         self._notes_end = -1
+        self._unnoted: list[int] = []  # committed by an operator, of whom there is no record
         self._joined: list[tuple[int, int]] = []  # newer records stand for these
 
     @property
@@ -141,6 +146,7 @@ class Restart:
             self._notes_end = halves.written(NOTES_TOPIC)
             self._notes_next = max(self._notes_next, halves.lowest(NOTES_TOPIC))
         if self._notes_next >= self._notes_end:
+            self._find_carried_out(halves, given_up)
             return True
         most = min(self._notes_end, self._notes_next + NOTES_AT_ONCE)
         first, units = halves.units(NOTES_TOPIC, self._notes_next, most)
@@ -151,6 +157,26 @@ class Restart:
         self._notes_next = first + len(units) // 2
         return False
 
+    def _find_carried_out(self, halves: Halves, given_up: GivenUp) -> None:
+        """Settlements of which the copy is in the log: of these the record may be missing.
+
+        And the other way: a full disk may have taken the copy, and not the record. Then the half
+        is listed still, for nobody was told that it is settled.
+        """
+        if not given_up.unsettled:
+            return
+        end = self._note.halves_next
+        first = max(end - BEFORE_NOTE, halves.lowest())
+        if first < end:
+            _first, units = halves.units(HALF_TOPIC, first, end)
+            halves.rows_of(units.reshape(-1, 2), 0, 0)  # these tell where they come from
+        committed = given_up.unsettled.keys() & set(self._scan.origins().tolist())
+        for half in committed:
+            halves.remember(half, COMMITTED)
+        self._unnoted = sorted(committed)
+        for half in committed | (given_up.unsettled.keys() & halves.aliases.keys()):
+            given_up.is_settled(half, self._target)
+
     def _learn_note(self, record: Record, halves: Halves, given_up: GivenUp) -> None:
         counts, settled = transactionnotes.read_record(record.body)
         for offset, count in counts.items():
@@ -158,7 +184,8 @@ class Restart:
             if index >= 0:
                 halves.table.rows["checks"][index] = count
         if settled is not None:
-            given_up.is_settled(settled[0], record.physical_offset)
+            if settled[1] == ROLLBACK:
+                given_up.is_settled(settled[0], record.physical_offset)
             index = halves.table.at_position(settled[0])
             if index >= 0 and settled[1] == RECHECK:
                 halves.table.rows["checks"][index] = 0
@@ -179,6 +206,10 @@ class Restart:
         for row in rows[siblings & (rows["live"] != 0) & (rows["tx"] != 0)]:
             half = (int(row["position"]), int(row["offset"]))
             found.append(Decision(COMMITTED, [half], []))
+        now_ms, slots = self._board.word(layout.BOARD_STORE_MS), decisions.slots
+        for position in self._unnoted:
+            note = transactionnotes.settled(slots, position, COMMIT, NOBODY, now_ms)
+            found.append(Decision("", [], [], copies=[note], named=False))
         return found + self._owed(halves, copied, decisions)
 
     def _join_copies(self, halves: Halves, copied: Words) -> Words:

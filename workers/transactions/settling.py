@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workers.transactions.decisions import Decisions
     from workers.transactions.desk import Desk
     from workers.transactions.endings import Endings
-    from workers.transactions.givenup import GivenUp, Parked
+    from workers.transactions.givenup import GivenUp
     from workers.transactions.halves import Halves
     from workers.transactions.pastdecisions import PastDecisions
 
@@ -35,7 +35,7 @@ class _Asked:
 
     position: int
     action: str
-    listed: Parked | None  # as it was given up, None: it was open
+    was_open: bool  # not given up yet
 
 
 class Settling:
@@ -99,9 +99,7 @@ class Settling:
         row = self._halves.table.rows[index]
         half = int(row["position"]), int(row["offset"])
         decision = Decision("", [], [], copies=[], named=False)
-        if request.action == wire.RECHECK:
-            row["checks"], row["next_ns"] = 0, 0
-        else:
+        if request.action != wire.RECHECK:
             decision = Decision(wire.OUTCOMES[request.action], [half], [], copies=[])
         if request.action == wire.COMMIT:
             copy = self._decisions.copy_again(half, now_ms)
@@ -124,7 +122,7 @@ class Settling:
                 self._refuse(session, request, wire.UNSTORABLE, "its topic is gone")
                 return
             copies = [copy]
-        decision = Decision("", [], [], copies=copies, named=False)
+        decision = Decision("", [], [], copies=copies, named=False, given_up=position)
         self._decide(session, request, position, decision, now_ms)
 
     def _copy(self, record: Record, position: int, action: str) -> Copy | None:
@@ -139,34 +137,35 @@ class Settling:
         self, session: int, request: Settle, position: int, decision: Decision, now_ms: int
     ) -> None:
         """Put what a settlement stores, and with it the record of who wanted it."""
-        slots, unsettled = self._decisions.slots, self._given_up.unsettled
+        slots = self._decisions.slots
         note = transactionnotes.settled(slots, position, request.action, request.who, now_ms)
         decision.copies = [*(decision.copies or ()), note]
         decision.durable = True  # whatever the topic's level: it is an operator's word
-        asked = _Asked(position, request.action, unsettled.get(position))
+        asked = _Asked(position, request.action, decision.given_up < 0)
         decision.asked = [(session, request.serial, asked)]
-        if self._endings.decide(decision, now_ms):
-            unsettled.pop(position, None)
-        else:
+        if not self._endings.decide(decision, now_ms):
             self._refuse(session, request, decision.error, "its message cannot be stored")
 
-    def settled(self, decision: Decision) -> None:
-        """A settlement is in the log, or nothing of it is."""
+    def settled(self, decision: Decision) -> bool:
+        """A settlement is in the log, or nothing of it is; whether some half is due at once."""
+        is_due = False
         for session, serial, asked in decision.asked:
             if not isinstance(asked, _Asked):
                 continue
             if decision.error:
                 self._desk.tell(session, Settled(serial, "", decision.error, "nothing was stored"))
-                if asked.listed is not None:
-                    self._given_up.unsettled[asked.position] = asked.listed
                 continue
             outcome = wire.OUTCOMES[asked.action]
-            if asked.listed is not None:
+            if not asked.was_open:
                 self._given_up.is_settled(asked.position, decision.end)
             if asked.action != wire.RECHECK:
                 self._settled[asked.position] = outcome
                 self._halves.remember(asked.position, outcome)
+            elif (index := self._halves.table.at_position(asked.position)) >= 0:
+                row = self._halves.table.rows[index]
+                row["checks"], row["next_ns"], is_due = 0, 0, True
             self._desk.tell(session, Settled(serial, outcome))
+        return is_due
 
     def _refuse(self, session: int, request: Settle, error: str, text: str) -> None:
         self._desk.tell(session, Settled(request.serial, "", error, text))
