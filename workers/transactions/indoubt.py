@@ -26,9 +26,8 @@ from shm.storage import map_file
 from shm.transactionwire import ROLLBACK
 from workers.logviews import UNIT, LogRecords
 from workers.scheduler.othersettled import OtherSettled
-from workers.transactions.note import Note, read_note
+from workers.transactions.note import BEFORE_NOTE, Note, read_note
 from workers.transactions.records import CHECKED, read_record
-from workers.transactions.restart import BEFORE_NOTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

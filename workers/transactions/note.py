@@ -17,6 +17,8 @@ FILE: Final = "gantry/transactions.json"
 VERSION: Final = 1
 #: Open and given-up halves that a note lists; with more of them it says where to read them from.
 LISTED_MAX: Final = 1024
+#: Halves before `halves_next` among which those are that a settlement without an answer has stored.
+BEFORE_NOTE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from workers.origins import CommitScan
 from workers.scheduler.othersettled import OtherSettled
 from workers.transactions import records as transactionnotes
 from workers.transactions.decision import MOVED, Decision
-from workers.transactions.note import Note
+from workers.transactions.note import BEFORE_NOTE, Note
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Words = NDArray[np.int64]
 _NONE: Final = np.zeros((0, 3), np.int64)
 NOTES_AT_ONCE: Final = 4096
-#: Halves before those that a note counts: of a settlement that had no answer when it was written.
-BEFORE_NOTE: Final = 4096
 #: Who has settled what nobody's name was kept for: a full disk has taken the record.
 NOBODY: Final = "(not recorded)"
 #: Halves that one op record names.
