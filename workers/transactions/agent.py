@@ -196,7 +196,7 @@ class TxnChecker(OutletAgent):
         if not restart.step(self._halves, self._given_up, self._decisions, (now_ns, now_ms)):
             return 1
         self._restart = None
-        for decision in restart.unfinished(self._halves, self._decisions):
+        for decision in restart.unfinished(*self._parts):
             if self._endings.decide(decision, now_ms):
                 self._decisions.owe(decision, restart.scanned_from)
         asked, self._asked_before = self._asked_before, []
@@ -333,18 +333,21 @@ class TxnChecker(OutletAgent):
 
     def _heed(self, settled: list[Decision], now_ns: int) -> None:
         for decision in settled:
-            if decision.outcome != MOVED or self._move.settled(
-                decision, now_ns, self._clock.wall_ms()
-            ):
+            if isinstance(decision, Ends):
+                self._common.settled(decision)
+            elif not self._goes_on(decision, now_ns):
                 self._settled(decision)
 
+    def _goes_on(self, decision: Decision, now_ns: int) -> bool:
+        """Whether its op record follows what is in the log now."""
+        if decision.outcome == MOVED:
+            return self._move.goes_on(decision, now_ns, self._clock.wall_ms())
+        if decision.outcome == wire.GIVEN_UP and not self._move.parked(decision, now_ns):
+            return self._checks.goes_on(decision, self._clock.wall_ms())
+        return False
+
     def _settled(self, decision: Decision) -> None:
-        if isinstance(decision, Ends):
-            self._common.settled(decision)
-            return
         self._endings.settled(decision)
-        if decision.outcome == wire.GIVEN_UP:
-            self._checks.settled(decision)
         if decision.copies is not None and self._settling.settled(decision):
             self._checks.came(self._clock.monotonic_ns())
 

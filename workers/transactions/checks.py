@@ -14,6 +14,7 @@ import numpy as np
 from shm import layout
 from shm import transactionwire as wire
 from shm.properties import GANTRY_TX
+from shm.transactionwire import GIVEN_UP
 from workers.transactions import records as transactionnotes
 from workers.transactions.decision import Decision
 
@@ -165,11 +166,21 @@ class Checks:
         if decision is not None and self._endings.decide(decision, now_ms):
             self._giving_up[position] = group, int(row["checks"])
 
-    def settled(self, decision: Decision) -> None:
-        """Tell the operator what was given up."""
-        for position, _offset in decision.halves:
-            group, checks = self._giving_up.pop(position, ("", -1))
-            if checks >= 0 and not decision.error:
-                self._desk.note(
-                    "warning", "half_given_up", position=position, group=group, checks=checks
-                )
+    def goes_on(self, decision: Decision, now_ms: int) -> bool:
+        """Heed a copy that is in the log, or its error; whether the op record follows.
+
+        A full disk may have refused the copy and have room for what comes behind it: so nothing
+        comes behind it before it is there.
+        """
+        if decision.named:
+            return False
+        (half,) = decision.halves
+        group, checks = self._giving_up.pop(half[0], ("", -1))
+        if decision.error:
+            return False
+        done = Decision(GIVEN_UP, [half], decision.asked, copies=[])
+        self._decisions.owe(done, decision.end)
+        self._endings.keep(half, done)
+        self._endings.decide(done, now_ms)
+        self._desk.note("warning", "half_given_up", position=half[0], group=group, checks=checks)
+        return True

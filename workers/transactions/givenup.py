@@ -48,11 +48,11 @@ class GivenUp:
         return len(units) // 2
 
     def give_up(self, position: int, offset: int) -> Decision | None:
-        """The decision that parks a half; None if its record cannot be read."""
+        """What parks a half, to be named once it is there; None if its record cannot be read."""
         copy = self._decisions.copy_into(GIVEN_UP_TOPIC, position, position)
         if copy is None:
             return None
-        return Decision(GIVEN_UP, [(position, offset)], [], copies=[copy])
+        return Decision(GIVEN_UP, [(position, offset)], [], copies=[copy], named=False)
 
     def below(self, low: int) -> list[int]:
         """Halves of which the copy lies below a log position, and is not settled."""

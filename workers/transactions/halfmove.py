@@ -15,7 +15,6 @@ import numpy as np
 
 from shm import layout
 from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC
-from shm.transactionwire import GIVEN_UP
 from workers.transactions import records as transactionnotes
 from workers.transactions.decision import MOVED, Decision
 
@@ -113,28 +112,28 @@ class HalfMove:
                 self._failed[half] = now_ns + RETRY_NS
         return put
 
-    def _parked(self, decision: Decision, now_ns: int) -> None:
+    def parked(self, decision: Decision, now_ns: int) -> bool:
+        """Heed another copy of a half that was given up, or its error; whether it is one."""
         half = decision.halves[0][0]
+        if half not in self._parking:
+            return False
         self._parking.discard(half)
         if decision.error or decision.place is None:
             self._failed[half] = now_ns + RETRY_NS
         else:
             self._given_up.parked_again(half, decision.place)
+        return True
 
-    def settled(self, decision: Decision, now_ns: int, now_ms: int) -> bool:
-        """Heed what is in the log now; whether that leaves nothing else to be done."""
-        if decision.outcome == GIVEN_UP and decision.halves[0][0] in self._parking:
-            self._parked(decision, now_ns)
-        if decision.outcome != MOVED:
-            return True
+    def goes_on(self, decision: Decision, now_ns: int, now_ms: int) -> bool:
+        """Heed what is in the log now; whether the op record follows."""
         if decision.named or decision.op_named:  # of this life, or of a start
             self._flying -= bool(decision.place)
-            return True
+            return False
         (half,) = decision.halves
         if decision.error or decision.place is None:
             self._flying -= 1
             self._failed[half[0]] = now_ns + RETRY_NS
-            return True
+            return False
         checks = self._halves.moved(half, decision.place)
         copies = []
         if checks:
@@ -144,4 +143,4 @@ class HalfMove:
         self._decisions.owe(done, decision.end)
         self._endings.keep(decision.place, done)
         self._endings.decide(done, now_ms)
-        return False
+        return True

@@ -197,7 +197,9 @@ class InDoubt:
     def read(self) -> list[Doubt]:
         """All of them, the oldest first."""
         # What is decided meanwhile has its op record in the part that is read last.
-        found = [*self._given_up(), *self._open()]
+        found = list(self._given_up())
+        parked = {doubt.position for doubt in found}  # perhaps before the op record
+        found += [doubt for doubt in self._open() if doubt.position not in parked]
         return sorted(found, key=lambda doubt: doubt.stored_ms)
 
     def find(self, text: str) -> list[Doubt]:

@@ -15,7 +15,7 @@ from shm import layout
 from shm.kernels import halfform, halfrows, stretch
 from shm.kernels.halfrows import read_halves
 from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMIT, COMMITTED, RECHECK, ROLLBACK
+from shm.transactionwire import COMMIT, COMMITTED, GIVEN_UP, RECHECK, ROLLBACK
 from workers.groups.offsetfile import TRANSACTIONS_GROUP, read_offsets
 from workers.origins import CommitScan
 from workers.scheduler.othersettled import OtherSettled
@@ -190,7 +190,7 @@ class Restart:
 
     # --------------------------------------------------------------------------------- unfinished
 
-    def unfinished(self, halves: Halves, decisions: Decisions) -> list[Decision]:
+    def unfinished(self, halves: Halves, decisions: Decisions, given_up: GivenUp) -> list[Decision]:
         """Decisions that somebody has begun: commit copies or op records that are missing."""
         copied = self._join_copies(halves, self._scan.origins())
         rows = halves.table.rows
@@ -200,6 +200,11 @@ class Restart:
         found += _in_pieces(
             COMMITTED, [(int(row["position"]), int(row["offset"])) for row in rows[have]]
         )
+        parked = np.isin(rows["position"], list(given_up.unsettled)) & (rows["live"] != 0) & ~have
+        found += _in_pieces(
+            GIVEN_UP, [(int(row["position"]), int(row["offset"])) for row in rows[parked]]
+        )
+        have |= parked
         siblings = np.isin(rows["tx"], self._transactions(halves, copied, decisions)) & ~have
         for row in rows[siblings & (rows["live"] != 0) & (rows["tx"] != 0)]:
             half = (int(row["position"]), int(row["offset"]))
