@@ -32,6 +32,7 @@ WITHIN = {
     "counted_unheard": (0, 10, "wait_for_checks"),
     "open_halves_removed": (0, 10, "let_time_pass"),
     "given_up_unlisted": (1, 10, "wait_for_checks"),
+    "parked_again_once": (0, 10, "wait_for_checks"),
 }
 
 

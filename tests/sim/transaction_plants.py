@@ -13,6 +13,7 @@ from workers.transactions import progress
 from workers.transactions.batch import Batch
 from workers.transactions.desk import Desk
 from workers.transactions.endings import Endings
+from workers.transactions.halfmove import HalfMove
 from workers.transactions.halves import Halves
 from workers.transactions.note import write_note
 from workers.transactions.restart import Restart
@@ -77,6 +78,15 @@ def given_up_unlisted() -> None:
     )
 
 
+def parked_again_once() -> None:
+    """A copy that was parked again is waited for, for ever."""
+    put_over(
+        HalfMove,
+        "parked",
+        lambda move, decision, _now_ns: decision.halves[0][0] in move._parking,
+    )
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -87,5 +97,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         counted_unheard,
         open_halves_removed,
         given_up_unlisted,
+        parked_again_once,
     )
 }

@@ -109,6 +109,8 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
     tarry()
     ends = Ends(world)
     simulation.run_until(ends.reached, STEPS_MAX)
+    for _ in range(2 * world.dice.randint(0, 1)):  # what is read meanwhile hides other faults
+        simulation.run_until(ParkedAgain(world).reached, STEPS_MAX)
     scenario.start_again(world)
     model, storage = world.model, world.machine.storage_for("oracle")
     doubts = InDoubt(storage, None).read()
@@ -143,6 +145,33 @@ class Ends:
             log = read_log(storage, as_of[1], board.word(layout.BOARD_LOW), whole=False)
             self._left = world.model.transactions.undecided(log)
         return not self._left
+
+
+class ParkedAgain:
+    """When all that was given up lies behind where the log ended when retention asked for it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._seen = -1
+        self._behind = 0
+
+    def reached(self) -> bool:
+        """Whether it does, of those that nobody has settled. A new life is asked anew."""
+        board = self._world.machine.board
+        if board is None:
+            return False
+        end = board.word(layout.BOARD_APPENDED)
+        if not board.word(layout.BOARD_TIMERS_WANTED) >= self._behind > 0:
+            self._behind = end
+            board.set_word(layout.BOARD_TIMERS_WANTED, end)
+        if end == self._seen:
+            return False
+        self._seen = end
+        storage, known = self._world.machine.storage_for("oracle"), self._world.model.transactions
+        log = read_log(storage, end, board.word(layout.BOARD_LOW), whole=False)
+        places = known.newest(log)
+        left = {half for half in places if half not in known.asked}
+        return all(places[half] >= self._behind for half in left)
 
 
 def main() -> None:

@@ -218,7 +218,7 @@ class Transactions:
     def going(self, going: list[Stored], log: list[Stored], durable: int, forced: bool) -> None:
         """Retention removes these: what waits may be among them on a full disk alone (P10)."""
         sure = [record for record in log if record.end <= durable]
-        named, newest = set(self.named(sure)), self._newest(sure)
+        named, newest = set(self.named(sure)), self.newest(sure)
         self._low = max(self._low, *(record.end for record in going), 0)
         for record in going:
             if record.doubted is None:
@@ -231,7 +231,7 @@ class Transactions:
         self._tally["halves lost waiting"] = len(self._gone)
 
     @staticmethod
-    def _newest(log: Iterable[Stored]) -> dict[int, int]:
+    def newest(log: Iterable[Stored]) -> dict[int, int]:
         """Where the newest copy is of what was given up, by the half's position."""
         found = [r for r in log if r.doubted and r.doubted.kind is Kind.GIVEN_UP]
         return {record.origin: record.position for record in found}
@@ -247,7 +247,7 @@ class Transactions:
         left = self.undecided(log)
         require(not left, "P10", f"nobody decides {left}")
         copies = self._copies([record for record in log if record.doubted])
-        newest = self._newest(log)
+        newest = self.newest(log)
         parked = {half for half, place in newest.items() if place not in self._gone}
         parked -= self.settled.keys()
         maybe = self.asked - self.settled.keys()  # an answer that nobody has heard
