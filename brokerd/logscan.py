@@ -16,7 +16,7 @@ from shm.kernels import census, scan
 from shm.lognames import segment_name
 from shm.storage import Storage, map_file
 
-ROWS_PER_CALL = 16_384
+ROWS_PER_CALL = 4096  # and what else is done with them finds their bytes in the cache still
 #: Checks of what GantryMQ wrote (shm.ranges): every record has a true trailer.
 OURS = scan.CHECK_PLACE | scan.CHECK_TRAILER
 #: Another broker's has none, or maybe one that was true of another record (SF-22, SF-24).

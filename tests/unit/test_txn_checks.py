@@ -132,3 +132,13 @@ def test_what_was_checked_anew_and_given_up_then_is_listed(tmp_path: Path, is_ki
     assert peer.settle(half.position, wire.COMMIT).outcome == COMMITTED
     assert life.committed() == {half.position: 1}
     assert InDoubt(life.storage, life.board).read() == []
+
+
+def test_a_start_shows_at_once_what_is_open(life: TxnLife) -> None:
+    life.half(TX)
+    life.run_for(2 * S)
+    life.board.set_word(layout.BOARD_OPEN_HALVES, -1)
+    life.kill(CHECKER)
+    life.settle()
+    life.run_for(5)
+    assert life.board.word(layout.BOARD_OPEN_HALVES) == 1

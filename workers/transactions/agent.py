@@ -204,6 +204,7 @@ class TxnChecker(OutletAgent):
             self._hear(session, request, now_ms)
         self._checks.came(now_ns)
         self._read_ns = now_ns + READ_NS
+        self._note.show(self._halves, self._given_up)
         self._decisions.flush(now_ms)
         return 1
 

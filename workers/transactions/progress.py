@@ -60,7 +60,6 @@ class TransactionProgress:
         first = halves.first_open()
         listed = len(table) <= LISTED_MAX
         start = halves.next if listed else first
-        live = table.live() if listed else table.live()[:0]
         # What waits for the disk is decided once this is written: that waits for the disk as well.
         ended = {at for one in decisions.undurable if one.is_told for _position, at in one.halves}
         parked = list(given_up.unsettled.items())
@@ -72,7 +71,7 @@ class TransactionProgress:
             notes_next=halves.written(NOTES_TOPIC) if listed and names else 0,
             open=[
                 [int(row[name]) for name in ("offset", "position", "size", "checks")]
-                for row in live
+                for row in (table.live() if listed else ())
                 if int(row["offset"]) not in ended
             ],
             given_next=given_up.next if names else 0,

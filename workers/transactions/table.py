@@ -23,6 +23,8 @@ ROW: Final = np.dtype(
         ("live", "i4"),  # 0: decided, and to be dropped
     ]
 )
+#: Rows as bytes: these are copied at once, and not field by field.
+_WHOLE: Final = np.dtype((np.void, ROW.itemsize))
 FIRST_ROOM: Final = 256
 #: Dead rows that are worth a compaction, at least.
 DEAD_MIN: Final = 1024
@@ -54,18 +56,23 @@ class OpenHalves:
             self.group_names.append(name)
         return number
 
+    def reserve(self, count: int) -> None:
+        """Make room for so many rows more; what is not used costs nothing."""
+        need, room = self._count + count, len(self._rows)
+        if need <= room:
+            return
+        while room < need:
+            room *= 2
+        rows = np.zeros(room, ROW)
+        rows.view(_WHOLE)[: self._count] = self.rows.view(_WHOLE)
+        self._rows = rows
+
     def add(self, more: NDArray[np.void]) -> None:
         """Take in rows that lie behind all others."""
         self.compact()
+        self.reserve(len(more))
         need = self._count + len(more)
-        if need > len(self._rows):
-            room = len(self._rows)
-            while room < need:
-                room *= 2
-            rows = np.zeros(room, ROW)
-            rows[: self._count] = self.rows
-            self._rows = rows
-        self._rows[self._count : need] = more
+        self._rows.view(_WHOLE)[self._count : need] = more.view(_WHOLE)
         self._count = need
 
     def find(self, offset: int) -> int:
@@ -97,8 +104,7 @@ class OpenHalves:
         """Close gaps, once they are worth it."""
         if self._dead < max(least, self._count // 2 if least > 1 else 1):
             return
-        rows = self.rows
-        left = rows[rows["live"] != 0]
+        left = self.live()
         self._count, self._dead, self._first = len(left), 0, 0
         if FIRST_ROOM < 4 * len(left) < len(self._rows) or not len(left):
             self._rows = np.zeros(max(FIRST_ROOM, 2 * len(left)), ROW)
@@ -114,5 +120,5 @@ class OpenHalves:
     def live(self) -> NDArray[np.void]:
         """A copy of the live rows."""
         rows = self.rows
-        found: NDArray[np.void] = rows[rows["live"] != 0]
+        found: NDArray[np.void] = rows.view(_WHOLE)[rows["live"] != 0].view(ROW)
         return found
