@@ -29,10 +29,10 @@ from shm import layout
 from shm.board import attach_board
 from shm.codes import BrokerState
 from shm.configfile import BACKUP_SUFFIX, parse_config
-from shm.errors import GantryError, Incompatible, Rejected, StoreFailed, Timeout
+from shm.errors import DiskFull, GantryError, Incompatible, Rejected, StoreFailed, Timeout
 from shm.lognames import DIRECTORY, segment_name
 from shm.ranges import EVERYTHING, read_ranges, write_ranges
-from shm.storage import PosixStorage, read_file
+from shm.storage import PosixStorage, is_disk_full, read_file
 from shm.storelock import is_held
 from workers.groups.deadletternote import FILE as DEAD_LETTERS
 from workers.groups.ledgerentries import NAME as LEDGER
@@ -81,22 +81,35 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
     store_of(partial).mkdir(mode=0o700, parents=True)
     partial.chmod(0o700)
     run = _Run(PosixStorage(str(source)), PosixStorage(str(store_of(partial))), progress)
+    try:
+        low, durable, segments = _copy(home, run)
+        if (home / config.FILE_NAME).exists():
+            shutil.copyfile(home / config.FILE_NAME, partial / config.FILE_NAME)
+        rename_durably(partial, destination)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        shutil.rmtree(partial, ignore_errors=True)
+        raise DiskFull(
+            f"no room for the back-up at {destination}: the disk was full after {run.bytes} bytes,"
+            " and nothing is left of it; name a directory on another one"
+        ) from error
+    return Copied(str(destination), low, durable, segments, run.bytes)
+
+
+def _copy(home: Path, run: _Run) -> tuple[int, int, int]:
+    """Lowest position, durable position, segments."""
+    source = store_of(home)
     if is_held(source):
         name = read_board_file(home).get("board")
         if not name:
             raise Rejected(f"the broker at {home} is starting, or no GantryMQ: try again")
-        copied = run.from_running(attach_board(name))
-    else:
-        descriptor = lock.acquire(source, 0)
-        try:
-            copied = run.from_stopped(home)
-        finally:
-            os.close(descriptor)
-    if (home / config.FILE_NAME).exists():
-        shutil.copyfile(home / config.FILE_NAME, partial / config.FILE_NAME)
-    rename_durably(partial, destination)
-    low, durable, segments = copied
-    return Copied(str(destination), low, durable, segments, run.bytes)
+        return run.from_running(attach_board(name))
+    descriptor = lock.acquire(source, 0)
+    try:
+        return run.from_stopped(home)
+    finally:
+        os.close(descriptor)
 
 
 class _Run:

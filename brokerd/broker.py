@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from brokerd import agents, epoch, lock
+from brokerd import agents, epoch, lock, reserve
 from brokerd.agents import AgentEnv
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.config import Configuration
@@ -140,6 +140,8 @@ def _open_locked(
 ) -> Broker:
     storage = PosixStorage(str(store_of(home)))
     clock = SystemClock()
+    if reserve.give_back(storage):
+        log.warning("reserve_given_back", bytes=reserve.RESERVE_BYTES)
     life, configuration = epoch.begin(storage, configuration)
     settings = configuration.settings
     if life.levels_before:
@@ -170,6 +172,7 @@ def _open_locked(
         epoch.forget_old_boards(home, board.name)
         epoch.mark_running(storage, life, found.appended)
         epoch.announce(home, life, board)
+        reserve.keep(storage)
     except BaseException:
         unlink_board(board.name)
         raise

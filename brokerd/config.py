@@ -318,9 +318,11 @@ def service_manager() -> tuple[str, int]:
 
 def _from_file(path: Path) -> Mapping[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        if isinstance(error, FileNotFoundError) and not path.is_symlink():
+            return {}
+        raise SettingIllegal(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingIllegal(f"{path} is not TOML: {error}", path=str(path)) from error
 

@@ -19,7 +19,16 @@ from brokerd.log import Log
 from brokerd.reactor import Reactor
 from clients.home import SOCKET_NAME, run_of, socket_address
 from shm import layout, wire
-from shm.errors import GantryError, Incompatible, NotPermitted, Rejected, Unavailable
+from shm.errors import (
+    DiskFull,
+    GantryError,
+    Incompatible,
+    NotPermitted,
+    Rejected,
+    StoreFailed,
+    Unavailable,
+)
+from shm.storage import is_disk_full
 
 _BACKLOG: Final = 128
 #: Connections without a session, of command lines.
@@ -225,10 +234,18 @@ class Connection:
             else:
                 self.reply(self._server.desk.carry_out(frame))
         except GantryError as error:
-            if self.greeted:
-                self.reply(_refusal(error))
-            else:
-                self.refuse(error)
+            self._decline(error)
+        except OSError as error:  # the asker's trouble, and not that of all others
+            what = type(frame).__name__
+            self._server.log.error("request_failed", request=what, why=str(error))
+            kind = DiskFull if is_disk_full(error) else StoreFailed
+            self._decline(kind(f"{what} could not be carried out: {error}"))
+
+    def _decline(self, error: GantryError) -> None:
+        if self.greeted:
+            self.reply(_refusal(error))
+        else:
+            self.refuse(error)
 
     @property
     def _is_owner(self) -> bool:

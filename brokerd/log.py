@@ -36,8 +36,8 @@ class Log:
         try:
             self._stream.write(text + "\n")
             self._stream.flush()
-        except (BrokenPipeError, ValueError):
-            # Whoever read the log has gone; the broker goes on.
+        except (OSError, ValueError):
+            # Whoever read the log has gone, or its disk is full; the broker goes on.
             self._least = len(LEVELS)
 
     def debug(self, event: str, **fields: object) -> None:

@@ -20,11 +20,11 @@ from shm.board import Board, TopicSlot
 from shm.clock import Clock
 from shm.codes import Level
 from shm.configfile import read_config, restore_config, write_config
-from shm.errors import Rejected, StoreFailed, TopicNotFound
+from shm.errors import Rejected, TopicNotFound
 from shm.jsonsum import with_sum, without_sum
 from shm.properties import DLQ_PREFIX, parse_delay_levels
 from shm.queuenames import has_members
-from shm.storage import Storage, read_file, replace_file
+from shm.storage import Storage, is_disk_full, read_file, replace_file
 
 TOPICS_FILE: Final = "topics.json"
 #: Names whose records are still in the log, with their queues: they are dispatched, but hidden.
@@ -166,8 +166,19 @@ class Metadata:
             if full or board.half(layout.BOARD_QUEUE_COUNT) >= board.queues_max:
                 return
             self._deleted[name] = 1
-            self._save_deleted()
+            self._save_deleted_if_room()
             self._add_slot(TopicConfig(name, 1, 0, 0), 1)
+
+    def _save_deleted_if_room(self) -> None:
+        """On a full disk the next change of the file has it too; until then a start asks the log.
+
+        That knows which names there are, and `topics.json` has the say.
+        """
+        try:
+            self._save_deleted()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
 
     def _save_deleted(self) -> None:
         replace_file(self._storage, DELETED_FILE, with_sum(json.dumps(self._deleted)).encode())
@@ -201,7 +212,7 @@ class Metadata:
             self._save()
         except OSError as error:
             del self._topics[config.name]
-            raise StoreFailed(f"config/{TOPICS_FILE}: {error}", topic=config.name) from error
+            raise topics.not_saved(config.name, error) from error
 
     def _create_again(self, config: TopicConfig) -> TopicSlot:
         """In the slot and queues of old: queue offsets go on, for the log holds the old ones."""
@@ -221,7 +232,7 @@ class Metadata:
             config.attributes[topics.BEGINS_ATTRIBUTE] = ",".join(map(str, begins))
         self._keep(config)
         del self._deleted[config.name]
-        self._save_deleted()
+        self._save_deleted_if_room()
         for at, begin in zip(places, begins, strict=True):
             board.set_word(at + layout.QUEUE_MIN_OFFSET, begin)
         self._add_queues(old.slot, range(old.queue_count, config.write_queues))
@@ -263,10 +274,15 @@ class Metadata:
                 topic=name,
             )
         slot = self._slot(name)
+        config = self._topics.pop(name)
         self._deleted[name] = slot.queue_count
-        self._save_deleted()
-        del self._topics[name]
-        self._save()
+        try:
+            self._save_deleted()
+            self._save()
+        except OSError as error:
+            self._topics[name] = config
+            del self._deleted[name]
+            raise topics.not_saved(name, error) from error
         at = self._on_board.topic_at(slot.slot)
         self._on_board.set_half(at + layout.TOPIC_PERM, 0)
         self._on_board.set_half(at + layout.TOPIC_SYSTEM, 1)
@@ -282,7 +298,11 @@ class Metadata:
             attributes = {KIND_ATTRIBUTE: BATCH} if is_batch else {}
             self._topics[name] = TopicConfig(name, queues, queues, perm, attributes)
         if lost or self._unsaved:
-            self._save()
+            try:
+                self._save()
+            except OSError as error:
+                if not is_disk_full(error):  # the next start finds them again
+                    raise
 
     def _queues_of(self, config: TopicConfig, found: RecoveredLog) -> int:
         stored = 1 + max((q for topic, q in found.queues if topic == config.name), default=-1)

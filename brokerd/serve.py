@@ -21,6 +21,7 @@ from brokerd.supervisor import Supervisor
 from shm.codes import BrokerState, ExitCode
 from shm.errors import GantryError
 from shm.exitcode import exit_code
+from shm.storage import is_disk_full
 from workers.agent import Agent, Waiter, run
 from workers.channel import EpollWaiter
 
@@ -48,10 +49,18 @@ def serve(home: Path, configuration: Configuration, *, lifeline: bool = False) -
     except Interrupted:
         return ExitCode.OK
     except (GantryError, OSError) as error:
-        log.error("not_started", error=type(error).__name__, why=str(error))
-        manager.show(f"not started: {error}")
+        why = _reason(error)
+        log.error("not_started", error=type(error).__name__, why=why)
+        manager.show(f"not started: {why}")
         return exit_code(error)
     return _serve(broker, manager, Lifeline(home) if lifeline else None)
+
+
+def _reason(error: GantryError | OSError) -> str:
+    """What to do about it, too."""
+    if isinstance(error, OSError) and is_disk_full(error):
+        return f"{error}: a start needs some KiB on the disk of the store; make room, start again"
+    return str(error)
 
 
 def _serve(broker: Broker, manager: ServiceManager, lifeline: Lifeline | None) -> ExitCode:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shm import limits
 from shm.codes import Level
-from shm.errors import MessageIllegal, NotPermitted, Rejected
+from shm.errors import DiskFull, MessageIllegal, NotPermitted, Rejected, StoreFailed
 from shm.properties import (
     DLQ_PREFIX,
     GIVEN_UP_TOPIC,
@@ -19,6 +19,7 @@ from shm.properties import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
+from shm.storage import is_disk_full
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -143,3 +144,13 @@ def require_creatable(name: str, queues: int) -> None:
             f"topic {name}: choose 1 to {limits.QUEUES_PER_TOPIC_MAX} queues, not {queues}",
             topic=name,
         )
+
+
+def not_saved(name: str, error: OSError) -> StoreFailed:
+    """The error of a change that did not reach the disk: the topic is as it was."""
+    if is_disk_full(error):
+        text = (
+            f"the disk of the store is full: topic {name} stays as it is; make room and try again"
+        )
+        return DiskFull(text, topic=name)
+    return StoreFailed(f"topic {name} stays as it is: {error}", topic=name)

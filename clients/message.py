@@ -221,6 +221,8 @@ def tag_block(tag: str | None) -> bytes:
     """Stored form of a tag; empty without one. Raises MessageIllegal (FL-1, FL-2)."""
     if tag is None:
         return b""
+    if not isinstance(tag, str):
+        raise MessageIllegal(f"tag is {type(tag).__name__}, not str")
     if tag != tag.strip() or not tag or "||" in tag:
         raise MessageIllegal(
             f"tag {tag!r} could never match a subscription: no blanks around it, no ||", tag=tag
@@ -237,22 +239,33 @@ def extra_block(
     message_group: str | None = None,
 ) -> bytes:
     """Stored form of keys, user properties and group. Raises MessageIllegal (SF-27 to SF-30)."""
-    if isinstance(keys, str):
-        raise MessageIllegal("keys is a sequence of texts, not one text", keys=keys)
     stored: dict[str, str] = {}
-    words = list(keys)
-    for key in words:
-        _check_text("key", key)
-        if not key or key.split() != [key]:
-            raise MessageIllegal(f"key {key!r}: blanks separate keys, none may be in one", key=key)
+    words = _words(keys)
     if words:
         stored["KEYS"] = " ".join(words)
-    for name, value in properties.items():
-        _check_property(name, value)
-        stored[name] = value
+    if properties:
+        _add_properties(stored, properties)
     if message_group is not None:
         stored[GROUP_PROPERTY] = message_group
     return encode_properties(stored)
+
+
+def _words(keys: Iterable[str]) -> list[str]:
+    """Keys that may stand in a list of them."""
+    if isinstance(keys, str):
+        raise MessageIllegal("keys is a sequence of texts, not one text", keys=keys)
+    try:
+        words = list(keys)
+    except TypeError:
+        kind = type(keys).__name__
+        raise MessageIllegal(f"keys is a sequence of texts, not {kind}") from None
+    for key in words:
+        _check_text("key", key)
+        if not key:
+            raise MessageIllegal("a key is empty: leave it out", key=key)
+        if key.split() != [key]:
+            raise MessageIllegal(f"key {key!r}: blanks separate keys, none may be in one", key=key)
+    return words
 
 
 def check_message_group(message_group: str, queue_id: int | None) -> None:
@@ -265,6 +278,17 @@ def check_message_group(message_group: str, queue_id: int | None) -> None:
             f"message_group {message_group!r} has its queue: give no queue_id with it",
             message_group=message_group,
         )
+
+
+def _add_properties(stored: dict[str, str], properties: Mapping[str, str]) -> None:
+    try:
+        pairs = properties.items()
+    except AttributeError:
+        what = type(properties).__name__
+        raise MessageIllegal(f"properties is a mapping of names to texts, not {what}") from None
+    for name, value in pairs:
+        _check_property(name, value)
+        stored[name] = value
 
 
 def _check_property(name: str, value: str) -> None:

@@ -98,11 +98,11 @@ def _read_whole(storage: Storage, path: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def restore_config(storage: Storage, name: str, value: Any) -> None:  # noqa: ANN401 - JSON
-    """Write a value that was read from the backup because the file itself was gone.
+    """Write a value that was read from the backup because the file itself was gone, or damaged.
 
     A full disk is no reason not to start: the backup is still there.
     """
-    if value and not storage.exists(f"config/{name}"):
+    if value and _read_whole(storage, f"config/{name}") is None:
         try:
             write_config(storage, name, value)
         except OSError as error:
@@ -115,22 +115,43 @@ def write_config(storage: Storage, name: str, value: Any) -> None:  # noqa: ANN4
 
     Rename to the backup, sync the directory, write in place, sync file and directory. A file that
     does not parse is removed instead of renamed, so it never replaces a good backup. The last field
-    is the text's checksum (shm.jsonsum).
+    is the text's checksum (shm.jsonsum). What finds no room on a full disk leaves the file as it
+    was.
     """
     path = f"config/{name}"
     if not storage.exists("config"):
         storage.make_directory("config")
         storage.sync_directory("")
+    renamed = False
     if storage.exists(path):
-        if _read_whole(storage, path) is None:
-            storage.unlink(path)
-        else:
+        renamed = _read_whole(storage, path) is not None
+        if renamed:
             storage.rename(path, path + BACKUP_SUFFIX)
+        else:
+            storage.unlink(path)
         storage.sync_directory("config")
+    try:
+        _write_whole(storage, path, with_sum(format_config(without_sum(value))).encode())
+    except OSError as error:
+        if is_disk_full(error):
+            _take_back(storage, path, renamed)
+        raise
+    storage.sync_directory("config")
+
+
+def _write_whole(storage: Storage, path: str, data: bytes) -> None:
     file = storage.create(path)
     try:
-        file.write_at(with_sum(format_config(without_sum(value))).encode(), 0)
+        file.write_at(data, 0)
         file.sync()
     finally:
         file.close()
+
+
+def _take_back(storage: Storage, path: str, renamed: bool) -> None:
+    """A file of which only a part was written is worse than the one before, or none."""
+    if storage.exists(path):
+        storage.unlink(path)
+    if renamed:
+        storage.rename(path + BACKUP_SUFFIX, path)
     storage.sync_directory("config")

@@ -146,11 +146,14 @@ class PosixFile:
         self.name = name
 
     def write_at(self, data: Buffer, position: int) -> None:
-        """Write all of `data`."""
-        done = os.pwrite(self.descriptor, data, position)
-        whole = memoryview(data)
-        if done != whole.nbytes:  # hardly ever
-            self._write_on(whole.cast("B"), done, position)
+        """Write all of `data`. An error names the file."""
+        try:
+            done = os.pwrite(self.descriptor, data, position)
+        except OSError as error:
+            error.filename = self.name
+            raise
+        if done != memoryview(data).nbytes:  # hardly ever
+            self._write_on(memoryview(data).cast("B"), done, position)
 
     def _write_on(self, data: memoryview, done: int, position: int) -> None:
         """Go on after a short write of `done` bytes."""
@@ -366,10 +369,7 @@ def map_file(storage: Storage, name: str) -> NDArray[np.uint8]:
 
 
 def first_length(storage: Storage, directory: str, depth: int = 0) -> int:
-    """Bytes of the first file with any, `depth` folders below a directory; 0 if there is none.
-
-    Files of queues are two below, in `topic/queue/`.
-    """
+    """Bytes of the first file with any, `depth` folders below a directory (queues': 2), or 0."""
     for name in storage.list(directory):
         path = f"{directory}/{name}"
         if storage.is_directory(path):

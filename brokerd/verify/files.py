@@ -43,6 +43,7 @@ _KNOWN_GANTRY: Final = frozenset(
         *("deleted_topics.json", "ranges.json", "index.json", "imported.json"),
         *("schedule.json", "timers", "transactions.json", "dead_letters.json"),
         *("first_units.json", "pins", "expired", "bitmaps.json", "memberqueues"),
+        "reserve",
     }
 )
 #: Times of RocketMQ's checkpoint that are findings above the log's last time.

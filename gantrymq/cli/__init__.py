@@ -8,8 +8,9 @@ import sys
 
 def main() -> None:
     """Run the command line and leave the process with its documented exit code."""
-    from gantrymq.cli.leave import leaving
+    from gantrymq.cli.leave import have_streams, leaving
 
+    have_streams()
     with leaving():
         if sys.argv[1:3] == ["store", "verify"]:
             from gantrymq.cli.store_verify import plain

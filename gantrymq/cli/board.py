@@ -58,7 +58,7 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
         "uptime_s": round(time.time() - board.started_ms / 1000, 1),
         "failed_errno": board.half(layout.BOARD_FAILED_ERRNO),
         "sessions": board.half(layout.BOARD_SESSION_COUNT),
-        "topics": len([topic for topic in board.topics() if topic.perm]),
+        "topics": len([topic for topic in board.topics() if topic.perm and not topic.system]),
         "queues": board.half(layout.BOARD_QUEUE_COUNT),
         "store": _store(board, home),
         "log": {
@@ -160,6 +160,17 @@ def _process(board: Board, role: Role) -> dict[str, object]:
     }
 
 
+def _disk_line(store: dict[str, int]) -> str:
+    """What an operator asks first when sends are refused."""
+    free = store["disk_free_bytes"]
+    line = f"disk: {store['disk_used_percent']} % used, {free} bytes free"
+    if store["disk_full"]:
+        line += "; above disk_space_warning_level_ratio: sends are refused"
+    elif free < store["segment_bytes"]:
+        line += "; no room for another segment: sends are refused once the last one is full"
+    return line + "\n"
+
+
 def _print(shown: dict[str, Any]) -> None:
     log = shown["log"]
     index = "no index" if log["indexed"] is None else f"index {log['index_lag_bytes']} behind"
@@ -171,6 +182,7 @@ def _print(shown: dict[str, Any]) -> None:
         f"({log['durable_lag_bytes']} behind), dispatched {log['dispatched']} "
         f"({log['dispatch_lag_bytes']} behind), {index}, low {log['low']}\n"
     )
+    sys.stdout.write(_disk_line(shown["store"]))
     halves = shown["transactions"]
     if halves["open"] or halves["given_up"]:
         age = "" if halves["oldest_s"] is None else f", the oldest {halves['oldest_s']} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -15,6 +16,27 @@ from shm.exitcode import exit_code
 def complain(text: str) -> None:
     """What went wrong and what to do, on standard error."""
     sys.stderr.write(f"gantrymq: {text}\n")
+
+
+def have_streams() -> None:
+    """Standard streams that were closed lead nowhere: what is opened next would take their place.
+
+    A broker's lock would then be its standard input, and what is printed would go into a file.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115 - for good
+
+
+def drop_output() -> None:
+    """What standard output has not taken leads nowhere, also at the end of the process."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 @contextmanager

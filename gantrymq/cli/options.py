@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from gantrymq.cli.output import home_of, print_json, print_rows
+from gantrymq.cli.output import home_of, home_path, print_json, print_rows, print_text
 
 __all__ = [
     "HomeOption",
@@ -21,13 +21,14 @@ __all__ = [
     "home_of",
     "print_json",
     "print_rows",
+    "print_text",
 ]
 
 HomeOption = Annotated[
     Path | None,
     typer.Option(
         "--home", help="Directory of the broker; else GANTRYMQ_HOME, else the user's own.",
-        show_default=False,
+        show_default=False, parser=home_path, metavar="PATH",
     ),
 ]  # fmt: skip
 SettingsOption = Annotated[

@@ -11,6 +11,16 @@ from typing import Any
 from clients.home import find_home
 
 
+def home_path(text: str) -> Path:
+    """What `--home` was given. Raises ValueError for nothing: an unset variable of a shell.
+
+    Empty it would mean the working directory.
+    """
+    if not text:
+        raise ValueError("a directory is wanted: the name is empty")
+    return Path(text)
+
+
 def home_of(given: Path | None) -> Path:
     """The home directory that a command means."""
     return find_home(given)
@@ -19,6 +29,12 @@ def home_of(given: Path | None) -> Path:
 def print_json(value: object) -> None:
     """One line of JSON on standard output."""
     sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_text(text: str) -> None:
+    """On standard output, at once."""
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
+
+from gantrymq.cli.output import home_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
 
 def _call(look: Look, left: list[str]) -> Callable[[], int] | None:
     flags = {f"--{name}": name for name in look.flags} | {"--json": "as_json"}
-    readers: dict[str, tuple[str, Callable[[str], Any]]] = {"--home": ("home", Path)}
+    readers: dict[str, tuple[str, Callable[[str], Any]]] = {"--home": ("home", home_path)}
     readers |= {f"--{name}": (name, read) for name, _default, read in look.values}
     options: dict[str, Any] = {"home": None} | dict.fromkeys(flags.values(), False)
     options |= {name: default for name, default, _read in look.values}

@@ -20,7 +20,8 @@ HELP = """Receive messages of a topic, and commit them for the group.
 \b
 Example: gantrymq receive orders --group look --max 10
 Example: gantrymq receive orders --group audit --follow --json | jq .body
-Without --follow it ends when nothing has come for a second (--wait).
+A topic that is not there is made, as by a send. Without --follow it ends when nothing has come for
+a second (--wait).
 Exit codes: 0 done; 2 an option is wrong; 69 no broker; 70 a record is damaged.
 """
 _AT_ONCE = 1000
@@ -51,6 +52,8 @@ def receive(
     """Print messages as they come."""
     from clients.consumer import ConsumeFrom, PullConsumer
 
+    if not end.wait >= 0:
+        raise typer.BadParameter("seconds, 0 or more", param_hint="--wait")
     start = ConsumeFrom.LAST_OFFSET if from_end else ConsumeFrom.FIRST_OFFSET
     home = home_of(shared.home)
     with PullConsumer(group, {topic: tags}, home=home, consume_from=start) as consumer:

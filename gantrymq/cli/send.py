@@ -6,14 +6,19 @@ import base64
 import json
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from functools import partial
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from gantrymq.cli.options import Shared, grouped, home_of, print_json
-from shm.errors import MessageIllegal
+from gantrymq.cli.leave import complain, drop_output
+from gantrymq.cli.options import Shared, grouped, home_of, print_json, print_text
+from shm.codes import ExitCode
+from shm.errors import GantryError, MessageIllegal
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -29,9 +34,17 @@ Example: gantrymq send orders --lines json < messages.jsonl
          (objects with body or body_base64, and optionally tag, keys, properties, delay)
 Example: gantrymq send reminders --body 'call' --delay 90 --json
          (recall_handle is what `gantrymq delayed recall` takes)
+What ends it before all lines are sent is told with the number of messages that are stored.
 Exit codes: 0 every message is stored; 2 a message or an option is wrong; 69 no broker; 70 the
-store failed; 74 the disk is full.
+store failed; 74 the disk is full, or standard output takes no more.
 """
+#: What fields of a line may be; what is in them is judged with the message.
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "tag": (str, NoneType), "keys": (list,), "properties": (dict,), "delay": (int, float, NoneType),
+}  # fmt: skip
+_WANTED: Final = {
+    "tag": "a text", "keys": "a list of texts", "properties": "an object", "delay": "a number",
+}  # fmt: skip
 #: Receipts that may be outstanding while lines are read.
 _IN_FLIGHT = 1024
 
@@ -80,32 +93,82 @@ def send(
     from clients.message import Message
     from clients.producer import Producer
 
-    count = 0
-    waiting: deque[Future[SendReceipt]] = deque()
+    receipts = _Receipts(shared.as_json)
     with Producer(home=home_of(shared.home)) as producer:
-        for fields in messages:
-            message = Message(topic, **fields)
-            waiting.append(producer.send_async(message, durability=durability))
-            count += 1
-            if len(waiting) > _IN_FLIGHT:
-                _show(waiting.popleft().result(), shared.as_json)
-        while waiting:
-            _show(waiting.popleft().result(), shared.as_json)
-    if not shared.as_json:
-        sys.stdout.write(f"{count} sent to {topic}\n")
+        try:
+            for fields in messages:
+                message = Message(topic, **fields)
+                receipts.expect(producer.send_async(message, durability=durability))
+                if receipts.failure is not None:
+                    break
+            receipts.take(0)
+        except BaseException:
+            receipts.take_rest()
+            if receipts.stored:
+                complain(f"messages stored before that: {receipts.stored}; they stay")
+            raise
+    receipts.close(topic)
+    if receipts.failure is not None:
+        sys.exit(ExitCode.IO_ERROR)
 
 
-def _show(receipt: SendReceipt, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "message_id": receipt.message_id,
-                "offset_msg_id": receipt.offset_msg_id,
-                "queue": receipt.message_queue.queue_id,
-                "queue_offset": receipt.queue_offset,
-                "recall_handle": receipt.recall_handle,
-            }
-        )
+class _Receipts:
+    """Shows receipts, and knows how many messages are stored: who repeats the rest has to know."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.stored = 0
+        #: Why standard output takes nothing any more.
+        self.failure: OSError | None = None
+        self._as_json = as_json
+        self._waiting: deque[Future[SendReceipt]] = deque()
+
+    def expect(self, receipt: Future[SendReceipt]) -> None:
+        """One that is on its way. Raises what sends raise."""
+        self._waiting.append(receipt)
+        self.take(_IN_FLIGHT)
+
+    def take(self, most: int) -> None:
+        """Wait until no more than so many are on their way. Raises what sends raise."""
+        while len(self._waiting) > most:
+            receipt = self._waiting.popleft().result()
+            self.stored += 1
+            if self._as_json:
+                self._print(partial(_show, receipt))
+
+    def take_rest(self) -> None:
+        """After an error: those that are stored all the same."""
+        while self._waiting:
+            with suppress(GantryError):
+                self.take(0)
+
+    def close(self, topic: str) -> None:
+        """Say how many it was."""
+        if not self._as_json:
+            self._print(lambda: print_text(f"{self.stored} sent to {topic}\n"))
+        if self.failure is not None:
+            drop_output()
+            complain(
+                f"standard output: {self.failure}; messages stored: {self.stored}, and no more"
+            )
+
+    def _print(self, write: Callable[[], None]) -> None:
+        if self.failure is None:
+            try:
+                write()
+            except OSError as error:
+                self.failure = error
+
+
+def _show(receipt: SendReceipt) -> None:
+    print_json(
+        {
+            "message_id": receipt.message_id,
+            "offset_msg_id": receipt.offset_msg_id,
+            "queue": receipt.message_queue.queue_id,
+            "queue_offset": receipt.queue_offset,
+            "recall_handle": receipt.recall_handle,
+        }
+    )
 
 
 def _messages(stream: BinaryIO, lines: str, shared: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -122,11 +185,23 @@ def _from_json(text: bytes, number: int, shared: dict[str, Any]) -> dict[str, An
         raise MessageIllegal(
             f'line {number} is no object with "body": {error}', line=number
         ) from error
+    _check_fields(given, number, shared)
+    given.pop("body_base64", None)
+    return {**shared, **given, "body": data}
+
+
+def _check_fields(given: dict[str, Any], number: int, shared: dict[str, Any]) -> None:
     unknown = given.keys() - {"body", "body_base64", *shared}
     if unknown:
         raise MessageIllegal(f"line {number} has unknown fields {sorted(unknown)}", line=number)
-    given.pop("body_base64", None)
-    return {**shared, **given, "body": data}
+    if "body" in given and "body_base64" in given:
+        raise MessageIllegal(f"line {number} has body and body_base64: give one", line=number)
+    for name, value in given.items():
+        if name in _KINDS and not isinstance(value, _KINDS[name]):
+            shown = json.dumps(value)
+            raise MessageIllegal(
+                f"line {number}: {name} is {shown}, {_WANTED[name]} is wanted", line=number
+            )
 
 
 def _body(given: dict[str, Any]) -> bytes:

@@ -22,8 +22,10 @@ from clients.push.consumeresult import ConsumeResult
 from gantrymq import ConsumeFrom
 from shm import layout
 from shm.codes import BrokerState, ExitCode, Role
+from shm.configfile import parse_config
 from shm.errors import DiskFull, StoreFailed
 from tests.support.agents import restarts_of, wait_until_shown
+from tests.support.brokers import command
 from tests.support.faulty_broker import FaultyBroker, fault, stall
 from tests.support.loads import Load
 from tests.support.push import FIRST, LEVELS, Seen, send
@@ -181,6 +183,57 @@ def test_a_full_disk_refuses_sends_until_there_is_room(
     again = [b"again"] * sum(item.record.body == b"again" for item in records)
     require_once([*load.bodies, *stored, *again], records)
     require_true(load.receipts, records)
+
+
+#: `topics.json` and what is deleted, once with half of the bytes on the disk.
+TOPICS_FULL = [
+    fault("write", errno.ENOSPC, "config/topics.json", half=True),
+    fault("write", errno.ENOSPC, "gantry/deleted_topics.json"),
+]
+
+
+@pytest.mark.parametrize("faults", [TOPICS_FULL, TOPICS_FULL[:1], TOPICS_FULL[1:]])
+def test_topics_are_not_changed_on_a_full_disk_and_the_broker_goes_on(
+    start: Callable[..., FaultyBroker], faults: list[dict[str, object]]
+) -> None:
+    """F7: who asks is refused, all others notice nothing; the files are what they were."""
+    broker = start()
+    topic = ("topic", "create", "kept", "--home", broker.home)
+    assert command(*topic).returncode == ExitCode.OK
+    file = store_of(broker.home) / "config/topics.json"
+    broker.fail(*faults)
+    deleted = command("topic", "delete", "kept", "--home", broker.home)
+    assert (deleted.returncode, "disk" in deleted.stderr) == (ExitCode.IO_ERROR, True)
+    made = command("topic", "create", "new", "--home", broker.home)
+    wanted = ExitCode.IO_ERROR if faults != TOPICS_FULL[1:] else ExitCode.OK
+    assert made.returncode == wanted
+    assert parse_config(file.read_text())["topicConfigTable"].keys() >= {"kept"}
+    with Producer(broker.home, timeout=PATIENCE_S) as producer:
+        producer.send("kept", b"it is there")
+    broker.fail()
+    assert command("topic", "delete", "kept", "--home", broker.home).returncode == ExitCode.OK
+    assert command("topic", "create", "new", "--home", broker.home).returncode == ExitCode.OK
+    assert set(restarts_of(broker.home).values()) == {0}
+    assert broker.stop()[0] == ExitCode.OK
+    assert parse_config(file.read_text())["topicConfigTable"].keys() >= {"new"}
+    require_sound(store_of(broker.home))
+
+
+def test_a_request_whose_write_fails_is_refused_and_the_broker_goes_on(
+    start: Callable[..., FaultyBroker],
+) -> None:
+    """F6: not the log's; the log of events tells."""
+    broker = start()
+    with Producer(broker.home, timeout=PATIENCE_S) as producer:
+        producer.send("orders", b"before")
+        broker.fail(fault("write", errno.EIO, "config/"), fault("create", errno.EIO, "config/"))
+        refused = command("topic", "create", "new", "--home", broker.home)
+        assert refused.returncode == ExitCode.STORE
+        assert "Traceback" not in refused.stderr
+        producer.send("orders", b"beside")
+        broker.fail()
+        assert command("topic", "create", "new", "--home", broker.home).returncode == ExitCode.OK
+    assert broker.stop()[0] == ExitCode.OK
 
 
 def send_until_full(load: Load) -> list[bytes]:

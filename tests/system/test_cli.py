@@ -221,6 +221,60 @@ def test_a_reader_of_the_output_may_leave(home: Path) -> None:
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("streams", ["<&-", ">&-", "<&- >&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_may_be_closed(home: Path, streams: str) -> None:
+    """As supervisors and cron do; no file of ours takes its place."""
+    call = f"{sys.executable} -P -m gantrymq send closed --body x --home {home} {streams}"
+    ran = subprocess.run(["sh", "-c", call], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    gone = f"{sys.executable} -P -m gantrymq status --home {home}/no {streams}"
+    ran = subprocess.run(["sh", "-c", gone], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (ExitCode.NO_BROKER, "")
+
+
+def test_a_send_that_ends_early_says_what_is_stored(home: Path) -> None:
+    """Whoever repeats the rest has to know; a failed output is told apart from a full store."""
+    lines = '{"body": "1"}\n{"body": "2"}\n{"body": "3", "tag": 5}\n{"body": "4"}\n'
+    ran = command("send", "early", "--lines", "json", "--json", "--home", home, stdin=lines)
+    assert ran.returncode == ExitCode.USAGE
+    assert "line 3: tag is 5" in ran.stderr
+    assert "stored before that: 2" in ran.stderr
+    assert len(ran.stdout.splitlines()) == 2
+    for as_json in ("", "--json"):
+        call = f"{sys.executable} -P -m gantrymq send early --home {home} {as_json} > /dev/full"
+        ran = subprocess.run(
+            ["sh", "-c", call], input="3\n", capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == ExitCode.IO_ERROR
+        assert "standard output" in ran.stderr
+        assert "stored: 1" in ran.stderr
+    got = rows("receive", "early", "--group", "g", "--max", 4, "--wait", 30, "--home", home)
+    assert sorted(row["body"] for row in got) == ["1", "2", "3", "3"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"body": "x", "keys": 5}', "keys is 5"),
+        ('{"body": "x", "keys": [5]}', "key is int"),
+        ('{"body": "x", "properties": [1]}', "properties is [1]"),
+        ('{"body": "x", "delay": "soon"}', "delay is"),
+        ('{"body": "x", "body_base64": "eA=="}', "give one"),
+    ],
+)
+def test_a_line_of_other_kinds_is_refused(home: Path, line: str, said: str) -> None:
+    ran = command("send", "kinds", "--lines", "json", "--home", home, stdin=line + "\n")
+    assert ran.returncode == ExitCode.USAGE
+    assert said in ran.stderr
+
+
+def test_an_empty_home_is_no_working_directory() -> None:
+    for call in (("status",), ("serve", "--check")):
+        ran = command(*call, "--home", "")
+        assert ran.returncode == ExitCode.USAGE
+        assert "empty" in ran.stderr
+
+
 def test_the_version_is_told_without_a_command() -> None:
     shown = command("--version")
     assert shown.returncode == 0

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
 import pytest
 
-from shm.configfile import by_number, format_config, parse_config, read_config, write_config
-from shm.storage import PosixStorage
-from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
+from shm.configfile import (
+    by_number,
+    format_config,
+    parse_config,
+    read_config,
+    restore_config,
+    write_config,
+)
+from shm.storage import PosixStorage, read_file
+from tests.support.faults import Fault, FaultPlan, KilledError, Moment, kill_at
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 
@@ -143,3 +151,37 @@ def test_a_finished_save_survives_a_power_cut() -> None:
         cut = disk.clone()
         cut.power_cut(random.Random(seed))
         assert read_config(SimStorage(cut), "t.json") == {"counter": 2}, seed
+
+
+@pytest.mark.parametrize("moment", [Moment.BEFORE, Moment.MIDDLE])
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["create", "write"])
+def test_what_finds_no_room_leaves_the_file_as_it_was(
+    moment: Moment, before: int, kind: str
+) -> None:
+    """F7, SF-103: no stub stays that a start would take for damage."""
+    disk = Disk()
+    for number in range(before):
+        write_config(SimStorage(disk), "x.json", {"number": number})
+    full = Fault(1, error=errno.ENOSPC, kinds=(kind,), moment=moment, under="config/x.json")
+    with pytest.raises(OSError, match=r"x\.json"):
+        write_config(SimStorage(disk, "full", FaultPlan([full])), "x.json", {"number": 9})
+    storage = SimStorage(disk)
+    found = read_config(storage, "x.json")
+    assert found == ({"number": before - 1} if before else None)
+    assert storage.exists("config/x.json") == bool(before)
+    write_config(storage, "x.json", {"number": 7})
+    assert read_config(storage, "x.json") == {"number": 7}
+
+
+def test_a_stub_is_written_anew_from_the_backup() -> None:
+    storage = SimStorage(Disk())
+    for number in range(2):
+        write_config(storage, "x.json", {"number": number})
+    file = storage.open("config/x.json", write=True)
+    file.truncate(0)
+    file.close()
+    value = read_config(storage, "x.json")
+    assert value == {"number": 0}
+    restore_config(storage, "x.json", value)
+    assert parse_config(read_file(storage, "config/x.json").decode())["number"] == 0
