@@ -218,9 +218,9 @@ class TxnChecker(OutletAgent):
         read = self._halves.read(now_ns, now_ms)
         if read:
             self._checks.came(now_ns)
-        else:
-            self._read_ns = now_ns + READ_NS
         read += self._given_up.read()
+        if not read:
+            self._read_ns = now_ns + READ_NS
         self._note.show(self._halves, self._given_up)
         if not self._decisions.waits:
             self._drop_maps()

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from workers.transactions.decision import Decision
 
 DECISIONS_MAX: Final = 1024
+#: Halves that an op record should name at most; one decision more may go with them.
+NAMES_MAX: Final = 16_384
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class Batch:
     @property
     def is_full(self) -> bool:
         """Whether its op record names enough."""
-        return len(self.decisions) >= DECISIONS_MAX
+        return len(self.decisions) >= DECISIONS_MAX or self.names >= NAMES_MAX
 
     def add(self, decision: Decision) -> None:
         """All copies of a decision are put."""

@@ -23,7 +23,8 @@ class Decision:
     halves: list[Half]
     asked: list[Asked]
     copies: list[Copy] | None = None  # to be put instead of commit copies
-    place: Half | None = None  # of its last copy, once that is in the log
+    tells: int = -1  # number of the copy of which the place is wanted
+    place: Half | None = None  # of that copy, once it is in the log
     named: bool = True  # whether an op record is to name the halves
     own: bool = False  # the first of `asked` has asked for it, the others wait for it
     given_up: int = -1  # position of a half, given up before, that an operator settles by it

@@ -33,11 +33,11 @@ from workers.transactions.ends import Ends, EndStaging
 from workers.transactions.flights import (
     Flight,
     behind,
-    is_move,
     is_told_by_writer,
     join,
     place_of,
     row_of,
+    wants_place,
 )
 from workers.transactions.staging import LATER
 
@@ -110,6 +110,12 @@ class Decisions(EndStaging):
         return not (self.batch.decisions or self._flights)
 
     @property
+    def is_settling(self) -> bool:
+        """Whether something that was given up is being settled, and is not durable yet."""
+        flying = [one for flight in self._flights for one in flight.decisions]
+        return any(one.given_up >= 0 for one in (*flying, *self.undurable, *self._again))
+
+    @property
     def are_told(self) -> bool:
         """Whether nobody waits for an answer of ours: the writer tells who is on the way."""
         if self.undurable or self._again or self._part_at >= 0:
@@ -135,10 +141,8 @@ class Decisions(EndStaging):
         """The writer was replaced: decisions without an answer, as if nobody had asked yet."""
         waiting = [one for flight in self._flights for one in flight.decisions]
         waiting += [*self.batch.decisions, *self.undurable, *self._again]
-        if self.hand is not None:
-            waiting.append(self.hand)
-            self.hand = None
-        self._early = None
+        waiting += [self.hand] if self.hand is not None else []
+        self.hand = self._early = None
         for queue in (self._flights, self.undurable, self._again, self._begun):
             queue.clear()
         self.batch, self._in_parts, self._part_at = Batch(), None, -1
@@ -306,8 +310,7 @@ class Decisions(EndStaging):
             settled.append(one)
 
     def _note_refusals(self, answers: NDArray[np.int64]) -> None:
-        bad = answers[answers[:, frames.OUT_STATUS] > Status.DUPLICATE]
-        for row in bad.tolist():
+        for row in answers[answers[:, frames.OUT_STATUS] > Status.DUPLICATE].tolist():
             if row[frames.OUT_STATUS] == Status.STORE_FAILED:
                 raise StoreFailed("the writer's store has failed", errno=0)
             self._refused[row[frames.OUT_SEQ]] = row[frames.OUT_STATUS]
@@ -333,8 +336,8 @@ class Decisions(EndStaging):
         for one in flight.decisions:
             seqs = range(seq, seq + one.puts)
             seq += one.puts
-            if is_move(one) and seq - 1 not in refused:
-                one.place = place_of(answers, seq - 1)
+            if wants_place(one) and seqs[one.tells] not in refused:
+                one.place = place_of(answers, seqs[one.tells])
             missing = [number for number, it in enumerate(seqs) if it in refused]
             whys = {refused[it] for it in seqs if it in refused}
             self._mend_one(one, missing, whys, end, settled, flight)

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm.kernels import ends, frames, halfform
-from shm.transactionwire import GIVEN_UP
-from workers.transactions.decision import MOVED
 from workers.transactions.ends import Ends
 
 if TYPE_CHECKING:
@@ -34,14 +32,14 @@ class Flight:
         return end - sum(one.puts for one in self.decisions)
 
     def note_places(self, answers: NDArray[np.int64]) -> None:
-        """Where halves are now that were appended again."""
-        if not any(map(is_move, self.decisions)):
+        """Where copies are now that decisions ask for."""
+        if not any(wants_place(one) for one in self.decisions):
             return
-        seq = self.first_copy - 1
+        seq = self.first_copy
         for one in self.decisions:
+            if wants_place(one):
+                one.place = place_of(answers, seq + one.tells)
             seq += one.puts
-            if is_move(one):
-                one.place = place_of(answers, seq)
 
     def note_op(self, offset: int) -> tuple[int, int, int]:
         """Its last op record has a queue offset: that of the first, how many, the highest named."""
@@ -95,7 +93,6 @@ def is_told_by_writer(flight: Flight) -> bool:
     return isinstance(one, Ends) and one.by_writer
 
 
-def is_move(one: Decision) -> bool:
-    """Whether a half is appended again by this, open or given up."""
-    again = one.outcome == MOVED or (one.outcome == GIVEN_UP and not one.named)
-    return again and bool(one.puts) and one.place is None
+def wants_place(one: Decision) -> bool:
+    """Whether it is to be noted where one of its copies is: a half that was appended again."""
+    return one.tells >= 0 and one.place is None

@@ -5,7 +5,7 @@ A half may have several copies there, each with its position as origin: the newe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from shm.properties import GIVEN_UP_TOPIC
 from shm.transactionwire import GIVEN_UP
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 
 Parked = tuple[int, int, int]  # queue offset, position, size
+
+
+#: Settlements that are remembered while older copies may still come to be read.
+SETTLED_MAX: Final = 65_536
 
 
 class GivenUp:
@@ -52,7 +56,7 @@ class GivenUp:
         copy = self._decisions.copy_into(GIVEN_UP_TOPIC, position, position)
         if copy is None:
             return None
-        return Decision(GIVEN_UP, [(position, offset)], [], copies=[copy], named=False)
+        return Decision(GIVEN_UP, [(position, offset)], [], copies=[copy], named=False, tells=0)
 
     def below(self, low: int) -> list[int]:
         """Halves of which the copy lies below a log position, and is not settled."""
@@ -68,7 +72,7 @@ class GivenUp:
         copy = self._decisions.copy_into(GIVEN_UP_TOPIC, self.unsettled[half][1], half)
         if copy is None:
             return None
-        return Decision(GIVEN_UP, [(half, -1)], [], copies=[copy], named=False)
+        return Decision(GIVEN_UP, [(half, -1)], [], copies=[copy], named=False, tells=0)
 
     def parked_again(self, half: int, place: tuple[int, int]) -> None:
         """It has another copy, at a position and queue offset."""
@@ -83,3 +87,5 @@ class GivenUp:
         if self.unsettled.get(half, (0, end, 0))[1] < end:
             del self.unsettled[half]
         self._settled[half] = end
+        if len(self._settled) > SETTLED_MAX:  # what they speak of was read long ago
+            del self._settled[next(iter(self._settled))]

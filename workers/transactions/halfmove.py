@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from shm import layout
-from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC
+from shm.properties import GIVEN_UP_TOPIC
 from workers.transactions import records as transactionnotes
 from workers.transactions.decision import MOVED, Decision
 
@@ -57,10 +57,10 @@ class HalfMove:
 
     def step(self, now_ns: int, now_ms: int) -> int:
         """Go on a little; how many halves were put."""
-        if not self._below:
-            wanted = self._board.word(layout.BOARD_TIMERS_WANTED)
-            if wanted <= self._floor:
-                return 0
+        wanted = self._board.word(layout.BOARD_TIMERS_WANTED)
+        if wanted <= self._floor:
+            return 0
+        if wanted > self._below:
             parked = self._halves.written(GIVEN_UP_TOPIC)
             self._below, self._until = wanted, (self._halves.written(), parked)
         read = self._halves.next >= self._until[0] and self._given_up.next >= self._until[1]
@@ -69,12 +69,12 @@ class HalfMove:
         rows = self._halves.table.rows
         end = int(np.searchsorted(rows["position"], self._below))
         left = rows[:end][rows["live"][:end] != 0]
-        if not len(left):
-            return self._park(now_ns, now_ms)
         halves = [(int(row["position"]), int(row["offset"])) for row in left]
         ours = self._ready([half[0] for half in halves], now_ns)
         chosen = [half for half in halves if half[0] in ours]
-        return sum(self._append(half, now_ns, now_ms) for half in chosen)
+        if chosen:
+            return sum(self._append(half, now_ns, now_ms) for half in chosen)
+        return self._park(now_ns, now_ms, len(left))
 
     def _ready(self, positions: list[int], now_ns: int) -> set[int]:
         """Some that are not on their way, and have not failed just now."""
@@ -86,19 +86,19 @@ class HalfMove:
         return chosen
 
     def _append(self, half: tuple[int, int], now_ns: int, now_ms: int) -> int:
-        copy = self._decisions.copy_into(HALF_TOPIC, half[0], half[0])
+        copy = self._decisions.half_again(half[0])
         copies = [copy] if copy else []
-        decision = Decision(MOVED, [half], [], copies=copies, named=False)
+        decision = Decision(MOVED, [half], [], copies=copies, named=False, tells=0)
         if not copies or not self._endings.decide(decision, now_ms):
             self._failed[half[0]] = now_ns + RETRY_NS
             return 0
         self._flying += 1
         return 1
 
-    def _park(self, now_ns: int, now_ms: int) -> int:
-        """Once no open half lies below: those that were given up; how many were put."""
+    def _park(self, now_ns: int, now_ms: int, stuck: int) -> int:
+        """Those that were given up; how many were put. `stuck`: open halves that cannot be."""
         left = self._given_up.below(self._below)
-        if not left:
+        if not left and not stuck:
             self._floor, self._below = self._below, 0
             self._failed.clear()
             return 0

@@ -19,6 +19,7 @@ from shm.kernels.halfrows import read_halves, read_ops
 from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.transactionwire import COMMITTED, ROLLED_BACK
 from workers.transactions.decision import MOVED
+from workers.transactions.firstplace import first_place
 from workers.transactions.table import ROW, OpenHalves
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ MS: Final = 1_000_000
 OUTCOMES: Final = (ROLLED_BACK, COMMITTED)
 #: Units that are read at one time.
 UNITS_MAX: Final = 16_384
+#: Names of op records that are read at a time.
+OP_ROWS: Final = 65_536
 #: Outcomes that are remembered: the latest so many, at least.
 REMEMBERED: Final = 65_536
 #: Units of the half queue that are expected between two looks at it; a power of two.
@@ -123,7 +126,8 @@ class Halves:
     def take(self, offset: int) -> None:
         """A half is about to be decided."""
         if offset >= self.next + TAKEN_ROOM:
-            self._far = max(self._far, offset)
+            if offset < self.written() + TAKEN_ROOM:  # nobody has judged it: it may be no half
+                self._far = max(self._far, offset)
         elif offset >= self.next:
             self.taken[offset & (TAKEN_ROOM - 1)] = 1
 
@@ -165,6 +169,10 @@ class Halves:
                 for at in range(0, len(marks) - 1, 2)
             ]
             self._marks = deque(merged + ([marks[-1]] if len(marks) % 2 else []))
+
+    def expect_ops(self, first: int, highest: int) -> None:
+        """Op records from one on may name halves up to a queue offset: those of a life before."""
+        self._marks.append((first, highest))
 
     def first_open(self) -> int:
         """Every half below this queue offset is decided."""
@@ -286,10 +294,21 @@ class Halves:
         for number in again.tolist():
             origin = -1 - int(found[number, halfrows.PREPARED])
             row = rows[number]
-            self.aliases[origin] = (int(row["position"]), int(row["offset"]))
+            self.aliases[origin] = place = (int(row["position"]), int(row["offset"]))
+            first = self._first_place(place[0], int(row["size"]))
+            if first is not None:
+                row["stored_ms"] = first[1]
+                if first[0] != origin:
+                    self.aliases[first[0]] = place
             row["checks"], row["next_ns"] = self._carried.pop(
                 int(row["offset"]), (int(row["checks"]), int(row["next_ns"]))
             )
+
+    def _first_place(self, position: int, size: int) -> tuple[int, int] | None:
+        if not self._window.enter(position):
+            return None
+        at = position - self._window.base
+        return first_place(self._window.view[at : at + size].tobytes())
 
     def newest(self, position: int) -> int:
         """Where the half that was at a position is now: it may have been appended again."""
@@ -325,11 +344,23 @@ class Halves:
 
         Returns where to go on, and rows of three (`halfrows.read_ops`).
         """
+        first = max(first, self.lowest(OP_TOPIC))
+        if first >= end:
+            return first, np.zeros((0, 3), np.int64)
         first, units = self.units(OP_TOPIC, first, end)
+        room = OP_ROWS
+        while not (found := self._read_ops(units, room))[0]:  # one record names more than that
+            room *= 2
+        done, rows = found
+        rows[:, 1] += first
+        return first + done, rows
+
+    def _read_ops(self, units: Words, room: int) -> tuple[int, Words]:
+        """How many op records were read, and their rows; as far as these have room."""
         count = len(units) // 2
         form = self._form
         form[stretch.NEXT], form[stretch.COUNT], form[halfform.COMMIT] = 0, count, 0
-        out = np.zeros(3 * 65_536, np.int64)
+        out = np.zeros(3 * room, np.int64)
         while (at := int(form[stretch.NEXT])) < count:
             if not self._window.enter(int(units[2 * at])):
                 form[stretch.NEXT] = at + 1
@@ -338,5 +369,4 @@ class Halves:
             if read_ops(self._window.view, form, units, out) == halfrows.LIMIT:
                 break
         rows = out[: 3 * int(form[halfform.COMMIT])].reshape(-1, 3)
-        rows[:, 1] += first
-        return first + int(form[stretch.NEXT]), rows
+        return int(form[stretch.NEXT]), rows

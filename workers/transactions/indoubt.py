@@ -218,7 +218,8 @@ class InDoubt:
         places = places[~np.isin(places["offset"], named)]
         commits = self._commits
         done = np.isin(places["position"], commits)
-        finished = {self._transaction(position) for position in commits.tolist()} - {None}
+        begun = places["position"][done].tolist()  # op records name all that is over
+        finished = {self._transaction(position) for position in begun} - {None}
         newest: dict[str, Doubt] = {}
         for offset, position, _size in places[~done].tolist():
             record = self.files.record(position)
@@ -251,8 +252,8 @@ class InDoubt:
             found.append(Entry(doubt.record.store_timestamp, GIVEN_UP))
         return found
 
-    def _given_up(self) -> Iterator[Doubt]:
-        """Copies in their topic of which no settlement is noted."""
+    def _unsettled(self) -> dict[int, int]:
+        """Position of the newest copy by that of the half, where no settlement is in the log."""
         note = self._note
         listed = {row[3]: row[1] for row in note.given_up}
         for record in self.records(GIVEN_UP_TOPIC, note.given_next):
@@ -262,15 +263,21 @@ class InDoubt:
             settled = read_record(record.body)[1]
             # A half that was open then may have been checked anew, and given up behind it.
             behind = record.physical_offset
-            if settled and settled[1] == ROLLBACK and listed.get(settled[0], behind) < behind:
+            if not settled or listed.get(settled[0], behind) >= behind:
+                continue
+            if settled[1] == ROLLBACK or behind < note.scanned:  # all of it is in the log
                 del listed[settled[0]]
         if listed:  # what was committed, or checked anew, since the note
             first = max(note.halves_next - BEFORE_NOTE, 0)
             done = {half.origin for half in self.records(HALF_TOPIC, first)}
             done.update(self._commits.tolist())
             listed = {half: place for half, place in listed.items() if half not in done}
+        return listed
+
+    def _given_up(self) -> Iterator[Doubt]:
+        """Copies in their topic of which no settlement is noted."""
         checks = self._checks()
-        for position, place in listed.items():
+        for position, place in self._unsettled().items():
             parked, half = self.files.record(place), self.files.record(position)
             if parked is None:
                 continue

@@ -138,7 +138,10 @@ class PastDecisions:
         if search.unit >= halves.next:  # what is behind has told `halves` where it comes from
             search.note = halves.lowest(NOTES_TOPIC)
             return ""
+        search.unit = max(search.unit, halves.lowest())
         end = min(halves.next, search.unit + OPS_MAX)
+        if search.unit >= end:
+            return ""
         first, units = halves.units(HALF_TOPIC, search.unit, end)
         rows = halves.rows_of(units.reshape(-1, 2), 0, 0)  # these tell where they come from
         same = rows[(rows["key"] == search.key) & (rows["key"] != 0)]
@@ -153,7 +156,10 @@ class PastDecisions:
         end = self._halves.written(NOTES_TOPIC)
         if search.note >= end:
             return search.otherwise
+        search.note = max(search.note, self._halves.lowest(NOTES_TOPIC))
         end = min(end, search.note + OPS_MAX)
+        if search.note >= end:
+            return ""
         first, units = self._halves.units(NOTES_TOPIC, search.note, end)
         for position in units[0::2].tolist():
             record = self._decisions.window.record(position)

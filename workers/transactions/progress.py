@@ -43,7 +43,9 @@ class TransactionProgress:
         """Take a picture when it is time, write it down when it holds; whether it was written."""
         if not self._next_ns:
             self._next_ns = now_ns + min(FIRST_NS, interval_ns)
-        if self._picture is None and now_ns >= self._next_ns:
+        is_due = self._picture is None and now_ns >= self._next_ns
+        # A settlement is told once it is durable: no note may say otherwise until then.
+        if is_due and not parts[1].is_settling:
             self._next_ns = now_ns + interval_ns
             self._take_picture(*parts)
         return int(self._write_if_sure())
@@ -74,7 +76,7 @@ class TransactionProgress:
                 for row in (table.live() if listed else ())
                 if int(row["offset"]) not in ended
             ],
-            given_next=given_up.next if names else 0,
+            given_next=given_up.next if names else min(place[0] for _half, place in parked),
             given_up=[[*place, half] for half, place in parked] if names else [],
             half_progress=first,
             op_progress=halves.first_op(first),

@@ -118,6 +118,8 @@ class Restart:
             rows = halves.rows_of(np.ascontiguousarray(listed[:, 1:3]), *now)
             rows["checks"] = listed[np.isin(listed[:, 0], rows["offset"]), 3]
             halves.table.add(rows)
+        if note.op_progress < note.ops_next:
+            halves.expect_ops(note.op_progress, note.halves_next - 1)
         halves.table.reserve(min(halves.written() - halves.next, RESERVED_MAX))
         given_up.next = note.given_next
         for offset, position, size, half in note.given_up:
@@ -149,7 +151,10 @@ class Restart:
         if self._notes_next >= self._notes_end:
             self._find_carried_out(halves, given_up)
             return True
+        self._notes_next = max(self._notes_next, halves.lowest(NOTES_TOPIC))
         most = min(self._notes_end, self._notes_next + NOTES_AT_ONCE)
+        if self._notes_next >= most:
+            return False
         first, units = halves.units(NOTES_TOPIC, self._notes_next, most)
         for position in units[0::2].tolist():
             record = decisions.window.record(position)
@@ -166,11 +171,12 @@ class Restart:
         """
         if not given_up.unsettled:
             return
-        end = self._note.halves_next
-        first = max(end - BEFORE_NOTE, halves.lowest())
-        if first < end:
+        end = halves.next
+        first = max(self._note.halves_next - BEFORE_NOTE, halves.lowest())
+        while first < end:
             _first, units = halves.units(HALF_TOPIC, first, end)
             halves.rows_of(units.reshape(-1, 2), 0, 0)  # these tell where they come from
+            first += len(units) // 2
         committed = given_up.unsettled.keys() & set(self._scan.origins().tolist())
         for half in committed:
             halves.remember(half, COMMITTED)
@@ -185,7 +191,8 @@ class Restart:
             if index >= 0:
                 halves.table.rows["checks"][index] = count
         if settled is not None:
-            if settled[1] == ROLLBACK:
+            # Below `scanned` all of a settlement is in the log; behind it copies tell.
+            if settled[1] == ROLLBACK or record.physical_offset < self._note.scanned:
                 given_up.is_settled(settled[0], record.physical_offset)
             index = halves.table.at_position(settled[0])
             if index >= 0 and settled[1] == RECHECK:
@@ -198,6 +205,8 @@ class Restart:
         copied = self._join_copies(halves, self._scan.origins())
         rows = halves.table.rows
         have = np.isin(rows["position"], copied) & (rows["live"] != 0)
+        # Of a copy that an op record names the transaction is over, whatever else is open of it.
+        begun = rows["position"][have].astype(np.int64)
         found: list[Decision] = []
         found += _in_pieces(MOVED, self._joined)
         found += _in_pieces(
@@ -208,7 +217,7 @@ class Restart:
             GIVEN_UP, [(int(row["position"]), int(row["offset"])) for row in rows[parked]]
         )
         have |= parked
-        siblings = np.isin(rows["tx"], self._transactions(halves, copied, decisions)) & ~have
+        siblings = np.isin(rows["tx"], self._transactions(begun, decisions)) & ~have
         for row in rows[siblings & (rows["live"] != 0) & (rows["tx"] != 0)]:
             half = (int(row["position"]), int(row["offset"]))
             found.append(Decision(COMMITTED, [half], []))
@@ -241,9 +250,9 @@ class Restart:
             halves.table.remove(older)
         return np.concatenate((copied, np.array(more, np.int64)))
 
-    def _transactions(self, halves: Halves, copied: Words, decisions: Decisions) -> Words:
-        """Hashes of the transactions that commit copies belong to."""
-        if not len(copied) or not len(halves.table):
+    def _transactions(self, copied: Words, decisions: Decisions) -> Words:
+        """Hashes of the transactions that halves at these positions belong to."""
+        if not len(copied):
             return np.zeros(0, np.int64)
         form = np.zeros(halfform.FORM_WORDS, np.int64)
         found = np.zeros((len(copied), halfrows.READ_WORDS), np.int64)
@@ -268,6 +277,8 @@ class Restart:
             _first, op = halves.units(OP_TOPIC, number, number + 1)
             if int(op[0]) < max(self._note.scanned, self._board.word(layout.BOARD_LOW)):
                 continue
+            if offset < halves.lowest():
+                continue  # the half is gone, and with it what its copy is made of
             _first, unit = halves.units(HALF_TOPIC, offset, offset + 1)
             position = int(unit[0])
             if position not in copied:

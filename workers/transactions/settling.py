@@ -16,6 +16,7 @@ from shm.transactionwire import Settle, Settled
 from workers.transactions import records as transactionnotes
 from workers.transactions.decision import Decision
 from workers.transactions.delayedcommit import commit_copy, copy_of
+from workers.transactions.firstplace import from_now
 
 if TYPE_CHECKING:
     from shm.record import Record
@@ -56,7 +57,6 @@ class Settling:
         self._endings = endings
         self._past = past
         self._desk = desk
-        self._settled: dict[int, str] = {}  # lately: by position
 
     def settle(self, session: int, request: Settle, now_ms: int) -> None:
         """Take a request; it is answered when what it wants is in the log."""
@@ -73,7 +73,7 @@ class Settling:
             self._refuse_decided(session, request, position)
 
     def _refuse_decided(self, session: int, request: Settle, position: int) -> None:
-        outcome = self._settled.get(position) or self._halves.outcome_at(position) or ""
+        outcome = self._halves.outcome_at(position) or ""
         if outcome == wire.OUTCOMES[request.action]:
             self._desk.tell(session, Settled(request.serial, outcome))
         elif outcome:
@@ -117,18 +117,21 @@ class Settling:
             return
         copies: list[Copy] = []
         if request.action != wire.ROLLBACK:
-            copy = self._copy(record, position, request.action)
+            copy = self._copy(record, position, request.action, now_ms)
             if copy is None:
                 self._refuse(session, request, wire.UNSTORABLE, "its topic is gone")
                 return
             copies = [copy]
         decision = Decision("", [], [], copies=copies, named=False, given_up=position)
+        if request.action == wire.RECHECK:
+            decision.tells = 0
         self._decide(session, request, position, decision, now_ms)
 
-    def _copy(self, record: Record, position: int, action: str) -> Copy | None:
+    def _copy(self, record: Record, position: int, action: str, now_ms: int) -> Copy | None:
         slots, named = self._decisions.slots, record.property_map()
         if action == wire.RECHECK:
-            return copy_of(record, slots[HALF_TOPIC], 0, named, position)
+            anew = from_now(named, position, now_ms)
+            return copy_of(record, slots[HALF_TOPIC], 0, anew, position)
         aim = self._decisions.aim(named)
         # TX-15: of the half, not of the copy that was parked.
         return commit_copy(record, *aim)._replace(origin=origin_field(position)) if aim else None
@@ -158,8 +161,9 @@ class Settling:
             outcome = wire.OUTCOMES[asked.action]
             if not asked.was_open:
                 self._given_up.is_settled(asked.position, decision.end)
+                if decision.place is not None:  # of the half that is checked anew
+                    self._halves.aliases[asked.position] = decision.place
             if asked.action != wire.RECHECK:
-                self._settled[asked.position] = outcome
                 self._halves.remember(asked.position, outcome)
             elif (index := self._halves.table.at_position(asked.position)) >= 0:
                 row = self._halves.table.rows[index]

@@ -13,13 +13,14 @@ from shm.kernels import frames, halfform, stretch
 from shm.kernels.decide import has_room, put_commits, stage_entry
 from shm.kernels.halfform import DELAYED
 from shm.kernels.ring import FULL, TOO_LARGE
-from shm.properties import java_int
+from shm.properties import HALF_TOPIC, java_int
 from shm.transactionwire import FOREIGN_GROUP, HALVES_MAX, NOT_A_HALF, UNKNOWN, UNSTORABLE
 from workers.logwindow import LogWindow
 from workers.outlet import entry_of, is_storable
 from workers.topicindex import TopicIndex
 from workers.transactions.batch import Batch
 from workers.transactions.delayedcommit import Delays, commit_copy, copy_of, delayed_copy
+from workers.transactions.firstplace import with_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -254,6 +255,23 @@ class Staging:
             return None
         return copy_of(record, slot, 0, record.property_map(), origin)
 
+    def half_again(self, position: int) -> Copy | None:
+        """A half for its queue again, with where and when it was first if there is room for that.
+
+        None if its record cannot be read.
+        """
+        record, slot = self.window.record(position), self.slots.get(HALF_TOPIC)
+        if record is None or slot is None:
+            return None
+        named = record.property_map()
+        copies = (
+            copy_of(record, slot, 0, properties, position)
+            for properties in (with_first(named, position, record.store_timestamp), named)
+        )
+        size = self._board.segment_bytes
+        first, plain = copies
+        return first if is_storable(first, HALF_TOPIC, size) else plain
+
     def copy_again(self, half: Half, decided_ms: int | None = None) -> Copy | None:
         """The copy of a half that was committed then; None if its record or topic is gone.
 
@@ -266,6 +284,7 @@ class Staging:
         """What is to be put again of a decision: copies of these numbers, and its op record."""
         if one.copies is not None:
             one.copies = [one.copies[number] for number in missing]
+            one.tells = missing.index(one.tells) if one.tells in missing else -1
         else:
             halves = [one.halves[number] for number in missing]
             copies = [self.copy_again(half, one.decided_ms) for half in halves]
