@@ -67,6 +67,8 @@ class GroupsHolder:
         del used  # groups hold until the disk rule wins
         if not self._ledger.flush_if_room():
             return Held(0, "groups, whose ledger has no room")
+        if not self._ledger.may_sync():
+            return Held(0, "groups, whose copies of failed messages are not durable yet")
         self._ledger.sync()
         slowest: dict[QueueKey, tuple[int, str]] = {}
         for key, offset, group in self._unread():

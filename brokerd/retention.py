@@ -153,6 +153,7 @@ class Retention:
             return self._finish()
         if now_ns < self._pass_ns:
             return None
+        self._look_at_disk(now_ns)  # what the last removal has given back counts
         self._pass_ns = now_ns + PACE.between
         return self._pass()
 
@@ -217,6 +218,7 @@ class Retention:
             ends = self._removable()
             wanted = -(-self._over_bytes // self._board.segment_bytes)
             return self._forced(ends[:wanted][-1]) if ends else None
+        self._patient_until = 0
         hour = time.localtime(self._clock.wall_ms() / 1000).tm_hour
         if hour not in self._hours and self._used <= self._settings.disk_max_used_space_ratio:
             return None
@@ -228,6 +230,8 @@ class Retention:
         if held is not None and len(free) < len(ends):
             self._tell_held(held.who, held.position)
             self._free_by_moving(ends)
+        else:
+            self._told_held = ""  # whoever holds again is named again
         return Decision(free[-1], forced=False) if free else None
 
     def _free_by_moving(self, ends: list[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,6 +16,11 @@ from shm.properties import java_hash
 
 if TYPE_CHECKING:
     from clients.message import Message
+
+#: Slots with a tag, at most: the others are for topics, whose tags go with each message then.
+_TAGGED_MAX: Final = limits.ROUTES_MAX // 2
+#: Pairs of topic and tag that are remembered; there may be a tag for each customer.
+_KNOWN_MAX: Final = 4 * limits.ROUTES_MAX
 
 _hash_of = lru_cache(maxsize=4096)(java_hash)
 
@@ -40,10 +45,11 @@ class Routes:
             rules.check_topic(topic)
             block = rules.tag_block(tag)
             inline = b""
-            if len(block) > limits.ROUTE_BLOCK_BYTES_MAX or len(self._slots) >= limits.ROUTES_MAX:
+            if len(block) > limits.ROUTE_BLOCK_BYTES_MAX or len(self._slots) >= _TAGGED_MAX:
                 block, inline = b"", block
             found = (self._slot(session, topic, block), inline)
-            self._numbers[topic, tag] = found
+            if len(self._numbers) < _KNOWN_MAX:
+                self._numbers[topic, tag] = found
         return found
 
     def queue_of(self, session: Session, message: Message) -> int | None:

@@ -184,6 +184,25 @@ def test_tag_keys_and_properties_come_back(
     assert [first.message_id, second.message_id] == [plain.message_id, rich.message_id]
 
 
+def test_there_may_be_a_tag_for_each_customer(
+    broker: Broker, producer: Producer, unique_name: str
+) -> None:
+    """Tags that find no place among those that are known go with each message; topics keep theirs.
+
+    Also untagged sends, and other topics, afterwards.
+    """
+    other = f"{unique_name}-other"
+    for number in range(1500):
+        producer.send_oneway(unique_name, b"x", tag=f"customer-{number}")
+    producer.send(unique_name, b"y")
+    producer.send(other, b"z", tag="customer-1499")
+    tags: set[str | None] = set()
+    with PullConsumer("g", [unique_name], home=broker.home, consume_from=FIRST) as consumer:
+        while len(tags) < 1501:
+            tags.update(message.tag for message in consumer.poll(timeout=PATIENCE_S))
+    assert tags == {None, *(f"customer-{number}" for number in range(1500))}
+
+
 @pytest.mark.parametrize(
     ("parts", "rule"),
     [

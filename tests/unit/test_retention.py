@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from brokerd import retention
 from brokerd.queuestarts import FILE, UNFINISHED, read_starts
 from brokerd.recovery import recover
 from brokerd.removal import EXPIRED
@@ -169,6 +170,34 @@ def test_the_disk_rule_wins_over_holders_and_says_who_loses_what(machine: SimMac
     assert lost["group g"]["what"] == "messages of plain"
     assert lost["pin nightly"]["count"] == SEGMENT - 100
     assert rig.events("segments_removed")[0]["forced"] is True
+
+
+def test_a_removal_that_takes_long_takes_no_segment_too_many(
+    machine: SimMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it gives back counts before the next one is decided, at the pace of a real broker."""
+    monkeypatch.setattr(retention, "PACE", retention.Pace())
+    rig = Rig(machine)
+    rig.clock.step_wall(-2 * HOUR_MS)
+    rig.disk.capacity = rig.disk.used() * 100 // 86
+    rig.run(rig.open())
+    assert rig.low == SEGMENT
+
+
+def test_who_was_waited_for_once_is_waited_for_again(
+    machine: SimMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk had room again by itself meanwhile: the patience of then is not spent."""
+    rig = Rig(machine)
+    agent = rig.open()
+    monkeypatch.setattr(agent, "_move_below", lambda low: True)
+    agent._over_bytes, agent._used = 1, 87
+    assert agent._decide() is None
+    agent._over_bytes, agent._used = 0, 60
+    agent._decide()
+    rig.clock.advance(30 * 24 * HOUR_MS * 1_000_000)
+    agent._over_bytes, agent._used = 1, 87
+    assert agent._decide() is None
 
 
 def test_above_the_warning_level_the_board_says_that_sends_are_refused(machine: SimMachine) -> None:

@@ -44,3 +44,24 @@ def test_what_was_stored_before_the_clock_was_set_waits_no_longer() -> None:
     timeline.look()
     due = timeline.due_after(np.array([stored_ms]), 400)
     assert 250 <= int(due[0]) - timeline.delay_ms() <= 252
+
+
+def test_a_look_that_is_interrupted_takes_no_clock_for_set() -> None:
+    """The writer stamps a record between the two looks at wall and stamp: nothing stood still."""
+    clock = SimClock()
+    is_late = False
+
+    def stamp() -> int:
+        if is_late:
+            clock.advance(1 * MS)
+        return clock.wall_ms()
+
+    timeline = Timeline(clock, stamp=stamp)
+    is_late = True
+    timeline.look()
+    is_late = False
+    assert timeline.frozen == []
+    stored_ms = clock.wall_ms()
+    clock.advance(HOUR_MS * MS)
+    due = timeline.due_after(np.array([stored_ms]), 2 * HOUR_MS)
+    assert int(due[0]) - timeline.delay_ms() <= HOUR_MS + 2

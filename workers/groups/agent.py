@@ -342,10 +342,10 @@ class Groups:
     # ------------------------------------------------------------------------- time and stopping
 
     def _keep_durable(self, now_ns: int, last: bool) -> None:
-        if last or (now_ns - self._synced_ns >= SYNC_NS and self.sendbacks.are_durable()):
+        if last or (now_ns - self._synced_ns >= SYNC_NS and self.ledger.may_sync()):
             self._synced_ns = now_ns
             self.ledger.sync()
-        if now_ns - self._exported_ns >= EXPORT_NS or last:
+        if last or (now_ns - self._exported_ns >= EXPORT_NS and self.ledger.may_sync()):
             self._exported_ns = now_ns
             if not self._exports.write():
                 self._sessions.note("warning", "no_space_for_consumer_offsets")

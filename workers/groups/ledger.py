@@ -50,6 +50,8 @@ class Ledger:
         self.exports: deque[int] = deque(maxlen=EXPORTS_KEPT)
         self.last_lease = 0
         self.unsynced = False
+        #: Whether all copies that it counts would outlive a power cut: who syncs it asks that.
+        self.may_sync: Callable[[], bool] = lambda: True
         self.compact_bytes = COMPACT_BYTES
         self._group_numbers: dict[str, int] = {}
         self._topic_numbers: dict[str, int] = {}

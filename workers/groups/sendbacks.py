@@ -73,6 +73,7 @@ class SendBacks:
         self._left = MESSAGES_PER_CYCLE
         self._again_ns = 0
         self.last_end = 0  # of all copies that the ledger counts
+        self._ledger.may_sync = self.are_durable
 
     # ------------------------------------------------------------------------------------- requests
 

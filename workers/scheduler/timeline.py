@@ -116,6 +116,9 @@ class Timeline:
 
     def look(self) -> None:
         """Notice steps of the wall clock. To be called in each cycle."""
+        stamp = (
+            self._stamp()
+        )  # before the clock: what is stored between the two is none that was set
         wall_ms = self._clock.wall_ms()
         ahead = wall_ms - self.delay_ms()
         now = self._paces[-1]
@@ -128,7 +131,7 @@ class Timeline:
             now.last_ms = max(now.last_ms, wall_ms)
             now.ahead_ms = min(now.ahead_ms, ahead)  # a small step: the later time counts
         self._seen_ms = max(self._seen_ms, wall_ms)
-        stamp = self._stamped = self._stamp()
+        self._stamped = stamp
         if stamp > wall_ms and stamp not in self.frozen:
             self.frozen.append(stamp)  # what is stored now says this (design: time)
             del self.frozen[:-STEPS_MAX]
