@@ -33,6 +33,8 @@ def test_the_export_of_offsets_waits_for_copies(rig: Rig) -> None:
         rig.clock.advance(6 * S)
         rig.settle()
         assert rig.agent.ledger.unsynced
+        assert rig.agent.arm(rig.clock.monotonic_ns()) > S // 10, "it waits without a processor"
+        rig.agent.disarm()
     rig.board.set_word(layout.BOARD_DURABLE, 4096)
     rig.clock.advance(6 * S)
     rig.settle()

@@ -364,8 +364,8 @@ class Groups:
         idle_ns = min(idle_ns, self.sendbacks.arm(now_ns))
         waits_ns = self._filters.waits_ns(now_ns)
         idle_ns = idle_ns if waits_ns is None else min(idle_ns, waits_ns)
-        sync_ns = self._synced_ns + SYNC_NS if self.ledger.unsynced else None
-        for deadline_ns in (self.resets.deadline_ns(), sync_ns):
+        sync_ns = max(self._synced_ns + SYNC_NS, now_ns + LOOK_NS) if self.ledger.unsynced else None
+        for deadline_ns in (self.resets.deadline_ns(), sync_ns):  # a sync may wait for copies
             if deadline_ns is not None:
                 idle_ns = min(idle_ns, max(1, deadline_ns - now_ns))
         return idle_ns
