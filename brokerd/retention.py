@@ -101,7 +101,7 @@ class Retention:
 
     def do_work(self, now_ns: int) -> int:
         """One small step; 0 if there is nothing to do now."""
-        if self._failed or self._sessions.stopping() or has_failed(self._board):
+        if self._is_over:
             return 0
         try:
             if now_ns >= self._look_ns:
@@ -120,10 +120,14 @@ class Retention:
 
     def arm(self, now_ns: int) -> int:
         """Nobody rings: only time brings work."""
-        if self._failed or self._sessions.stopping():
+        if self._is_over:
             return PACE.look
         due = self._pass_ns if self._job is None and not self._unfinished else self._job_ns
         return max(1, min(due, self._look_ns) - now_ns)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._failed or self._sessions.stopping() or has_failed(self._board)
 
     def disarm(self) -> None:
         """Awake."""

@@ -31,7 +31,7 @@ WITHIN = {
     "carried_out_again": (0, 10, "none"),
     "counted_unheard": (0, 10, "wait_for_checks"),
     "open_halves_removed": (0, 10, "let_time_pass"),
-    "given_up_unlisted": (1, 10, "wait_for_checks"),
+    "given_up_unlisted": (10, 10, "wait_for_checks"),
     "parked_again_once": (0, 10, "wait_for_checks"),
 }
 

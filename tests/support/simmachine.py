@@ -36,6 +36,7 @@ from tests.support.simulation import AgentActor, Simulation
 from tests.support.storedlog import check_units
 from tests.support.txnoracle import TRANSACTION_SETTINGS
 from workers.agent import Bells
+from workers.failure import has_failed
 from workers.session import Session
 
 SETTINGS = {
@@ -127,9 +128,8 @@ class SimMachine:
 
     def ready_at(self, now_ns: int) -> int:
         """When something is due, or an agent wants something."""
-        for table in self.tables.values():
-            if table.cut or table.failures or table.notes:
-                return now_ns
+        if self._has_failed or any(table.cut or table.notes for table in self.tables.values()):
+            return now_ns
         return min([now_ns + 3_600_000_000_000, *(when for when, _ in self._due)])
 
     def step(self, now_ns: int) -> None:
@@ -139,15 +139,19 @@ class SimMachine:
                 self._due.remove((when, what))
                 what()
                 return
+        if self._has_failed:
+            self.simulation.note("store failed")
+            self.kill_broker(End.KILL)
+            return
         for table in list(self.tables.values()):
-            if table.failures:
-                self.simulation.note(f"store failed: {table.failures}")
-                self.kill_broker(End.KILL)
-                return
             for number, why in table.cut:
                 self._cut_off(number, why)
             table.cut.clear()
             self._heed(table)
+
+    @property
+    def _has_failed(self) -> bool:
+        return self.board is not None and has_failed(self.board)  # whoever has said so may be dead
 
     def _heed(self, table: MemorySessions) -> None:
         """As the supervisor: requests of retention; the rest would go to the log."""
@@ -323,9 +327,8 @@ class SimMachine:
                 self._later(RESTART_NS, partial(self.start_agent, role))
         for role in ROLES:
             self.bell(role).ring()  # as Broker.ring_all
-        then, self.then = self.then, None
-        if then is not None:
-            then()
+        then, self.then = self.then or (lambda: None), None
+        then()
 
     # ------------------------------------------------------------------------------------- sessions
 
@@ -383,8 +386,6 @@ class SimMachine:
         if entry[1].name not in self.expect_cut_off:
             raise AssertionError(f"{entry[1].name} kept the rules and was cut off: {why}")
         self.end_session(number)
-
-    # --------------------------------------------------------------------------------------- inside
 
     def _later(self, delay_ns: int, what: Callable[[], None]) -> None:
         self._due.append((self.simulation.clock.monotonic_ns() + delay_ns, what))

@@ -15,6 +15,7 @@ from brokerd.queuestarts import FILE, UNFINISHED, read_starts
 from brokerd.recovery import recover
 from brokerd.removal import EXPIRED
 from shm import layout
+from shm.codes import BrokerState
 from shm.queuenames import has_members, queue_directory
 from shm.storage import replace_file
 from tests.sim import scenario
@@ -323,3 +324,13 @@ def test_no_room_for_the_note_is_tried_again_and_another_error_is_final(
     assert full.low == last_base(machine)
     assert full.storage.list(EXPIRED) == []
     assert not full.sessions.failures
+
+
+def test_in_a_failed_store_it_rests(machine: SimMachine) -> None:
+    rig = Rig(machine)
+    agent = rig.open()
+    rig.board.set_half(layout.BOARD_STATE, int(BrokerState.FAILED))
+    rig.clock.advance(HOUR_MS * 1_000_000)
+    now_ns = rig.clock.monotonic_ns()
+    assert agent.do_work(now_ns) == 0
+    assert agent.arm(now_ns) == retention.PACE.look
