@@ -18,6 +18,7 @@ from brokerd.handover.parked import PARKED, Parked, rows_of
 from shm import layout
 from shm.kernels import scan
 from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from shm.transactionwire import RECHECK
 from workers.transactions.records import read_record
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class Halves:
         found.given_up += int((given_up & ~over).sum())
         left = chains.newest[~(decided | given_up)]
         transactions = np.array(self._transactions, np.int64)
-        finished = transactions[is_committed]
+        # Of a copy that an op record names the transaction is over, whatever is open of it.
+        finished = transactions[is_committed & ~is_named]
         unfinished = np.isin(transactions[left], finished[finished != 0])
         found.waiting = np.sort(chains.rows[left[~unfinished]], order="position")
         found.unfinished = np.sort(chains.rows[left[unfinished]], order="position")
@@ -140,7 +142,7 @@ class Halves:
     def _learn_notes(self, piece: Piece, rows: NDArray[np.int64]) -> None:
         for at, size in rows[:, [scan.BODY_AT, scan.BODY_SIZE]].tolist():
             settled = read_record(piece.view[at : at + size].tobytes())[1]
-            if settled:
+            if settled and settled[1] != RECHECK:
                 self._settled.append(settled[0])
 
 

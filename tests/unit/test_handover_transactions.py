@@ -117,6 +117,18 @@ def test_what_was_parked_again_is_counted_once_without_its_half(tmp_path: Path) 
     assert handed(storage, dry_run=True).given_up == 2
 
 
+def test_an_operators_commit_of_one_half_leaves_its_siblings_open(tmp_path: Path) -> None:
+    """Its op record names it alone."""
+    storage, log = PosixStorage(str(tmp_path)), Log(ours=True)
+    first = log.half("one of two", GANTRY_TX="ab12,1")
+    log.half("two of two", GANTRY_TX="ab12,2")
+    log.commit(first)
+    log.op(0)
+    log.write(storage)
+    done = handed(storage)
+    assert (done.open_halves, done.finished) == (1, 0)
+
+
 def test_what_is_decided_gets_its_op_record(tmp_path: Path) -> None:
     """HO-45, TX-21, TX-15, TX-46: and the rest of a committed transaction its message."""
     storage, log = PosixStorage(str(tmp_path)), in_doubt()
@@ -268,3 +280,14 @@ def test_old_put_backs_behind_the_first_open_half_are_named(tmp_path: Path) -> N
     assert [r.body for r in stored(storage, log)] == [b"1,2,"]
     assert offsets(storage) == (0, 0)
     assert (handed(storage).open_halves, handed(storage).named) == (3, 0)
+
+
+def test_what_was_checked_anew_and_given_up_then_is_counted(tmp_path: Path) -> None:
+    storage, log = PosixStorage(str(tmp_path)), Log(ours=True)
+    half = log.half("given up")
+    note = msgspec.msgpack.encode(["settled", half, "recheck", "ops@host", START_MS])
+    log.add(NOTES_TOPIC, {}, body=note)
+    log.add(GIVEN_UP_TOPIC, {"UNIQ_KEY": "given up"}, origin=half)
+    log.op(0)
+    log.write(storage)
+    assert handed(storage).given_up == 1
