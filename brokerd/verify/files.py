@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from brokerd import checkpoint as gantry_checkpoint
-from brokerd import producers
+from brokerd import producers, reserve
 from brokerd.verify.config import ConfigCheck, read_object
 from brokerd.verify.ledger import LedgerCheck
 from brokerd.verify.scope import STORE_FILE
@@ -83,6 +83,7 @@ class FileCheck:
             self._check_gantry_checkpoint()
             self._check_progress()
             self._check_producers()
+            self._check_reserve()
             self._check_index_note()
             self._check_notes()
             self._check_imported()
@@ -249,6 +250,18 @@ class FileCheck:
             content = read_object(self._storage, path, self._report)
             if content is not None and "scanned" not in content:
                 self._report.add(path, 0, "scanned is missing", found=str(sorted(content)))
+
+    def _check_reserve(self) -> None:
+        """`gantry/reserve`, if it is there: nothing but room."""
+        if not self._storage.exists(reserve.NAME):
+            return
+        data = read_file(self._storage, reserve.NAME)
+        if len(data) != reserve.RESERVE_BYTES:
+            wanted, found = f"{reserve.RESERVE_BYTES} bytes", f"{len(data)} bytes"
+            self._report.add(reserve.NAME, 0, "wrong length", wanted, found)
+        at = len(data) - len(data.lstrip(b"\0"))
+        if at < len(data):
+            self._report.add(reserve.NAME, at, "not empty", "zeroes", f"{data[at]:#x}")
 
     def _check_producers(self) -> None:
         path = producers.FILE
