@@ -85,9 +85,9 @@ def test_the_holder_lets_go_of_what_was_appended_again(life: TxnLife) -> None:
     new = moved(life)
     assert [-1 - one.prepared_transaction_offset for one in new] == [h.position for h in below]
     for one in new:
-        half = old[-1 - one.prepared_transaction_offset]
-        before, after = half.property_map(), one.property_map()
-        before[GANTRY_TX] += f",{half.physical_offset},{half.store_timestamp}"
+        source = old[-1 - one.prepared_transaction_offset]
+        before, after = source.property_map(), one.property_map()
+        before[GANTRY_TX] += f",{source.physical_offset},{source.store_timestamp}"
         assert {k: v for k, v in after.items() if k != "__CRC32#"} == {
             k: v for k, v in before.items() if k != "__CRC32#"
         }
