@@ -275,17 +275,22 @@ def test_what_fails_while_the_disk_is_full_comes_again_when_there_is_room(
     """F7: a push consumer goes on by itself; every failure is one retry, nothing is lost."""
     broker = start(message_delay_level=LEVELS)
     send(broker, "orders", range(60))
-    first = threading.Lock()  # of the listener's threads one fills the disk
+    filling = threading.Lock()
+    is_full = threading.Event()
 
     def answer(message: Message) -> ConsumeResult | None:
-        if first.acquire(blocking=False):
-            broker.fail(fault("write", errno.ENOSPC, "gantry/ledger"))
+        with filling:  # one of the listener's threads fills the disk, before any of them goes on
+            if not is_full.is_set():
+                broker.fail(fault("write", errno.ENOSPC, "gantry/ledger"))
+                is_full.set()
         failed = message.delivery_attempt == 1 and int(bytes(message.body)) % 2 == 0
         return ConsumeResult.FAILURE if failed else None
 
     seen = Seen(answer)
     with PushConsumer("full", ["orders"], seen, home=broker.home, consume_from=FIRST):
         seen.wait_for(60)
+        assert is_full.wait(PATIENCE_S)
+        poll_until(lambda: broker.failed, "the ledger met the full disk", PATIENCE_S)
         broker.fail()
         seen.wait_for(90)
     assert Counter(seen.bodies) == {n: 1 + (n % 2 == 0) for n in range(60)}
