@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.message import Message
@@ -59,14 +59,17 @@ def left_over(broker: Broker | ServingBroker, group: str, topic: str) -> int:
 
 
 def dead_letters(
-    broker: Broker | ServingBroker, group: str, count: int
+    broker: Broker | ServingBroker, group: str, count: int, wanted: Collection[int] = ()
 ) -> dict[int, dict[str, str]]:
-    """Bodies and stored properties in the group's dead-letter queue, once there are so many."""
+    """Bodies and stored properties in the group's dead-letter queue, once there are so many.
+
+    With `wanted`, once these are among them.
+    """
     found: dict[int, dict[str, str]] = {}
     with PullConsumer(
         f"dlq-{group}", [f"%DLQ%{group}"], home=broker.home, consume_from=FIRST
     ) as consumer:
-        while len(found) < count:
+        while len(found) < count or not found.keys() >= set(wanted):
             batch = consumer.poll(timeout=PATIENCE_S)
             assert len(batch), f"{len(found)} of {count} dead letters came"
             for body, stored in zip(batch.bodies, batch.raw_properties, strict=True):

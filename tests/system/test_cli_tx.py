@@ -42,6 +42,14 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
+@pytest.fixture
+def patient_broker() -> Iterator[Broker]:
+    """Nothing is given up of which a checker knows, however long its answer takes."""
+    settings = {"transaction_timeout": 1, "transaction_check_interval": 1}
+    with Broker.temporary(**settings, transaction_check_max=1000) as running:
+        yield running
+
+
 def leave_open(broker: Broker, *bodies: str) -> None:
     """A producer sends the messages of one transaction, and dies."""
     assert start_program(DYING, broker.home, *bodies).wait() == 0
@@ -179,17 +187,27 @@ def test_a_recheck_asks_again(broker: Broker) -> None:
     """The producer's checker knows by now."""
     before = delivered(broker, 0)
     (row,) = give_up(broker, "later")
-    done = command("tx", "recheck", row["message_id"], "--as", "me", "--home", broker.home)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split(None, 1)[1] == "checked again\n"
+
+    def recheck() -> None:
+        done = command("tx", "recheck", row["message_id"], "--as", "me", "--home", broker.home)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split(None, 1)[1] == "checked again\n"
+
+    recheck()
     now = row_of(broker, "later")
     assert (now["state"], now["checks"]) == ("open", 0)
 
     def commit(_message: Message) -> TransactionResolution:
         return TransactionResolution.COMMIT
 
+    def is_decided() -> bool:
+        doubts = look(broker.home).read()
+        if [doubt.state for doubt in doubts] == ["given_up"]:  # its answer took two seconds
+            recheck()
+        return not doubts
+
     with Producer(broker.home, producer_group=GROUP, transaction_checker=commit):
-        poll_until(lambda: not look(broker.home).read(), "it is decided", 30.0)
+        poll_until(is_decided, "it is decided", 30.0)
     assert delivered(broker, len(before) + 1) == sorted([*before, "later"])
 
 
@@ -214,8 +232,9 @@ def look_at_a_stopped_store(broker: Broker) -> None:
     assert done.returncode == 0
 
 
-def test_what_became_of_a_decided_one_is_told(broker: Broker) -> None:
+def test_what_became_of_a_decided_one_is_told(patient_broker: Broker) -> None:
     """When, and that its producer did it, by itself or perhaps when it was asked."""
+    broker = patient_broker
     with Producer(broker.home, producer_group=GROUP) as producer:
         transaction = producer.begin_transaction()
         sent = producer.send(Message(TOPIC, b"ended", keys=("ended",)), transaction=transaction)
@@ -234,8 +253,10 @@ def test_what_became_of_a_decided_one_is_told(broker: Broker) -> None:
     with Producer(broker.home, producer_group=GROUP, transaction_checker=commit):
         poll_until(lambda: rows(broker) == [], "it is committed", 30.0)
     found = shown(broker, row["message_id"])
-    assert (found["state"], found["checks"]) == ("committed", 1)
-    assert [entry["what"] for entry in found["history"]] == ["checked", "committed"]
+    assert found["state"] == "committed"
+    assert found["checks"] >= 1, "again if the answer took longer than a second"
+    checks = ["checked"] * found["checks"]
+    assert [entry["what"] for entry in found["history"]] == [*checks, "committed"]
     assert found["history"][-1]["by"] == "producer, perhaps when it was asked"
 
 

@@ -87,7 +87,7 @@ def test_a_checker_that_fails_is_asked_again(
     told = [record.getMessage() for record in caplog.records]
     assert sum("transaction_checker failed" in text for text in told) == 1
     assert sum("no TransactionResolution" in text for text in told) == 1
-    assert len(asked.messages) == 4
+    assert len(asked.messages) >= 4, "again what takes longer to answer than the interval"
 
 
 def test_a_checker_that_hangs_holds_up_nobody_else(broker: Broker, unique_name: str) -> None:
@@ -125,7 +125,8 @@ def test_two_applications_of_one_group(broker: Broker, unique_name: str) -> None
         for body in (b"a", b"b", b"c"):
             one.send(unique_name, body, transaction=one.begin_transaction())
         poll_until(lambda: len(delivered(broker, unique_name)) == 3, "all are committed")
-    assert len(knows.messages) == 3
+    # An answer that takes longer than the interval is asked for again.
+    assert {message.body for message in knows.messages} == {b"a", b"b", b"c"}
 
 
 def test_what_runs_in_a_with_is_not_asked_about(broker: Broker, unique_name: str) -> None:

@@ -141,5 +141,6 @@ def test_commit_waits_for_the_next_life(tmp_path: Path, unique_name: str) -> Non
             thread.join(PATIENCE_S)
             assert (told, tx.state) == ([], "committed")
             poll_until(lambda: len(delivered(home, unique_name)) == 2, "the other is asked about")
-        assert [message.body for message in asked] == [b"left"]
+        # More than once if a life before or an answer took longer than a second.
+        assert b"left" in [message.body for message in asked]
         assert delivered(home, unique_name) == [b"left", b"once"]

@@ -33,10 +33,10 @@ def test_a_golden_set_is_taken_over_and_finished(tmp_path: Path, name: str) -> N
     before = look(home).read()
     assert sorted(d.properties["KEYS"] for d in before if d.state == "open") == list(OPEN)
     assert sum(d.state == "given_up" for d in before) == GIVEN_UP
-    asked: Counter[str] = Counter()
+    asked: set[str] = set()
 
     def check(message: Message) -> TransactionResolution:
-        asked[message.keys[0]] += 1
+        asked.add(message.keys[0])
         decided = message.keys[0] != OPEN[0]
         return TransactionResolution.COMMIT if decided else TransactionResolution.ROLLBACK
 
@@ -65,6 +65,6 @@ def test_a_golden_set_is_taken_over_and_finished(tmp_path: Path, name: str) -> N
                 found.update(message.keys[0] for message in batch)
         broker.stop()
     assert found == wanted
-    assert asked == Counter(OPEN)
+    assert asked == set(OPEN), "each of them; again what takes longer to answer than a second"
     assert verify(home / "store").ok, str(verify(home / "store"))
     assert len(look(home).read()) == GIVEN_UP

@@ -178,7 +178,8 @@ class Checks:
         group, checks = self._giving_up.pop(half[0], ("", -1))
         if decision.error:
             return False
-        done = Decision(GIVEN_UP, [half], decision.asked, copies=[])
+        durable = bool(self._decisions.durables)  # some topic's, perhaps not this half's
+        done = Decision(GIVEN_UP, [half], decision.asked, copies=[], durable=durable)
         self._decisions.owe(done, decision.end)
         self._endings.keep(half, done)
         self._endings.decide(done, now_ms)

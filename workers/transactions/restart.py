@@ -1,7 +1,8 @@
 """What a txn-checker that starts, or whose writer was replaced, learns from the log.
 
 The note says what was settled when it was written; behind that, op records tell what is decided,
-commit copies what was about to be. Whoever finds a commit copy finishes its transaction.
+commit copies what was about to be. Whoever finds a commit copy finishes its transaction. All that
+it says is on the disk before anybody hears of it: a power cut must not take back what was told.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Restart:
         self._progress = offsets.get(0, 0)
         self._op_next = -1
         self._read = False
+        self._learned = False  # of halves and what was given up, too
         self._others = OtherSettled(storage)
         self._notes_next = note.notes_next
         self._notes_end = -1
@@ -70,8 +72,14 @@ class Restart:
 
     @property
     def waits(self) -> bool:
-        """Whether queues do not show yet what the log has."""
-        return self._board.word(layout.BOARD_DISPATCHED) < self._target
+        """Whether queues do not show yet what the log has, or the disk lacks what was read.
+
+        Those who put it may have died before they heard of the disk, and so told nobody; what is
+        learned of it is told to whoever asks.
+        """
+        if self._board.word(layout.BOARD_DISPATCHED) < self._target:
+            return True
+        return self._learned and self._board.word(layout.BOARD_DURABLE) < self._target
 
     def step(
         self, halves: Halves, given_up: GivenUp, decisions: Decisions, now: tuple[int, int]
@@ -95,6 +103,9 @@ class Restart:
             self._read = True
             return False
         if halves.read(*now) or given_up.read():
+            return False
+        if not self._learned:
+            self._learned = True
             return False
         return self._read_notes(halves, given_up, decisions)
 
@@ -208,13 +219,14 @@ class Restart:
         # Of a copy that an op record names the transaction is over, whatever else is open of it.
         begun = rows["position"][have].astype(np.int64)
         found: list[Decision] = []
-        found += _in_pieces(MOVED, self._joined)
+        durable = bool(decisions.durables)
+        found += _in_pieces(MOVED, self._joined, durable)
         found += _in_pieces(
-            COMMITTED, [(int(row["position"]), int(row["offset"])) for row in rows[have]]
+            COMMITTED, [(int(row["position"]), int(row["offset"])) for row in rows[have]], durable
         )
         parked = np.isin(rows["position"], list(given_up.unsettled)) & (rows["live"] != 0) & ~have
         found += _in_pieces(
-            GIVEN_UP, [(int(row["position"]), int(row["offset"])) for row in rows[parked]]
+            GIVEN_UP, [(int(row["position"]), int(row["offset"])) for row in rows[parked]], durable
         )
         have |= parked
         siblings = np.isin(rows["tx"], self._transactions(begun, decisions)) & ~have
@@ -296,7 +308,7 @@ def _has_twins(keys: Words) -> bool:
     return bool(((ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)).any())
 
 
-def _in_pieces(outcome: str, halves: list[Half]) -> list[Decision]:
+def _in_pieces(outcome: str, halves: list[Half], durable: bool) -> list[Decision]:
     """Decisions whose op records find room in the ring."""
     pieces = [halves[at : at + NAMED_MAX] for at in range(0, len(halves), NAMED_MAX)]
-    return [Decision(outcome, piece, [], copies=[]) for piece in pieces]
+    return [Decision(outcome, piece, [], copies=[], durable=durable) for piece in pieces]
