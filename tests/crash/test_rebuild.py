@@ -24,6 +24,7 @@ from shm.errors import Incompatible, StoreBusy
 from shm.indexnote import NOTE_FILE
 from shm.storage import read_file
 from tests.sim import scenario
+from tests.sim.downfalls import STEPS_MAX
 from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.simmachine import SETTINGS
 from tests.support.simstorage import SimStorage
@@ -130,7 +131,7 @@ def test_a_kill_at_any_storage_call_is_made_good_by_the_next_try() -> None:
     world = scenario.new_world(13)
     for producer in world.producers:
         producer.send_more(6)
-    world.simulation.run_until(world.settled, scenario.STEPS_MAX)
+    world.simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)
     disk = world.machine.disk
     wanted = _rebuilt(SimStorage(deepcopy(disk)))

@@ -13,7 +13,8 @@ from shm import layout
 from shm.indexnote import NOTE_FILE
 from shm.storage import read_file
 from tests.sim import scenario
-from tests.sim.scenario import STEPS_MAX, World
+from tests.sim.downfalls import STEPS_MAX
+from tests.sim.scenario import World
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from workers.scheduler.note import FILE as SCHEDULE_FILE

@@ -34,7 +34,8 @@ from shm.kernels import poll, progress, ring
 from shm.layout import ARENA_DURABLE_WANTED, PROGRESS_AT, PROGRESS_BYTES
 from shm.limits import PROGRESS_MAX
 from tests.sim import scenario
-from tests.sim.scenario import GROUP, STEPS_MAX, TOPICS, World
+from tests.sim.downfalls import STEPS_MAX
+from tests.sim.scenario import GROUP, TOPICS, World
 from tests.support.faults import KilledError
 from tests.support.simmachine import ROLES
 from tests.support.simpace import tarry

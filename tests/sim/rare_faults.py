@@ -8,6 +8,7 @@ from functools import partial
 from shm import layout
 from shm.codes import ParkMode, Role
 from tests.sim import scenario
+from tests.sim.downfalls import kill_everything
 from tests.sim.scenario import World
 
 
@@ -24,7 +25,7 @@ def die_amid_appends(world: World) -> None:
         producer.send_more(20)
     mark = world.dice.choice(["writer.before_append", "writer.after_append"])
     world.simulation.kill_at_mark(mark, world.dice.randint(1, 8))
-    world.machine.then = partial(scenario.kill_everything, world)
+    world.machine.then = partial(kill_everything, world)
 
 
 def stall_the_writer(world: World) -> None:
@@ -35,7 +36,7 @@ def stall_the_writer(world: World) -> None:
         producer.send_more(20)
     machine, writer = world.machine, Role.WRITER.name.lower()
     machine._later(60_000_000, partial(world.simulation.remove, writer))
-    machine._later(400_000_000, partial(scenario.kill_everything, world))
+    machine._later(400_000_000, partial(kill_everything, world))
 
 
 def hold_by_timers(world: World) -> None:

@@ -18,6 +18,7 @@ from functools import partial
 from shm import layout
 from shm.properties import SCHEDULE_TOPIC
 from tests.sim import scenario
+from tests.sim.downfalls import kill_everything
 from tests.sim.scenario import World
 from tests.support.delivering import check_all_delivered, check_copies
 from tests.support.model import Model
@@ -167,7 +168,7 @@ def run(seed: int, kinds: frozenset[str]) -> Pushing:
     faults: dict[str, Callable[[World], None]] = {
         "kill_an_agent": scenario.kill_an_agent,
         "kill_at_a_call": scenario.kill_at_a_call,
-        "kill_everything": scenario.kill_everything,
+        "kill_everything": kill_everything,
         "kill_a_pusher": pushing.kill_a_pusher,
         "drop_a_session": pushing.drop_a_session,
         "step_the_clock": scenario.step_the_clock,

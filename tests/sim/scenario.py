@@ -16,6 +16,7 @@ from brokerd import epoch
 from brokerd.batchunits import complete_of_board
 from shm import layout, marks
 from shm.codes import Role
+from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything, lose_power
 from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
@@ -33,7 +34,6 @@ GROUP = "g"
 TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
 #: Of TOPICS those that a RocketMQ has made with `queue.type=BatchCQ`.
 BATCH_TOPICS: set[str] = set()
-STEPS_MAX = 60_000
 #: Messages that a client cancels before each fault.
 RECALLS = 5
 #: What an overfull disk has left at least: a start needs some room.
@@ -84,7 +84,7 @@ class World:
         self.vandals.append(vandal)
         self.simulation.add(vandal)
 
-    def add_recaller(self, count: int) -> None:
+    def add_recaller(self, count: int = RECALLS) -> None:
         """A client that cancels what the producers have sent."""
         self.born += 1
         recaller = SimRecaller(f"recaller-{self.born}", self.machine, count)
@@ -142,7 +142,7 @@ def new_world(seed: int, produces: type[SimProducer] = SimProducer) -> World:
     for _ in range(2):
         world.add_producer(simulation.dice.randint(5, 40))
         world.add_consumer()
-    world.add_recaller(RECALLS)
+    world.add_recaller()
     return world
 
 
@@ -171,29 +171,6 @@ def kill_at_a_call(world: World) -> None:
             storage.faults.faults = (fault,)
         world.machine.plans.agents[victim] = (fault,)
     world.simulation.note(f"plan: {role.name} dies at a call")
-
-
-def kill_everything(world: World) -> None:
-    """SIGKILL of the whole broker, perhaps again while it recovers."""
-    plan_death_in_recovery(world)
-    world.machine.kill_broker(End.KILL)
-
-
-def cut_power(world: World) -> None:
-    """The machine goes down with its clients, perhaps again while the broker recovers."""
-    plan_death_in_recovery(world)
-    world.kill_clients()
-    world.machine.kill_broker(End.POWER)
-    world.add_producer(world.dice.randint(5, 20))
-    world.add_consumer()
-    world.add_recaller(RECALLS)
-
-
-def plan_death_in_recovery(world: World) -> None:
-    """Half of the starts die at one of their changes."""
-    if world.dice.random() < 0.5:
-        fault = kill_at(world.dice.randint(1, 25), world.dice.choice(list(Moment)))
-        world.machine.plans.supervisor = (fault,)
 
 
 def change_members(world: World) -> None:
@@ -301,7 +278,7 @@ def drop_a_connection(world: World) -> None:
 
 
 FAULTS: tuple[Callable[[World], None], ...] = (
-    kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, cut_power, change_members,
+    kill_an_agent, kill_at_a_mark, kill_at_a_call, kill_everything, lose_power, change_members,
     step_the_clock, break_the_disk, die_together_at_a_mark, fill_the_disk, unleash_a_vandal,
     drop_a_connection, fill_the_disk_of_groups, let_time_pass, overfill_the_disk,
 )  # fmt: skip
@@ -337,12 +314,15 @@ def go_through(world: World, faults: tuple[Callable[[World], None], ...]) -> Non
 
 
 def start_again(world: World) -> None:
-    """A clean stop and a start, after which all that is there has been consumed."""
+    """A clean stop and a start, after which all that came before it has been consumed."""
+    board = world.machine.board
+    assert board is not None, "it is running"
+    end = board.word(layout.BOARD_APPENDED)  # what comes due amid the stop finds nobody
     stop_cleanly(world)
     world.machine.ended_by = End.STOP
     world.machine.start()
     world.simulation.run_until(lambda: world.machine.running, STEPS_MAX)
-    world.model.check_all_consumed(GROUP, set(TOPICS))
+    world.model.check_all_consumed(GROUP, set(TOPICS), end)
 
 
 def wait(world: World) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from tests.sim import plants, rare_faults, scenario, scheduler_plants
+from tests.sim.downfalls import cut_power
 from tests.sim.scenario import World
 from tests.support.simulation import Simulation
 
@@ -30,7 +31,8 @@ def tell(program: str, seed: int, faults: str, plant: str | None, batch: str | N
 
 def main() -> None:
     """Runs of tests.sim.scenario."""
-    named = {fault.__name__: fault for fault in (*scenario.FAULTS, *rare_faults.RARE)}
+    every = (*scenario.FAULTS, *rare_faults.RARE, cut_power)
+    named = {fault.__name__: fault for fault in every}
     run_seeds("tests.sim", scenario.run, (scenario.FAULTS, named), PLANTS)
 
 

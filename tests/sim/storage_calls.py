@@ -28,7 +28,8 @@ from shm import layout
 from shm.board import Board
 from shm.storage import read_file
 from tests.sim import plants, scenario
-from tests.sim.scenario import STEPS_MAX, World
+from tests.sim.downfalls import STEPS_MAX
+from tests.sim.scenario import World
 from tests.support.checkindex import check_index
 from tests.support.faults import Fault, FaultPlan, KilledError, kill_at
 from tests.support.model import End, Model

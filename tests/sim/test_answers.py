@@ -11,7 +11,8 @@ from brokerd import unanswered
 from shm import layout
 from shm.codes import Role, Status
 from tests.sim import scenario
-from tests.sim.scenario import STEPS_MAX, World
+from tests.sim.downfalls import STEPS_MAX, kill_everything
+from tests.sim.scenario import World
 
 
 def dead_after_append(world: World) -> None:
@@ -63,7 +64,7 @@ def test_a_kill_of_everything_behind_a_writers_death_changes_nothing() -> None:
     simulation = world.simulation
     simulation.run_until(lambda: "writer" in simulation.actors, STEPS_MAX)
     dead_after_append(world)
-    scenario.kill_everything(world)
+    kill_everything(world)
     world.machine.plans.supervisor = ()
     assert answers(world)[Status.DUPLICATE] > 0
 

@@ -7,7 +7,7 @@ import pytest
 from shm.record import OWN, Record
 from shm.segment import open_log
 from tests.sim import scenario
-from tests.sim.scenario import STEPS_MAX
+from tests.sim.downfalls import STEPS_MAX
 from tests.support.simstorage import SimStorage
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

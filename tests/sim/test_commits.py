@@ -7,7 +7,8 @@ from functools import partial
 from shm import layout
 from shm.storage import read_file
 from tests.sim import scenario
-from tests.sim.scenario import GROUP, STEPS_MAX, World
+from tests.sim.downfalls import STEPS_MAX
+from tests.sim.scenario import GROUP, World
 from tests.support.simclients import SimConsumer
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor

@@ -8,7 +8,8 @@ from functools import partial
 from shm.codes import ParkMode, Role
 from shm.marks import MARKS
 from tests.sim import scenario
-from tests.sim.scenario import STEPS_MAX, World
+from tests.sim.downfalls import STEPS_MAX
+from tests.sim.scenario import World
 from tests.support.simmachine import ROLES
 from tests.support.simulation import AgentActor
 

@@ -8,7 +8,8 @@ from shm import layout
 from shm.codes import Status
 from shm.storage import read_file
 from tests.sim import scenario
-from tests.sim.scenario import STEPS_MAX, World
+from tests.sim.downfalls import STEPS_MAX
+from tests.sim.scenario import World
 from tests.support.simproducer import SimProducer
 from tests.support.simstorage import SimStorage
 

@@ -13,7 +13,8 @@ import pytest
 
 from shm.codes import Role
 from tests.sim import scenario
-from tests.sim.scenario import STEPS_MAX, World
+from tests.sim.downfalls import STEPS_MAX
+from tests.sim.scenario import World
 from tests.support.faults import Fault, Moment
 from tests.support.simmachine import ROLES
 

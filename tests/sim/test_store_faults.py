@@ -10,7 +10,8 @@ import pytest
 from shm import layout
 from shm.codes import BrokerState, Role
 from tests.sim import scenario
-from tests.sim.scenario import STEPS_MAX, World
+from tests.sim.downfalls import STEPS_MAX
+from tests.sim.scenario import World
 from tests.support.faults import Fault, Moment
 from tests.support.simdisk import ROOM_FOR_ALL
 from tests.support.simulation import AgentActor

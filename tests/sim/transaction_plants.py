@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from brokerd.halvesholder import HalvesHolder
+from shm import layout
 from shm import transactionwire as wire
 from tests.sim.plants import put_over
 from workers.transactions import progress
@@ -56,6 +57,15 @@ def carried_out_again() -> None:
     put_over(Halves, "is_open", lambda *_: True)
 
 
+def told_what_was_read() -> None:
+    """A start tells what it has read of the log, which the disk may lack."""
+
+    def waits(start: Restart) -> bool:
+        return start._board.word(layout.BOARD_DISPATCHED) < start._target
+
+    put_over(Restart, "waits", property(waits))
+
+
 def counted_unheard() -> None:
     """A check counts while no producer of the group is there (TX-35)."""
     member, ask = Desk.member, Desk.ask
@@ -94,6 +104,7 @@ PLANTS: dict[str, Callable[[], None]] = {
         told_of_the_next,
         op_records_unread,
         carried_out_again,
+        told_what_was_read,
         counted_unheard,
         open_halves_removed,
         given_up_unlisted,

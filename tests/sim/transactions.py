@@ -14,8 +14,9 @@ from shm import layout
 from shm.codes import Role
 from shm.marks import MARKS
 from tests.sim import scenario
+from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything, stall_the_disk
 from tests.sim.rare_faults import ask_for_timers
-from tests.sim.scenario import STEPS_MAX, World
+from tests.sim.scenario import World
 from tests.sim.transaction_plants import PLANTS
 from tests.support.simoperator import SimOperator
 from tests.support.simpace import tarry
@@ -41,8 +42,25 @@ def kill_near_a_decision(world: World) -> None:
     world.simulation.note(f"plan: die at {mark}")
     world.simulation.kill_at_mark(mark, world.dice.randint(1, 4))
     if world.dice.random() < 0.3:
-        ends = [scenario.kill_everything, scenario.cut_power]
+        ends = [kill_everything, cut_power]
         world.machine.then = partial(world.dice.choice(ends), world)
+
+
+def cut_power_amid_a_stall(world: World) -> None:
+    """Who decides is replaced meanwhile; the power goes once somebody is told, or anyway.
+
+    That is told of what has to be on the disk.
+    """
+    transactions = world.model.transactions
+    transactions.is_told = False
+    kill = partial(world.dice.choice([kill_a_decider, kill_near_a_decision]), world)
+    stall_the_disk(world, kill, lambda: transactions.is_told)
+    cut_power(world)
+
+
+def lose_power(world: World) -> None:
+    """As it comes, or amid a stall of the disk."""
+    world.dice.choice([cut_power, cut_power_amid_a_stall])(world)
 
 
 def kill_a_producer(world: World) -> None:
@@ -81,8 +99,8 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     *OFTEN,
     *OFTEN,
     scenario.kill_at_a_call,
-    scenario.kill_everything,
-    scenario.cut_power,
+    kill_everything,
+    lose_power,
     scenario.step_the_clock,
     scenario.break_the_disk,
     scenario.fill_the_disk,
@@ -111,6 +129,7 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
     simulation.run_until(ends.reached, STEPS_MAX)
     for _ in range(2 * world.dice.randint(0, 1)):  # what is read meanwhile hides other faults
         simulation.run_until(ParkedAgain(world).reached, STEPS_MAX)
+    simulation.run_until(ends.reached, STEPS_MAX)  # of what came due meanwhile, too
     scenario.start_again(world)
     model, storage = world.model, world.machine.storage_for("oracle")
     doubts = InDoubt(storage, None).read()
@@ -178,7 +197,7 @@ def main() -> None:
     """Run many seeds."""
     from tests.sim.seeds import run_seeds
 
-    named = {fault.__name__: fault for fault in FAULTS}
+    named = {fault.__name__: fault for fault in (*FAULTS, cut_power, cut_power_amid_a_stall)}
     run_seeds("tests.sim.transactions", run, (FAULTS, named), PLANTS)
 
 

@@ -13,6 +13,7 @@ from shm.board import Board
 from shm.queuenames import queue_directory
 from shm.storage import read_file
 from tests.sim import scenario
+from tests.sim.downfalls import STEPS_MAX
 from tests.support.faults import FaultPlan
 from tests.support.memory_sessions import MemorySessions
 from tests.support.simclock import SimClock
@@ -33,7 +34,7 @@ def written_machine(seed: int = 7) -> SimMachine:
     for producer in world.producers:
         producer.delays = False  # what waits would hold segments, and be delivered at a start
         producer.send_more(80)
-    world.simulation.run_until(world.settled, scenario.STEPS_MAX)
+    world.simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)
     return world.machine
 

@@ -53,6 +53,7 @@ class Transactions:
         self.served: set[str] = set()  # groups of which a producer has ever answered checks
         self.asked: set[int] = set()  # positions that an operator wanted to settle
         self.settled: dict[int, str] = {}  # by an operator: a half's position, and what it was told
+        self.is_told = False  # somebody, of what has to be on the disk
         self.was_full = False  # the disk: checks may have found no room for their notes
         self._tally = tally
         self._halves: dict[int, Stored] = {}
@@ -80,6 +81,7 @@ class Transactions:
         for position in places if len(places) == 1 or not answer.error else ():
             told = known.told.setdefault(position, answer.outcome)
             require(told == answer.outcome, "P10", f"{known} is told {answer} of {position}")
+        self.is_told = self.is_told or not known.safe.isdisjoint(places)
         return True
 
     def settle(self, position: int) -> None:
@@ -94,6 +96,7 @@ class Transactions:
         self._tally[f"settled: {answer.error or answer.outcome}"] += 1
         if not answer.error and action != wire.RECHECK:
             self.settled[position] = answer.outcome
+        self.is_told = self.is_told or not answer.error
 
     def power_cut(self) -> None:
         """Of topics that are not durable an answer may be forgotten."""

@@ -22,6 +22,7 @@ from shm.errors import Corrupt
 from shm.ranges import read_ranges
 from shm.storage import read_file
 from tests.sim import scenario
+from tests.sim.downfalls import STEPS_MAX
 from tests.support.another_broker import AnotherBroker, golden_records
 from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.memory_sessions import MemorySessions
@@ -40,7 +41,7 @@ def _stopped_world() -> scenario.World:
     world = scenario.new_world(8)
     for producer in world.producers:
         producer.send_more(60)
-    world.simulation.run_until(world.settled, scenario.STEPS_MAX)
+    world.simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)
     return world
 

@@ -104,6 +104,23 @@ def test_a_refused_copy_is_owed_until_it_is_in_the_log(life: TxnLife, victim: Ro
     assert [op.flag for op in life.in_topic(OP_TOPIC)] == [2]
 
 
+def test_a_start_owes_nothing_of_a_half_that_is_gone(
+    life: TxnLife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk has refused its copy, then taken it: no clean stop waits for what cannot be."""
+    peer = Peer(life)
+    half = life.half(TX)
+    spoiled(life, peer, half, 0)
+    window = type(cast("TxnChecker", life.agents[CHECKER])._decisions.window)
+    record, gone = window.record, half.position
+    monkeypatch.setattr(window, "record", lambda self, at: None if at == gone else record(self, at))
+    life.kill(CHECKER)
+    life.run_for(2 * S)
+    assert not cast("TxnChecker", life.agents[CHECKER])._decisions.waits
+    life.stop()
+    assert life.committed() == {}
+
+
 @pytest.mark.parametrize("victim", [None, CHECKER, Role.WRITER])
 def test_a_refused_op_record_leaves_the_copy_to_decide(life: TxnLife, victim: Role | None) -> None:
     """The copy is in the log: the half is committed, and named once the writer takes that."""

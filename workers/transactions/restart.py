@@ -104,10 +104,8 @@ class Restart:
             return False
         if halves.read(*now) or given_up.read():
             return False
-        if not self._learned:
-            self._learned = True
-            return False
-        return self._read_notes(halves, given_up, decisions)
+        self._learned = True
+        return not self.waits and self._read_notes(halves, given_up, decisions)
 
     # ------------------------------------------------------------------------------ halves and ops
 
