@@ -316,6 +316,15 @@ def service_manager() -> tuple[str, int]:
     return os.environ.get("NOTIFY_SOCKET", ""), int(period) if period.isdigit() else 0
 
 
+def run_of_tests() -> str:
+    """What boards' names end with: a hyphen and GANTRYMQ_TEST_RUN (letters and digits), or nothing.
+
+    Brokers of one machine share /dev/shm; a run of tests judges and removes its own boards only.
+    """
+    run = os.environ.get("GANTRYMQ_TEST_RUN", "")
+    return f"-{run}" if run and run.isalnum() else ""
+
+
 def _from_file(path: Path) -> Mapping[str, object]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))

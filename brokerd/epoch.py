@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.config import DEFAULTS, GIVEN, Configuration, Settings
+from brokerd.config import DEFAULTS, GIVEN, Configuration, Settings, run_of_tests
 from clients.home import board_file, read_board_file, store_of
 from shm import layout
 from shm.bitmapnote import DIRECTORY as EXTENSIONS
@@ -199,10 +199,13 @@ def _settle(configuration: Configuration, name: str, stored: int | None) -> Conf
 
 
 def find_old_board(home: Path) -> Board | None:
-    """The board of a life that a kill has ended since the machine was booted; read-only."""
+    """The board of a life that a kill has ended since the machine was booted; read-only.
+
+    `run/board` of a home that was copied names the board of another store: that one tells nothing.
+    """
     note = read_board_file(home)
     name = note.get("board", "")
-    if not name.startswith(NAME_PREFIX) or note.get("boot_id") != boot_id():
+    if not name.startswith(_board_prefix(home)) or note.get("boot_id") != boot_id():
         return None
     try:
         return attach_board(name)
@@ -225,7 +228,7 @@ def boards_of(home: Path) -> list[str]:
 
 def create_board(home: Path, life: Life, settings: Settings, started_ms: int) -> Board:
     """Make the board of this life; not yet announced."""
-    name = f"{_board_prefix(home)}{life.epoch:x}"
+    name = f"{_board_prefix(home)}{life.epoch:x}{run_of_tests()}"
     size = layout.board_bytes(settings.topics_max, settings.board_queues_max)
     memory = create_region(name, size)
     try:
@@ -282,7 +285,10 @@ def mark_stopped(storage: Storage, end: int) -> None:
 
 
 def _board_prefix(home: Path) -> str:
-    """One store, one prefix, whatever its home is called; another inode is another store."""
-    store = store_of(home)
-    identity = f"{store.resolve()}:{store.stat().st_ino}"
+    """One store, one prefix, whatever its home is called; another inode is another store.
+
+    The device counts too: two containers with one /dev/shm may have stores of the same inode.
+    """
+    store = store_of(home).stat()
+    identity = f"{store.st_dev}:{store.st_ino}"
     return f"{NAME_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:12]}-"

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from brokerd.access import started_of
 from scripts.day_stage import ROOT, Application, Stage, Wrong
 from shm import jit
 from shm.codes import Role
@@ -318,7 +319,7 @@ def _after_commit(stage: Stage) -> int:
 
 def leftovers(stage: Stage) -> str:
     """No process of any life of the broker, and no board."""
-    running = [pid for pid in stage.known_pids if _is_broker(pid)]
+    running = [pid for pid, start in stage.known_processes if _is_running(pid, start)]
     boards = [name for name in stage.boards if Path("/dev/shm", name.lstrip("/")).exists()]
     if running or boards:
         raise Wrong(f"left: processes {running}, boards {boards}")
@@ -326,9 +327,9 @@ def leftovers(stage: Stage) -> str:
     return f"of {count} lives of brokers: no process and nothing in /dev/shm"
 
 
-def _is_broker(pid: int) -> bool:
-    """A process of that number with the broker's command line (numbers are used again)."""
+def _is_running(pid: int, start: int) -> bool:
+    """Whether it is still that process, and no zombie, which has no command line."""
     try:
-        return b"gantrymq" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return started_of(pid) == start and Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     except OSError:
         return False

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from brokerd.access import started_of
 from scripts.day_service import Service, Unit
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,7 +153,8 @@ class Stage:
         self.orders: Application | None = None
         self.billing: list[Application] = []
         self.services: dict[str, Service] = {}
-        self.known_pids: set[int] = set()
+        #: Processes of brokers: number, and start in clock ticks, for a number may come again.
+        self.known_processes: set[tuple[int, int]] = set()
         self.boards: set[str] = set()
         self.journal_read = 0
         self.orders_before_backup = 0
@@ -206,7 +208,8 @@ class Stage:
         if code:
             return {}
         agents = {row["agent"]: row for row in json.loads(out)["processes"]}
-        self.known_pids |= {row["pid"] for row in agents.values() if row["pid"]}
+        pids = {row["pid"] for row in agents.values() if row["pid"]}
+        self.known_processes |= {(pid, started_of(pid)) for pid in pids}
         self.boards.add(json.loads((self.place(home) / "run" / "board").read_text())["board"])
         return agents
 

@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import sys
-import uuid
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -58,7 +57,7 @@ def kind_of(path: Path) -> str:
 @pytest.fixture
 def unique_name() -> str:
     """Return a name that no other test or run uses, and that the leak check sees."""
-    return f"{leaks.PREFIX}-test-{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
+    return leaks.region_name(f"test-{os.getpid()}-{next(_numbers)}")
 
 
 @pytest.fixture

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clients.home import read_board_file
+from shm.board import create_region
 from tests.support import leaks
 from tests.support.tree import ROOT
 from tests.support.watchdog import poll_until
@@ -96,14 +99,63 @@ def test_leaves_nothing(): ...
 """
 
 
-def test_the_test_that_leaves_something_fails_and_no_other(tmp_path: Path) -> None:
-    (tmp_path / "test_leaving.py").write_text(LEAVING)
+def running_suite(folder: Path, text: str, **variables: str) -> subprocess.Popen[str]:
+    """Tests of a text, run as a suite of its own with this suite's fixtures."""
+    (folder / "test_inner.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-c", "pyproject.toml"]
-    settings = ["--rootdir", str(ROOT), "--confcutdir", str(tmp_path), str(tmp_path)]
-    environment = os.environ | {"GANTRYMQ_TEST_GRACE_S": "0.1"}
-    done = subprocess.run(
-        command + settings, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
-    assert "left behind (now removed):\n/dev/shm/gantrymq-test-" in done.stdout
-    assert "2 passed, 1 error" in done.stdout
+    settings = ["--rootdir", str(ROOT), "--confcutdir", str(folder), str(folder)]
+    environment = os.environ | {"GANTRYMQ_TEST_GRACE_S": "0.1"} | variables
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command + settings, cwd=ROOT, env=environment, **streams)
+
+
+def test_the_test_that_leaves_something_fails_and_no_other(tmp_path: Path) -> None:
+    with running_suite(tmp_path, LEAVING) as suite:
+        out, _err = suite.communicate()
+    assert suite.returncode == pytest.ExitCode.TESTS_FAILED, out
+    assert "left behind (now removed):\n/dev/shm/gantrymq-test-" in out
+    assert "2 passed, 1 error" in out
+
+
+#: Others begin, live and die while the tests of a run are under way.
+BESIDE = """
+import os, pathlib, subprocess, sys
+from tests.support.watchdog import poll_until
+
+HERE = pathlib.Path(os.environ["BESIDE"])
+
+def test_beside_a_broker_that_is_killed():
+    command = [sys.executable, "-m", "brokerd", "--home", HERE / "home", "--profile", "small"]
+    elsewhere = os.environ | {"GANTRYMQ_TEST_RUN": "another"}
+    with subprocess.Popen(command, env=elsewhere, stderr=subprocess.DEVNULL) as broker:
+        poll_until((HERE / "home" / "run" / "board").exists, "it has a board", 60)
+        broker.kill()
+
+def test_beside_one_that_lives():
+    (HERE / "wanted").touch()
+    poll_until((HERE / "mapped").exists, "somebody else has mapped a region", 60)
+
+def test_nothing_else(): ...
+"""
+
+
+def test_what_others_have_is_neither_seen_nor_removed(tmp_path: Path, unique_name: str) -> None:
+    """A broker that dies beside a run leaves its board, another has a region mapped."""
+    mapped = unique_name.removesuffix(leaks.this_run()) + "somebody"
+    (tmp_path / "suite").mkdir()
+    board = ""
+    try:
+        with running_suite(tmp_path / "suite", BESIDE, BESIDE=str(tmp_path)) as suite:
+            wanted = tmp_path / "wanted"
+            poll_until(lambda: wanted.exists() or suite.poll() is not None, "its turn", 120)
+            region = create_region(f"/{mapped}", 4096)
+            (tmp_path / "mapped").touch()
+            out, _err = suite.communicate()
+        board = read_board_file(tmp_path / "home")["board"][1:]
+        assert "3 passed" in out
+        assert suite.returncode == pytest.ExitCode.OK, out
+        assert {mapped, board} <= set(os.listdir(leaks.SHARED_MEMORY))
+        assert region[0] == 0
+    finally:
+        for name in filter(None, (mapped, board)):
+            (leaks.SHARED_MEMORY / name).unlink(missing_ok=True)

@@ -1,8 +1,9 @@
 """What a test may not leave behind: shared memory of ours, and processes.
 
-A region counts as ours if its name starts with the product's name and no process outside of this
-test run has it mapped (a broker of the machine's user may live beside the suite). Processes are the
-descendants of this one, and orphans of theirs, which are known by a variable of the environment.
+Other brokers, and other runs of the suite, may live or have died on this machine: what is theirs is
+neither seen nor removed. Each run has a name, which its processes inherit as a variable of the
+environment. A region is ours if its name ends with it, as the names of boards do that brokers with
+that variable make. Processes are the descendants of this one, and orphans with that variable.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _SPARKS = ("org.apache.spark", "tests/support/spark_python.py")
 
 
 def mark_this_run() -> None:
-    """Give all later children a variable by which orphans are recognised."""
-    os.environ[MARK] = f"{os.getpid()}-{uuid.uuid4().hex}"
+    """Give all later children a variable by which they and their regions are recognised."""
+    os.environ[MARK] = uuid.uuid4().hex[:16]
     _older.update(_numbered())
 
 
@@ -47,8 +48,18 @@ def mark_this_process() -> None:
     (PROC / "self" / "comm").write_text(_comm())
 
 
+def region_name(what: str) -> str:
+    """A name in shared memory that counts as this run's."""
+    return f"{PREFIX}-{what}-{this_run()}"
+
+
+def this_run() -> str:
+    """The name of this run: letters and digits."""
+    return os.environ[MARK]
+
+
 def _comm() -> str:
-    return "gmq" + os.environ.get(MARK, "").partition("-")[2][:12]
+    return f"gmq{this_run()[:12]}"
 
 
 @dataclass(frozen=True)
@@ -85,10 +96,7 @@ def left_since(before: Traces, orphans: bool = False, spark: bool = True) -> Tra
     permitted = _PYTHONS + _SPARKS if spark else _PYTHONS
     newer = now.processes - before.processes
     fresh = {pid for pid in newer if not _is_excused(pid, before, permitted)}
-    return Traces(
-        frozenset(name for name in now.regions - before.regions if not _is_foreign(name)),
-        frozenset(fresh),
-    )
+    return Traces(now.regions - before.regions, frozenset(fresh))
 
 
 def clear(traces: Traces) -> None:
@@ -101,8 +109,9 @@ def clear(traces: Traces) -> None:
 
 
 def regions() -> set[str]:
-    """Names in shared memory that bear our prefix."""
-    return {name for name in os.listdir(SHARED_MEMORY) if name.startswith(PREFIX)}
+    """Names in shared memory of this run."""
+    names = os.listdir(SHARED_MEMORY)
+    return {name for name in names if name.startswith(PREFIX) and name.endswith(this_run())}
 
 
 def descendants(pid: int) -> set[int]:
@@ -140,7 +149,7 @@ def _read(path: Path, listing: bool = False) -> str:
 
 
 def _orphans(known: set[int]) -> set[int]:
-    mark = f"{MARK}={os.environ.get(MARK)}"
+    mark = f"{MARK}={this_run()}"
     fresh = {int(name) for name, _inode in _numbered() - _older}
     others = fresh - known - {os.getpid()}
     return {pid for pid in others if _is_marked(pid, mark) and _is_living(pid)}
@@ -166,14 +175,3 @@ def _is_excused(pid: int, before: Traces, permitted: tuple[str, ...]) -> bool:
         fields = _stat(pid)
         pid = int(fields[1]) if len(fields) > 1 else 0
     return False
-
-
-def _is_foreign(region: str) -> bool:
-    """True if a process that this run did not start has the region mapped."""
-    ours = take(orphans=True).processes | {os.getpid()}
-    path = str(SHARED_MEMORY / region)
-    return any(
-        path in _read(PROC / name / "maps")
-        for name in os.listdir(PROC)
-        if name.isdigit() and int(name) not in ours
-    )

@@ -153,8 +153,9 @@ def _become(call: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(call["folder"])
     os.umask(call["umask"])
+    ours = leaks.this_run()
     os.environ.clear()
-    os.environ.update(call["variables"])
+    os.environ.update({leaks.MARK: ours} | call["variables"])
     if call["group"]:
         os.setpgid(0, call["group"])
     leaks.mark_this_process()

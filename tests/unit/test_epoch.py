@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from brokerd import config, epoch
 from brokerd.broker import make_directories
-from clients.home import read_board_file, store_of
-from shm.board import unlink_board
+from clients.home import SOCKET_NAME, read_board_file, store_of
+from shm.board import attach_board, unlink_board
 from shm.errors import Corrupt, Incompatible
 from shm.jsonsum import with_sum, without_sum
 from shm.ranges import OPEN, Ranges, read_ranges
 from shm.storage import PosixStorage
+from tests.support import otherselves
+from tests.support.adversary import Victim
+from tests.support.door import opened
 
 NAME = "mapped_file_size_commit_log"
 
@@ -116,6 +120,38 @@ def test_the_board_of_a_killed_life_is_found_and_removed(tmp_path: Path) -> None
     epoch.announce(home, later, new)
     assert epoch.find_old_board(home) is not None
     unlink_board(new.name)
+
+
+def test_the_board_that_a_copied_home_names_is_not_its_own(tmp_path: Path) -> None:
+    """It tells how far another store's log reaches, and may belong to a broker that runs."""
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    with opened(home) as door:
+        epoch.announce(home, door.broker.life, door.board)
+        shutil.copytree(home, copy, ignore=shutil.ignore_patterns(SOCKET_NAME))
+        assert read_board_file(copy)["board"] == door.board.name
+        assert epoch.find_old_board(home) is not None
+        assert epoch.find_old_board(copy) is None
+        epoch.forget_old_boards(copy, "")
+        attach_board(door.board.name)
+
+
+def test_a_store_of_the_same_inode_on_another_disk_has_other_boards(tmp_path: Path) -> None:
+    """As containers may have it that share /dev/shm, and call it the same."""
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def work() -> None:
+        otherselves.enter_namespaces()
+        otherselves.mount("tmpfs", str(home))
+        with opened(home) as door:
+            inode = store_of(home).stat().st_ino
+            otherselves.mount("tmpfs", str(home))  # hides the first
+            make_directories(home)
+            assert store_of(home).stat().st_ino == inode
+            epoch.forget_old_boards(home, "")
+            attach_board(door.board.name)
+
+    assert Victim(work).end() == 0
 
 
 def test_a_store_of_a_newer_version_is_refused(store_dir: Path) -> None:
