@@ -208,10 +208,9 @@ def _detach_from_parent(parent: int, keep: Sequence[int]) -> None:
 
 
 def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable) -> int:
-    speaker = table.view()
     try:
         host = agents.build_host(roles, env, table)
-        speaker.note("debug", AGENT_UP)
+        table.note("debug", AGENT_UP)
         run(
             host,
             clock=env.clock,
@@ -223,7 +222,7 @@ def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable)
     except BaseException as error:
         with contextlib.suppress(BrokerGone, OSError):
             text = "".join(traceback.format_exception(error)[-6:])
-            speaker.note("error", "agent_failed", error=repr(error), trace=text)
+            table.note("error", "agent_failed", error=repr(error), trace=text)
         return exit_code(error)
     return ExitCode.OK
 

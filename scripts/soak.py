@@ -87,6 +87,8 @@ PARTS = (
          {"turns of each litmus test": 1_000_000}),
     Part("stalls", suite("tests/crash/test_disk.py", "tests/crash/test_back_pressure.py"),
          {"GANTRYMQ_TEST_STALL_S": "5", "GANTRYMQ_TEST_STILL_S": "60"}, {"stalls": 2}),
+    Part("churn", suite("-s", "tests/system/test_churn.py"), {"GANTRYMQ_TEST_SESSIONS": "20000"},
+         {"sessions that come and go": 20_000}),
     Part("bench", suite("tests/meta/test_bench_smoke.py"), {"GANTRYMQ_TEST_BENCH": "all"},
          {"smokes of the bench's rows": 1}),
     Part("models", suite("tests/sim/test_store_faults.py", "tests/sim/test_storage_sites.py",

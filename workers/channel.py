@@ -32,6 +32,10 @@ class Speaker(Protocol):
         """Speak to the supervisor."""
         ...
 
+    def note(self, level: str, event: str, **fields: object) -> None:
+        """A line for the broker's log."""
+        ...
+
 
 class Descriptor(Protocol):
     """Anything with a file descriptor."""
@@ -70,7 +74,7 @@ class SessionEvents:
 
     def note(self, level: str, event: str, **fields: object) -> None:
         """A line for the broker's log."""
-        self._speaker.say(wire.Note(level, event, fields))
+        self._speaker.note(level, event, **fields)
 
     def tell(self, event: Attached | Detached) -> None:
         """Called by whoever feeds the table."""
@@ -97,7 +101,10 @@ class SocketSessionTable:
         return self.channel.fileno()
 
     def view(self) -> SessionEvents:
-        """A table for one more agent of this process."""
+        """A table for one more agent of this process, which must poll it in each cycle.
+
+        Events that it does not take keep the sessions' memory and descriptors.
+        """
         view = SessionEvents(self)
         self._views.append(view)
         return view
@@ -127,6 +134,10 @@ class SocketSessionTable:
                 wire.send(self.channel, frame)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise BrokerGone("the supervisor is gone") from error
+
+    def note(self, level: str, event: str, **fields: object) -> None:
+        """A line for the broker's log."""
+        self.say(wire.Note(level, event, fields))
 
     def close(self) -> None:
         """Give the channel back; maps and bells go with the last agent that holds them."""
