@@ -17,7 +17,7 @@ from clients.message import Message, MessageQueue
 from clients.queries.bytime import offset_at
 from clients.queries.moments import milliseconds
 from clients.session import Session, now_ns
-from clients.subscription import Subscription, parse_subscription
+from clients.subscription import Subscription, describe, digest, parse_subscription
 from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Rejected, Unavailable
 from shm.groupwire import ASSIGNMENTS, STICKY, ConsumeFrom, bad_assignment
 from shm.kernels import poll
@@ -69,9 +69,9 @@ class PullConsumer:
         if assignment not in ASSIGNMENTS:
             raise GroupIllegal(bad_assignment(assignment))
         self.group = group
-        self._terms = Terms(assignment=assignment)
         self.auto_commit = auto_commit
-        self._filters = parse_subscription(subscription)
+        filters = self._filters = parse_subscription(subscription)
+        self._terms = Terms(0, digest(filters), False, describe(filters), assignment)
         self._home = home
         self._consume_from = consume_from
         self._consume_ms = milliseconds(consume_timestamp) if consume_timestamp else 0
@@ -274,7 +274,7 @@ class PullConsumer:
                 if now_ns() >= min(deadline_ns, gone_since + REATTACH_NS):
                     raise
                 time.sleep(_RETRY_S)  # nobody could ring: there is no broker
-            except Evicted:
+            except (Evicted, GroupIllegal):
                 self._lose()
                 raise
 

@@ -220,7 +220,10 @@ class GroupMember:
         return self._revoked[0] != self._revoked_seen
 
     def listen(self) -> None:
-        """Take all notices. Raises msgspec.DecodeError if the broker talks nonsense."""
+        """Take all notices. Raises msgspec.DecodeError if the broker talks nonsense.
+
+        And GroupIllegal if a replaced `groups` does not let this member join again.
+        """
         self._revoked_seen = self._revoked[0]
         while (body := self._lane.take()) is not None:
             if self._lane.wants_bell:
@@ -246,6 +249,9 @@ class GroupMember:
     def _answer(self, serial: int, notice: groupwire.AnyNotice) -> None:
         if serial in self._unanswered:
             self._answers[serial] = notice
+        elif isinstance(notice, groupwire.Refused) and notice.error == "GroupIllegal":
+            # A `Join` said again to a successor of `groups`: without it we would get nothing more.
+            raise errors.GroupIllegal(notice.text)
 
     # ------------------------------------------------------------------------------------ leases
 

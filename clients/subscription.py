@@ -136,10 +136,13 @@ def parse_subscription(subscription: Subscription) -> dict[str, Filter]:
     return filters
 
 
-def describe(filters: Mapping[str, Filter], *, orderly: bool, max_attempts: int) -> str:
-    """The subscription and its terms as people are shown them, the same for the same ones."""
+def describe(filters: Mapping[str, Filter], *, orderly: bool = False, max_attempts: int = 0) -> str:
+    """The subscription and its terms as people are shown them, the same for the same ones.
+
+    `max_attempts` is 0 for a consumer that pulls: it has no such terms.
+    """
     parts = [f"{topic}: {_text_of(wanted)}" for topic, wanted in sorted(filters.items())]
-    terms = f" ({'orderly, ' if orderly else ''}max_attempts {max_attempts})"
+    terms = f" ({'orderly, ' if orderly else ''}max_attempts {max_attempts})" * bool(max_attempts)
     return "; ".join(parts)[: SUBSCRIPTION_CHARACTERS - len(terms)] + terms
 
 
@@ -149,10 +152,9 @@ def _text_of(wanted: Filter) -> str:
     return f"SQL92 ({wanted.dialect.value}) {wanted.text}"
 
 
-def digest(filters: Mapping[str, Filter], *terms: object) -> int:
+def digest(filters: Mapping[str, Filter]) -> int:
     """A number that members of one group have in common; never 0."""
-    found = {topic: _key_of(wanted) for topic, wanted in filters.items()}
-    text = repr((sorted(found.items()), terms))
+    text = repr(sorted((topic, _key_of(wanted)) for topic, wanted in filters.items()))
     hashed = hashlib.blake2b(text.encode(), digest_size=7).digest()
     return int.from_bytes(hashed, "little") | 1
 

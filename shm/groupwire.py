@@ -61,8 +61,9 @@ class Join(Request, frozen=True):
     """Become a member, or change the subscription; `topics` are topic slots of the board.
 
     With `queues` (board queues) the member takes these by hand and none by balancing. All members
-    of a group that state a `digest` (of topics, expressions, `orderly` and `max_attempts`; 0: not
-    stated) must state the same; `subscription` is what people are shown of it. `assignment` is a
+    of a group that state a `digest` (of topics and filters; 0: not stated) must state the same, and
+    the same `max_attempts` (0: not stated) and `orderly`; `subscription` is what people are shown
+    of it. `assignment` is a
     name of ASSIGNMENTS, the same for all that state one ("": not stated). `filters` are SQL92
     expressions that bits may be made for: topic slot, dialect, text.
     """

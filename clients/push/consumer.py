@@ -247,7 +247,7 @@ class PushConsumer:
             return BroadcastMember(session, group, names, handoff, self._offsets)
         orderly, most = options.orderly, options.max_attempts
         shown = describe(filters, orderly=orderly, max_attempts=most)
-        terms = Terms(most, digest(filters, orderly, most), orderly, shown, options.assignment)
+        terms = Terms(most, digest(filters), orderly, shown, options.assignment)
         return PushMember(session, group, names, places, terms, handoff)
 
     def _close_offsets(self) -> None:

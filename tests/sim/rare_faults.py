@@ -10,6 +10,7 @@ from shm.codes import ParkMode, Role
 from tests.sim import scenario
 from tests.sim.downfalls import kill_everything
 from tests.sim.scenario import World
+from tests.support.simstranger import SimStranger
 
 
 def leave_unanswered(world: World) -> None:
@@ -55,7 +56,23 @@ def ask_for_timers(world: World) -> None:
         board.set_word(layout.BOARD_TIMERS_WANTED, wanted)
 
 
+def join_otherwise(world: World) -> None:
+    """A member with another subscription tries to join, now and around ends of `groups`."""
+    simulation = world.simulation
+    world.strangers += 1
+    machine, name = world.machine, f"stranger-{world.strangers}"
+    simulation.add(SimStranger(name, machine, scenario.GROUP, lambda: world.consumers))
+    if world.dice.random() < 0.7:
+        machine._later(1_000_000 * world.dice.randint(0, 30), partial(_kill_groups, world))
+
+
+def _kill_groups(world: World) -> None:
+    if world.machine.running:
+        world.machine.kill_agent(Role.GROUPS)
+
+
 #: By name.
 RARE: tuple[Callable[[World], None], ...] = (
     leave_unanswered, die_amid_appends, stall_the_writer, hold_by_timers, ask_for_timers,
+    join_otherwise,
 )  # fmt: skip

@@ -54,6 +54,7 @@ class World:
     vandals: list[SimVandal] = field(default_factory=list)
     recallers: list[SimRecaller] = field(default_factory=list)
     born: int = 0
+    strangers: int = 0
     produces: type[SimProducer] = SimProducer
 
     @property

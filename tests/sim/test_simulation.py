@@ -12,6 +12,7 @@ import pytest
 
 from tests.sim.conftest import Program
 from tests.sim.scenario import FAULTS, overfill_the_disk
+from tests.support.trials import mends
 
 
 @pytest.fixture(scope="module", name="simulate")
@@ -65,6 +66,15 @@ def test_a_ledger_without_room_tells_nobody_of_what_it_lacks(seed: int, simulate
     done = simulate("--seeds", f"{seed}:{seed + 14}", "--faults", kinds)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ groups full", done.stdout), done.stdout
+
+
+@mends("A3")
+def test_no_member_with_another_subscription_gets_a_queue(seed: int, simulate: Program) -> None:
+    """P10: it would pass over what the group wants; also while `groups` is replaced."""
+    kinds = "join_otherwise,kill_an_agent,change_members,kill_everything"
+    done = simulate("--seeds", f"{seed}:{seed + 14}", "--faults", kinds)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ refused members", done.stdout), done.stdout
 
 
 def test_filters_that_take_long_show_nothing_too_late(simulate: Program) -> None:

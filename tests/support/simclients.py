@@ -86,6 +86,8 @@ class SimConsumer(SimClient):
     """A member of a group that reads what it is granted, commits now and then, and gives back."""
 
     groups = True
+    #: Of its topics and filters, as groupwire.Join has it.
+    digest = 5
 
     def __init__(self, name: str, machine: SimMachine, group: str) -> None:
         super().__init__(name, machine)
@@ -146,7 +148,9 @@ class SimConsumer(SimClient):
         start = groupwire.ConsumeFrom.FIRST_OFFSET
         has_bits = self.machine.configuration.settings.enable_calc_filter_bit_map
         told = [(slot, simbits.DIALECT, simbits.EXPRESSION) for slot in slots if has_bits]
-        self._outbox.append(groupwire.Join(self._serial, self.group, slots, start, filters=told))
+        self._outbox.append(
+            groupwire.Join(self._serial, self.group, slots, start, digest=self.digest, filters=told)
+        )
 
     def _hear(self, session: Session) -> bool:
         lane = self._lane
@@ -174,9 +178,12 @@ class SimConsumer(SimClient):
                 self._refused(refused)
 
     def _refused(self, refused: groupwire.Refused) -> None:
-        """Only for want of room: a commit is said again some time, a join at once."""
-        assert refused.error == "DiskFull", f"{self.name} was refused: {refused}"
-        self.model.tally["groups full"] += 1
+        """For want of room, or while a stranger is in the group.
+
+        A commit is said again some time, a join at once.
+        """
+        assert refused.error in ("DiskFull", "GroupIllegal"), f"{self.name} was refused: {refused}"
+        self.model.tally["groups full" if refused.error == "DiskFull" else "refused members"] += 1
         self._asked.pop(refused.serial, None)
         if refused.serial == self._join_serial:
             self._join()

@@ -15,6 +15,7 @@ from tests.support.faults import Fault, KilledError, Moment, kill_at
 from tests.support.groups_rig import Hand, Rig, only
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 from workers.groups.agent import DISK_RETRY_NS
 from workers.groups.ledger import Ledger, open_ledger
 from workers.groups.progress import Progress, ranges_of, without
@@ -318,6 +319,32 @@ def test_a_member_with_another_subscription_is_refused_until_the_others_are_gone
     for hand in [hand for hand in rig.hands.values() if hand is not second]:
         hand.die()
     assert only(second.join(digest=2), groupwire.Joined), "it is the only one left"
+
+
+@mends("A3")
+@pytest.mark.parametrize("queues", [None, [1]])
+def test_a_replaced_groups_knows_what_its_members_have_subscribed(
+    queues: list[int] | None,
+) -> None:
+    """From the leases: a newcomer may be quicker than they are to say it again."""
+    rig = rig_with(2)
+    first, second = rig.attach(), rig.attach()
+    first.join(digest=1, subscription="orders: paid", queues=queues)
+    rig.agent.ledger.compact()
+    rig.replace_agent()
+    refused = only(second.join(digest=2, subscription="orders: *"), Refused)
+    assert refused.error == "GroupIllegal"
+    first.listen()
+    assert only(first.join(digest=1, queues=queues), groupwire.Joined)
+
+
+def test_members_that_push_agree_on_what_becomes_of_failures() -> None:
+    """One that pulls has no wish."""
+    rig = rig_with()
+    rig.attach().join(digest=1, max_attempts=17, subscription="orders: * (max_attempts 17)")
+    for wish in ({"max_attempts": 3}, {"max_attempts": 17, "orderly": True}):
+        assert only(rig.attach().join(digest=1, **wish), Refused).error == "GroupIllegal"
+    assert only(rig.attach().join(digest=1), groupwire.Joined)
 
 
 def test_a_member_alone_may_change_its_subscription() -> None:

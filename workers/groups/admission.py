@@ -5,7 +5,7 @@ from __future__ import annotations
 from shm import limits
 from shm.groupwire import ASSIGNMENTS, SUBSCRIPTION_CHARACTERS, Join, bad_assignment
 from shm.properties import SYSTEM_GROUP_PREFIX
-from workers.groups.membership import Membership
+from workers.groups.membership import Member, Membership
 
 
 def fault_of(membership: Membership, session: int, request: Join) -> str:
@@ -51,14 +51,24 @@ def _difference(membership: Membership, session: int, request: Join) -> str:
                 f" {member.assignment!r}; this one wants {request.assignment!r}. Give all members"
                 " the same, or use another group"
             )
-        if request.digest and member.digest not in (0, request.digest):
+        if _sees_others(member, request):
             return (
                 f"group {request.group!r} has a member (session {number}) that subscribes"
-                f" {_cut(member.subscription)}; this one wants {_cut(request.subscription)}."
+                f" {_shown(member.subscription)}; this one wants {_shown(request.subscription)}."
                 " Give all members the same subscription, or use another group"
             )
     return ""
 
 
-def _cut(text: str) -> str:
-    return text[:SUBSCRIPTION_CHARACTERS]
+def _sees_others(member: Member, request: Join) -> bool:
+    """Whether two members differ in topics, filters, or in what they do with failed messages."""
+    if request.digest and member.digest not in (0, request.digest):
+        return True
+    if not (request.max_attempts and member.max_attempts):
+        return False  # one of them pulls: it sends nothing back
+    terms = (member.max_attempts, member.orderly)
+    return terms != (request.max_attempts, request.orderly)
+
+
+def _shown(text: str) -> str:
+    return text[:SUBSCRIPTION_CHARACTERS] or "to something else"

@@ -305,7 +305,7 @@ class Groups:
             return  # restored and not told of yet: balanced again when it is, or is ended
         progress = self.ledger.group(move.group).queue(key)
         if move.grant:
-            self.ledger.grant(move.group, key, move.session)
+            self.ledger.grant(move.group, key, move.session, move.digest)
             self._announce(peer, move.queue, move.group)
         elif progress.lease:
             progress.lease.revoking = True

@@ -81,10 +81,10 @@ class Ledger:
         """Note that messages below `next_offset` have been handed out."""
         self._change(Kind.START, group, key, offset=next_offset, session=session)
 
-    def grant(self, group: str, key: QueueKey, session: int) -> int:
-        """Give a queue to a session; returns the lease's number."""
+    def grant(self, group: str, key: QueueKey, session: int, digest: int = 0) -> int:
+        """Give a queue to a session with such a subscription; returns the lease's number."""
         number = self.last_lease + 1
-        self._change(Kind.GRANT, group, key, value=number, session=session)
+        self._change(Kind.GRANT, group, key, value=number, session=session, offset=digest)
         return number
 
     def finish(self, group: str, key: QueueKey, done: Done) -> None:
@@ -202,7 +202,7 @@ class Ledger:
             return
         queue = group.queue(key)
         if kind is Kind.GRANT:
-            queue.lease = Lease(row["value"], row["session"])
+            queue.lease = Lease(row["value"], row["session"], row["offset"])
             self.last_lease = max(self.last_lease, row["value"])
         else:
             _MEANING[kind](queue, row)
@@ -338,7 +338,8 @@ class Ledger:
             self._append(Kind.COMMIT, offset=queue.committed, **numbers)
         if queue.lease:
             lease = queue.lease
-            self._append(Kind.GRANT, value=lease.number, session=lease.session, **numbers)
+            fields = {"value": lease.number, "session": lease.session, "offset": lease.digest}
+            self._append(Kind.GRANT, **fields, **numbers)
         if queue.started > queue.committed:
             self._append(Kind.START, offset=queue.started, **numbers)
         for first, end, count in queue.attempts:

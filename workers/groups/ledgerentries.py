@@ -24,7 +24,7 @@ class Kind(IntEnum):
     SUBSCRIBED = 4  # queue_id: the topic's queues when the group first subscribed
     COMMIT = 5  # offset
     START = 6  # offset: next one not handed out
-    GRANT = 7  # value: lease; session
+    GRANT = 7  # value: lease; session; offset: digest of its subscription (groupwire.Join)
     END = 8  # value: 1 = the holder died
     ATTEMPTS = 9  # offset: first; value: behind the last; attempt: deliveries begun
     CLAMP = 11  # offset: lowest, value: highest offset that the queue holds

@@ -25,9 +25,11 @@ class Member:
     topics: frozenset[int]
     consume_from: int
     chosen: frozenset[int] | None = None  # queues taken by hand; None: by balancing
-    digest: int = 0  # of its subscription; 0: not stated
+    digest: int = 0  # of its topics and filters; 0: not stated
     subscription: str = ""
     assignment: str = ""  # how queues are to be spread; "": not stated
+    max_attempts: int = 0  # of a push consumer; 0: not stated
+    orderly: bool = False
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class Move:
     queue: int  # board queue number
     session: int
     grant: bool
+    digest: int = 0  # of the subscription of who is granted it
 
 
 class Topics:
@@ -130,6 +133,7 @@ class Membership:
         member = Member(session, frozenset(request.topics), request.consume_from)
         member.digest, member.subscription = request.digest, request.subscription
         member.assignment = request.assignment
+        member.max_attempts, member.orderly = request.max_attempts, request.orderly
         if request.queues is not None:
             offered = (queue for slot in member.topics for queue in self.topics.queues(slot))
             member.chosen = frozenset(offered).intersection(request.queues)
@@ -142,14 +146,17 @@ class Membership:
     def restore_member(self, group: str, member: Member) -> None:
         """Take a holder of leases for a member until it says itself what it wants.
 
-        Until then it keeps what it holds and gets nothing: it may have chosen by hand.
+        Until then it keeps what it holds and gets nothing: it may have chosen by hand. Who comes
+        meanwhile with another subscription than its lease was granted under is refused.
         """
         members = self.groups.setdefault(group, Group(group)).members
         known = members.get(member.session)
         topics = member.topics | (known.topics if known else frozenset())
         leases = self._leases(group).items()
         held = frozenset(queue for queue, lease in leases if lease.session == member.session)
-        members[member.session] = Member(member.session, topics, member.consume_from, held)
+        members[member.session] = Member(
+            member.session, topics, member.consume_from, held, member.digest
+        )
         self.group_of[member.session] = group
 
     def _fix_start(self, group: str, slot: int, request: Join) -> None:
@@ -327,7 +334,8 @@ class Membership:
                     continue  # of a holder before; balanced again when that is settled
                 if progress.queue(key).committed == UNSET:  # a queue younger than the subscription
                     self.ledger.commit(group.name, key, self._inside(queue, 0))
-                yield Move(group.name, queue, session, grant=True)
+                digest = group.members[session].digest
+                yield Move(group.name, queue, session, grant=True, digest=digest)
 
     def _target(self, group: Group, owned: dict[int, int]) -> dict[int, int]:
         """Queue -> session: what was chosen by hand first, the rest balanced among the others.

@@ -26,10 +26,11 @@ class Missing:
         """Take holders of leases for members."""
         self._membership.topics.refresh()
         for session in self._membership.holders():
-            for group, key, _lease in self._membership.leases_of(session):
+            for group, key, lease in self._membership.leases_of(session):
                 slot = self._membership.topics.slots.get(key[0])
                 topics = frozenset() if slot is None else frozenset([slot])
-                self._membership.restore_member(group, Member(session, topics, 0))
+                member = Member(session, topics, 0, digest=lease.digest)
+                self._membership.restore_member(group, member)
 
     def end(self, attached: Collection[int], now_ns: int) -> None:
         """End holders that this `groups` was not told of in time."""

@@ -22,6 +22,7 @@ class Lease:
 
     number: int
     session: int
+    digest: int = 0  # of the subscription that its holder has stated (groupwire.Join)
     revoking: bool = False
 
 
