@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 
 import pytest
 
@@ -18,8 +18,6 @@ from tests.support.push import FIRST, PATIENCE_S
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
-Make = Callable[[Broker, str, Subscription], AbstractContextManager[object]]
-
 
 def pull(broker: Broker, group: str, wanted: Subscription) -> PullConsumer:
     return PullConsumer(group, wanted, home=broker.home, consume_from=FIRST)
@@ -29,7 +27,10 @@ def push(broker: Broker, group: str, wanted: Subscription) -> PushConsumer:
     return PushConsumer(group, wanted, print, home=broker.home, consume_from=FIRST)
 
 
-KINDS = {"pull": pull, "push": push}
+KINDS: dict[str, Callable[[Broker, str, Subscription], PullConsumer | PushConsumer]] = {
+    "pull": pull,
+    "push": push,
+}
 #: Of topics {0} and {1}: what one member wants, and another.
 OTHERS: dict[str, tuple[Callable[[str, str], Subscription], Callable[[str, str], Subscription]]] = {
     "all and a tag": (lambda a, b: [a], lambda a, b: {a: "x"}),
