@@ -337,7 +337,7 @@ def wait(world: World) -> None:
 
 def _has_come_to_rest(actor: AgentActor) -> bool:
     actor.bell.ring()  # it does not sleep over it
-    return actor.idle_cycles >= 2
+    return actor.is_at_rest
 
 
 def calm(world: World) -> None:

@@ -27,7 +27,7 @@ WITHIN = {
     "counted_unheard": (10, 20, "wait_for_checks"),
     "open_halves_removed": (0, 10, "let_time_pass"),
     "given_up_unlisted": (10, 10, "wait_for_checks"),
-    "parked_again_once": (0, 10, "wait_for_checks"),
+    "parked_again_once": (0, 40, "wait_for_checks"),
 }
 
 

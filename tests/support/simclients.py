@@ -53,6 +53,9 @@ class SimClient:
         """The socket has ended."""
         self.session = None
 
+    def killed(self) -> None:
+        """Its steps are whole."""
+
     def die(self) -> None:
         """SIGKILL this process."""
         self.machine.simulation.remove(self.name)

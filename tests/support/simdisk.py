@@ -157,6 +157,10 @@ class Change:
     directory: str = ""
 
 
+def _go_on() -> None:
+    """No simulation lets others come in between."""
+
+
 def _nobody(process: str, kind: str, name: str) -> None:
     """No test watches."""
 
@@ -200,6 +204,8 @@ class Disk:
         self.cuts = 0
         #: Told of each change before and after its effect: process, kind, name.
         self.watch: Callable[[str, str, str], None] = _nobody
+        #: Called before each call of a process, within which others may go on.
+        self.pause: Callable[[], None] = _go_on
         self.journal: list[Change] | None = None  # every effect, if somebody wants to replay it
 
     def record(self, change: Change) -> None:

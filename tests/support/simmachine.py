@@ -84,6 +84,29 @@ class Plans:
     supervisor: Sequence[Fault] = ()
 
 
+class SimBoard(Board):
+    """A board at each of whose words others may come in between."""
+
+    def __init__(self, memory: memoryview, pause: Callable[[], None]) -> None:
+        super().__init__(memory)
+        self._pause = pause
+
+    def word(self, offset: int) -> int:
+        """A 64-bit word, after what others have done."""
+        self._pause()
+        return super().word(offset)
+
+    def set_word(self, offset: int, value: int) -> None:
+        """Store a 64-bit word, after what others have done."""
+        self._pause()
+        super().set_word(offset, value)
+
+    def set_half(self, offset: int, value: int) -> None:
+        """Store a 32-bit word, after what others have done."""
+        self._pause()
+        super().set_half(offset, value)
+
+
 class SimMachine:
     """See the module. An actor itself: the supervisor."""
 
@@ -98,6 +121,7 @@ class SimMachine:
         self.model = model
         self.topics = topics
         self.disk = Disk(file_bytes_max=FILE_BYTES_MAX)
+        self.disk.pause = simulation.pause
         self.configuration = load(None, SETTINGS | simbits.settings_of(simulation.seed), {})
         self.plans = Plans()
         self.board: Board | None = None
@@ -111,6 +135,7 @@ class SimMachine:
         self.lives = 0
         self.ended_by = End.STOP
         self.index_holds = True  # nobody has damaged it on purpose
+        self.told_losses: list[dict[str, object]] = []  # by this life of retention, heeded already
         self.expect_cut_off: set[str] = set()  # clients that break the rules on purpose
         self.then: Callable[[], None] | None = None  # what the next agent's death brings along
         self._old_board: Board | None = None
@@ -118,6 +143,7 @@ class SimMachine:
         self._next_session = 1
         self._due: list[tuple[int, Callable[[], None]]] = []
         self._seen_low = 0
+        self._writer_began_ns = 0
         self._boot_id = self._random_bytes(16)
         simulation.on_death = self._on_death
         simulation.after_step = self.observe
@@ -164,16 +190,25 @@ class SimMachine:
                 settled = fields["sessions"]
                 assert isinstance(settled, list)
                 self._unsettled = {n: s for n, s in self._unsettled.items() if n not in settled}
+            elif event == "removed_while_needed":
+                self.told_losses.append(fields)
             elif event in _TALLIED or event == simbits.NOTE:
                 self.model.tally[event] += 1
         table.notes.clear()
+
+    def killed(self) -> None:
+        """The supervisor's steps are whole."""
 
     def observe(self) -> None:
         """After each step: what was published as durable once must stay."""
         if self.board is not None:
             self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
             appended = self.board.word(layout.BOARD_APPENDED)
-            self.model.moments.grown(appended, self.simulation.clock, self.disk.cuts)
+            writer = self.simulation.actors.get(Role.WRITER.name.lower())
+            if isinstance(writer, AgentActor):
+                self._writer_began_ns = writer.began_ns
+            clock, began_ns = self.simulation.clock, self._writer_began_ns
+            self.model.moments.grown(appended, clock, self.disk.cuts, began_ns)
             low = self.board.word(layout.BOARD_LOW)
             if low > self._seen_low:
                 self.index_holds = False  # what it had not met yet is passed over
@@ -252,13 +287,15 @@ class SimMachine:
             cq_bytes=settings.mapped_file_size_consume_queue,
             started_ms=self.simulation.clock.wall_ms(),
         )
-        return Board(memory)
+        return SimBoard(memory, self.simulation.pause)
 
     def start_agent(self, role: Role) -> None:
         """Start or replace one agent; it is told of all sessions."""
         if self.board is None:
             return
         table = self.tables[role] = MemorySessions()
+        if role is Role.GROUPS:
+            self.told_losses.clear()
         for number, session in self._unsettled.items() if role is Role.GROUPS else ():
             table.attach(session)
             table.detach(number)
@@ -299,6 +336,7 @@ class SimMachine:
             self.simulation.remove(role.name.lower())
         for storage in self.stores.values():
             storage.dead = True
+        self.simulation.bury()
         self.tables.clear()
         self._due.clear()
         still_down = not self.running
@@ -319,10 +357,11 @@ class SimMachine:
 
     def _on_death(self, name: str) -> None:
         if name == Role.WRITER.name.lower():
-            self.model.moments.writer_died(self.simulation.clock.monotonic_ns())
+            self.model.moments.writer_died(self._writer_began_ns)
         for role in ROLES:
             if role.name.lower() == name:
                 self.stores[name].dead = True
+                self.simulation.bury()
                 self.tables.pop(role, None)
                 self._later(RESTART_NS, partial(self.start_agent, role))
         for role in ROLES:

@@ -41,11 +41,14 @@ def _ledger(machine: SimMachine) -> Any:  # noqa: ANN401 - workers.groups.ledger
 
 
 def _told(machine: SimMachine, low: int) -> Counter[tuple[str, str]]:
-    """Losses by who has them and topic, as the agent has said in this very step."""
+    """Losses by who has them and topic, as the agent has said before it raised `low`."""
     told: Counter[tuple[str, str]] = Counter()
     table = machine.tables.get(Role.GROUPS)
-    for _level, event, fields in table.notes if table else ():
-        if event == "removed_while_needed" and fields["low"] == low:
+    fresh = (
+        [f for _level, event, f in table.notes if event == "removed_while_needed"] if table else []
+    )
+    for fields in machine.told_losses + fresh:
+        if fields["low"] == low:
             who, what = str(fields["who"]), str(fields["what"])
             count = fields["count"]
             assert isinstance(count, int)

@@ -263,7 +263,8 @@ class SimStorage:
         inode.pages |= fresh
 
     def require_alive(self) -> None:
-        """A dead process does nothing any more, whatever its objects are asked to do."""
+        """A dead process does nothing any more; before a living one does, others may go on."""
+        self.disk.pause()
         if self.dead:
             raise KilledError(self.process)
 

@@ -28,12 +28,12 @@ class Moments:
         self._moments: list[Moment] = []
         self._unsure_ns = -1  # when a writer died that may have written more than it said
 
-    def grown(self, end: int, clock: SimClock, boot: int) -> None:
-        """The log ends here now."""
+    def grown(self, end: int, clock: SimClock, boot: int, began_ns: int) -> None:
+        """The log ends here now; the writer looked at the clock after `began_ns`."""
         if self._ends and end <= self._ends[-1]:
             return
         now_ns = clock.monotonic_ns()
-        since_ns = now_ns if self._unsure_ns < 0 else self._unsure_ns
+        since_ns = began_ns if self._unsure_ns < 0 else self._unsure_ns
         self._unsure_ns = -1
         even_ms = clock.highest_offset_ms + now_ns // 1_000_000
         self._ends.append(end)

@@ -6,9 +6,12 @@ happen next is chosen by the dice among those that can go on, and among faults.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import ClassVar, Protocol
+
+from greenlet import getcurrent, greenlet
 
 from shm import marks
 from shm.clock import Clock
@@ -23,6 +26,8 @@ DRAWS = 2
 #: A full minute that every run goes over, unless somebody sets the clock, and how soon.
 BORDER_MS = 1_700_000_040_000
 BEFORE_BORDER_MS = 1_300
+#: Half of the seeds have whole steps; in others an actor may stop amid one.
+PAUSE_SHARES = (0.0, 0.02, 0.0, 0.2)
 #: Longer than any timer of an agent, shorter than any patience.
 STALL_NS = 60_000_000_000
 
@@ -48,6 +53,45 @@ class Actor(Protocol):
         """Go on a little."""
         ...
 
+    def killed(self) -> None:
+        """It is dead: whatever it was amid never goes on."""
+        ...
+
+
+class Strand:
+    """A call that other actors may come in between of: it stops at `Simulation.pause`.
+
+    What it calls knows nothing of that; it is a stack of its own within the one thread.
+    """
+
+    def __init__(self) -> None:
+        self._stack: greenlet | None = None
+
+    @property
+    def is_amid(self) -> bool:
+        """Whether a call has begun and not ended."""
+        return self._stack is not None
+
+    def go_on(self, call: Callable[[], int]) -> int | None:
+        """Begin the call, or let it go on. What it returned, None if it stopped amid something."""
+        stack = self._stack = self._stack or greenlet(call)
+        try:
+            result = stack.switch()
+        except BaseException:
+            self._stack = None
+            raise
+        if not stack.dead:
+            return None
+        self._stack = None
+        return int(result)
+
+    def kill(self) -> None:
+        """End a call that is amid something, as SIGKILL does: nothing of it has an effect."""
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            with contextlib.suppress(KilledError):
+                stack.throw(KilledError("killed amid a step"))
+
 
 class AgentActor:
     """The one loop of workers.agent.run, cut where another process may come in between."""
@@ -63,7 +107,19 @@ class AgentActor:
         self._overslept = False
         self.idle_cycles = 0
         self._asleep = False
+        self._strand = Strand()
+        self.began_ns = 0  # when the last work began
+        self._before = 0  # progress at that time
         self._next: Callable[[int], None] = self._work
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it has found nothing to do twice, and is not amid another look."""
+        return self.idle_cycles >= 2 and not self._strand.is_amid
+
+    def killed(self) -> None:
+        """The work that it is amid never goes on."""
+        self._strand.kill()
 
     def ready_at(self, now_ns: int) -> int:
         """Now, or when its sleep ends."""
@@ -74,13 +130,20 @@ class AgentActor:
         self._next(now_ns)
 
     def _work(self, now_ns: int) -> None:
-        before = self._progress()
-        if self.agent.do_work(now_ns):
+        if not self._strand.is_amid:
+            self.began_ns, self._before = now_ns, self._progress()
+        if self._overslept:  # nobody comes in between: the work would be his
+            done: int | None = self.agent.do_work(now_ns)
+        else:
+            done = self._strand.go_on(lambda: self.agent.do_work(now_ns))
+        if done is None:
+            return
+        if done:
             self.idle_cycles = 0
         else:
             self.idle_cycles += 1
             self._next = self._arm
-        if self._overslept and self._progress() != before:
+        if self._overslept and self._progress() != self._before:
             raise LostWakeupError(f"{self.name} slept while it had work")
         self._overslept = False
 
@@ -112,7 +175,11 @@ class Simulation:
         self.seed = seed
         self.dice = random.Random(seed)
         self.clock = SimClock(BORDER_MS - BEFORE_BORDER_MS)
+        #: How likely an actor stops at a call of storage, board or mark, in the middle of its step.
+        self.pause_share = PAUSE_SHARES[seed % len(PAUSE_SHARES)]
+        self._pauses = random.Random(seed + 1)
         self.actors: dict[str, Actor] = {}
+        self._removed: list[Actor] = []
         self._everybody: list[Actor] = []  # in `actors`
         self.steps = 0
         self.current = ""  # who is taking a step
@@ -129,9 +196,23 @@ class Simulation:
         self._everybody = list(self.actors.values())
 
     def remove(self, name: str) -> None:
-        """Take an actor out."""
-        self.actors.pop(name, None)
+        """Take an actor out. What it is amid stays so until `bury`."""
+        actor = self.actors.pop(name, None)
+        if actor is not None:
+            self._removed.append(actor)
         self._everybody = list(self.actors.values())
+
+    def bury(self) -> None:
+        """Those that were taken out, and whose ways to the world are cut, are dead."""
+        removed, self._removed = self._removed, []
+        for actor in removed:
+            actor.killed()
+
+    def pause(self) -> None:
+        """Perhaps let others go on, if this is within a step that may stop."""
+        stack = getcurrent()
+        if stack.parent is not None and self._pauses.random() < self.pause_share:
+            stack.parent.switch()
 
     def note(self, text: str) -> None:
         """A line of the story that a failing seed prints."""
@@ -208,6 +289,7 @@ class Simulation:
 
     def _pass_mark(self, name: str) -> None:
         self.marks_passed.add(name)
+        self.pause()
         if self._mark is None or self._mark[0] != name:
             return
         left = self._mark[1] - 1
