@@ -11,6 +11,7 @@ ahead of the copied log, and each topic that the ledger knows is there.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import time
@@ -30,6 +31,8 @@ from shm.board import attach_board
 from shm.codes import BrokerState
 from shm.configfile import BACKUP_SUFFIX, parse_config
 from shm.errors import DiskFull, GantryError, Incompatible, Rejected, StoreFailed, Timeout
+from shm.jsonsum import with_sum, without_sum
+from shm.lineage import COPIED_AT
 from shm.lognames import DIRECTORY, segment_name
 from shm.ranges import EVERYTHING, read_ranges, write_ranges
 from shm.storage import PosixStorage, is_disk_full, read_file
@@ -180,7 +183,7 @@ class _Run:
         """Sizes, ranges closed at D, and a checkpoint that says so."""
         if segment_bytes <= 0:
             raise GantryError("a board without a segment size")
-        self._put(STORE_FILE, read_file(self._source, STORE_FILE))
+        self._put(STORE_FILE, self._copied_store_file(durable))
         known = read_ranges(self._source) or EVERYTHING
         write_ranges(self._target, known.closed(durable))
         checkpoint = CheckpointFile(self._target, uuid.uuid4().bytes, 0)
@@ -189,6 +192,11 @@ class _Run:
             checkpoint.write(durable, store_ms, min(low, durable), clean=True)
         finally:
             checkpoint.close()
+
+    def _copied_store_file(self, durable: int) -> bytes:
+        """`store.json` with where the copy's own log will begin (shm/lineage.py)."""
+        content = without_sum(parse_config(read_file(self._source, STORE_FILE).decode()))
+        return with_sum(json.dumps({**content, COPIED_AT: durable})).encode()
 
     def _copy_log(self, segment_bytes: int, durable: int, board: Board | None) -> tuple[int, int]:
         self._target.make_directory(DIRECTORY)

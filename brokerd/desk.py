@@ -76,6 +76,7 @@ class SessionDesk:
             record.ring_bytes,
             settings.broker_name,
             settings.timer_precision_ms,
+            broker.life.store_id,
         )
         return welcome, descriptors
 

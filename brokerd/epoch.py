@@ -26,11 +26,12 @@ from shm.board import (
 )
 from shm.errors import BrokerGone, Corrupt, Incompatible
 from shm.jsonsum import sum_holds, with_sum
+from shm.lineage import COPIED_AT, FIELD, FILE, Lineage, lineage_of
 from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
-from shm.storage import Storage, read_file, replace_file
+from shm.storage import PosixStorage, Storage, read_file, replace_file
 
 ABORT_NAME: Final = "abort"
-STORE_FILE: Final = "gantry/store.json"
+STORE_FILE: Final = FILE
 _ORIGIN: Final = f"the store ({STORE_FILE})"
 #: 2: a clean stop ends the ledger with a closing entry, and JSON files have checksums.
 VERSION: Final = 2
@@ -45,6 +46,8 @@ _EXTENSIONS: Final = "mapped_file_size_consume_queue_ext"
 LEVELS: Final = "message_delay_level"
 #: Other values of it that units in this store may have been made by.
 EARLIER_LEVELS: Final = "earlier_delay_levels"
+#: Of a store's id (shm/lineage.py).
+_ID_BYTES: Final = 16
 #: What else a store's last life went by, for who goes on with it or makes files of it again.
 USED: Final = "used"
 _REMEMBERED: Final = (
@@ -69,6 +72,7 @@ class Life:
     epoch: int
     boot_id: str
     levels_before: str = ""  # delay levels of the life before, if they were others
+    store_id: str = ""  # shm/lineage.py
 
 
 def boot_id() -> str:
@@ -87,12 +91,15 @@ def begin(storage: Storage, configuration: Configuration) -> tuple[Life, Configu
     kept = {name: getattr(configuration.settings, name) for name in (*SIZES, LEVELS)}
     earlier = earlier_levels(stored, kept[LEVELS])
     used = {name: getattr(configuration.settings, name) for name in _REMEMBERED}
+    lineage = Lineage.of(stored).begun(stored.get(COPIED_AT), secrets.token_hex(_ID_BYTES))
     content = {
         "version": VERSION, "starts": starts, **kept, EARLIER_LEVELS: earlier, USED: used,
+        FIELD: lineage.as_json(),
     }  # fmt: skip
     replace_file(storage, STORE_FILE, with_sum(json.dumps(content)).encode())
     epoch = secrets.randbits(47) << 16 | starts & 0xFFFF
-    return Life(epoch, boot_id(), _changed(stored, kept[LEVELS])), configuration
+    changed = _changed(stored, kept[LEVELS])
+    return Life(epoch, boot_id(), changed, lineage.store), configuration
 
 
 def _changed(stored: Mapping[str, Any], now: str) -> str:
@@ -157,6 +164,10 @@ def _stored(storage: Storage) -> dict[str, Any]:
             raise _damaged("is not JSON") from error
         if sum_holds(data) is False:
             raise _damaged("is not what its checksum was made of")
+        try:
+            Lineage.of(content)
+        except ValueError as error:
+            raise _damaged(str(error)) from error
         if int(content.get("version", VERSION)) > VERSION:
             raise Incompatible(
                 f"{STORE_FILE} is of version {content['version']}, this program knows {VERSION}:"
@@ -170,7 +181,9 @@ def _stored(storage: Storage) -> dict[str, Any]:
 
 def _damaged(why: str) -> Corrupt:
     return Corrupt(
-        f"{STORE_FILE} {why}: delete it, sizes are then taken from the files", path=STORE_FILE
+        f"{STORE_FILE} {why}: delete it, sizes are then taken from the files, and the store gets a"
+        " new id",
+        path=STORE_FILE,
     )
 
 
@@ -201,11 +214,15 @@ def _settle(configuration: Configuration, name: str, stored: int | None) -> Conf
 def find_old_board(home: Path) -> Board | None:
     """The board of a life that a kill has ended since the machine was booted; read-only.
 
-    `run/board` of a home that was copied names the board of another store: that one tells nothing.
+    `run/board` of a home that was copied, or whose store was made anew or put back, names the board
+    of another store: that one tells nothing.
     """
     note = read_board_file(home)
     name = note.get("board", "")
     if not name.startswith(_board_prefix(home)) or note.get("boot_id") != boot_id():
+        return None
+    store = lineage_of(PosixStorage(str(store_of(home)))).store
+    if note.get("store", store) != store:
         return None
     try:
         return attach_board(name)
@@ -251,6 +268,7 @@ def create_board(home: Path, life: Life, settings: Settings, started_ms: int) ->
 def announce(home: Path, life: Life, board: Board) -> None:
     """Name the board in `run/board`, atomically."""
     content = {"board": board.name, "boot_id": life.boot_id, "epoch": f"{life.epoch:x}"}
+    content["store"] = life.store_id
     path = board_file(home)
     temporary = path.with_suffix(".new")
     temporary.write_text(json.dumps(content), encoding="utf-8")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from brokerd.queuefiles import QueueKey, position_of
 from shm import layout
+from shm.errors import Corrupt
+from shm.lineage import lineage_of
 from shm.lognames import PINS
 from shm.storage import read_file
 from workers.groups.progress import UNSET
@@ -114,7 +116,8 @@ class Pin:
     """A file of `gantry/pins`: `{"position": P}`, and `"until_ratio": percent` if less than forced.
 
     The log from P on stays, as long as no more than that much of the disk is in use. Its owner
-    replaces the file to move on and removes it in the end. One that cannot be read holds all.
+    replaces the file to move on and removes it in the end. One that cannot be read holds all, and
+    so does one that names a store (`"store": ID`) whose log up to P this is not.
     """
 
     name: str
@@ -158,10 +161,13 @@ def _pin(storage: Storage, name: str) -> Pin:
         position, ratio = content["position"], content.get("until_ratio", 100)
         if type(position) is not int or type(ratio) is not int:
             raise ValueError("position and until_ratio are whole numbers")
+        store = content.get("store", "")
+        if store and not lineage_of(storage).holds(store, position):
+            return Pin(name, 0, 100, f"of position {position} of another store, {store}")
         return Pin(name, position, ratio)
     except FileNotFoundError:
         return Pin(name, 1 << 62, 100)  # its owner has just removed it
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, Corrupt) as error:
         return Pin(name, 0, 100, f"unreadable: {error!r}")
 
 

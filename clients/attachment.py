@@ -36,14 +36,16 @@ class Attachment:
         group: str,
         filters: Mapping[str, Filter],
         member: Callable[..., GroupMember] = GroupMember,
+        of_store: str = "",
     ) -> None:
-        """Attach and open the topics. Raises BrokerGone, TopicNotFound, ...
+        """Attach and open the topics. Raises BrokerGone, TopicNotFound, Incompatible, ...
 
-        `member` makes the member that `join` lets join.
+        `member` makes the member that `join` lets join; `of_store` is the id of the
+        store of a session before, "" without one.
         """
         self.group = group
         self._make_member = member
-        self.session = Session(home, groups=True)
+        self.session = Session(home, groups=True).require_store(of_store)
         try:
             own = (RETRY_PREFIX + group, DLQ_PREFIX + group)
             self._opened = [

@@ -80,6 +80,7 @@ class PullConsumer:
         self._selected = False
         self._chosen: list[MessageQueue] | None = None
         self._attachment: Attachment | None = None
+        self._store_id = ""
         self._member = self._attach({}).member
 
     # ---------------------------------------------------------------------------------- messages
@@ -305,7 +306,9 @@ class PullConsumer:
 
     def _attach(self, places: dict[MessageQueue, tuple[int, int]]) -> Attachment:
         """Begin a session and join; `places` are those of the session before."""
-        attachment = Attachment(self._home, self.group, self._filters, self._make_member)
+        make, store = self._make_member, self._store_id
+        attachment = Attachment(self._home, self.group, self._filters, make, store)
+        self._store_id = attachment.session.store_id
         attachment.join(self._consume_from, self._consume_ms, places, self._chosen)
         self._attachment = attachment
         self._member, before = attachment.member, getattr(self, "_member", None)

@@ -39,6 +39,7 @@ class Recaller:
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._lane: ControlLane | None = None
+        self._store_id = ""
         self._serial = 0
 
     def recall(self, topic: str, handle: str, timeout: float) -> RecallOutcome:
@@ -63,7 +64,8 @@ class Recaller:
 
     def _ask(self, topic: str, handle: str, deadline_ns: int) -> RecallOutcome:
         if self._session is None:
-            self._session = Session(self._home, scheduler=True)
+            self._session = Session(self._home, scheduler=True).require_store(self._store_id)
+            self._store_id = self._session.store_id
             self._lane = ControlLane(self._session.arena, self._session.plan.scheduler, End.CLIENT)
         session, lane = self._session, self._lane
         assert lane is not None, "opened together"

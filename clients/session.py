@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from clients.closing import Closing
 from clients.control import ControlChannel, close_all, expect, gone
@@ -24,7 +24,7 @@ from shm.arena import check_header, map_arena, plan_arena
 from shm.bell import EventBell
 from shm.board import attach_board
 from shm.codes import BrokerState
-from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
+from shm.errors import BrokerGone, Closed, Evicted, GantryError, Incompatible, StoreFailed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,6 +101,25 @@ class Session(Closing):
         self.store = welcome.store
         self.broker_name = welcome.broker_name
         self.timer_precision_ms = welcome.timer_precision_ms
+        self.store_id = welcome.store_id
+
+    def require_store(self, before: str) -> Self:
+        """This session, if it is of the store that a session before was of ("": there was none).
+
+        Else it is closed: positions, offsets and numbers of messages that are kept from there hold
+        in no other store. Raises Incompatible.
+        """
+        if before in ("", self.store_id):
+            return self
+        self.close()
+        raise Incompatible(
+            f"the broker at {self.home} has store {self.store_id} now, and this client was of store"
+            f" {before}: it was made anew, or put back from a back-up. Whether messages without a"
+            " receipt are stored only the store before can tell, and none of them was sent into"
+            " this one: open a new producer or consumer",
+            before=before,
+            now=self.store_id,
+        )
 
     # -------------------------------------------------------------------------------------- asking
 

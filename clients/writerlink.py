@@ -325,8 +325,9 @@ class WriterLink:
             raise
 
     def _open_session(self, up_bytes: int) -> Session:
-        """A session under the old identity that knows all routes."""
+        """A session under the old identity that knows all routes. Raises Incompatible."""
         session = Session(self._home, self._identity, up_bytes=up_bytes)
+        session.require_store(self.session.store_id)
         try:
             self.routes.attach(session)
         except BaseException:

@@ -110,6 +110,8 @@ class Welcome(Frame, frozen=True):
     # Settings that recall handles are made of (DT-70).
     broker_name: str = ""
     timer_precision_ms: int = 1000
+    #: shm/lineage.py; what a client attaches to again must have the same.
+    store_id: str = ""
 
 
 class TopicOpened(Frame, frozen=True):

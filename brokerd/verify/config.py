@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from brokerd.epoch import EARLIER_LEVELS, LEVELS, USED
 from shm import jsonsum
 from shm.configfile import BACKUP_SUFFIX, parse_config, read_config
+from shm.lineage import FIELD as LINEAGE
+from shm.lineage import Lineage
 from shm.properties import parse_delay_levels
 from shm.storage import read_file
 
@@ -140,6 +142,12 @@ def store_file_is_sound(storage: Storage, path: str, report: Report) -> bool:
     used = content.pop(USED, {})
     if not isinstance(used, dict):
         content[USED] = used
+    try:
+        Lineage.of(content)
+    except ValueError as error:
+        report.add(path, 0, str(error), "[[id, position], ...]", json.dumps(content[LINEAGE]))
+        return False
+    content.pop(LINEAGE, None)
     wrong = [name for name, value in content.items() if not isinstance(value, int)]
     for name in wrong:
         report.add(path, 0, f"no number: {name}", found=json.dumps(content[name]))

@@ -17,7 +17,7 @@ from clients.push.handoff import Handoff
 from clients.push.member import PushMember, Resumed
 from clients.session import Session, now_ns
 from shm import groupwire
-from shm.errors import Corrupt, GroupIllegal
+from shm.errors import Corrupt, GroupIllegal, Incompatible
 from shm.groupwire import ConsumeFrom
 
 SAVE_NS: Final = 5_000_000_000
@@ -46,6 +46,7 @@ class OffsetFile:
                 group=group,
             )
         self._lock = lock
+        self._store = ""
         try:
             self.offsets = self._read()
         except BaseException:
@@ -56,6 +57,7 @@ class OffsetFile:
     def _read(self) -> dict[MessageQueue, int]:
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
+            self._store = str(content.get("store", ""))
             return {
                 MessageQueue(topic, int(queue)): int(offset)
                 for topic, queues in content["offsets"].items()
@@ -69,6 +71,16 @@ class OffsetFile:
                 path=str(self.path),
             ) from error
 
+    def require_store(self, store: str) -> None:
+        """Raise Incompatible if the offsets are of a store with another id than this one."""
+        if self.offsets and self._store not in ("", store):
+            raise Incompatible(
+                f"{self.path} has offsets in store {self._store}, and this is store {store}: it was"
+                " made anew, or put back from a back-up. Remove the file to begin anew",
+                path=str(self.path),
+            )
+        self._store = store
+
     def save(self) -> None:
         """Replace the file if anything has changed."""
         if self.offsets == self._saved:
@@ -78,7 +90,7 @@ class OffsetFile:
             table.setdefault(queue.topic, {})[str(queue.queue_id)] = offset
         fresh = self.path.with_suffix(".tmp")
         with fresh.open("w", encoding="utf-8") as file:
-            json.dump({"offsets": table}, file, indent=1)
+            json.dump({"store": self._store, "offsets": table}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.path)
@@ -110,6 +122,7 @@ class BroadcastMember(PushMember):
         self, consume_from: ConsumeFrom, starts: dict[int, int], chosen: list[int] | None = None
     ) -> None:
         """Take all queues of the topics, from where the file has them."""
+        self._file.require_store(self.session.store_id)
         board = self.session.board
         for slot in sorted(self.names):
             topic = board.topic(slot)

@@ -73,6 +73,7 @@ class PushConsumer:
         self._pid = 0
         self._handoff = Handoff(self.options.concurrency, orderly=self.options.orderly)
         self._dispatcher: Dispatcher | None = None
+        self._store_id = ""
         self._threads: list[ListenerThread] = []
         self._offsets: OffsetFile | None = None
         self._events: SimpleQueue[None] = SimpleQueue()  # safe in signal handlers
@@ -214,7 +215,9 @@ class PushConsumer:
         filters = dict(self._filters)
         if not self.options.is_broadcast:
             filters[RETRY_PREFIX + self.group] = parse_tags(EVERYTHING)  # RD-1
-        attachment = Attachment(self._home, self.group, filters, self._make_member)
+        make, store = self._make_member, self._store_id
+        attachment = Attachment(self._home, self.group, filters, make, store)
+        self._store_id = attachment.session.store_id
         if not self.options.is_broadcast:
             self._require_retriable(attachment)
         attachment.join(self.options.consume_from, self.options.consume_ms, places)

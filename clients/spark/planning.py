@@ -133,6 +133,21 @@ class Survey:
                 return int(places[number]) if number < len(places) else position
         return position
 
+    def record_before(self, position: int) -> tuple[int, int] | None:
+        """Position and size of the last item that ends at or before a position; None if unknown.
+
+        A filler counts as the end of the record before it.
+        """
+        for piece in reversed(self.pieces):
+            base = piece.segment.base
+            if base < position:
+                bounds = piece.bounds()
+                number = int(np.searchsorted(bounds, position - base, side="right")) - 1
+                if number > 0:
+                    first, end = bounds[number - 1 : number + 1].tolist()
+                    return base + first, end - first
+        return None
+
     def require_whole(self, start: int, end: int, what: str, hint: str) -> None:
         """Raise StoreFailed if a part of [start, end) is gone; `what` and `hint` end its text.
 

@@ -40,7 +40,7 @@ from clients.spark.pushdown import narrowed
 from clients.spark.scan import read
 from clients.spark.sink.options import WriteOptions
 from clients.spark.sink.writer import GantryStreamWriter, GantryWriter
-from clients.spark.stream import first_position, next_position, parts_between
+from clients.spark.stream import Offset, end_position, first_offset, next_offset, parts_between
 from shm.errors import SettingIllegal
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class FilteringReader(GantryReader):
 
 
 class GantryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A log as a stream. An offset is `{"position": P}`: all records that begin before P are read.
+    """A log as a stream. An offset has a position P: all records that begin before P are read.
 
     Offsets are in Spark's checkpoint only. Nothing is read that a power cut can take away: a
     checkpoint would point behind bytes that were written anew.
@@ -125,10 +125,11 @@ class GantryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.arrow_schema = schema
         self._target: int | None = None
+        self._read_to = 0
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> Offset:
         """The beginning of the log, or option `startOffset`."""
-        return {"position": first_position(self.options)}
+        return first_offset(self.options)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Options `maxRowsPerTrigger`, `maxBytesPerTrigger`; of both the tighter one counts."""
@@ -138,25 +139,29 @@ class GantryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self.options.max_bytes)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Where the next micro-batch ends."""
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Where the next micro-batch ends. Raises Incompatible if the checkpoint is not of it."""
         rows, size = self.options.max_rows, self.options.max_bytes
         if isinstance(limit, ReadAllAvailable):  # Trigger.Once says so
             rows = size = None
-        end = next_position(self.options, start["position"], self._target, (rows, size))
-        return {"position": end}
+        end = next_offset(self.options, start, self._target, (rows, size))
+        self._read_to = end["position"]
+        return end
 
-    def reportLatestOffset(self) -> dict[str, int]:
+    def reportLatestOffset(self) -> Offset:
         """How far the log may be read, for Spark's progress reports."""
-        return {"position": next_position(self.options, 0, None, (None, None))}
+        return {"position": end_position(self.options, self._read_to)}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What comes from now on is left to the next run."""
-        self._target = next_position(self.options, 0, None, (None, None))
+        self._target = end_position(self.options, 0)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Ranges of about 64 MiB between two offsets. Raises StoreFailed if some are gone."""
-        parts = parts_between(self.options, start["position"], end["position"])
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Ranges of about 64 MiB between two offsets.
+
+        Raises StoreFailed if some are gone, Incompatible if the offsets are of another log.
+        """
+        parts = parts_between(self.options, start, end)
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -47,6 +47,7 @@ class CheckerLink:
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._session: Session | None = None
+        self._store_id = ""
         self._lane: ControlLane | None = None
         self._serials = count(1)
         self._ended: dict[int, Ended] = {}
@@ -260,6 +261,8 @@ class CheckerLink:
             session, lane = self._session, self._lane
             if session is None or lane is None:
                 session = Session(self._home, transactions=True)
+                session.require_store(self._store_id)
+                self._store_id = session.store_id
                 lane = ControlLane(session.arena, session.plan.transactions, controllane.End.CLIENT)
                 with self._lock:
                     self._session, self._lane = session, lane

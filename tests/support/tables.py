@@ -72,10 +72,12 @@ def require_equal(out: Path, store: Path, **options: str) -> Content:
 class GrowingStore:
     """A store whose log grows by whole segments, of three topics and two days."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, salt: bytes = b"") -> None:
+        """`salt` begins each body from then on."""
         self.root = root
         self.end = 0
         self._sent = 0
+        self.salt = salt
 
     def grow(self, *, seal: bool = True) -> None:
         """One more segment, and behind it the beginning of the next."""
@@ -101,6 +103,6 @@ class GrowingStore:
         self._sent += 1
         topic = ("orders", "%RETRY%bills", "t/1")[number % 3]
         properties = b"TAGS\x01a\x02n\x01%d\x02KEYS\x01k%d even\x02" % (number, number % 7)
-        made = Record(topic=topic, body=b"%d" % number * 5, properties=properties)
+        made = Record(topic=topic, body=self.salt + b"%d" % number * 5, properties=properties)
         time = 1_700_000_000_000 + number // 40 % 2 * DAY_MS
         return replace(made, queue_offset=number // 3, store_timestamp=time, born_timestamp=time)

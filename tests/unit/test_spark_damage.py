@@ -17,7 +17,7 @@ from clients.spark import damage as spark_damage
 from clients.spark import planning
 from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
 from clients.spark.scan import read_rows
-from clients.spark.stream import first_position, next_position, parts_between
+from clients.spark.stream import parts_between
 from shm.checkpoint import FILE as CHECKPOINT
 from shm.errors import Corrupt
 from shm.ranges import EVERYTHING, write_ranges
@@ -25,6 +25,7 @@ from shm.record import Record
 from shm.storage import PosixStorage
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.spark_rows import rows_of
+from tests.support.streams import first_position, next_position
 
 SEGMENT_BYTES = 1 << 13
 #: What is known of bytes that are no sound record.
@@ -193,7 +194,7 @@ def test_a_stream_passes_over_damage(log: Log, monkeypatch: pytest.MonkeyPatch) 
     sound, bad, at = [], [], first_position(options)
     with log.damaged(log.placed[4].physical_offset, bytes(9)):
         while (end := next_position(options, at, None, (3, None))) > at:
-            for part in parts_between(options, at, end):
+            for part in parts_between(options, {"position": at}, {"position": end}):
                 for rows in read_rows(part, options):
                     sound += (rows.base + rows.records.at).tolist()
                     stretches = rows.damage.stretches if rows.damage else ()
@@ -271,7 +272,7 @@ def test_a_stream_does_not_wait_at_damage(
             options = ReadOptions.parse(chosen)
             end = next_position(options, start, None, (None, None))
             assert end == active[-1].physical_offset + active[-1].total_size
-            parts = parts_between(options, start, end)
+            parts = parts_between(options, {"position": start}, {"position": end})
             rows = (len(rows) for part in parts for rows in read_rows(part, options))
             if words:
                 assert sum(rows) == len(active) - 1

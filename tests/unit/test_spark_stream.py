@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -25,11 +26,13 @@ from clients.spark.options import OFFSET_MAX, ReadOptions
 from clients.spark.planning import survey
 from clients.spark.pushdown import narrowed
 from clients.spark.scan import read_rows
-from clients.spark.stream import first_position, next_position, parts_between
+from clients.spark.stream import first_offset, next_offset, parts_between
 from shm.errors import Incompatible, SettingIllegal, StoreFailed
 from tests.support.golden import unpack
 from tests.support.spark_rows import rows_of, rows_with
+from tests.support.streams import first_position, next_position
 from tests.support.tables import SEGMENT_BYTES, GrowingStore
+from tests.support.trials import mends
 
 
 @pytest.fixture
@@ -42,13 +45,13 @@ def growing(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> GrowingStore:
 
 
 def options(store: Path, **words: str) -> ReadOptions:
-    return ReadOptions.parse({"store": str(store), **words})
+    return ReadOptions.parse({"store": str(store), "includeActive": "false", **words})
 
 
 def positions(chosen: ReadOptions, start: int, end: int) -> list[int]:
     return [
         int(position)
-        for part in parts_between(chosen, start, end)
+        for part in parts_between(chosen, {"position": start}, {"position": end})
         for rows in read_rows(part, chosen)
         for position in rows.records.physical_offset
     ]
@@ -105,7 +108,7 @@ def test_a_lost_part_is_an_error_or_logged(
     growing.expire()
     end = growing.end
     with pytest.raises(StoreFailed, match=f"positions 100 to {SEGMENT_BYTES}.*failOnDataLoss"):
-        parts_between(options(growing.root), 100, end)
+        parts_between(options(growing.root), {"position": 100}, {"position": end})
     with caplog.at_level(logging.WARNING):
         found = positions(options(growing.root, failOnDataLoss="false"), 100, end)
     assert found == [row["physical_offset"] for row in rows_of(growing.root)]
@@ -131,9 +134,44 @@ def test_a_start_that_is_gone_is_an_error_or_logged(
         assert first_position(chosen) == second, "where a record begins"
 
 
-def test_offsets_of_another_store_are_refused(growing: GrowingStore) -> None:
-    with pytest.raises(Incompatible, match="another store"):
-        parts_between(options(growing.root), 0, 9 * SEGMENT_BYTES)
+@mends("D1")
+def test_offsets_of_another_store_are_refused(growing: GrowingStore, tmp_path: Path) -> None:
+    """Also where the other log is longer than what was read; planned batches as well as new ones.
+
+    A checkpoint of an older version has positions alone, and goes on.
+    """
+    chosen = options(growing.root)
+    with pytest.raises(Incompatible, match=f"ends at {growing.end + SEGMENT_BYTES}.*another store"):
+        parts_between(chosen, {"position": 0}, {"position": 9 * SEGMENT_BYTES})
+    begun = first_offset(chosen)
+    start = next_offset(chosen, begun, None, (40, None))
+    end = next_offset(chosen, start, None, (10, None))
+    assert len(parts_between(chosen, start, end)) > 0
+    assert json.loads(json.dumps(end)) == end, "Spark keeps it as JSON"
+    other = GrowingStore(tmp_path / "other", salt=b"other")
+    for _ in range(4):
+        other.grow()
+    foreign = options(other.root)
+    refusal = "another record at position.*checkpointLocation of its own"
+    for begin in (start, end):
+        with pytest.raises(Incompatible, match=refusal):
+            next_offset(foreign, begin, None, (None, None))
+    for begin, last in ((start, end), (begun, end), ({"position": start["position"]}, end)):
+        with pytest.raises(Incompatible, match=refusal):
+            parts_between(foreign, begin, last)
+    old = {"position": start["position"]}
+    assert next_offset(chosen, old, None, (10, None)) == end
+
+
+@mends("D1")
+def test_a_record_that_retention_removed_is_not_missed(growing: GrowingStore) -> None:
+    chosen = options(growing.root)
+    start = next_offset(chosen, first_offset(chosen), SEGMENT_BYTES, (None, None))
+    assert start["position"] == SEGMENT_BYTES
+    growing.expire()
+    end = next_offset(chosen, start, None, (None, None))
+    assert end["position"] == growing.end
+    assert len(parts_between(chosen, start, end)) > 0
 
 
 def test_offsets_queues_and_keys_select(growing: GrowingStore) -> None:

@@ -33,7 +33,8 @@ _LOOK_S: Final = 0.05
 class Pending(msgspec.Struct, frozen=True):
     """A batch that is being sent: `sent` of its rows were in the log when this attempt began.
 
-    `identity` is the attempt's, in hex; `position` the end of the log at that time.
+    `identity` is the attempt's, in hex; `position` the end of the log at that time, `store` the id
+    of its store ("": of an older version).
     """
 
     batch: int
@@ -41,6 +42,7 @@ class Pending(msgspec.Struct, frozen=True):
     sent: int = 0
     identity: str = ""
     position: int = 0
+    store: str = ""
 
     @property
     def rows(self) -> int:

@@ -34,6 +34,8 @@ from clients.spark.sink.staging import Staged, staged_messages
 from shm import layout
 from shm.board import Board
 from shm.errors import Incompatible, Rejected, StoreFailed, Timeout
+from shm.lineage import lineage_of
+from shm.storage import PosixStorage
 
 #: What one all-or-nothing batch may have.
 CHUNK_ROWS: Final = 1024
@@ -78,12 +80,14 @@ def _send_rest(target: Target, folder: StagingFolder, ledger: Ledger, pending: P
         for topic in pending.topics:
             sends.level_of(topic, None)  # refused here, nothing of the batch is sent
         board = sends.link.session.board
+        _require_store(sends.link.session, pending, folder)
         done = pending.sent + _count_attempt(target, pending) if pending.identity else 0
         pending = msgspec.structs.replace(
             pending,
             sent=done,
             identity=sends.link.identity[0],
             position=board.word(layout.BOARD_APPENDED),
+            store=sends.link.session.store_id,
         )
         folder.save(msgspec.structs.replace(ledger, pending=pending))
         messages = staged_messages(folder.root, pending.files, done)
@@ -93,6 +97,18 @@ def _send_rest(target: Target, folder: StagingFolder, ledger: Ledger, pending: P
         board = sends.link.session.board  # it may be another one by now
         _wait_durable(board, target.timeout_s)
         return count
+
+
+def _require_store(session: Session, pending: Pending, folder: StagingFolder) -> None:
+    """What was sent of a batch is counted in the log that it was sent to, or nowhere."""
+    lineage = lineage_of(PosixStorage(session.store))
+    if pending.store and not lineage.holds(pending.store, pending.position):
+        raise Incompatible(
+            f"a part of batch {pending.batch} of {folder.root} was sent into store {pending.store},"
+            f" behind position {pending.position}; the broker at {session.home} has store"
+            f" {lineage.store}, which was made anew, or put back from a back-up: write into this"
+            " one with a checkpointLocation of its own"
+        )
 
 
 def _send_all(producer: Producer, messages: Iterable[Message]) -> int:

@@ -1,6 +1,6 @@
 """The job that keeps a table equal to a log: step by step, each of them whole or not at all.
 
-A step takes up to `RANGES_MAX` ranges behind the table's position, has them written aside by
+A step takes some ranges behind the table's position, has them written aside by
 whoever runs the tasks (Spark, or this process), and commits them; then the pin moves. The position
 is in the manifest only. So a step that was killed anywhere is done again, and no message is in the
 table twice.
@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from clients.spark.continuity import proof_at, require_same
 from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
 from clients.spark.planning import SegmentRange, Survey, survey
 from clients.spark.table.commit import Table
@@ -27,6 +28,8 @@ from clients.spark.table.writing import RangeTask, Written, types_of, write_rang
 from shm.errors import Incompatible, SettingIllegal, StoreFailed
 
 #: Ranges of 64 MiB of one step: what is done again after a kill, and waited for by a clean stop.
+#: The first step of a run has one, each later one twice as many: whatever kills a run every few
+#: seconds, each leaves something.
 RANGES_MAX: Final = 8
 #: Partitions that are built anew in one step.
 _MERGES_MAX: Final = 16
@@ -80,8 +83,10 @@ class Ingest:
         self._options = options
         self._read = options.read
         self._run = run
+        self._ranges = 1
         self._pin = Pin(options.read.store, options.name, options.out, options.until_ratio)
-        look = survey(self._read, durable_only=True)  # a wrong store leaves no folder
+        sealed = replace(self._read, include_active=False)  # to walk that takes its time
+        look = survey(sealed, durable_only=True)  # a wrong store leaves no folder
         self._table = Table(files or TableFiles(options.out))
         try:
             self._begin(look)
@@ -107,14 +112,19 @@ class Ingest:
         topics = tuple(sorted(read.topics))
         if known is None:
             self._pin.move(0)
-            low = survey(read, durable_only=True).low  # retention may have gone on before the pin
+            look = survey(look.options, durable_only=True)  # retention may have gone on before
+            low, proof = look.low, proof_at(look, look.low)
             asked = (topics, read.include_system, read.filter)
-            self._table.commit(Manifest(VERSION, 1, low, low, *asked, columns))
+            self._table.commit(Manifest(VERSION, 1, low, low, *asked, columns, proof))
         else:
             self._require_same(known, look, topics)
             grown = known.columns | columns
-            if grown != known.columns:
-                self._commit(columns=grown)
+            changed: dict[str, Any] = {"columns": grown} if grown != known.columns else {}
+            if known.proof.says_nothing:
+                whole = survey(read, durable_only=True)
+                changed["proof"] = proof_at(whole, known.position)
+            if changed:
+                self._commit(**changed)
         self._pin.move(self.manifest.position)
 
     def _require_same(self, known: Manifest, look: Survey, topics: tuple[str, ...]) -> None:
@@ -128,11 +138,8 @@ class Ingest:
         for name, kind in known.columns.items():
             if known_types.get(name, kind) != kind:
                 raise Incompatible(f"column {name} of {self._options.out} is {kind}")
-        if known.position > look.log_end:
-            raise Incompatible(
-                f"{self._options.out} has read up to position {known.position}, and the log of"
-                f" {self._read.store} ends at {look.log_end}: it is another store"
-            )
+        remedy = "ingest this one into another folder (--out)"
+        require_same(look, known.proof, known.position, self._options.out, remedy)
 
     def step(self) -> Step | None:
         """Add the next ranges of the log to the table; None if it has all that may be read.
@@ -149,18 +156,21 @@ class Ingest:
         high = gaps[0][0] if gaps else found.high
         if high <= position:
             return None
-        parts = list(islice(found.ranges(position, high), RANGES_MAX + 1))
-        end = parts[RANGES_MAX].base + parts[RANGES_MAX].start if parts[RANGES_MAX:] else high
+        most = self._ranges
+        parts = list(islice(found.ranges(position, high), most + 1))
+        end = parts[most].base + parts[most].start if parts[most:] else high
         try:
-            written = self._write(parts[:RANGES_MAX], found)
+            written = self._write(parts[:most], found)
         except StoreFailed:
             if self._options.report_data_loss and self._is_gone(position):
                 return self.step()
             raise
         files = tuple(one.file for one in written)
         moves = [one.move for one in written]
-        self._commit(moves=moves, position=end, files=self.manifest.files + files)
-        bases = {part.base for part in parts[:RANGES_MAX]}
+        proof = proof_at(found, end, self.manifest.proof)
+        self._commit(moves=moves, position=end, proof=proof, files=self.manifest.files + files)
+        self._ranges = min(2 * most, RANGES_MAX)
+        bases = {part.base for part in parts[:most]}
         done = self._step("commit", started, found, size=end - position)
         bad = sum(one.bad for one in written)
         rows = sum(file.rows for file in files)
@@ -198,7 +208,8 @@ class Ingest:
                 path=self._read.store,
                 position=gap[0],
             )
-        self._commit(position=gap[1], gaps=(*self.manifest.gaps, gap))
+        proof = proof_at(found, gap[1], self.manifest.proof)
+        self._commit(position=gap[1], proof=proof, gaps=(*self.manifest.gaps, gap))
         return self._step("gap", started, found, size=gap[1] - gap[0])
 
     def compact(self) -> Step | None:

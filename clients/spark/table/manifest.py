@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from clients.spark.continuity import Proof
 from clients.spark.sumfile import load
 from shm.errors import Incompatible
 
@@ -53,6 +54,8 @@ class Manifest(msgspec.Struct, frozen=True):
     system: bool = False
     filter: str = ""
     columns: dict[str, str] = {}
+    #: Whether a log is the one that was read up to `position`; empty of an older version.
+    proof: Proof = Proof()
     gaps: tuple[tuple[int, int], ...] = ()
     files: tuple[DataFile, ...] = ()
 

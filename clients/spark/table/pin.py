@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from shm.errors import SettingIllegal
+from shm.lineage import lineage_of
 from shm.lognames import PINS
 from shm.storage import PosixStorage, read_file, replace_file
 
@@ -24,6 +25,8 @@ class Pin:
         self._storage = PosixStorage(store)
         self._file = f"{PINS}/{name}"
         self._content = {"until_ratio": until_ratio, "table": table}
+        if name := lineage_of(self._storage).store:
+            self._content["store"] = name
         self._is_ours = self._storage.is_directory("gantry")
         other = self._other_table()
         if other not in (None, table):
