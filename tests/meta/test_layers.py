@@ -44,6 +44,7 @@ def test_the_pure_part_of_shm_is_kept_from_its_whole_edge() -> None:
         "shm.configfile",
         "shm.imported",
         "shm.indexnote",
+        "shm.lineage",
         "shm.bitmapnote",
         "shm.notefile",
         "shm.ranges",
