@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import NoReturn, Self
 
 
 class Closing(ABC):
@@ -18,3 +18,16 @@ class Closing(ABC):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+class OfOneProcess:
+    """Cannot be pickled or copied: it owns descriptors, memory or threads of its process."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        kind = type(self).__name__
+        raise TypeError(
+            f"a {kind} belongs to the process that made it and is neither pickled nor copied: hand"
+            f" over the home directory and what else it was made with, and make a {kind} there"
+        )

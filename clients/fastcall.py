@@ -1,28 +1,79 @@
-"""Makes the native put of shm/kernels/fastput.py a Python function of one producer."""
+"""Makes the native put of shm/kernels/fastput.py methods of producers."""
 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shm import jit
 from shm.codes import Level
-from shm.jit import JIT_OFF, builtin_method
+from shm.jit import JIT_OFF, HoldsState
 from shm.kernels import fastbatch, fastput, ring
 
 
+@cache
 def is_available() -> bool:
-    """Whether this Python can: with a GIL, and with the JIT on."""
+    """Whether this Python can: with a GIL, the JIT on, and objects as machine code reads them."""
     locked = getattr(sys, "_is_gil_enabled", lambda: True)()
-    return bool(locked) and not JIT_OFF
+    return bool(locked) and not JIT_OFF and _is_state_found()
 
 
-class FastPut:
-    """State and functions of the native put; keeps alive whatever they hold addresses of."""
+def _is_state_found() -> bool:
+    """Look where an owner, a tuple and an array keep what methods of machine code look for."""
+
+    class Owner(HoldsState):
+        """With a dictionary and weak references, as producers have them."""
+
+    owner, array = Owner(), np.zeros(1, np.int64)
+    held = owner._native = (array, array)
+    return (
+        _word(owner, jit.STATE_SLOT_AT) == id(held)
+        and _word(held, jit.FIRST_ITEM_AT) == id(array)
+        and _word(array, jit.ARRAY_DATA_AT) == array.ctypes.data
+    )
+
+
+def _word(thing: object, at: int) -> int:
+    """A word of an object, 0 behind its end."""
+    size = type(thing).__basicsize__ + 8 * type(thing).__itemsize__
+    return int.from_bytes(ctypes.string_at(id(thing), size)[at : at + 8], sys.byteorder)
+
+
+def make_native(owner: type[HoldsState], **codes: jit.Method) -> None:
+    """Let machine code be methods of a class in place of those of these names.
+
+    What they cannot do they leave to Python (`FastPut`). They look as methods of built-in types,
+    and tell their parameters and docstrings.
+    """
+    for name, code in codes.items():
+        described = _described(vars(owner)[name])
+        setattr(owner, name, jit.method_of(owner, name, code, described))
+
+
+def _described(function: Callable[..., object]) -> str:
+    """A docstring with a text signature, from which `inspect.signature` takes the parameters."""
+    plain = [
+        parameter.replace(annotation=parameter.empty)
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+    shown = str(inspect.Signature(plain)).replace("(self", "($self", 1)
+    return f"{function.__name__}{shown}\n--\n\n{inspect.getdoc(function) or ''}"
+
+
+class FastPut(HoldsState):
+    """State and private methods of the native put.
+
+    `hold` gives the state to a producer, whose methods then use it. It holds whatever the state
+    has addresses of that does not change; what does change is used while ENABLED only, which ends
+    before the collector takes anything apart.
+    """
 
     def __init__(
         self,
@@ -32,11 +83,11 @@ class FastPut:
         asynchronous: Callable[..., object],
         half: Callable[..., int],
     ) -> None:
+        """The methods are Python's way, for calls in another form."""
         self.state: NDArray[np.int64] = np.zeros(fastput.STATE_WORDS, np.int64)
-        self._form = np.zeros(ring.FORM_WORDS, np.int64)
-        self._methods = (oneway, urgent, urgent_durable, asynchronous, half)
+        form = np.zeros(ring.FORM_WORDS, np.int64)
         self._kept: dict[int, list[tuple[str, str | None]]] = {}
-        self.state[fastput.FORM] = self._form.ctypes.data
+        self.state[fastput.FORM] = form.ctypes.data
         self.state[fastput.ONEWAY_METHOD] = id(oneway)
         self.state[fastput.URGENT_METHOD] = id(urgent)
         self.state[fastput.DURABLE_METHOD] = id(urgent_durable)
@@ -45,24 +96,28 @@ class FastPut:
         self.state[fastput.EXTRA_DATA] = self.state.ctypes.data
         self.state[fastput.NONE] = id(None)
         self.state[fastput.ONE] = 1
-        self._texts = tuple(map(sys.intern, ("tag", "durability", "written", "durable")))
+        texts = tuple(map(sys.intern, ("tag", "durability", "written", "durable")))
         first, last = fastput.LEVEL_NAME, fastput.DURABLE_TEXT + 1
-        self.state[fastput.TAG_NAME] = id(self._texts[0])
-        self.state[first:last] = [id(text) for text in self._texts[1:]]
-        self._part_names = tuple(map(sys.intern, ("delivery_timestamp", "delay", "delay_level")))
+        self.state[fastput.TAG_NAME] = id(texts[0])
+        self.state[first:last] = [id(text) for text in texts[1:]]
+        part_names = tuple(map(sys.intern, ("delivery_timestamp", "delay", "delay_level")))
         first = fastput.PART_NAMES
-        self.state[first : first + 3] = [id(name) for name in self._part_names]
-        self._owner = self.state.ctypes.data
-        self.oneway = self._function("send_oneway", fastput.oneway.address)
-        self.urgent = self._function("urgent", fastput.urgent.address)
-        self.urgent_durable = self._function("durable", fastput.urgent_durable.address)
-        self.asynchronous = self._function("send_async", fastput.asynchronous.address)
-        #: `half(topic, body, properties, flags, tag=...)`.
-        self.half = self._function("half", fastput.half.address)
-        #: `batch(items, topic or None, tag, flags)`: see shm/kernels/fastbatch.py.
-        self.batch = self._function("batch", fastbatch.batch.address)
-        self._receipts: tuple[object, ...] = ()
+        self.state[first : first + 3] = [id(name) for name in part_names]
         self._page: object = None
+        self._hold(form, oneway, urgent, urgent_durable, asynchronous, half, texts, part_names)
+
+    def _hold(self, *things: object) -> None:
+        """Hold them as long as anybody has the state."""
+        held: tuple[object, ...] = getattr(self, "_native", (self.state,))
+        self._native = (*held, *things)
+
+    def give_to(self, owner: HoldsState) -> None:
+        """Let the methods of an object use this state, as it is now made."""
+        owner._native = self._native
+
+    def __del__(self, enabled: int = fastput.ENABLED) -> None:
+        # Called before the collector empties anything: from now on methods go Python's way.
+        self.state[enabled] = 0
 
     def make_receipts(self, kind: type, turn: Callable[[int], object]) -> None:
         """Let `asynchronous` make objects of a class that takes no arguments.
@@ -72,7 +127,7 @@ class FastPut:
         """
         attributes = ("_page", "_seq", "_topic", "_level", "_mode", "_value")
         names = tuple(map(sys.intern, attributes))
-        self._receipts = (kind, turn, names, Level.DURABLE)
+        self._hold(kind, turn, names, Level.DURABLE)
         self.state[fastput.DURABLE_LEVEL] = id(Level.DURABLE)
         self.state[fastput.FUTURE] = id(kind)
         self.state[fastput.TURN_METHOD] = id(turn)
@@ -95,15 +150,11 @@ class FastPut:
         in another form.
         """
         name = sys.intern("_count")
-        self._batches = (kind, asynchronous, urgent, name)
+        self._hold(kind, asynchronous, urgent, name)
         self.state[fastput.FUTURE_OF_BATCH] = id(kind)
         self.state[fastput.BATCH_METHOD] = id(asynchronous)
         self.state[fastput.BATCH_URGENT_METHOD] = id(urgent)
         self.state[fastput.NAME_COUNT] = id(name)
-        self.batch_asynchronous = self._function(
-            "send_batch_async", fastbatch.batch_asynchronous.address
-        )
-        self.batch_urgent = self._function("batch_urgent", fastbatch.batch_urgent.address)
 
     def know_messages(self, kind: type, properties: object) -> None:
         """Let `batch` read messages: objects of a class, and its default for properties.
@@ -132,7 +183,7 @@ class FastPut:
         for place, address in zip(places, wanted, strict=True):
             self.state[place] = words.index(address)
         self.state[fastput.AT_COUNT : fastput.BYTES_CLASS + 1] = containers
-        self._message = (kind, properties)
+        self._hold(kind, properties)
         self.state[fastput.NO_KEYS] = id(())
         self.state[fastput.NO_PROPERTIES] = id(properties)
         self.state[fastput.MESSAGE] = id(kind)
@@ -180,10 +231,40 @@ class FastPut:
         kept.insert(0, (topic, tag))
         del kept[fastput.ROUTE_WAYS :]
 
-    def _function(self, name: str, address: int) -> Any:  # noqa: ANN401 - a builtin function
-        function, kept = builtin_method(name, address, self._owner)
-        self.__dict__.setdefault("_definitions", []).append(kept)
-        return function
+    # Machine code stands in place of these.
+
+    def urgent(self, topic: str, body: object, *, tag: str | None = None) -> int:
+        """Put a message for a sender who waits; its seq."""
+        raise NotImplementedError
+
+    def urgent_durable(self, topic: str, body: object, *, tag: str | None = None) -> int:
+        """As `urgent`; the flusher is to sync at once."""
+        raise NotImplementedError
+
+    def half(
+        self, topic: str, body: object, block: bytes, flags: int, *, tag: str | None = None
+    ) -> int:
+        """Put the half of a transaction; its seq."""
+        raise NotImplementedError
+
+    def batch(self, items: list[Any], topic: str | None, tag: str | None, flags: int) -> int:
+        """Put what may be a batch in the common form: see shm/kernels/fastbatch.py."""
+        raise NotImplementedError
+
+    def batch_urgent(self, *given: Any, **parts: Any) -> Any:  # noqa: ANN401
+        """Put a batch for a sender who waits; its future."""
+        raise NotImplementedError
+
+
+if is_available():
+    make_native(
+        FastPut,
+        urgent=fastput.urgent,
+        urgent_durable=fastput.urgent_durable,
+        half=fastput.half,
+        batch=fastbatch.batch,
+        batch_urgent=fastbatch.batch_urgent,
+    )
 
 
 def _look_at_containers() -> tuple[int, ...] | None:

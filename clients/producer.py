@@ -15,7 +15,7 @@ from typing import Any, Final, Self, Unpack
 from clients.batches import BatchFuture
 from clients.batchsends import BatchSends
 from clients.delays import DELAY_PARTS, NOW, due_of
-from clients.fastcall import FastPut, is_available
+from clients.fastcall import FastPut, is_available, make_native
 from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, message_of
 from clients.recalls import Recaller, RecallOutcome
 from clients.receipts import ReceiptFuture
@@ -28,13 +28,15 @@ from shm import jit
 from shm.codes import Level
 from shm.errors import MessageIllegal
 from shm.identity import CLIENT_PACKAGES, require_siblings
+from shm.jit import HoldsState
+from shm.kernels import fastbatch, fastput
 
 _TAG: Final = {"tag"}
 #: What the native put takes by name.
 _NATIVE: Final = _TAG | DELAY_PARTS
 
 
-class Producer:
+class Producer(HoldsState):
     """Sends messages to the broker of a home directory.
 
     `timeout` bounds every wait in seconds; `durability` is "written" or "durable" and defaults to
@@ -82,10 +84,7 @@ class Producer:
             fast.make_receipts(ReceiptFuture, self._link.turn_page)
             fast.know_messages(Message, NO_PROPERTIES)
             fast.make_batches(BatchFuture, batches.asynchronous, batches.urgent)
-            # Shadows the method: the native function takes the common case, the method the rest.
-            self.send_oneway = fast.oneway  # type: ignore[method-assign]
-            self.send_async = fast.asynchronous  # type: ignore[method-assign]
-            self.send_batch_async = fast.batch_asynchronous  # type: ignore[method-assign]
+            fast.give_to(self)
             self._put_batch_urgent = fast.batch_urgent
             self._put_urgent = fast.urgent
             self._put_durable = fast.urgent_durable
@@ -325,3 +324,13 @@ class Producer:
             self.close()
         else:
             self._end(lambda: None)
+
+
+if is_available():
+    # Machine code takes the common case, the methods above the rest.
+    make_native(
+        Producer,
+        send_oneway=fastput.oneway,
+        send_async=fastput.asynchronous,
+        send_batch_async=fastbatch.batch_asynchronous,
+    )

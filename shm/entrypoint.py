@@ -1,7 +1,9 @@
 """LLVM code by which Python calls a kernel: arguments are checked, unpacked and handed over.
 
 A METH_FASTCALL function: (self, arguments, count). It reads numpy's array objects by the layout of
-PyArrayObject, which numpy's binary interface fixes, as numba's own wrappers do.
+PyArrayObject, which numpy's binary interface fixes, as numba's own wrappers do. A method finds the
+state of its owner (`HoldsState`) by where a class's first slot and a tuple's first item are, which
+clients/fastcall.py looks at before it makes methods.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any, Final
 from llvmlite import ir
 from numba.core import cgutils
 
-from shm.jit import Entry, Kind
+from shm.jit import ARRAY_DATA_AT, FIRST_ITEM_AT, STATE_SLOT_AT, Entry, Kind
 
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 _POINTER = _I8.as_pointer()
@@ -20,7 +22,7 @@ _POINTER = _I8.as_pointer()
 # Offsets in an array object, from numpy/ndarraytypes.h; Python's own head comes first.
 _HEAD: Final = object.__basicsize__
 _TYPE_AT: Final = _HEAD - 8
-_DATA_AT: Final = _HEAD
+_DATA_AT: Final = ARRAY_DATA_AT
 _DIMENSIONS_AT: Final = _HEAD + 8
 _SHAPE_AT: Final = _HEAD + 16
 _DTYPE_AT: Final = _HEAD + 40
@@ -47,15 +49,23 @@ class EntryPoint:
         context, described = self._context, self._descriptor
         kind = context.call_conv.get_function_type(described.restype, described.argtypes)
         callee = ir.Function(module, kind, described.llvm_func_name)
-        if self._entry is Entry.NATIVE:
-            self._emit_native(module, symbol, callee)
+        if self._entry is Entry.METHOD:
+            self._emit_method(module, symbol, callee)
         else:
             self._emit_python(module, symbol, callee, name)
 
-    def _emit_native(self, module: Any, symbol: str, callee: Any) -> None:
-        function = ir.Function(module, ir.FunctionType(_I64, [_I64] * len(self._kinds)), symbol)
+    def _emit_method(self, module: Any, symbol: str, callee: Any) -> None:
+        shape = ir.FunctionType(_POINTER, [_POINTER, _POINTER, _I64, _POINTER])
+        function = ir.Function(module, shape, symbol)
         builder = ir.IRBuilder(function.append_basic_block())
-        builder.ret(self._call(builder, callee, list(function.args)))
+        owner, arguments, count, names = function.args
+        held = _load(builder, owner, STATE_SLOT_AT, _POINTER)
+        there = builder.icmp_unsigned("!=", held, _POINTER(None))
+        self._require(builder, there, "this object was made without __init__, or is being deleted")
+        state = _load(builder, held, FIRST_ITEM_AT, _POINTER)
+        base = _load(builder, state, _DATA_AT, _I64)
+        values = [base, builder.ptrtoint(arguments, _I64), count, builder.ptrtoint(names, _I64)]
+        builder.ret(builder.inttoptr(self._call(builder, callee, values), _POINTER))
 
     def _call(self, builder: Any, callee: Any, values: list[Any]) -> Any:
         described = self._descriptor

@@ -64,7 +64,7 @@ class Entry(Enum):
 
     PYTHON = "by Python"
     WITHOUT_GIL = "by Python, while other threads run"
-    NATIVE = "by C code: numbers in, a number out"
+    METHOD = "by Python, as a method of an object that holds its state"
 
 
 #: How shm/compile.py is given functions; what it returns is what other kernels call.
@@ -82,6 +82,10 @@ _CACHES_KEPT = 4
 _PRUNED_AFTER_S = 3600
 _LIBRARY = "kernels"
 _DIGEST_BYTES = 32
+#: Where the owner of a state (`HoldsState`) has its tuple, that its first item, an array its data.
+STATE_SLOT_AT: Final = object.__basicsize__
+FIRST_ITEM_AT: Final = tuple.__basicsize__
+ARRAY_DATA_AT: Final = object.__basicsize__
 _METH_FASTCALL = 0x0080
 _METH_KEYWORDS = 0x0002
 
@@ -164,22 +168,22 @@ def kernel(*signature: Kind, nogil: bool = False) -> Callable[[Callable[P, R]], 
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
-    """A function that C code may call."""
+class Method:
+    """Machine code of a method; `method_of` makes it one of a class."""
 
     address: int
 
 
-def native(*signature: Kind) -> Callable[[Callable[..., int]], Native]:
-    """Compile a function of numbers that C code may call (result first)."""
+def method(function: Callable[[int, int, int, int], int]) -> Method:
+    """Compile a method: (address of the owner's state, arguments, their count, names of keywords).
 
-    def wrap(function: Callable[..., int]) -> Native:
-        if _declare is not None:
-            _declare(function, signature, Entry.NATIVE)
-            return Native(0)
-        return Native(load().address(symbol_of(function)))
-
-    return wrap
+    These are as METH_FASTCALL | METH_KEYWORDS has them; it returns an object's address, or 0 with
+    an exception set. The owner is as `HoldsState` says.
+    """
+    if _declare is not None:
+        _declare(function, (i8, i8, i8, i8, i8), Entry.METHOD)
+        return Method(0)
+    return Method(load().address(symbol_of(function)))
 
 
 def external(name: str, result: Kind, *parameters: Kind) -> Callable[..., int]:
@@ -207,34 +211,53 @@ class _MethodDefinition(ctypes.Structure):
     )
 
 
-#: Python keeps pointers to them.
-_definitions: list[_MethodDefinition] = []
+class HoldsState:
+    """Has methods of machine code, which find its state by the one slot.
+
+    `_native` is a tuple whose first item is the state, an array; the others are whatever the state
+    has addresses of. A tuple is never emptied, not by the collector of cycles either: so a method
+    that finds it finds all of that alive. One that finds none raises TypeError.
+    """
+
+    __slots__ = ("_native",)
+    _native: tuple[Any, ...]
 
 
 def builtin_function(name: str, address: int) -> Callable[..., Any]:
     """A METH_FASTCALL function of machine code as a function of Python."""
-    function, definition = _make_builtin(name, address, _METH_FASTCALL, None)
-    _definitions.append(definition)
-    return function
-
-
-def builtin_method(name: str, address: int, owner: object) -> tuple[Callable[..., Any], object]:
-    """A METH_FASTCALL | METH_KEYWORDS function whose first argument is `owner`.
-
-    Also returns what must live as long as the function.
-    """
-    return _make_builtin(name, address, _METH_FASTCALL | _METH_KEYWORDS, owner)
-
-
-def _make_builtin(
-    name: str, address: int, flags: int, owner: object
-) -> tuple[Callable[..., Any], _MethodDefinition]:
-    definition = _MethodDefinition(name.encode(), address, flags, None)
+    definition = _definition(name, address, _METH_FASTCALL, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
-    make.argtypes = (ctypes.POINTER(_MethodDefinition), ctypes.py_object, ctypes.c_void_p)
-    function = make(ctypes.byref(definition), owner, None)
-    return cast("Callable[..., Any]", function), definition
+    make.argtypes = (ctypes.POINTER(_MethodDefinition), ctypes.c_void_p, ctypes.c_void_p)
+    return cast("Callable[..., Any]", make(ctypes.byref(definition), None, None))
+
+
+def method_of(owner: type[HoldsState], name: str, code: Method, doc: str | None) -> Any:  # noqa: ANN401
+    """A descriptor for a class, as those of methods of built-in types; what it binds is held.
+
+    `doc` may begin with a text signature.
+    """
+    flags = _METH_FASTCALL | _METH_KEYWORDS
+    definition = _definition(name, code.address, flags, None if doc is None else doc.encode())
+    make = ctypes.pythonapi.PyDescr_NewMethod
+    make.restype = ctypes.py_object
+    make.argtypes = (ctypes.py_object, ctypes.POINTER(_MethodDefinition))
+    return make(owner, ctypes.byref(definition))
+
+
+def _definition(name: str, address: int, flags: int, doc: bytes | None) -> _MethodDefinition:
+    """What a function refers to without holding it; as many as there are kernels and methods."""
+    definition = _MethodDefinition(name.encode(), address, flags, doc)
+    _keep_for_ever(definition)
+    return definition
+
+
+def _keep_for_ever(thing: object) -> None:
+    """Also when the interpreter ends: finalizers and other threads may still call functions."""
+    keep = ctypes.pythonapi.Py_IncRef
+    keep.argtypes = (ctypes.py_object,)
+    keep.restype = None
+    keep(thing)
 
 
 # ------------------------------------------------------------------------------------- library
@@ -308,6 +331,7 @@ def _load(progress: Progress | None) -> Library:
     global _library  # noqa: PLW0603 - one per process, and only a load makes it
     if _library is None:
         _library = Library(_read_code() or _make_code(progress))
+        _keep_for_ever(_library)
     return _library
 
 

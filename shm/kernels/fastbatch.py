@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from shm import machine
 from shm.codes import EntryFlag
-from shm.jit import JIT_OFF, i8, kernel, native
+from shm.jit import JIT_OFF, kernel, method
 from shm.kernels import frames
 from shm.kernels.fastput import (
     ARENA,
@@ -217,15 +217,14 @@ if not JIT_OFF:
             write_to(state[BELL], base + 8 * ONE, 8)
         return seq
 
-    @native(i8, i8, i8, i8, i8)
-    def batch(owner: int, arguments: int, count: int, names: int) -> int:
+    @method
+    def batch(base: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: `batch(items, topic, tag, flags)`, the last seq.
 
         0 for what is not plain (and needs the Python way), FULL for a ring without room.
         `items` are messages if `topic` is None, else bodies. All arguments are Python's own call
         in clients/producer.py; they are not checked again.
         """
-        base = address_of(owner)
         state = machine.words_at(base)
         call = machine.words_at(arguments)
         if not state[ENABLED] or _members(state, call[0]) < 1:
@@ -276,20 +275,18 @@ if not JIT_OFF:
         release(page)
         return future
 
-    @native(i8, i8, i8, i8, i8)
-    def batch_asynchronous(owner: int, arguments: int, count: int, names: int) -> int:
+    @method
+    def batch_asynchronous(base: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put a batch, return its future."""
-        base = address_of(owner)
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, BATCH | RECEIPT)
         if seq <= 0:
             return call_object(state[BATCH_METHOD], arguments, count, names)
         return _future(state, arguments, count, seq)
 
-    @native(i8, i8, i8, i8, i8)
-    def batch_urgent(owner: int, arguments: int, count: int, names: int) -> int:
+    @method
+    def batch_urgent(base: int, arguments: int, count: int, names: int) -> int:
         """As `batch_asynchronous`, for a sender who waits: the writer is woken from a nap."""
-        base = address_of(owner)
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, BATCH | RECEIPT | URGENT)
         if seq <= 0:

@@ -3,9 +3,10 @@
 `send_oneway("t", body, tag="x")`, `send_async` (with a `durability`, too) and the puts of `send` in
 their common form: a topic and a tag met before, a body of type bytes. Anything else goes to the
 Python method that the state names. This and `fastbatch` are the places that take addresses: the
-state is an array of the producer's, which outlives the function. Python's own functions are used,
-no layout of its objects is assumed, and the GIL is held from start to end, so threads of one
-producer take turns.
+state is an array that the method's own object holds, with all that its words of methods, classes
+and names are addresses of (clients/fastcall.py). Python's own functions are used, no layout of its
+objects is assumed but where an owner holds its state (shm/entrypoint.py), and the GIL is held from
+start to end, so threads of one producer take turns.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from shm import machine
 from shm.codes import EntryFlag, ParkMode
-from shm.jit import JIT_OFF, external, f8, i4, i8, kernel, native, void
+from shm.jit import JIT_OFF, external, f8, i4, i8, kernel, method, void
 from shm.kernels import frames
 from shm.kernels.ring import put_park, put_send
 from shm.limits import DELIVER_MS_MAX
@@ -227,8 +228,10 @@ if not JIT_OFF:
             state[SEQ_OBJECT] = number
             page = call_object(state[TURN_METHOD], base + 8 * SEQ_OBJECT, 1, 0)
             if page == 0:
+                release(number)
                 return 0
-            release(page)  # the pages hold it
+        else:
+            retain(page)  # making objects may run Python, which may turn the page
         receipt = call_object(state[FUTURE], 0, 0, 0)
         if receipt != 0:
             set_attribute(receipt, state[NAME_PAGE], page)
@@ -240,6 +243,7 @@ if not JIT_OFF:
                 _set_number(receipt, state[NAME_MODE], mode)
                 _set_number(receipt, state[NAME_VALUE], value)
         release(number)
+        release(page)
         return receipt
 
     @kernel()
@@ -316,10 +320,9 @@ if not JIT_OFF:
             write_to(state[BELL], base + 8 * ONE, 8)
         return seq
 
-    @native(i8, i8, i8, i8, i8)
-    def oneway(owner: int, arguments: int, count: int, names: int) -> int:
+    @method
+    def oneway(base: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message, return None."""
-        base = address_of(owner)
         state = machine.words_at(base)
         if _submit(state, base, arguments, count, names, 0) == 0:
             return call_object(state[ONEWAY_METHOD], arguments, count, names)
@@ -327,23 +330,21 @@ if not JIT_OFF:
         retain(none)
         return none
 
-    @native(i8, i8, i8, i8, i8)
-    def urgent(owner: int, arguments: int, count: int, names: int) -> int:
+    @method
+    def urgent(base: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message for a sender who waits, return its seq.
 
         The writer is woken from a nap.
         """
-        base = address_of(owner)
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, SYNC)
         if seq == 0:
             return call_object(state[URGENT_METHOD], arguments, count, names)
         return number_object(seq)
 
-    @native(i8, i8, i8, i8, i8)
-    def asynchronous(owner: int, arguments: int, count: int, names: int) -> int:
+    @method
+    def asynchronous(base: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put one message, return its receipt as a future."""
-        base = address_of(owner)
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, RECEIPT)
         if seq == 0:
@@ -352,23 +353,21 @@ if not JIT_OFF:
         facts = (state[ASKED], state[MODE], state[VALUE])
         return _future(state, base, machine.words_at(arguments)[0], seq, facts)
 
-    @native(i8, i8, i8, i8, i8)
-    def urgent_durable(owner: int, arguments: int, count: int, names: int) -> int:
+    @method
+    def urgent_durable(base: int, arguments: int, count: int, names: int) -> int:
         """As `urgent`; the flusher is to sync at once."""
-        base = address_of(owner)
         state = machine.words_at(base)
         seq = _submit(state, base, arguments, count, names, SYNC_DURABLE)
         if seq == 0:
             return call_object(state[DURABLE_METHOD], arguments, count, names)
         return number_object(seq)
 
-    @native(i8, i8, i8, i8, i8)
-    def half(owner: int, arguments: int, count: int, names: int) -> int:
+    @method
+    def half(base: int, arguments: int, count: int, names: int) -> int:
         """METH_FASTCALL | METH_KEYWORDS: put the half of a transaction, return its seq.
 
         `half(topic, body, properties, flags, tag=...)`; `properties` are bytes.
         """
-        base = address_of(owner)
         state = machine.words_at(base)
         seq = _submit_half(state, base, arguments, names) if count == 4 else 0
         if seq == 0:
