@@ -134,6 +134,7 @@ class GroupMember:
             self._ring_now_and_then()
 
     def _publish(self) -> None:
+        self._require_own()
         arena = self.session.arena
         for assigned in self.assigned.values():
             at = assigned.words[poll.SLOT]
@@ -181,8 +182,7 @@ class GroupMember:
             self._lane.disarm()
 
     def _put(self, request: groupwire.Request) -> None:
-        if not self.session.is_open:
-            self.session.check()  # in a forked child the lane is the parent's: touch nothing
+        self._require_own()
         body = groupwire.encode(request)
         if self._lane.put(body):
             return
@@ -197,6 +197,10 @@ class GroupMember:
                 raise errors.Timeout("groups has not taken requests for 30 s")
         finally:
             self._lane.disarm()
+
+    def _require_own(self) -> None:
+        if not self.session.is_open:
+            self.session.check()  # in a forked child the arena is the parent's: touch nothing
 
     def _ring_now_and_then(self) -> None:
         now = now_ns()

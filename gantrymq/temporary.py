@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final, Self
 
-from clients.closing import Closing
+from clients.closing import Closing, OfOneProcess
 from clients.home import read_board_file
 from shm.board import attach_board, unlink_board
 from shm.codes import BrokerState, ExitCode
-from shm.errors import BrokerGone, GantryError, SettingIllegal, StoreFailed
+from shm.errors import BrokerGone, Closed, GantryError, SettingIllegal, StoreFailed
 from shm.layout import BOARD_STATE
 
 #: Kernels may have to be compiled first.
@@ -32,8 +34,11 @@ _OF_ITS_KIND: Final[dict[str, object]] = {
 }
 
 
-class Broker(Closing):
-    """A broker of one's own. It ends with this process, at the latest."""
+class Broker(Closing, OfOneProcess):
+    """A broker of one's own. It ends with this process, at the latest.
+
+    It stays the parent's in a forked child, whose end leaves it alone.
+    """
 
     def __init__(self, home: Path, process: subprocess.Popen[bytes]) -> None:
         #: Its directory, for `Producer(home=broker.home)` and the like.
@@ -41,6 +46,9 @@ class Broker(Closing):
         #: Its process; tests kill it.
         self.process = process
         self._earlier_board: str | None = None
+        self._pid = os.getpid()
+        self._is_closed = False
+        _brokers.add(self)
 
     @classmethod
     def temporary(cls, **settings: object) -> Self:
@@ -59,7 +67,11 @@ class Broker(Closing):
         return broker
 
     def stop(self) -> None:
-        """Stop cleanly; the files stay until the end of the `with`. Safe to call twice."""
+        """Stop cleanly; the files stay until the end of the `with`. Safe to call twice.
+
+        Raises Closed in a forked child.
+        """
+        self._require_own()
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -72,7 +84,9 @@ class Broker(Closing):
                 self.process.stdin.close()
 
     def start(self) -> None:
-        """Start it again on the same files, after `stop` or a kill."""
+        """Start it again on the same files, after `stop` or a kill. Raises Closed after `close`."""
+        self._require_own()
+        self._require_files()
         if self.process.poll() is None:
             return
         self.stop()
@@ -83,12 +97,39 @@ class Broker(Closing):
         self._wait_until_ready()
 
     def close(self) -> None:
-        """Stop, and remove every file and the shared memory."""
+        """Stop, and remove every file and the shared memory. A forked child's does nothing."""
+        if self._pid != os.getpid():
+            return
         self.stop()
+        self._is_closed = True
         board = read_board_file(self.home).get("board")
         if board:  # a killed one could not remove it
             unlink_board(board)
         shutil.rmtree(self.home, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        self._require_own()
+        self._require_files()
+        return self
+
+    def _require_own(self) -> None:
+        if self._pid != os.getpid():
+            raise Closed(
+                "this broker belongs to the parent of this forked process, which stops it: start"
+                " one of your own with Broker.temporary()"
+            )
+
+    def _require_files(self) -> None:
+        if self._is_closed:
+            raise Closed(
+                "this broker is closed and its files are removed: Broker.temporary() makes another"
+                " one; to go on with the files use `stop` and `start` before `close`"
+            )
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: let go of the pipe at whose end the broker stops."""
+        if self.process.stdin:
+            self.process.stdin.close()
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_S
@@ -110,6 +151,16 @@ class Broker(Closing):
         except BrokerGone:
             return False
 
+
+_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for broker in list(_brokers):
+        broker._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 _SETTINGS_NAME: Final = "given.json"
 _LOG_NAME: Final = "broker.log"

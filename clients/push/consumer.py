@@ -172,7 +172,8 @@ class PushConsumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop()
+        if self._pid == os.getpid():  # a forked child's end is none of its parent's consumer
+            self.stop()
 
     # -------------------------------------------------------------------------------------- state
 

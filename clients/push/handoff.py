@@ -5,8 +5,10 @@ One lock, taken once or twice per chunk. Nothing here fetches, calls a listener 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from queue import SimpleQueue
 from typing import Final
@@ -19,6 +21,9 @@ LOW_ROWS: Final = 512
 #: `groups` is told of failures no more often than this: each time costs it, and both processes'
 #: bells, more than dozens of messages do. A window lasts for longer.
 GATHER_NS: Final = 8_000_000
+
+
+_handoffs: weakref.WeakSet[Handoff] = weakref.WeakSet()
 
 
 class Handoff:
@@ -42,6 +47,7 @@ class Handoff:
         self._resting = False
         self._rung = False  # for a failure, since it began to rest
         self._gather_ns = 0  # until then failures wait for others
+        _handoffs.add(self)
 
     # ------------------------------------------------------------------------- fetching thread
 
@@ -235,3 +241,24 @@ class Handoff:
             self._backlog_rows -= len(chunk.rows)
             self._lonely = alone
             self._give(chunk)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: its one thread, if it is a listener's, goes no further than its call.
+
+        What is acknowledged in the arena would count as the parent's work.
+        """
+        self.lock = threading.Lock()
+        self._session = None
+        for chunk in self.running:
+            chunk.run.window.halted = True
+            chunk.run.window.held = False
+        self._ready = SimpleQueue()
+        self.dismiss()
+
+
+def _close_in_child() -> None:
+    for handoff in list(_handoffs):
+        handoff._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

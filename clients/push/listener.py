@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -40,6 +41,7 @@ class ListenerThread(threading.Thread):
         self._listener = listener
         self._handoff = handoff
         self._rules = rules
+        self._pid = os.getpid()
 
     def run(self) -> None:
         """Work through chunks."""
@@ -84,7 +86,7 @@ class ListenerThread(threading.Thread):
                     continue
                 why = _why_not(result)
             except BaseException as error:
-                result, why = _caught(error)
+                result, why = _caught(error, self._pid)
             failure = self._judge(chunk, row, message, result is ConsumeResult.DEAD_LETTER, why)
             if failure is not None and ordered:
                 chunk.rows.appendleft(row)
@@ -128,8 +130,10 @@ def _looked_at(chunk: Chunk, message: Message) -> Message:
     return msgspec.structs.replace(message, delivery_attempt=(message.delivery_attempt or 1) + more)
 
 
-def _caught(error: BaseException) -> tuple[ConsumeResult, str]:
-    """Result and reason of a listener that raised."""
+def _caught(error: BaseException, pid: int) -> tuple[ConsumeResult, str]:
+    """Result and reason of a listener that raised, in its consumer's process; else raise it."""
+    if os.getpid() != pid:
+        raise error  # in a child that the listener forked this thread is all there is
     if isinstance(error, _ExhaustedError):
         return ConsumeResult.DEAD_LETTER, str(error)
     log.debug("traceback of a failed listener", exc_info=error)
