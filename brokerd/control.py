@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,6 +20,7 @@ import msgspec
 from brokerd.access import Access, Peer, is_reserved, own_access, peer_of
 from brokerd.log import Log
 from brokerd.reactor import Reactor
+from brokerd.sessions import ComingFree
 from clients.home import SOCKET_NAME, run_of, socket_address
 from shm import layout, wire
 from shm.errors import (
@@ -37,22 +41,40 @@ LOOKS_MAX: Final = 64
 SILENT_MAX: Final = 128
 #: How long a connection may say nothing. A client says Hello at once.
 SILENT_NS: Final = 10_000_000_000
+#: Connections whose session waits for the end of others; one more is refused at once.
+WAITING_MAX: Final = 128
+#: How long one waits: less than a client does for an answer.
+WAIT_NS: Final = 20_000_000_000
 _FRAMES_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """An answer that may be asked for once the desk has committed. It may raise GantryError."""
+
+    answer: Callable[[], wire.Frame]
 
 
 class Desk(Protocol):
     """What the supervisor does for connections. Methods raise GantryError to refuse."""
 
     def attach(self, hello: wire.Hello, peer: Peer) -> tuple[wire.Welcome, tuple[int, ...]]:
-        """Open a session (none for `look`); the descriptors stay the desk's."""
+        """Open a session (none for `look`); the descriptors stay the desk's.
+
+        Raises ComingFree where there will be room soon.
+        """
         ...
 
     def detach(self, session: int) -> None:
         """The session's connection is gone."""
         ...
 
-    def carry_out(self, frame: wire.AnyFrame) -> wire.Frame:
+    def carry_out(self, frame: wire.AnyFrame) -> wire.Frame | Later:
         """Any other request."""
+        ...
+
+    def commit(self) -> None:
+        """Carry out what later answers wait for."""
         ...
 
 
@@ -69,6 +91,8 @@ class ControlServer:
         self._home = home
         self._connections: dict[int, Connection] = {}  # by descriptor
         self._silent: dict[int, Connection] = {}  # of them those without a Hello, oldest first
+        self._owed: list[tuple[Connection, wire.AnyFrame, Later]] = []
+        self._waiting: list[Connection] = []  # for room for their session
         self._listener: socket.socket | None = None
 
     def listen(self) -> None:
@@ -107,8 +131,34 @@ class ControlServer:
                 connection.reply(wire.Refused("Evicted", why))
                 connection.end()
 
+    def answer(self) -> None:
+        """Commit, and give the answers that wait for it. Called after each look for requests."""
+        owed, self._owed = self._owed, []
+        if owed:
+            self.desk.commit()
+        for connection, frame, later in owed:
+            connection.give(frame, later)
+
+    def owe(self, connection: Connection, frame: wire.AnyFrame, later: Later) -> None:
+        """Called by a connection whose answer comes with `answer`."""
+        self._owed.append((connection, frame, later))
+
+    def wait_for_room(self, connection: Connection) -> bool:
+        """Called by a connection whose session finds no room yet; False if too many wait."""
+        if len(self._waiting) >= WAITING_MAX:
+            return False
+        self._waiting.append(connection)
+        self._silent.pop(connection.descriptor, None)
+        return True
+
     def look(self, now_ns: int) -> None:
-        """End connections that have said nothing for too long. Called now and then."""
+        """End connections that have said nothing for too long, let in who has waited for room.
+
+        Called now and then, and whenever a session has ended for good.
+        """
+        waiting, self._waiting = self._waiting, []
+        for connection in waiting:
+            connection.try_again(now_ns)
         for connection in list(self._silent.values()):
             connection.silent_until_ns = connection.silent_until_ns or now_ns + SILENT_NS
             if now_ns >= connection.silent_until_ns:
@@ -172,6 +222,9 @@ class Connection:
         self.greeted = False
         self.silent_until_ns = 0  # 0: not looked at yet
         self._serial = 0  # of the request that is being answered
+        self._owed = False  # an answer: nothing is taken before
+        self._hello: wire.Hello | None = None  # waits for room
+        self._wait_until_ns = 0
         server.reactor.watch(self.descriptor, self._hear)
 
     def reply(self, frame: wire.Frame, descriptors: tuple[int, ...] = ()) -> None:
@@ -200,7 +253,7 @@ class Connection:
 
     def _hear(self) -> None:
         for _ in range(_FRAMES_AT_ONCE):
-            if self.descriptor < 0 or not self._hear_one():
+            if self.descriptor < 0 or self._owed or not self._hear_one():
                 return
 
     def _hear_one(self) -> bool:
@@ -217,22 +270,50 @@ class Connection:
         if frame is None:
             self.end()
             return False
-        self._serial = frame.serial
-        self._answer(frame)
-        self._serial = 0
+        self._answer(frame, partial(self._carry_out, frame))
         return True
 
-    def _answer(self, frame: wire.AnyFrame) -> None:
-        try:
-            if isinstance(frame, wire.Hello):
-                self._greet(frame)
-            elif not self.greeted:
-                self.refuse(Rejected("the first frame must be Hello"))
-            elif isinstance(frame, wire.OWNERS_ONLY) and not self._is_owner:
-                what = type(frame).__name__
-                raise NotPermitted(f"{what} is for the user who started this broker, and root")
+    def give(self, frame: wire.AnyFrame, later: Later) -> None:
+        """Send the answer of a request that waited for the desk's commit."""
+        self._owed = False
+        if self.descriptor >= 0:
+            self._answer(frame, lambda: self.reply(later.answer()))
+
+    def try_again(self, now_ns: int) -> None:
+        """Open the session that waits for room, if it is still wanted and there is some."""
+        hello = self._hello
+        if self.descriptor < 0 or hello is None:
+            return
+        self._wait_until_ns = self._wait_until_ns or now_ns + WAIT_NS
+        self._hello = None
+        self._server.reactor.watch(self.descriptor, self._hear)
+        if _has_ended(self._channel):
+            self.end()
+            return
+        may_wait = now_ns < self._wait_until_ns
+        self._answer(hello, partial(self._greet, hello, may_wait=may_wait))
+
+    def _carry_out(self, frame: wire.AnyFrame) -> None:
+        if isinstance(frame, wire.Hello):
+            self._greet(frame, may_wait=True)
+        elif not self.greeted:
+            self.refuse(Rejected("the first frame must be Hello"))
+        elif isinstance(frame, wire.OWNERS_ONLY) and not self._is_owner:
+            what = type(frame).__name__
+            raise NotPermitted(f"{what} is for the user who started this broker, and root")
+        else:
+            answer = self._server.desk.carry_out(frame)
+            if isinstance(answer, Later):
+                self._owed = True
+                self._server.owe(self, frame, answer)
             else:
-                self.reply(self._server.desk.carry_out(frame))
+                self.reply(answer)
+
+    def _answer(self, frame: wire.AnyFrame, act: Callable[[], None]) -> None:
+        """Do what answers a request; an error is told."""
+        self._serial = frame.serial
+        try:
+            act()
         except GantryError as error:
             self._decline(error)
         except OSError as error:  # the asker's trouble, and not that of all others
@@ -240,6 +321,8 @@ class Connection:
             self._server.log.error("request_failed", request=what, why=str(error))
             kind = DiskFull if is_disk_full(error) else StoreFailed
             self._decline(kind(f"{what} could not be carried out: {error}"))
+        finally:
+            self._serial = 0
 
     def _decline(self, error: GantryError) -> None:
         if self.greeted:
@@ -251,7 +334,7 @@ class Connection:
     def _is_owner(self) -> bool:
         return self._server.access.is_owner(self.peer.uid)
 
-    def _greet(self, hello: wire.Hello) -> None:
+    def _greet(self, hello: wire.Hello, *, may_wait: bool) -> None:
         if self.greeted:
             self.refuse(Rejected("a connection has one session"))
             return
@@ -262,11 +345,28 @@ class Connection:
             )
         if hello.kind == "look":
             self._server.require_room_for_look()
-        welcome, descriptors = self._server.desk.attach(hello, self.peer)
+        try:
+            welcome, descriptors = self._server.desk.attach(hello, self.peer)
+        except ComingFree as error:
+            if not (may_wait and self._server.wait_for_room(self)):
+                raise Unavailable(str(error)) from error
+            self._hello = hello
+            self._server.reactor.forget(self.descriptor)  # its end is seen when there is room
+            return
         self.greeted = True
         self.session = welcome.session
         self._server.heard_of(self)
         self.reply(welcome, descriptors)
+
+
+def _has_ended(channel: socket.socket) -> bool:
+    """Whether the other end of a connection is closed."""
+    try:
+        return not channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _refusal(error: GantryError) -> wire.Refused:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from brokerd import agents
 from brokerd.config import describe
+from brokerd.control import Later
 from brokerd.roster import Roster
 from shm import layout, wire
 from shm.codes import Role
@@ -98,17 +99,21 @@ class SessionDesk:
         self._log.warning("evicted", session=session, pid=record.pid, why=why)
         return True
 
-    def carry_out(self, frame: wire.AnyFrame) -> wire.Frame:
+    def commit(self) -> None:
+        """Put into the files what requests have changed since: one write for all."""
+        self._broker.metadata.commit()
+
+    def carry_out(self, frame: wire.AnyFrame) -> wire.Frame | Later:
         """Answer a request. Raises GantryError to refuse."""
         metadata = self._broker.metadata
         match frame:
             case wire.OpenTopic(name, create, of_member):
-                return _opened(metadata.open(name, create=create, of_member=of_member))
+                return _later(metadata.plan_open(name, create=create, of_member=of_member))
             case wire.CreateTopic(name, queues, level):
-                return _opened(metadata.create(name, queues, level))
+                return _later(metadata.plan_create(name, queues, level))
             case wire.DeleteTopic(name):
-                metadata.delete(name)
-                return wire.Done()
+                answer = metadata.plan_delete(name)
+                return Later(lambda: (answer(), wire.Done())[1])
             case wire.ShowSettings():
                 return self._settings()
             case wire.ShowMembers(group, after):
@@ -130,6 +135,10 @@ class SessionDesk:
     def _count_sessions(self) -> None:
         count = len(self._broker.sessions)
         self._broker.board.set_half(layout.BOARD_SESSION_COUNT, count)
+
+
+def _later(answer: Callable[[], TopicSlot]) -> Later:
+    return Later(lambda: _opened(answer()))
 
 
 def _opened(topic: TopicSlot) -> wire.TopicOpened:

@@ -7,8 +7,10 @@ on the disk before anybody is told of a topic.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 from brokerd import topics
 from brokerd.batchqueues import BATCH, KIND_ATTRIBUTE
@@ -19,7 +21,7 @@ from shm import layout, limits
 from shm.board import Board, TopicSlot
 from shm.clock import Clock
 from shm.codes import Level
-from shm.configfile import read_config, restore_config, write_config
+from shm.configfile import TableText, read_config, restore_config, write_config
 from shm.errors import Rejected, TopicNotFound
 from shm.jsonsum import with_sum, without_sum
 from shm.properties import DLQ_PREFIX, parse_delay_levels
@@ -29,6 +31,18 @@ from shm.storage import Storage, is_disk_full, read_file, replace_file
 TOPICS_FILE: Final = "topics.json"
 #: Names whose records are still in the log, with their queues: they are dispatched, but hidden.
 DELETED_FILE: Final = "gantry/deleted_topics.json"
+
+
+@dataclass(slots=True)
+class Change:
+    """A change of one topic that the files do not say yet."""
+
+    name: str
+    queues: int  # queue words that it needs more
+    slots: int  # likewise
+    show: Callable[[], object]
+    take_back: Callable[[], object]
+    error: OSError | None = None
 
 
 class RecoveredLog(Protocol):
@@ -52,8 +66,16 @@ class RecoveredLog(Protocol):
     def topics(self) -> Collection[str]: ...
 
 
+T = TypeVar("T")
+
+
 class Metadata:
-    """All topics of the store; the supervisor is its only user."""
+    """All topics of the store; the supervisor is its only user.
+
+    What `plan_open`, `plan_create` and `plan_delete` change is in the files and on the board after
+    the next `commit`, one write for all; only then may what they return be called, which is the
+    answer. `open`, `create` and `delete` do all three at once.
+    """
 
     def __init__(self, storage: Storage, settings: Settings, clock: Clock) -> None:
         self._storage = storage
@@ -62,8 +84,11 @@ class Metadata:
         self.groups = Subscriptions(storage, clock, settings.retry_queue_nums)
         self._topics: dict[str, TopicConfig] = {}
         self._deleted: dict[str, int] = {}
-        self._unsaved = False
+        self._staged: dict[str, Change] = {}
+        self._text = TableText()
+        self._sound = False
         self._counter = 0
+        self._unsaved = False
         self._slots: dict[str, int] = {}
         self._board: Board | None = None
 
@@ -74,7 +99,7 @@ class Metadata:
         restore_config(self._storage, TOPICS_FILE, content)
         self._counter = int((content.get("dataVersion") or {}).get("counter", 0))
         for name, entry in (content.get("topicConfigTable") or {}).items():
-            self._topics[name] = TopicConfig.from_json(name, entry)
+            self._put(TopicConfig.from_json(name, entry))
         if self._storage.exists(DELETED_FILE):
             found = json.loads(read_file(self._storage, DELETED_FILE))
             deleted: dict[str, int] = without_sum(found)
@@ -91,6 +116,7 @@ class Metadata:
                 config.read_queues = max(config.read_queues, queues)
                 config.write_queues = max(config.write_queues, queues)
                 self._unsaved = True
+            self._put(config)
 
     def publish(self, board: Board, found: RecoveredLog) -> None:
         """Fill a fresh board: all topics and queues, then the positions of the log."""
@@ -116,14 +142,79 @@ class Metadata:
             board.set_word(word, value)
 
     def open(self, name: str, *, create: bool, of_member: bool = False) -> TopicSlot:
+        """A topic's slot at once; as `plan_open`."""
+        return self._at_once(self.plan_open(name, create=create, of_member=of_member))
+
+    def create(self, name: str, queues: int, level: str) -> TopicSlot:
+        """Make a topic at once; as `plan_create`."""
+        return self._at_once(self.plan_create(name, queues, level))
+
+    def delete(self, name: str) -> None:
+        """Forget a topic at once; as `plan_delete`."""
+        self._at_once(self.plan_delete(name))
+
+    def _at_once(self, answer: Callable[[], T]) -> T:
+        self.commit()
+        return answer()
+
+    def commit(self) -> None:
+        """Put all changes into the files by one write, and on the board.
+
+        Where that fails they are taken back, and their answers raise DiskFull or StoreFailed.
+        """
+        staged, self._staged = self._staged, {}
+        if not staged:
+            return
+        try:
+            self._save_staged(staged)
+        except OSError as error:
+            for change in staged.values():
+                change.take_back()
+                change.error = error
+            return
+        for change in staged.values():
+            change.show()
+
+    def _save_staged(self, staged: Mapping[str, Change]) -> None:
+        """Who is deleted is in the one file before it is missing in the other.
+
+        Its records are in the log: a start that finds it in neither takes it for a topic again.
+        """
+        gone = staged.keys() - self._topics.keys()
+        again = staged.keys() & self._topics.keys() & self._deleted.keys()
+        if gone:
+            self._save_deleted()
+        self._save()
+        if again:
+            self._deleted = {n: q for n, q in self._deleted.items() if n not in again}
+            self._save_deleted_if_room()
+
+    def _stage(self, change: Change) -> Callable[[], TopicSlot]:
+        self._staged[change.name] = change
+        return partial(self._outcome, change)
+
+    def _outcome(self, change: Change) -> TopicSlot:
+        if change.error is not None:
+            raise topics.not_saved(change.name, change.error) from change.error
+        return self._slot(change.name)
+
+    def _settle(self, name: str) -> None:
+        """What is asked of a topic that is just being changed counts after that."""
+        if name in self._staged:
+            self.commit()
+
+    def plan_open(
+        self, name: str, *, create: bool, of_member: bool = False
+    ) -> Callable[[], TopicSlot]:
         """A topic's slot; made by the settings' rules if `create` (CQ-104, CQ-105).
 
         `of_member`: a retry or dead-letter topic is asked for by a member of its group (RD-14).
         Raises MessageIllegal or TopicNotFound.
         """
         topics.require_valid_name(name)
+        self._settle(name)
         if name in self._topics:
-            return self._slot(name)
+            return partial(self._slot, name)
         if create and topics.is_retry_kind(name):
             return self._create_of_group(name, of_member)
         if not create or not self._settings.auto_create_topic_enable or topics.is_system(name):
@@ -133,9 +224,9 @@ class Metadata:
             )
         queues = min(topics.AUTO_CREATED_QUEUES_MAX, self._settings.default_topic_queue_nums)
         queues = min(queues, self._deleted.get(name, queues))
-        return self.create(name, queues, self._settings.default_durability)
+        return self.plan_create(name, queues, self._settings.default_durability)
 
-    def _create_of_group(self, name: str, of_member: bool) -> TopicSlot:
+    def _create_of_group(self, name: str, of_member: bool) -> Callable[[], TopicSlot]:
         """A group's retry or dead-letter topic: only for a group that exists (RD-11, RD-30)."""
         group = topics.group_of(name)
         if not of_member and group not in self.groups:
@@ -147,7 +238,7 @@ class Metadata:
         dead = name.startswith(DLQ_PREFIX)
         queues = 1 if dead else self._settings.retry_queue_nums
         queues = min(queues, self._deleted.get(name, queues))
-        return self.create(name, queues, self._settings.default_durability)
+        return self.plan_create(name, queues, self._settings.default_durability)
 
     def have(self, name: str) -> None:
         """Have a topic on the board that a parked record names, whatever the settings say of it.
@@ -183,7 +274,7 @@ class Metadata:
     def _save_deleted(self) -> None:
         replace_file(self._storage, DELETED_FILE, with_sum(json.dumps(self._deleted)).encode())
 
-    def create(self, name: str, queues: int, level: str) -> TopicSlot:
+    def plan_create(self, name: str, queues: int, level: str) -> Callable[[], TopicSlot]:
         """Make a topic; the same again is fine. Raises Rejected and its kinds.
 
         One that was deleted goes on in its queues, and shows nothing of what they held.
@@ -198,28 +289,31 @@ class Metadata:
             topics.PERM_READ | topics.PERM_WRITE,
             {topics.LEVEL_ATTRIBUTE: level.lower()},
         )
+        self._settle(name)
         if name in self._topics:
-            return self._require_same(self._topics[name], config)
+            return partial(self._require_same, self._topics[name], config)
         if name in self._deleted:
             return self._create_again(config)
         self._require_room(queues)
-        self._keep(config)
-        return self._add_slot(config, queues)
+        self._put(config)
+        show = partial(self._add_slot, config, queues)
+        return self._stage(Change(name, queues, 1, show, partial(self._drop, name)))
 
-    def _keep(self, config: TopicConfig) -> None:
+    def _put(self, config: TopicConfig) -> None:
         self._topics[config.name] = config
-        try:
-            self._save()
-        except OSError as error:
-            del self._topics[config.name]
-            raise topics.not_saved(config.name, error) from error
+        self._text.put(config.name, config.to_json())
 
-    def _create_again(self, config: TopicConfig) -> TopicSlot:
+    def _drop(self, name: str) -> TopicConfig:
+        self._text.remove(name)
+        return self._topics.pop(name)
+
+    def _create_again(self, config: TopicConfig) -> Callable[[], TopicSlot]:
         """In the slot and queues of old: queue offsets go on, for the log holds the old ones."""
         old, board = self._slot(config.name), self._on_board
         missing = config.write_queues - old.queue_count
         if missing > 0:
             self._require_room(missing)
+            self.commit()  # others may be about to have the board's next queues
             if old.queue_base + old.queue_count != board.half(layout.BOARD_QUEUE_COUNT):
                 raise Rejected(
                     f"topic {config.name} had {old.queue_count} queues when it was deleted, and its"
@@ -230,14 +324,16 @@ class Metadata:
         begins = [board.word(at + layout.QUEUE_NEXT_OFFSET) for at in places]
         if any(begins):
             config.attributes[topics.BEGINS_ATTRIBUTE] = ",".join(map(str, begins))
-        self._keep(config)
-        del self._deleted[config.name]
-        self._save_deleted_if_room()
-        for at, begin in zip(places, begins, strict=True):
-            board.set_word(at + layout.QUEUE_MIN_OFFSET, begin)
-        self._add_queues(old.slot, range(old.queue_count, config.write_queues))
-        self._show_slot(old.slot, config)
-        return self._slot(config.name)
+        self._put(config)
+
+        def show() -> None:
+            for at, begin in zip(places, begins, strict=True):
+                board.set_word(at + layout.QUEUE_MIN_OFFSET, begin)
+            self._add_queues(old.slot, range(old.queue_count, config.write_queues))
+            self._show_slot(old.slot, config)
+
+        take_back = partial(self._drop, config.name)
+        return self._stage(Change(config.name, max(0, missing), 0, show, take_back))
 
     def _show_slot(self, slot: int, config: TopicConfig) -> None:
         """Let a slot be used by what its topic is now; permission comes last."""
@@ -261,8 +357,9 @@ class Metadata:
             board.set_half(at + layout.TOPIC_QUEUE_COUNT, numbers.stop)
             board.set_half(layout.BOARD_QUEUE_COUNT, base + numbers.stop)
 
-    def delete(self, name: str) -> None:
+    def plan_delete(self, name: str) -> Callable[[], TopicSlot]:
         """Forget a topic: nobody can open it any more; its records stay until they expire."""
+        self._settle(name)
         if name not in self._topics:
             raise TopicNotFound(f"there is no topic {name}", topic=name)
         if topics.is_system(name):
@@ -274,18 +371,19 @@ class Metadata:
                 topic=name,
             )
         slot = self._slot(name)
-        config = self._topics.pop(name)
+        config = self._drop(name)
         self._deleted[name] = slot.queue_count
-        try:
-            self._save_deleted()
-            self._save()
-        except OSError as error:
-            self._topics[name] = config
+
+        def show() -> None:
+            at = self._on_board.topic_at(slot.slot)
+            self._on_board.set_half(at + layout.TOPIC_PERM, 0)
+            self._on_board.set_half(at + layout.TOPIC_SYSTEM, 1)
+
+        def take_back() -> None:
+            self._put(config)
             del self._deleted[name]
-            raise topics.not_saved(name, error) from error
-        at = self._on_board.topic_at(slot.slot)
-        self._on_board.set_half(at + layout.TOPIC_PERM, 0)
-        self._on_board.set_half(at + layout.TOPIC_SYSTEM, 1)
+
+        return self._stage(Change(name, 0, 0, show, take_back))
 
     def _adopt(self, found: RecoveredLog) -> None:
         """Take in topics that only the log knows: `topics.json` was lost or is older."""
@@ -296,7 +394,7 @@ class Metadata:
             perm = topics.PERM_READ | topics.PERM_WRITE
             is_batch = has_members(self._storage, name)
             attributes = {KIND_ATTRIBUTE: BATCH} if is_batch else {}
-            self._topics[name] = TopicConfig(name, queues, queues, perm, attributes)
+            self._put(TopicConfig(name, queues, queues, perm, attributes))
         if lost or self._unsaved:
             try:
                 self._save()
@@ -339,8 +437,10 @@ class Metadata:
         return slot
 
     def _require_room(self, queues: int) -> None:
-        board = self._on_board
-        if board.half(layout.BOARD_TOPIC_COUNT) >= board.topics_max:
+        board, staged = self._on_board, self._staged.values()
+        slots = sum(change.slots for change in staged)
+        queues += sum(change.queues for change in staged)
+        if board.half(layout.BOARD_TOPIC_COUNT) + slots >= board.topics_max:
             raise Rejected(f"the broker has {board.topics_max} topics: raise topics_max")
         if board.half(layout.BOARD_QUEUE_COUNT) + queues > board.queues_max:
             raise Rejected(f"the broker has {board.queues_max} queues: raise board_queues_max")
@@ -349,10 +449,10 @@ class Metadata:
         self._unsaved = False
         self._counter += 1
         version = {"counter": self._counter, "stateVersion": 0, "timestamp": self._clock.wall_ms()}
-        table = {name: config.to_json() for name, config in self._topics.items()}
-        write_config(
-            self._storage, TOPICS_FILE, {"dataVersion": version, "topicConfigTable": table}
-        )
+        content = {"dataVersion": version, "topicConfigTable": self._text.text()}
+        sound, self._sound = self._sound, False
+        write_config(self._storage, TOPICS_FILE, content, sound=sound)
+        self._sound = True
 
     @property
     def _on_board(self) -> Board:

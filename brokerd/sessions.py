@@ -18,6 +18,14 @@ PRODUCER_BYTES: Final = 10
 #: A lane that a session does not use still has rings, of the least useful size.
 _UNUSED_RING_BYTES: Final = 4096
 _UP_BYTES_MAX: Final = 64 << 20
+_SETTLING: Final = (
+    "no room yet for another session: that of {} which have ended is free as soon as `groups` has"
+    " stored what they consumed, and it does not get there; try again, or raise {}"
+)
+
+
+class ComingFree(Unavailable):
+    """There is no room yet: sessions that have ended still have theirs, until `groups` says so."""
 
 
 @dataclass(slots=True)
@@ -134,13 +142,20 @@ class Sessions:
         self._next += 1
 
     def _require_room(self, plan: ArenaPlan, uid: int) -> None:
-        held = (*self._open.values(), *self._unsettled.values())
-        sizes = [record.plan.size for record in held if record.peer.uid == uid]
+        attached = [r.plan.size for r in self._open.values() if r.peer.uid == uid]
+        over = [r.plan.size for r in self._unsettled.values() if r.peer.uid == uid]
+        sizes = attached + over
+        room = len(attached) < self._count_max and sum(attached) + plan.size <= self._memory_max
+        coming = room and bool(over)
         if len(sizes) >= self._count_max:
+            if coming:
+                raise ComingFree(_SETTLING.format(len(over), "sessions_max"))
             raise Unavailable(
                 f"{self._count_max} sessions are attached: end some, or raise sessions_max"
             )
         if sum(sizes) + plan.size > self._memory_max:
+            if coming:
+                raise ComingFree(_SETTLING.format(len(over), "session_memory_max"))
             raise Unavailable(
                 f"the sessions' memory is used up ({sum(sizes)} of {self._memory_max} bytes, "
                 f"{plan.size} more were asked for): end some, or raise session_memory_max"

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from brokerd.log import Log
 from shm.clock import Clock
-from shm.configfile import read_config, restore_config, write_config
+from shm.configfile import TableText, read_config, restore_config, write_config
 from shm.storage import Storage, is_disk_full
 
 GROUPS_FILE: Final = "subscriptionGroup.json"
 _TABLE: Final = "subscriptionGroupTable"
+#: No answer waits for this file: its writes leave the supervisor so many times as long for others.
+PACE: Final = 10
 
 
 def default_group(name: str, retry_queues: int = 1) -> dict[str, Any]:
@@ -64,27 +66,58 @@ class Subscriptions:
         self._storage = storage
         self._clock = clock
         self._content: dict[str, Any] = {}
+        self._table: dict[str, Any] = {}
+        self._text = TableText()
+        self._sound = False
+        #: What changed since the last write: how each group was before, None if it was not there.
+        self._staged: dict[str, Any] = {}
+        self._next_ns = 0
 
     def load(self) -> None:
         """Read the file, or its backup; a store without has no groups yet."""
         content = read_config(self._storage, GROUPS_FILE)
         self._content = content if isinstance(content, dict) else {}
         restore_config(self._storage, GROUPS_FILE, self._content)
+        self._table = self._content.get(_TABLE) or {}
+        for name, group in self._table.items():
+            if group is not None:
+                self._text.put(name, group)
 
     def __contains__(self, name: str) -> bool:
-        return name in (self._content.get(_TABLE) or {})
+        return name in self._table
 
-    def add(self, name: str, log: Log, fields: Mapping[str, Any] = MappingProxyType({})) -> int:
-        """Put a group into the file unless it says `fields` there already.
-
-        Returns the errno of a write that failed for good, else 0: for want of room the group is
-        left out until it is joined again.
-        """
-        table = self._content.get(_TABLE) or {}
-        before = table.get(name)
+    def add(self, name: str, fields: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Have a group, with `fields`; the next `commit` puts it into the file."""
+        before = self._table.get(name)
         if isinstance(before, dict) and {**before, **fields} == before:
+            return
+        self._stage(
+            name, {**(before if isinstance(before, dict) else self._default(name)), **fields}
+        )
+
+    def _stage(self, name: str, group: Any) -> None:  # noqa: ANN401 - JSON; None: none
+        self._staged.setdefault(name, self._table.get(name))
+        if group is None:
+            self._table.pop(name, None)
+            self._text.remove(name)
+        else:
+            self._table[name] = group
+            self._text.put(name, group)
+
+    def due_in(self, now_ns: int) -> int | None:
+        """Nanoseconds until what changed is to be written; None if nothing has."""
+        return max(0, self._next_ns - now_ns) if self._staged else None
+
+    def commit(self, log: Log) -> int:
+        """Write what has changed, all of it at once.
+
+        Returns the errno of a write that failed for good, else 0: for want of room groups are left
+        out until they are joined again.
+        """
+        if not self._staged:
             return 0
-        group = {**(before if isinstance(before, dict) else self._default(name)), **fields}
+        began_ns = self._clock.monotonic_ns()
+        staged, self._staged = self._staged, {}
         version = self._content.get("dataVersion") or {}
         content = {
             "forbiddenTable": {},
@@ -95,14 +128,21 @@ class Subscriptions:
                 "counter": int(version.get("counter", 0)) + 1,
                 "timestamp": self._clock.wall_ms(),
             },
-            _TABLE: {**table, name: group},
         }
         try:
-            write_config(self._storage, GROUPS_FILE, content)
+            text = self._text.text()
+            write_config(self._storage, GROUPS_FILE, content | {_TABLE: text}, sound=self._sound)
         except OSError as error:
-            log.warning("group_not_written", group=name, error=str(error))
+            self._sound = False
+            for name, before in staged.items():
+                self._stage(name, before)
+            self._staged.clear()
+            log.warning("group_not_written", group=", ".join(staged), error=str(error))
             return 0 if is_disk_full(error) else error.errno or errno.EIO
+        self._sound = True
         self._content = content
+        now_ns = self._clock.monotonic_ns()
+        self._next_ns = now_ns + PACE * (now_ns - began_ns)
         return 0
 
     def _default(self, name: str) -> dict[str, Any]:

@@ -75,6 +75,8 @@ class Supervisor:
     def do_work(self, now_ns: int) -> int:
         """One look at everything that is ready or due."""
         work = self.reactor.poll()
+        self._control.answer()
+        self._write_groups(now_ns)
         for crew in self._crews:
             crew.outbox.flush()
         self._watchdog.look(now_ns)
@@ -90,6 +92,9 @@ class Supervisor:
         if any(crew.outbox.behind for crew in self._crews):
             return _RETRY_NS
         due = [when - now_ns for when, _roles in self._restarts]
+        groups_due = self.broker.metadata.groups.due_in(now_ns)
+        if groups_due is not None:
+            due.append(groups_due)
         if self._manager.watchdog_ns:
             due.append(self._manager.watchdog_ns)
         return max(1, min([_TICK_NS, *due]))
@@ -242,9 +247,7 @@ class Supervisor:
     def _heed(self, crew: Crew, note: wire.Note) -> None:
         if note.event == wire.GROUP_JOINED:
             self.desk.roster.joined(note.fields)
-            name, said = str(note.fields["group"]), fields_of(note.fields)
-            if number := self.broker.metadata.groups.add(name, self._log, said):
-                self.fail(_code_of(number), "a write of subscriptionGroup.json failed")
+            self.broker.metadata.groups.add(str(note.fields["group"]), fields_of(note.fields))
             return
         if note.event == wire.GROUP_LEFT:
             self.desk.roster.left(note.fields["session"])
@@ -260,6 +263,15 @@ class Supervisor:
         if note.event == wire.TOPIC_WANTED:
             self.broker.metadata.have(str(note.fields["topic"]))
         self._log.write(note.level, note.event, {"agent": agent, **note.fields})
+
+    def _write_groups(self, now_ns: int) -> None:
+        """Put new groups into their file, at its pace; at once in a stop."""
+        groups = self.broker.metadata.groups
+        due_ns = groups.due_in(now_ns)
+        if due_ns is None or (due_ns and not self._stopping):
+            return
+        if number := groups.commit(self._log):
+            self.fail(_code_of(number), "a write of subscriptionGroup.json failed")
 
     def _child_ended(self, child: Child) -> None:
         code = child.ended()

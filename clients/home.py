@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from shm.errors import BrokerGone, NotPermitted
+from shm.errors import BrokerGone, NotPermitted, Timeout
 
 SYSTEM_HOME: Final = Path("/var/lib/gantrymq")
 SOCKET_NAME: Final = "control.sock"
+#: Between two looks whether the backlog has room, at first and at most.
+_PAUSE_S: Final = 0.001
+_PAUSE_MAX_S: Final = 0.05
 
 
 def find_home(given: str | os.PathLike[str] | None = None) -> Path:
@@ -75,13 +79,43 @@ def socket_address(home: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
+def _connect_in_turn(channel: socket.socket, address: str, timeout_s: float | None) -> None:
+    """Connect; while the socket's backlog is full try again. Raises OSError."""
+    # Not a blocking connect: one that a signal interrupts is taken for connected by Python.
+    channel.setblocking(False)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = _PAUSE_S
+    while True:
+        try:
+            channel.connect(address)
+        except BlockingIOError:
+            left_s = pause_s if deadline is None else deadline - time.monotonic()
+            if left_s <= 0:
+                raise
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        else:
+            return
+
+
 def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
-    """Connect to the broker at `home`. Raises BrokerGone or NotPermitted with what to do."""
+    """Connect to the broker at `home`; where many are about to, wait `timeout_s` for a turn.
+
+    Raises BrokerGone, NotPermitted or Timeout with what to do.
+    """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    channel.settimeout(timeout_s)
     try:
         with socket_address(home) as address:
-            channel.connect(address)
+            _connect_in_turn(channel, address, timeout_s)
+        channel.settimeout(timeout_s)
+    except BlockingIOError as error:
+        channel.close()
+        raise Timeout(
+            f"the broker at {home} did not take this connection in {timeout_s or 0:.1f} s: others"
+            " wait for it as well, as many as its socket has room for; it is busy, or stopped. Try"
+            " again later",
+            home=str(home),
+        ) from error
     except PermissionError as error:
         channel.close()
         raise NotPermitted(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,9 @@ BACKUP_SUFFIX: Final = ".bak"
 
 #: `json.dumps` would make an encoder for each value of a file with thousands of groups.
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+#: How far the entries of a `TableText` are indented.
+_IN_TABLE: Final = "\t\t"
 
 # A string, or a bare integer in a key's place. Strings come first, so that none is looked into.
 _STRING_OR_KEY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?\d+)(\s*:)')
@@ -52,7 +56,39 @@ def format_config(value: Any) -> str:  # noqa: ANN401 - JSON
     return _format(value, "")
 
 
+class Formatted(str):
+    """A value that is formatted already, for its depth in the file."""
+
+    __slots__ = ()
+
+
+class TableText:
+    """The text of a large map inside a file's object: only an entry that changes is formatted."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []  # sorted
+        self._lines: dict[str, str] = {}
+
+    def put(self, name: str, value: Any) -> None:  # noqa: ANN401 - JSON
+        """Add an entry, or replace it."""
+        if name not in self._lines:
+            insort(self._names, name)
+        self._lines[name] = f"{_encode(name)}:{_format(value, _IN_TABLE)}"
+
+    def remove(self, name: str) -> None:
+        """Take an entry out if it is there."""
+        if self._lines.pop(name, None) is not None:
+            del self._names[bisect_left(self._names, name)]
+
+    def text(self) -> Formatted:
+        """All entries."""
+        lines = f",\n{_IN_TABLE}".join(map(self._lines.__getitem__, self._names))
+        return Formatted(f"{{\n{_IN_TABLE}{lines}\n\t}}")
+
+
 def _format(value: Any, indent: str) -> str:  # noqa: ANN401 - JSON
+    if isinstance(value, Formatted):
+        return value
     if isinstance(value, Mapping):
         return _format_map(value, indent)
     if isinstance(value, list | tuple):
@@ -110,13 +146,19 @@ def restore_config(storage: Storage, name: str, value: Any) -> None:  # noqa: AN
                 raise
 
 
-def write_config(storage: Storage, name: str, value: Any) -> None:  # noqa: ANN401 - JSON
+def write_config(
+    storage: Storage,
+    name: str,
+    value: Any,  # noqa: ANN401 - JSON
+    *,
+    sound: bool = False,
+) -> None:
     """Save a value as `config/<name>` in RocketMQ's steps (SF-103).
 
     Rename to the backup, sync the directory, write in place, sync file and directory. A file that
     does not parse is removed instead of renamed, so it never replaces a good backup. The last field
     is the text's checksum (shm.jsonsum). What finds no room on a full disk leaves the file as it
-    was.
+    was. `sound`: the caller has read or written what is there, so that it surely parses.
     """
     path = f"config/{name}"
     if not storage.exists("config"):
@@ -124,7 +166,7 @@ def write_config(storage: Storage, name: str, value: Any) -> None:  # noqa: ANN4
         storage.sync_directory("")
     renamed = False
     if storage.exists(path):
-        renamed = _read_whole(storage, path) is not None
+        renamed = sound or _read_whole(storage, path) is not None
         if renamed:
             storage.rename(path, path + BACKUP_SUFFIX)
         else:

@@ -28,7 +28,8 @@ def test_a_group_is_added_and_nothing_else_changes(
     groups.load()
     log = Log("debug", io.StringIO())
     for group in ("mine", *before["subscriptionGroupTable"], "mine"):
-        assert groups.add(group, log) == 0
+        groups.add(group)
+        assert groups.commit(log) == 0
     after = read_config(storage, NAME)
     assert after["dataVersion"].pop("counter") == before["dataVersion"].pop("counter") + 1
     assert after["dataVersion"].pop("timestamp") > before["dataVersion"].pop("timestamp") > 0
@@ -47,7 +48,8 @@ def test_fields_that_nobody_knows_are_kept(tmp_path_factory: pytest.TempPathFact
     )
     groups = Subscriptions(PosixStorage(str(root)), SystemClock())
     groups.load()
-    groups.add("h", Log("debug", io.StringIO()))
+    groups.add("h")
+    groups.commit(Log("debug", io.StringIO()))
     content = read_config(PosixStorage(str(root)), NAME)
     assert content["new"] == [1]
     assert content["forbiddenTable"] == {"g": {"t": 1}}
@@ -66,9 +68,12 @@ def test_max_attempts_and_order_reach_the_file(tmp_path_factory: pytest.TempPath
     storage = PosixStorage(str(root))
     groups, log = Subscriptions(storage, SystemClock()), Log("debug", io.StringIO())
     groups.load()
-    groups.add("g", log, fields_of({"max_attempts": 6, "orderly": True}))
-    groups.add("h", log, fields_of({"max_attempts": 17}))
-    groups.add("g", log, fields_of({"max_attempts": 0}))
+    groups.add("g", fields_of({"max_attempts": 6, "orderly": True}))
+    assert groups.commit(log) == 0
+    groups.add("h", fields_of({"max_attempts": 17}))
+    assert groups.commit(log) == 0
+    groups.add("g", fields_of({"max_attempts": 0}))
+    assert groups.commit(log) == 0
     content = read_config(storage, NAME)
     assert content["dataVersion"]["counter"] == 2
     found = content["subscriptionGroupTable"]

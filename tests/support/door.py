@@ -59,7 +59,7 @@ class Door:
     def turn(self) -> None:
         """Let the broker do all that is ready."""
         while self.supervisor.reactor.poll():
-            pass
+            self.server.answer()
 
     def connect(self) -> socket.socket:
         """A client's end, which has said nothing yet."""

@@ -57,9 +57,10 @@ def test_children_keep_only_what_they_were_allowed(serving: ServingBroker) -> No
         assert there.count(lock) == 1
         assert sum(name.startswith("socket:") for name in there) == 1, there
         assert not [name for name in there if "control.sock" in name]
-        # The bells are all it shares with others, those of agents' own sessions too; epoll and its
-        # own files come on top.
-        assert sum("eventfd" in name for name in there) == len(AGENTS) + len(SENDERS)
+        # The bells are all it shares with others, and those of sessions that it serves (the agents'
+        # own among them); epoll and its own files come on top.
+        bells = sum("eventfd" in name for name in there)
+        assert len(AGENTS) <= bells <= len(AGENTS) + len(SENDERS)
 
 
 @pytest.mark.parametrize("role", AGENTS, ids=lambda role: role.name.lower())

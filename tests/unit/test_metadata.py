@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from brokerd import config, topics
-from brokerd.log import Log
 from brokerd.metadata import Metadata
 from shm import layout
 from shm.board import Board, format_board
@@ -97,7 +95,7 @@ def test_no_topic_is_made_for_a_group_that_nobody_knows(store_dir: Path) -> None
     for name in ("%RETRY%billing", "%DLQ%billing"):
         with pytest.raises(TopicNotFound, match="no group billing"):
             metadata.open(name, create=True)
-    metadata.groups.add("billing", Log("debug", io.StringIO()))
+    metadata.groups.add("billing")
     assert metadata.open("%RETRY%billing", create=True).queue_count == 8
 
 
