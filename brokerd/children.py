@@ -88,6 +88,7 @@ class Crew(Protocol):
     roles: Sequence[Role]
     outbox: Outbox
     pid: int
+    is_up: bool
 
     def ended(self) -> int | None:
         """Exit code, negative for a signal; None while it lives."""
@@ -103,11 +104,17 @@ class Child:
     pid: int
     pidfd: int
     started_ns: int
+    is_up: bool = False  # its agents are open
+    hung_ns: int = 0  # more than 0: it hangs, for so long
 
     def ended(self) -> int | None:
         """Exit code, negative for a signal; None while it lives."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if pid else None
+
+    def kill(self) -> None:
+        """End it; the pidfd says when it is gone."""
+        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
         """Give back what watched it. It has ended."""
@@ -123,6 +130,7 @@ class Resident:
     outbox: Outbox
     host: Host
     pid: int
+    is_up: bool = False
 
     def ended(self) -> int | None:
         """0 once all have finished."""

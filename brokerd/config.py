@@ -200,6 +200,10 @@ class Settings:
     stop_timeout: int = _setting(
         30, "seconds", "a clean stop that takes longer is cut short", (1, 3600)
     )
+    hung_agent_timeout: int = _setting(
+        30, "seconds", "an agent that does nothing for so long, though it could, is killed and"
+        " replaced; 0: never", (0, 3600),
+    )  # fmt: skip
     lock_timeout: int = _setting(
         5, "seconds", "how long a starting broker waits for the store's lock", (0, 3600)
     )

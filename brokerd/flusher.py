@@ -74,6 +74,7 @@ class Flusher:
             return 0
         appended = self._board.word(layout.BOARD_APPENDED)
         if self._is_due(appended, now_ns):
+            self._publish_counters()  # it may be due each time, for as long as others send
             self._sync(appended, now_ns)
             self._let_go()
             return 1

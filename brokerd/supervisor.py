@@ -25,7 +25,7 @@ from brokerd.reactor import Reactor
 from brokerd.sessions import SessionRecord
 from brokerd.subscriptions import fields_of
 from brokerd.textfile import Textfile
-from brokerd.watchdog import Watchdog
+from brokerd.watchdog import Hangs, Watchdog
 from shm import layout, wire
 from shm.codes import BrokerState, ExitCode, Role
 from workers.channel import SocketSessionTable
@@ -60,6 +60,8 @@ class Supervisor:
         self._log = broker.log
         self._manager = manager
         self._watchdog = Watchdog(broker.board, tuple(agents.CONSTRUCTORS), manager, broker.log)
+        limit_s = broker.configuration.settings.hung_agent_timeout
+        self._hangs = Hangs(broker.board, limit_s)
         self._textfile = Textfile(broker)
         self._control = ControlServer(broker.home, self.reactor, self.desk, broker.log)
         self._crews: list[Crew] = []
@@ -85,6 +87,7 @@ class Supervisor:
         self._textfile.write_if_due(now_ns)
         if self._stopping:
             return work + self._advance_stop(now_ns)
+        self._end_hung(now_ns)
         return work + self._start_again(now_ns)
 
     def arm(self, now_ns: int) -> int:
@@ -130,6 +133,7 @@ class Supervisor:
 
     def _crew_is_up(self, crew: Crew) -> None:
         """Open the door once every agent is open for the first time."""
+        crew.is_up = True
         self._not_up.discard(tuple(crew.roles))
         if self._not_up or self._stopping or self.broker.state != BrokerState.STARTING:
             return
@@ -293,7 +297,16 @@ class Supervisor:
                 self.fail(ExitCode.STORE, f"{name} ended with {code} during the stop")
             return
         self._log.warning("agent_ended", agent=name, code=code, lived_ms=lived_ns // 1_000_000)
-        self._plan_restart(child.roles, lived_ns)
+        # One that hung soon after its start may do so again and again.
+        self._plan_restart(child.roles, lived_ns - child.hung_ns)
+
+    def _end_hung(self, now_ns: int) -> None:
+        """Kill what hangs: a successor may take over only from the dead."""
+        up = [c for c in self._crews if isinstance(c, Child) and c.is_up and not c.hung_ns]
+        for child, hung_ns in self._hangs.look(up, now_ns):
+            name = children.name_of(child.roles)
+            self._log.error("agent_hung", agent=name, pid=child.pid, hung_ms=hung_ns // 1_000_000)
+            child.kill()
 
     def _has_more_to_say(self, child: Child) -> bool:
         try:

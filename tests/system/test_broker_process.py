@@ -25,6 +25,7 @@ from shm.codes import BrokerState, ExitCode, Role
 from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
 from tests.support.brokers import ServingBroker, abort_file, descriptors_of, is_alive
 from tests.support.forked import start_program
+from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
 AGENTS = (Role.SCHEDULER, Role.TXN_CHECKER, Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS)
@@ -347,3 +348,27 @@ def test_a_temporary_broker_ends_with_its_parent(tmp_path: Path) -> None:
         process.kill()
     poll_until(lambda: not is_alive(int(pid)), "the broker has ended")
     assert not Path(home).exists()
+
+
+@mends("H11")
+@pytest.mark.parametrize("role", [Role.WRITER, Role.GROUPS])
+def test_an_agent_that_hangs_is_killed_and_replaced(
+    tmp_path: Path, unique_name: str, role: Role
+) -> None:
+    """Without a service manager; clients go on, and the log says what happened."""
+    with ServingBroker(tmp_path / "home", hung_agent_timeout=1) as broker:
+        broker.wait_until_ready()
+        others = {r: pid for r, pid in broker.pids().items() if r != role}
+        with Producer(broker.home) as producer:
+            producer.send(unique_name, b"before")
+            hung = broker.pid_of(role)
+            os.kill(hung, signal.SIGSTOP)
+            poll_until(lambda: broker.pid_of(role) not in (0, hung), "it is replaced")
+            producer.send(unique_name, b"behind")
+        assert {r: pid for r, pid in broker.pids().items() if r != role} == others
+        code, lines = broker.stop()
+    assert code == ExitCode.OK
+    told = [line for line in lines if line["event"] in ("agent_hung", "agent_ended")]
+    assert [(line["event"], line["agent"]) for line in told] == [
+        ("agent_hung", role.name.lower()), ("agent_ended", role.name.lower()),
+    ]  # fmt: skip
