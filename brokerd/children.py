@@ -25,7 +25,7 @@ from brokerd.agents import AgentEnv
 from brokerd.sessions import SessionRecord
 from shm import wire
 from shm.codes import ExitCode, Role
-from shm.errors import BrokerGone
+from shm.errors import BrokerGone, Corrupt, Incompatible
 from shm.exitcode import exit_code
 from workers.agent import run
 from workers.channel import SocketSessionTable
@@ -227,6 +227,10 @@ def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable)
         )
     except BrokerGone:
         return ExitCode.NO_BROKER  # the supervisor is gone, and with it whoever could be told
+    except (Corrupt, Incompatible) as error:  # of a file that no successor would read otherwise
+        with contextlib.suppress(BrokerGone, OSError):
+            speaker.failed(0, str(error))
+        return exit_code(error)
     except BaseException as error:
         with contextlib.suppress(BrokerGone, OSError):
             text = "".join(traceback.format_exception(error)[-6:])

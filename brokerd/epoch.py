@@ -34,7 +34,8 @@ ABORT_NAME: Final = "abort"
 STORE_FILE: Final = FILE
 _ORIGIN: Final = f"the store ({STORE_FILE})"
 #: 2: a clean stop ends the ledger with a closing entry, and JSON files have checksums.
-VERSION: Final = 2
+#: 3: the ledger says what of it was durable.
+VERSION: Final = 3
 #: A store keeps the sizes that it was made with: file names are positions.
 SIZES: Final = {
     "mapped_file_size_commit_log": "commitlog",

@@ -129,6 +129,7 @@ class Metadata:
         for (name, queue_id), numbers in found.queues.items():
             self._restore_queue(name, queue_id, numbers)
         for word, value in (
+            (layout.BOARD_RECOVERED_END, found.appended),
             (layout.BOARD_APPENDED, found.appended),
             (layout.BOARD_SETTLED, found.settled),
             (layout.BOARD_DURABLE, found.durable),
@@ -410,6 +411,7 @@ class Metadata:
         slot = self._slot(name)
         at = self._on_board.queue_at(slot.queue_base + queue_id)
         next_offset, written, first = numbers
+        self._on_board.set_word(at + layout.QUEUE_RECOVERED_END, next_offset)
         self._on_board.set_word(at + layout.QUEUE_NEXT_OFFSET, next_offset)
         self._on_board.set_word(at + layout.QUEUE_WRITTEN, written)
         begins = self._topics[name].begins() if name in self._topics else []

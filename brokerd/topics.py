@@ -56,7 +56,13 @@ class TopicConfig:
     other: dict[str, Any] = field(default_factory=dict)
 
     def level(self, default: str) -> Level:
-        """What the topic's consumers may see."""
+        """What the topic's consumers may see.
+
+        Messages of any of its group's topics come into a retry or dead-letter topic: it has the
+        highest of their levels, or a power cut could take what was durable before it failed.
+        """
+        if is_retry_kind(self.name):
+            return Level.DURABLE
         return Level[self.attributes.get(LEVEL_ATTRIBUTE, default).upper()]
 
     def begins(self) -> list[int]:

@@ -111,6 +111,13 @@ class Board:
         """The words of a queue's slot."""
         return layout.QUEUE.unpack(self.memory, self.queue_at(queue))
 
+    def recovered_end(self, topic: str, queue_id: int) -> int:
+        """Queue offset behind the last record that recovery has found; 0 of a queue made since."""
+        found = self.topic_named(topic)
+        if found is None or queue_id >= found.queue_count:
+            return 0
+        return self.word(self.queue_at(found.queue_base + queue_id) + layout.QUEUE_RECOVERED_END)
+
     def process(self, role: int) -> dict[str, int]:
         """The words of a process's slot."""
         return layout.PROCESS.unpack(self.memory, self.process_at(role))

@@ -310,7 +310,13 @@ BOARD: Final = Struct(
         Field("segment_bytes", "u8", "mappedFileSizeCommitLog", "supervisor, once"),
         Field("cq_bytes", "u8", "mappedFileSizeConsumeQueue", "supervisor, once"),
         Field("started_ms", "i8", "wall clock at start", "supervisor, once"),
-        Field("pad0", 56, "zero"),
+        Field(
+            "recovered_end",
+            "i8",
+            "log's end as recovery left it: what is behind was appended in this life",
+            "supervisor, once",
+        ),
+        Field("pad0", 48, "zero"),
         Field("state", "u4", "codes.BrokerState", "supervisor; any agent sets FAILED"),
         Field("failed_errno", "u4", "errno behind FAILED", "the agent that failed"),
         Field("topic_count", "u4", "topic slots in use; only grows", "supervisor"),
@@ -391,6 +397,7 @@ BOARD: Final = Struct(
     ),
 )
 BOARD_BYTES: Final = BOARD.size
+BOARD_RECOVERED_END: Final = BOARD.offset("recovered_end")
 BOARD_STATE: Final = BOARD.offset("state")
 BOARD_FAILED_ERRNO: Final = BOARD.offset("failed_errno")
 BOARD_TOPIC_COUNT: Final = BOARD.offset("topic_count")
@@ -490,7 +497,13 @@ QUEUE: Final = Struct(
         Field("min_offset", "i8", "first unit that consumers may read", "supervisor"),
         Field("topic", "u4", "topic slot", "supervisor, once"),
         Field("queue_id", "u4", "", "supervisor, once"),
-        Field("pad0", 96, "zero"),
+        Field(
+            "recovered_end",
+            "i8",
+            "queue offset behind its last record as recovery left the log; 0: made since",
+            "supervisor, once",
+        ),
+        Field("pad0", 88, "zero"),
         Field("next_offset", "i8", "queue offset of the next record", "writer"),
         Field("pad1", 120, "zero"),
     ),
@@ -501,6 +514,7 @@ QUEUE_WRITTEN: Final = QUEUE.offset("written")
 QUEUE_MIN_OFFSET: Final = QUEUE.offset("min_offset")
 QUEUE_TOPIC: Final = QUEUE.offset("topic")
 QUEUE_ID: Final = QUEUE.offset("queue_id")
+QUEUE_RECOVERED_END: Final = QUEUE.offset("recovered_end")
 QUEUE_NEXT_OFFSET: Final = QUEUE.offset("next_offset")
 
 
@@ -718,7 +732,8 @@ LEDGER: Final = Struct(
         Field("crc", "u4", "CRC-32 of the entry with this field zero, and the name"),
     ),
     order=">",
-    note="Append only; a torn tail is cut at the first bad CRC.",
+    note="Append only. At the first bad CRC a torn tail is cut; if entries behind it (SYNCED,"
+    " CLOSED) say that it was durable, it is damage.",
 )
 
 PRODUCER: Final = Struct(

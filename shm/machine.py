@@ -12,6 +12,7 @@ The caller of the kernel holds the arrays, so nothing is lost by not counting in
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import zlib
@@ -118,11 +119,11 @@ if JIT_OFF or TYPE_CHECKING:
         return 0
 
     def write_at(descriptor: int, address: int, count: int, position: int) -> int:
-        """Pwrite of memory; how many bytes were written, negative after an error."""
+        """Pwrite of memory; how many bytes were written, or minus errno."""
         try:
             return os.pwrite(descriptor, bytes_at(address)[:count].tobytes(), position)
-        except OSError:
-            return -1
+        except OSError as error:
+            return -int(error.errno or errno.EIO)
 
     def copy(target: Bytes, target_at: int, source: Bytes, source_at: int, count: int) -> None:
         """Copy `count` bytes; the ranges must not overlap."""
@@ -219,7 +220,13 @@ elif COMPILING:
         return memory(memory, types.int64), generate
 
     give_way = external("sched_yield", i4)
-    write_at = external("pwrite", i8, i4, i8, i8, i8)
+    _pwrite = external("pwrite", i8, i4, i8, i8, i8)
+    _errno_at = external("__errno_location", i8)
+
+    @kernel()
+    def write_at(descriptor: int, address: int, count: int, position: int) -> int:
+        done = _pwrite(descriptor, address, count, position)
+        return done if done >= 0 else -load32(bytes_at(_errno_at()), 0)
 
     @intrinsic
     def pause(typing_context):

@@ -64,7 +64,7 @@ def done_ahead(storage: Storage) -> int:
 def _replayed(storage: Storage) -> Ledger:
     ledger = Ledger(storage)
     if storage.exists(LEDGER):
-        ledger.replay(read_file(storage, LEDGER), Names())
+        ledger.replay_whole(read_file(storage, LEDGER), Names())
     return ledger
 
 

@@ -20,6 +20,7 @@ from shm.storage import read_file, replace_file
 from workers.groups import deadletternote
 from workers.groups.ledger import Ledger
 from workers.groups.ledgerentries import NAME as LEDGER
+from workers.groups.ledgerentries import sound_end
 from workers.groups.offsetfile import Exports, import_offsets
 
 if TYPE_CHECKING:
@@ -142,11 +143,11 @@ def _ranges(source: Storage, done: Salvaged) -> Ranges:
 def _write_ledger(source: Storage, target: Storage, done: Salvaged) -> int:
     """The ledger as far as it is sound, with the offsets of consumerOffset.json; its epoch."""
     data = read_file(source, LEDGER) if source.exists(LEDGER) else b""
-    replace_file(target, LEDGER, data)
+    kept = sound_end(data)
+    replace_file(target, LEDGER, data[:kept])
     ledger = Ledger(target)
-    ledger.load()  # cuts behind the last sound entry
+    ledger.load()
     try:
-        kept = target.size_of(LEDGER)
         if kept < len(data):
             done.files[LEDGER] = f"damaged at byte {kept}: {len(data) - kept} bytes left out"
         import_offsets(ledger)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, Final
 
 from brokerd.checkpoint import read_checkpoint
-from shm import layout
+from shm.errors import Incompatible
 from shm.storage import read_file
 from workers.groups.ledger import Ledger
-from workers.groups.ledgerentries import NAME, Kind, Names
+from workers.groups.ledgerentries import NAME, Names, closed_epoch, is_torn, sound_end
 from workers.groups.offsetfile import (
     FILE,
     TRANSACTIONS_GROUP,
@@ -43,45 +42,34 @@ class LedgerCheck:
                 self._report.add(NAME, None, "missing file")
             return
         data = read_file(self._storage, NAME)
-        end, last_at = self._walk(data)
-        checkpoint = read_checkpoint(self._storage)
-        if checkpoint and checkpoint.ledger_open:
-            return  # the disk was full at the stop; the next start cuts what is torn
-        if end < len(data):  # a kill may leave a torn entry, which the next start cuts
-            if self._scope.whole:
-                found = f"{len(data) - end} bytes left"
-                self._report.add(NAME, end, "damaged entry", "an entry with its CRC", found)
+        if not self._is_sound(data) or not exact or version < CLOSED_SINCE:
             return
-        if not exact or version < CLOSED_SINCE:
-            return
-        if self._is_closed(data, last_at):
+        if self._is_closed(data):
             self._compare_offsets(data)
         else:
             text = "its end is missing"
             self._report.add(NAME, len(data), "no closing entry", "one of the last life", text)
 
-    def _walk(self, data: bytes) -> tuple[int, int]:
-        """Where the sound entries end, and where the last one begins (-1: there is none)."""
-        size, crc_at = layout.LEDGER.size, layout.LEDGER.offset("crc")
-        at, last = 0, -1
-        while at + size <= len(data):
-            row = layout.LEDGER.unpack(data, at)
-            end = at + size + (row["name_bytes"] + 7) // 8 * 8
-            entry = bytearray(data[at:end])
-            entry[crc_at : crc_at + 4] = bytes(4)
-            if end > len(data) or zlib.crc32(entry) != row["crc"]:
-                break
-            at, last = end, at
-        return at, last
-
-    def _is_closed(self, data: bytes, last_at: int) -> bool:
-        """Whether the last entry is of the clean stop that the checkpoint knows."""
-        if last_at < 0:
+    def _is_sound(self, data: bytes) -> bool:
+        """Whether it can be read up to the entry of its stop; tells of damage."""
+        try:
+            end = sound_end(data)
+        except Incompatible as error:
+            place = int(error.fields["position"])
+            self._report.add(NAME, place, "entry of an unknown kind", "one that this program knows")
             return False
-        row = layout.LEDGER.unpack(data, last_at)
         checkpoint = read_checkpoint(self._storage)
-        of_last_life = checkpoint is None or row["value"] == checkpoint.epoch
-        return row["kind"] == Kind.CLOSED and of_last_life
+        is_open = checkpoint is not None and checkpoint.ledger_open  # by a stop on a full disk
+        # A kill, or such a stop, may leave a torn entry, which the next start cuts.
+        if end < len(data) and (not is_torn(data, end) or (self._scope.whole and not is_open)):
+            found = f"{len(data) - end} bytes left"
+            self._report.add(NAME, end, "damaged entry", "an entry with its CRC", found)
+        return end == len(data) and not is_open
+
+    def _is_closed(self, data: bytes) -> bool:
+        """Whether the last entry is of the clean stop that the checkpoint knows."""
+        checkpoint, epoch = read_checkpoint(self._storage), closed_epoch(data)
+        return epoch == checkpoint.epoch if checkpoint else epoch >= 0
 
     def _compare_offsets(self, data: bytes) -> None:
         """A clean stop exports all offsets."""

@@ -47,17 +47,19 @@ class OffsetFile:
             )
         self._lock = lock
         self._store = ""
+        self.life = 0  # of the broker, in which the offsets were last compared with its queues
         try:
             self.offsets = self._read()
         except BaseException:
             self.close()
             raise
-        self._saved = dict(self.offsets)
+        self._saved = (self.life, dict(self.offsets))
 
     def _read(self) -> dict[MessageQueue, int]:
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
             self._store = str(content.get("store", ""))
+            self.life = int(content.get("life", "0"), 16)
             return {
                 MessageQueue(topic, int(queue)): int(offset)
                 for topic, queues in content["offsets"].items()
@@ -83,18 +85,19 @@ class OffsetFile:
 
     def save(self) -> None:
         """Replace the file if anything has changed."""
-        if self.offsets == self._saved:
+        if (self.life, self.offsets) == self._saved:
             return
         table: dict[str, dict[str, int]] = {}
         for queue, offset in sorted(self.offsets.items()):
             table.setdefault(queue.topic, {})[str(queue.queue_id)] = offset
         fresh = self.path.with_suffix(".tmp")
         with fresh.open("w", encoding="utf-8") as file:
-            json.dump({"store": self._store, "offsets": table}, file, indent=1)
+            content = {"store": self._store, "life": f"{self.life:x}", "offsets": table}
+            json.dump(content, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.path)
-        self._saved = dict(self.offsets)
+        self._saved = (self.life, dict(self.offsets))
 
     def close(self) -> None:
         """Let others have it. Safe to call twice."""
@@ -121,9 +124,14 @@ class BroadcastMember(PushMember):
     def join(
         self, consume_from: ConsumeFrom, starts: dict[int, int], chosen: list[int] | None = None
     ) -> None:
-        """Take all queues of the topics, from where the file has them."""
+        """Take all queues of the topics, from where the file has them.
+
+        A power cut may have shortened a queue. Once in each life of the broker the end counts that
+        recovery has left: others may have sent since, and that is not to be passed over.
+        """
         self._file.require_store(self.session.store_id)
         board = self.session.board
+        is_known = self._file.life == board.epoch
         for slot in sorted(self.names):
             topic = board.topic(slot)
             assert topic is not None, "the supervisor has named it"
@@ -135,11 +143,13 @@ class BroadcastMember(PushMember):
                 offset = self._file.offsets.get(queue)
                 if offset is None:
                     offset = begin.get(consume_from, starts.get(number, high))
-                    self._file.offsets[queue] = offset
+                elif not is_known:
+                    offset = min(offset, words["recovered_end"])
                 end = max(words["next_offset"], high)
-                assigned = Assigned(number, queue, 0, min(max(offset, low), end))
-                self.assigned[number] = assigned
+                offset = self._file.offsets[queue] = min(max(offset, low), end)
+                self.assigned[number] = assigned = Assigned(number, queue, 0, offset)
                 self._open_window(assigned)
+        self._file.life = board.epoch
         self.changed = True
 
     def _note(self) -> None:

@@ -28,6 +28,22 @@ def is_same(memory: Bytes, at: int, other: Bytes, other_at: int, count: int) -> 
 
 
 @kernel()
+def which_name(memory: Bytes, at: int, count: int, names: Bytes, lengths: Words) -> int:
+    """Which of `names`, one behind the other, is all of these `count` bytes, or -1.
+
+    By every letter: a name of an application may be as long as one of ours, and begin and end so.
+    """
+    start = 0
+    for number in range(len(lengths)):
+        size = lengths[number]
+        if size == count and memory[at] == names[start]:
+            if is_same(memory, at, names, start, size):
+                return number
+        start += size
+    return -1
+
+
+@kernel()
 def find_byte(memory: Bytes, at: int, end: int, wanted: int) -> int:
     """Where a byte stands in [at, end), or `end`."""
     pattern = wanted * 0x0101010101010101

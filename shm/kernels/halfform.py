@@ -8,7 +8,7 @@ import numpy as np
 
 from shm.jit import kernel
 from shm.kernels import scan
-from shm.kernels.bytesearch import find_byte, is_same
+from shm.kernels.bytesearch import find_byte, is_same, which_name
 from shm.kernels.stretch import STRETCH_WORDS
 from shm.properties import (
     CHECK_IMMUNITY,
@@ -52,7 +52,6 @@ FORM_WORDS = ROW_AT + scan.ROW_WORDS
 _HALF = np.frombuffer(HALF_TOPIC.encode(), np.uint8)
 _NAMES = np.frombuffer("".join(_PROPERTIES).encode(), np.uint8)
 LENGTHS = np.array([len(name) for name in _PROPERTIES], np.int64)
-_STARTS = np.cumsum(LENGTHS) - LENGTHS
 #: 1: a commit copy has it no more.
 DROPPED = np.array([name in HALF_DROPPED for name in _PROPERTIES], np.int64)
 
@@ -67,12 +66,8 @@ def is_half_topic(memory: Bytes, at: int, count: int) -> int:
 def name_of(memory: Bytes, at: int, stop: int) -> int:
     """Which of _NAMES the property at `at` is called, or -1."""
     mid = find_byte(memory, at, stop, 1)
-    for number in range(len(LENGTHS)):
-        size = LENGTHS[number]
-        if size == mid - at and mid < stop and memory[at] == _NAMES[_STARTS[number]]:
-            if is_same(memory, at, _NAMES, _STARTS[number], size):
-                return number
-    return -1
+    number: int = which_name(memory, at, mid - at, _NAMES, LENGTHS) if mid < stop else -1
+    return number
 
 
 @kernel()

@@ -14,7 +14,7 @@ from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
 from shm.kernels import scan
-from shm.kernels.bytesearch import find_byte, is_same
+from shm.kernels.bytesearch import find_byte, is_same, which_name
 from shm.kernels.copyentry import fill_entry
 from shm.kernels.decimals import store_decimal
 from shm.kernels.inner import is_inner
@@ -107,17 +107,6 @@ _FIRST_DROPPED = len(_KEYS)
 _NAMES = [name.encode() for name in (*_KEYS, *sorted(RETRY_DROPPED))]
 _NAME = np.frombuffer(b"".join(_NAMES), np.uint8)
 _NAME_BYTES = np.array([len(name) for name in _NAMES], np.int64)
-_NAME_AT = np.cumsum(_NAME_BYTES) - _NAME_BYTES
-
-
-@kernel()
-def _known(log: Bytes, at: int, count: int) -> int:
-    """Which of _NAMES a key is, or -1."""
-    for number in range(len(_NAME_BYTES)):
-        if _NAME_BYTES[number] == count and log[at] == _NAME[_NAME_AT[number]]:
-            if is_same(log, at, _NAME, _NAME_AT[number], count):
-                return number
-    return -1
 
 
 @kernel()
@@ -185,7 +174,7 @@ def _keep(log: Bytes, form: Words, row: Words, out: Bytes) -> int:
         stop = find_byte(log, at, end, 2)
         mid = find_byte(log, at, stop, 1)
         if at < mid and mid + 1 < stop:
-            key = _known(log, at, mid - at)
+            key = which_name(log, at, mid - at, _NAME, _NAME_BYTES)
             if key < _FIRST_DROPPED and not _keep_one(log, form, out, (key, at, mid, stop)):
                 return 0
         at = stop + 1

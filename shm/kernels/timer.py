@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shm import machine
 from shm.codes import Stop
 from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
 from shm.kernels import scan
-from shm.kernels.bytesearch import find_byte
+from shm.kernels.bytesearch import find_byte, which_name
 from shm.kernels.decimals import number_of
 from shm.layout import CQ_FILLER_SIZE
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
@@ -60,39 +61,21 @@ PRECISION_MAX_MS = 1000
 _TIMER = int.from_bytes(b"TIMER_", "little")
 _TIMER_MASK = (1 << 48) - 1
 _UNIQ_KEY = int.from_bytes(b"UNIQ_KEY", "little")
-
-
-@kernel()
-def _letters(memory: Bytes, at: int, count: int) -> int:
-    """A short name as a number: its length and first, middle and last letters tell those apart."""
-    last = at + count - 1
-    return (
-        count << 24
-        | machine.load8(memory, at) << 16
-        | machine.load8(memory, at + count // 2) << 8
-        | machine.load8(memory, last)
-    )
-
-
-def _code(name: bytes) -> int:
-    return len(name) << 24 | name[0] << 16 | name[len(name) // 2] << 8 | name[-1]
-
-
-_DELIVER_MS = _code(b"DELIVER_MS")
-_DELAY_MS = _code(b"DELAY_MS")
-_DELAY_SEC = _code(b"DELAY_SEC")
-_OUT_MS = _code(b"OUT_MS")
-_ROLL_TIMES = _code(b"ROLL_TIMES")
-_DEL_UNIQKEY = _code(b"DEL_UNIQKEY")
+#: What follows TIMER_, in the order of the words that get the numbers, then a recall's mark.
+_KINDS = (b"DELIVER_MS", b"DELAY_MS", b"DELAY_SEC", b"OUT_MS", b"ROLL_TIMES", b"DEL_UNIQKEY")
+_DEL_UNIQKEY = len(_KINDS) - 1
+assert DELIVER_MS + _DEL_UNIQKEY == KEY_AT
+_NAMES = np.frombuffer(b"".join(_KINDS), np.uint8)
+_LENGTHS = np.array([len(name) for name in _KINDS], np.int64)
 
 
 @kernel()
 def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
     """A property TIMER_...; `at` is behind that."""
     mid = find_byte(memory, at, end, 1)
-    if mid == at or mid >= end:
+    if mid == at or mid + 1 >= end:  # half an entry: it drops out (SF-28)
         return
-    name = _letters(memory, at, mid - at)
+    name = which_name(memory, at, mid - at, _NAMES, _LENGTHS)
     if name == _DEL_UNIQKEY:
         form[DELETES] = 1
         start = mid + 1
@@ -101,24 +84,8 @@ def _take_timer(memory: Bytes, at: int, end: int, form: Words) -> None:
                 start = place + 1
         form[KEY_AT] = start
         form[KEY_BYTES] = end - start
-        return
-    field = _field_of(name)
-    if field >= 0:
-        form[field] = number_of(memory, mid + 1, end - mid - 1)
-
-
-@kernel()
-def _field_of(name: int) -> int:
-    """Where a property's number goes, or -1."""
-    if name == _DELIVER_MS:
-        return DELIVER_MS
-    if name == _DELAY_MS:
-        return DELAY_MS
-    if name == _DELAY_SEC:
-        return DELAY_SEC
-    if name == _OUT_MS:
-        return ROUNDED_MS
-    return ROLLS if name == _ROLL_TIMES else -1
+    elif name >= 0:
+        form[DELIVER_MS + name] = number_of(memory, mid + 1, end - mid - 1)
 
 
 @kernel()

@@ -35,8 +35,8 @@ def write_units(
 
     `units` is the address of their bytes, which the caller holds; `files` has FILE_WORDS for each
     queue. Returns `end`, or the first touched queue whose units are not, or not all, written: it
-    has no open file, they reach beyond its end, or there was an error, which a call by the storage
-    will meet again.
+    has no open file, they reach beyond its end, or the write was short. An error is not tried
+    again: it is told as minus errno.
     """
     for place in range(first, end):
         at = place * TOUCH_WORDS
@@ -46,6 +46,9 @@ def write_units(
         if files[row + DESCRIPTOR] < 0 or position < 0 or position + size > file_bytes:
             return place
         start = units + touched[at + TOUCH_START] - size
-        if machine.write_at(files[row + DESCRIPTOR], start, size, position) != size:
+        done = machine.write_at(files[row + DESCRIPTOR], start, size, position)
+        if done < 0:
+            return done
+        if done != size:
             return place
     return end

@@ -67,6 +67,17 @@ def _find_sleepers(form: Words, stamps: Words, queues: int, arenas: Words, rings
     return count
 
 
+@kernel()
+def _raise_to(board: Bytes, at: int, end: int) -> None:
+    """Move a word that only grows: units that waited for the disk may come behind later ones.
+
+    A topic may be made again at another level, and a new reader begins with units shown before.
+    """
+    # SYNC POINT: max offset (other end: the consumer's poll)
+    if end > atomics.load_acquire(board, at):
+        atomics.store_release(board, at, end)
+
+
 @kernel(i8, BYTES, WORDS, WORDS, WORDS, WORDS, WORDS, WORDS)
 def publish_units(
     board: Bytes, form: Words, touched: Words, held_level: Words, stamps: Words, arenas: Words,
@@ -85,15 +96,14 @@ def publish_units(
         queue = touched[at + TOUCH_QUEUE]
         queue_at = form[QUEUES_AT] + queue * QUEUE_BYTES
         end = touched[at + TOUCH_FIRST] + touched[at + TOUCH_COUNT]
-        atomics.store_release(board, queue_at + QUEUE_WRITTEN, end)
+        _raise_to(board, queue_at + QUEUE_WRITTEN, end)
         if held_level[queue]:
             touched[2 * held] = queue
             touched[2 * held + 1] = end
             held += 1
         else:
             stamps[queue] = form[STAMP]
-            # SYNC POINT: max offset (other end: the consumer's poll)
-            atomics.store_release(board, queue_at + QUEUE_MAX_OFFSET, end)
+            _raise_to(board, queue_at + QUEUE_MAX_OFFSET, end)
     form[HELD] = held
     if held == form[TOUCHED]:
         return 0
@@ -110,8 +120,7 @@ def publish_visible(
     for place in range(0, pairs.size, 2):
         queue_at = form[QUEUES_AT] + pairs[place] * QUEUE_BYTES
         stamps[pairs[place]] = form[STAMP]
-        # SYNC POINT: max offset (other end: the consumer's poll)
-        atomics.store_release(board, queue_at + QUEUE_MAX_OFFSET, pairs[place + 1])
+        _raise_to(board, queue_at + QUEUE_MAX_OFFSET, pairs[place + 1])
     raw = machine.raw
     return _find_sleepers(raw(form), raw(stamps), stamps.size, raw(arenas), raw(rings))
 

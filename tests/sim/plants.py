@@ -229,6 +229,22 @@ def removed_undispatched() -> None:
     put_over(Retention, "_removable", greedy)
 
 
+def limited_by_ends_that_have_moved() -> None:
+    """`groups` compares offsets with ends that the scheduler may have moved before it opens."""
+    begin_life = Membership.begin_life
+
+    def late(membership: Membership, epoch: int) -> None:
+        board = membership.board
+        for topic in board.topics():
+            for queue in range(topic.queue_base, topic.queue_base + topic.queue_count):
+                words, at = board.queue(queue), board.queue_at(queue)
+                end = max(words["max_offset"], words["next_offset"])
+                board.set_word(at + layout.QUEUE_RECOVERED_END, end)
+        begin_life(membership, epoch)
+
+    put_over(Membership, "begin_life", late)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
@@ -249,5 +265,6 @@ PLANTS: dict[str, Callable[[], None]] = {
         removed_unread,
         losses_untold,
         removed_undispatched,
+        limited_by_ends_that_have_moved,
     )
 }

@@ -8,7 +8,7 @@ from functools import partial
 from shm import layout
 from shm.codes import ParkMode, Role
 from tests.sim import scenario
-from tests.sim.downfalls import kill_everything
+from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything
 from tests.sim.scenario import World
 from tests.support.simstranger import SimStranger
 
@@ -71,8 +71,29 @@ def _kill_groups(world: World) -> None:
         world.machine.kill_agent(Role.GROUPS)
 
 
+def lose_what_came_due(world: World) -> None:
+    """Delayed messages are delivered and consumed while the disk stalls, then the power goes.
+
+    What groups know of them may be on the disk. They are overdue at the next start, at which
+    `groups` is open last.
+    """
+    simulation, machine = world.simulation, world.machine
+    for producer in world.producers:
+        producer.waits = [(ParkMode.AFTER, ms) for ms in (700, 800, 900)]
+        producer.at_once = 0.3
+        producer.send_more(20)
+    stalls_ns = simulation.clock.monotonic_ns() + 600_000_000
+    simulation.run_until(lambda: simulation.clock.monotonic_ns() >= stalls_ns, STEPS_MAX)
+    simulation.note("the disk stalls")
+    simulation.remove(Role.FLUSHER.name.lower())
+    lost_ns = stalls_ns + 2_000_000_000
+    simulation.run_until(lambda: simulation.clock.monotonic_ns() >= lost_ns, STEPS_MAX)
+    cut_power(world)
+    machine.open_last = Role.GROUPS
+
+
 #: By name.
 RARE: tuple[Callable[[World], None], ...] = (
     leave_unanswered, die_amid_appends, stall_the_writer, hold_by_timers, ask_for_timers,
-    join_otherwise,
+    join_otherwise, lose_what_came_due,
 )  # fmt: skip

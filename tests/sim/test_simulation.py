@@ -108,6 +108,19 @@ def test_what_timers_alone_hold_is_freed_and_no_timer_is_lost(seed: int, simulat
     assert re.search(r"\d+ appended again", done.stdout), done.stdout
 
 
+@mends("R1")
+@pytest.mark.parametrize("plant", ["", "limited_by_ends_that_have_moved"])
+def test_what_came_due_and_was_lost_is_consumed_again(plant: str, simulate: Program) -> None:
+    """P10: timers overdue after a power cut are delivered before `groups` is open.
+
+    With the plant a group passes over them, and the run never comes to rest.
+    """
+    arguments = ("--seeds", "0:5", "--faults", "lose_what_came_due")
+    done = simulate(*arguments, *(("--plant", plant) if plant else ()))
+    assert done.returncode == bool(plant), done.stdout + done.stderr
+    assert ("StalledError" in done.stdout) == bool(plant), done.stdout
+
+
 #: Planted bug -> the first seed that is tried, how many may be, and the faults of these runs.
 WITHIN = {
     "ack_before_append": (2, 60, "kill_at_a_mark"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -176,8 +177,11 @@ class Rig:
             for number in fields["sessions"] if event == wire.SESSIONS_SETTLED else ():  # type: ignore[attr-defined]
                 self.unsettled.pop(number, None)
 
-    def restart_broker(self) -> None:
-        """Begin another life of the broker: no session of the last one is there."""
+    def restart_broker(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Begin another life of the broker: no session of the last one is there.
+
+        `meanwhile`: what other agents do before `groups` is open.
+        """
         epoch = self.board.epoch + 1
         old = self.board
         topics = {topic.name: topic.queue_count for topic in old.topics()}
@@ -185,9 +189,15 @@ class Rig:
         for number in range(old.queues_max):
             words = old.queue(number)
             self.fill(number, words["max_offset"], words["min_offset"])
+            end = self.board.queue_at(number) + layout.QUEUE_RECOVERED_END
+            self.board.set_word(end, words["max_offset"])
+        self.board.set_word(layout.BOARD_RECOVERED_END, old.word(layout.BOARD_APPENDED))
+        self.board.set_word(layout.BOARD_APPENDED, old.word(layout.BOARD_APPENDED))
+        self.board.set_word(layout.BOARD_DURABLE, old.word(layout.BOARD_APPENDED))
         self.hands.clear()
         self.unsettled.clear()
         self.sessions = MemorySessions()
+        meanwhile()
         self.agent = self.open_agent()
 
 

@@ -65,6 +65,7 @@ class RetryRig:
         self.agents: dict[Role, Agent] = {}
         self.tables: dict[Role, MemorySessions] = {}
         self.faults: dict[Role, FaultPlan] = {}
+        self.stalled: set[Role] = set()  # who does nothing for now
         self.steps = 0
         self._last = 0
         own = memory_session(
@@ -110,7 +111,7 @@ class RetryRig:
 
     def cycle(self) -> int:
         """One duty cycle of each."""
-        return sum(self.step(role) for role in OPENERS)
+        return sum(self.step(role) for role in OPENERS if role not in self.stalled)
 
     def settle(self) -> None:
         """Run all until nobody has anything to do."""

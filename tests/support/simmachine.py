@@ -53,6 +53,8 @@ SETTINGS = {
 FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it costs time
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
+#: How much later than the others an agent may be open after a power cut.
+SLOW_NS = 300_000_000
 _TALLIED = ("no_space_for_index", "no_space_for_producers", "segments_removed", "segments_held")
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,
@@ -142,6 +144,9 @@ class SimMachine:
         self._bells = Bells.each(SimBell)
         self._next_session = 1
         self._due: list[tuple[int, Callable[[], None]]] = []
+        self._not_up: set[Role] = set()  # never open yet in this life
+        self.open_last: Role | None = None  # at the next start
+        self._slowness = random.Random(simulation.seed)  # apart: other seeds' runs stay as they are
         self._seen_low = 0
         self._writer_began_ns = 0
         self._boot_id = self._random_bytes(16)
@@ -219,8 +224,8 @@ class SimMachine:
 
     @property
     def running(self) -> bool:
-        """True while sessions can attach."""
-        return self.board is not None
+        """True while sessions can attach: once every agent has been open."""
+        return self.board is not None and not self._not_up
 
     def start(self) -> None:
         """Begin a life: recover, board, agents. A planned death in here is met by another try."""
@@ -260,9 +265,21 @@ class SimMachine:
         self._old_board = board
         self._bells = Bells.each(SimBell)
         self._own = [self._own_session(role) for role in agents.SENDERS]
+        self._open_agents()
+
+    def _open_agents(self) -> None:
+        """All at once; after a power cut perhaps one much later: the others work meanwhile."""
+        self._not_up = set(ROLES)
+        slow, self.open_last = self.open_last, None
+        if slow is None and self.ended_by is End.POWER and self._slowness.random() < 0.5:
+            slow = self._slowness.choice(ROLES)
+        if slow is not None:
+            delay_ns = self._slowness.randrange(SLOW_NS)
+            self.simulation.note(f"{slow.name} is open {delay_ns / 1e6:.0f} ms later")
+            self._later(delay_ns, partial(self.start_agent, slow))
         for role in ROLES:
-            self.start_agent(role)
-        board.set_half(layout.BOARD_STATE, BrokerState.READY)
+            if role is not slow:
+                self.start_agent(role)
 
     def _check_queues(self) -> None:
         board = self.board
@@ -318,6 +335,9 @@ class SimMachine:
         bell = getattr(self._bells, name)
         board, word = self.board, _PROGRESS.get(role, 0)
         self.simulation.add(AgentActor(agent, bell, lambda: board.word(word) if word else 0))
+        self._not_up.discard(role)
+        if not self._not_up:
+            board.set_half(layout.BOARD_STATE, BrokerState.READY)
 
     def kill_agent(self, role: Role) -> None:
         """SIGKILL one agent between two of its steps; the supervisor replaces it."""
@@ -339,7 +359,7 @@ class SimMachine:
         self.simulation.bury()
         self.tables.clear()
         self._due.clear()
-        still_down = not self.running
+        still_down = self.board is None
         self.board, self.metadata = None, None
         if not (still_down and self.ended_by is End.POWER):
             self.ended_by = end
@@ -380,8 +400,8 @@ class SimMachine:
         return replace(made, bell=self.bell(role), groups=False, owner=int(role))
 
     def attach(self, client: Client) -> Session | None:
-        """A session for a client, or None while the broker is down."""
-        if self.board is None:
+        """A session for a client, or None while the broker is down, or not all of it is up."""
+        if self.board is None or not self.running:
             return None
         number, self._next_session = self._next_session, self._next_session + 1
         plan = plan_arena(4096, 4096, 4096, 4096)

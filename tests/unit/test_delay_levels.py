@@ -9,8 +9,11 @@ import pytest
 
 from shm import layout
 from shm.codes import Role
+from shm.configfile import write_config
+from shm.storage import PosixStorage
 from tests.support.parking import Life, at_message, level_message, origins
 from tests.support.simclock import SimClock
+from tests.support.trials import mends
 
 
 @pytest.fixture
@@ -100,5 +103,21 @@ def test_a_queue_that_was_removed_unread_is_passed_over(life: Life) -> None:
     assert not life.delivered()
     positions = life.park(level_message(1), at_message(life.clock.wall_ms() + 500))
     life.run_for(1_100)
+    assert sorted(origins(life.delivered())) == positions
+    life.stop()
+
+
+@mends("R1")
+def test_offsets_beyond_the_recovered_queue_pass_over_nothing_that_came_since(
+    tmp_path: Path,
+) -> None:
+    """Another broker's file was written, and its log lost; then others park before this opens."""
+    write_config(PosixStorage(str(tmp_path)), "delayOffset.json", {"offsetTable": {"1": 5}})
+    life = Life(tmp_path, SimClock())
+    scheduler = life.agents.pop(Role.SCHEDULER)
+    positions = life.park(*(level_message(1) for _ in range(3)))
+    life.settle()
+    life.agents[Role.SCHEDULER] = scheduler
+    life.run_for(1_500)
     assert sorted(origins(life.delivered())) == positions
     life.stop()

@@ -16,6 +16,7 @@ from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Rig
 from tests.support.memory_sessions import add_topic, grow_topic
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 from workers.groups import ledger as ledger_module
 from workers.groups.agent import EXPORT_NS, SYNC_NS
 
@@ -155,6 +156,60 @@ def test_offsets_beyond_a_log_that_a_power_cut_shortened_come_back_into_it() -> 
     rig.fill(0, 6)
     rig.restart_broker()
     assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 6
+
+
+@mends("R1")
+def test_what_others_append_before_groups_opens_hides_no_shorter_queue() -> None:
+    """The scheduler delivers what is overdue at once; offsets count by what recovery has left."""
+    rig = Rig(orders=1)
+    rig.fill(0, 10)
+    hand = rig.attach()
+    hand.join()
+    hand.commit(q0=7)
+    hand.start(q0=9)
+    hand.die()
+    rig.fill(0, 6)  # the power went, and with it the queue's end
+    rig.restart_broker(meanwhile=lambda: rig.fill(0, 300))
+    queue = rig.agent.ledger.group("g").queue(("orders", 0))
+    assert (queue.committed, queue.attempts) == (6, [])
+    again = rig.attach()
+    again.join()
+    assert again.granted[0].offset == 6
+    again.commit(q0=200)
+    rig.replace_agent()  # in the same life all ends are true
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 200
+
+
+@mends("R1")
+def test_all_that_counts_offsets_or_positions_ends_where_recovery_ended() -> None:
+    """What is done with, attempts, and copies on their way; whoever dies before it is written."""
+    plan = FaultPlan()
+    rig = Rig(plan, orders=1)
+    rig.board.set_word(layout.BOARD_APPENDED, 5000)
+    rig.fill(0, 300)
+    ledger, key = rig.agent.ledger, ("orders", 0)
+    ledger.commit("g", key, 2)
+    ledger.grant("g", key, 7)
+    ledger.start("g", key, 250, 7)
+    ledger.finish("g", key, (3, 100))
+    ledger.fail("g", key, 200, 4)
+    ledger.sending("g", key, 120, 1, 4000)
+    ledger.sending("g", key, 2, 1, 4000)
+    ledger.flush()
+    rig.board.set_word(layout.BOARD_APPENDED, 900)
+    rig.fill(0, 40)
+
+    def grow() -> None:
+        rig.fill(0, 400)
+        rig.board.set_word(layout.BOARD_APPENDED, 9000)
+        plan.faults = [Fault(1, Moment.MIDDLE, errno.ENOSPC, ("write",), persistent=True)]
+
+    rig.restart_broker(meanwhile=grow)
+    plan.faults = []
+    rig.replace_agent()  # its predecessor has written a part of it at most
+    queue = rig.agent.ledger.group("g").queue(key)
+    assert (queue.committed, queue.done, queue.attempts) == (2, [(3, 40)], [(2, 3, 1)])
+    assert queue.sending == {2: (1, 900)}
 
 
 def test_consumer_offsets_are_written_every_five_seconds_as_rocketmq_reads_them() -> None:
@@ -316,6 +371,7 @@ def test_a_group_begins_at_the_log_s_end_while_the_reader_makes_older_units() ->
     """After a start `max_offset` may lie far behind: messages of before are not new."""
     rig = Rig(orders=2)
     rig.board.set_word(layout.BOARD_APPENDED, 5000)
+    rig.board.set_word(layout.BOARD_RECOVERED_END, 5000)
     rig.board.set_word(layout.BOARD_DISPATCHED, 700)
     rig.fill(0, 3)
     rig.board.set_word(rig.board.queue_at(0) + layout.QUEUE_NEXT_OFFSET, 40)

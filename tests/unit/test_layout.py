@@ -74,7 +74,8 @@ SHARED = {
     layout.BOARD: (
         2048,
         "magic 0 fingerprint 8 epoch 16 boot_id 24 topics_max 40 queues_max 44 segment_bytes 48"
-        " cq_bytes 56 started_ms 64 state 128 failed_errno 132 topic_count 136 queue_count 140"
+        " cq_bytes 56 started_ms 64 recovered_end 72 state 128 failed_errno 132"
+        " topic_count 136 queue_count 140"
         " session_count 144 topic_changes 148 appended 256 store_ms 264 settled 384"
         " durable_wanted 512 durable 640 flusher_armed 648 dispatched 768 reader_armed 776"
         " bitmap_changes 780"
@@ -95,7 +96,8 @@ SHARED = {
     ),
     layout.QUEUE: (
         256,
-        "max_offset 0 written 8 min_offset 16 topic 24 queue_id 28 next_offset 128",
+        "max_offset 0 written 8 min_offset 16 topic 24 queue_id 28 recovered_end 32"
+        " next_offset 128",
     ),
 }
 FILES = {

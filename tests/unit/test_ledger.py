@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+import zlib
 from pathlib import Path
 
 import pytest
 
 from shm import layout
+from shm.errors import Corrupt, Incompatible
 from shm.groupwire import ATTEMPTS_MAX
 from shm.storage import PosixStorage, read_file
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 from workers.groups.ledger import GroupProgress, Ledger, open_ledger
-from workers.groups.ledgerentries import NAME
+from workers.groups.ledgerentries import NAME, Kind
 from workers.groups.ledgerreader import LedgerReader
 from workers.groups.progress import Progress
 
@@ -143,6 +146,90 @@ def test_a_flipped_bit_is_noticed(bit: int) -> None:
     ledger.load()
     assert damaged.size_of(NAME) == at
     assert not ledger.exports
+
+
+def damaged_at(data: bytes, at: int, value: int) -> SimStorage:
+    """A store whose ledger has another byte there."""
+    storage = SimStorage(Disk())
+    storage.create(NAME).write_at(data[:at] + bytes([value]) + data[at + 1 :], 0)
+    return storage
+
+
+@mends("H2")
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_flipped_bit_amid_what_was_durable_is_damage(is_closed: bool) -> None:
+    """After a clean stop, or a kill: nothing is cut, and the place is named."""
+    storage = SimStorage(Disk())
+    ledger = filled(storage)
+    if is_closed:
+        ledger.end()
+        durable = storage.size_of(NAME) - layout.LEDGER.size
+    else:
+        ledger.sync()
+        durable = storage.size_of(NAME)
+        for offset in range(10, 13):
+            ledger.commit("g", ("orders", 1), offset)
+            ledger.flush()
+    whole = read_file(storage, NAME)
+    ends = entry_ends(whole)
+    for at in range(durable):
+        damaged = damaged_at(whole, at, whole[at] ^ 1 << at % 8)
+        begin = max(end for end in ends if end <= at)
+        with pytest.raises(Corrupt, match=rf"{NAME} is damaged at byte {begin}\b.*--salvage"):
+            Ledger(damaged).load()
+        assert damaged.size_of(NAME) == len(whole)
+
+
+@mends("H2")
+def test_an_entry_of_an_unknown_kind_is_no_torn_tail() -> None:
+    storage = SimStorage(Disk())
+    filled(storage)
+    whole = read_file(storage, NAME)
+    entry = bytearray(layout.LEDGER.pack(kind=max(Kind) + 1))
+    entry[layout.LEDGER.offset("crc") :] = zlib.crc32(entry).to_bytes(4, "big")
+    newer = SimStorage(Disk())
+    newer.create(NAME).write_at(whole + entry, 0)
+    with pytest.raises(Incompatible, match=f"kind {max(Kind) + 1} at byte {len(whole)}.*newer"):
+        Ledger(newer).load()
+    assert newer.size_of(NAME) == len(whole) + len(entry)
+
+
+def test_what_was_not_durable_may_have_holes() -> None:
+    """A power cut keeps any part of it: the rest is cut at the first of them."""
+    storage = SimStorage(Disk())
+    ledger = filled(storage)
+    ledger.sync()
+    durable = storage.size_of(NAME)
+    for offset in range(10, 13):
+        ledger.commit("g", ("orders", 1), offset)
+        ledger.flush()
+    whole = read_file(storage, NAME)
+    torn = damaged_at(whole, durable + 1, 0xFF)
+    Ledger(torn).load()
+    assert torn.size_of(NAME) == durable
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_power_cut_makes_damage_of_a_ledger(seed: int) -> None:
+    """Whatever was synced when, or compacted; what was synced last is still there."""
+    dice = random.Random(seed)
+    disk = Disk()
+    storage = SimStorage(disk)
+    ledger = open_ledger(storage, 1)
+    ledger.compact_bytes = 2_000
+    offset = durable = 0
+    for _ in range(dice.randrange(1, 120)):
+        offset += 1
+        ledger.commit(f"g{offset % 3}", ("orders", offset % 5), offset)
+        ledger.exported(offset)
+        ledger.flush()
+        if dice.random() < 0.2:
+            ledger.sync()
+            durable = offset
+    storage.dead = True
+    disk.power_cut(dice)
+    again = open_ledger(SimStorage(disk), 2)
+    assert not durable or durable <= again.exports[-1] <= offset
 
 
 def test_overlapping_failures_add_up() -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import pytest
 
 from clients.member import GroupMember
-from shm import groupwire
+from clients.push.broadcast import BroadcastMember, OffsetFile
+from clients.push.handoff import Handoff
+from clients.session import Session
+from shm import groupwire, layout
 from shm.groupwire import ConsumeFrom
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Rig
 from tests.support.memory_sessions import memory_session
 from tests.support.simbell import SimBell
+from tests.support.trials import mends
 
 
 class InMemory:
@@ -128,3 +134,40 @@ def test_a_commit_behind_a_release_means_its_offset_too(*, keeps_one: bool) -> N
     member.commit()
     rig.restart_broker()  # all that was not in the ledger's file is lost
     assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 7
+
+
+@mends("R1")
+def test_a_broadcasting_member_passes_over_nothing_that_a_power_cut_made_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique_name: str
+) -> None:
+    """Its file is synced, the log was not; what was sent since stands at the same offsets."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    rig = Rig(orders=1)
+    rig.fill(0, 300)
+    assert begins(rig, unique_name, committed=210) == 300
+    assert begins(rig, unique_name) == 210
+    rig.fill(0, 10)
+    rig.restart_broker()
+    rig.fill(0, 310)
+    assert begins(rig, unique_name, committed=250) == 10
+    assert begins(rig, unique_name) == 250, "in the same life all ends are true"
+    rig.fill(0, 20)
+    rig.restart_broker()
+    rig.fill(0, 400)
+    assert begins(rig, unique_name) == 20
+
+
+def begins(rig: Rig, group: str, committed: int = -1) -> int:
+    """Where a member begins; it leaves its file with an offset that it has come to."""
+    file = OffsetFile("/nowhere", group, "i")
+    try:
+        session = cast(Session, InMemory(rig, rig.board.half(layout.BOARD_SESSION_COUNT) + 100))
+        member = BroadcastMember(session, group, {0: "orders"}, Handoff(1), file)
+        member.join(ConsumeFrom.LAST_OFFSET, {})
+        begun = member.assigned[0].committed
+        if committed >= 0:
+            member.windows[0].committed = committed
+            member.commit()
+        return begun
+    finally:
+        file.close()

@@ -13,7 +13,7 @@ from shm import layout
 from shm.board import Board, format_board
 from shm.clock import SystemClock
 from shm.codes import Level
-from shm.configfile import parse_config
+from shm.configfile import parse_config, write_config
 from shm.errors import GantryError, MessageIllegal, NotPermitted, Rejected, TopicNotFound
 from shm.properties import (
     GIVEN_UP_TOPIC,
@@ -24,6 +24,7 @@ from shm.properties import (
     TIMER_TOPIC,
 )
 from shm.storage import PosixStorage
+from tests.support.trials import mends
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,21 @@ def test_names_that_break_a_rule_are_refused(
     with pytest.raises(error):
         metadata.create(name, 1, "written")
     assert not (store_dir / "config" / "topics.json").exists()
+
+
+@mends("R5.2")
+def test_what_failed_is_as_durable_as_any_topic_of_its_group(store_dir: Path) -> None:
+    """Also in a store whose topics were made before that was so."""
+    storage = PosixStorage(str(store_dir))
+    names = ("%RETRY%billing", "%DLQ%billing")
+    attributes = {topics.LEVEL_ATTRIBUTE: "written"}
+    entries = {names[0]: topics.TopicConfig(names[0], 1, 1, 6, attributes).to_json()}
+    write_config(storage, "topics.json", {"topicConfigTable": entries})
+    metadata = open_metadata(store_dir, make_board())
+    for name in names:
+        slot = metadata.open(name, create=True, of_member=True)
+        assert slot.level == Level.DURABLE, name
+    assert metadata.create("orders", 1, "written").level == Level.WRITTEN
 
 
 @pytest.mark.parametrize("name", ["x" * 127, "%RETRY%" + "x" * 248, "a|b%c-d_e", "%DLQ%g"])

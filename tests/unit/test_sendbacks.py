@@ -15,8 +15,11 @@ from shm.properties import encode_properties
 from tests.support.faults import Fault, FaultPlan, Moment, kill_at
 from tests.support.groups_rig import Hand, only
 from tests.support.retry_rig import RetryRig
+from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 from workers.groups import sendbacks
 from workers.groups.ledger import Ledger
+from workers.groups.ledgerentries import NAME
 from workers.groups.pending import Pending
 from workers.groups.progress import Progress
 from workers.groups.sendbacks import AGAIN_NS, SendBacks
@@ -67,6 +70,37 @@ def test_a_failed_message_is_parked_for_its_groups_retry_topic() -> None:
         "ORIGIN_MESSAGE_ID": original.offset_message_id,
     }  # fmt: skip
     assert (found["TAGS"], found["colour"]) == ("paid", "red")
+
+
+@mends("R5.1")
+@pytest.mark.parametrize("torn", [b"", b"\x00\x05torn"])
+def test_a_successor_syncs_nothing_before_the_copies_of_its_predecessor(torn: bytes) -> None:
+    """The ledger counts a message as done with whose copy a power cut would still take."""
+    rig = filled()
+    hand = member(rig)
+    for _ in range(2):
+        rig.clock.advance(10_000_000_000)
+        rig.settle()
+    rig.stalled.add(Role.FLUSHER)
+    send_back(hand)
+    ledger = SimStorage(rig.disk).open(NAME, write=True)
+    ledger.write_at(torn, ledger.size())
+    before = len(rig.disk.log)
+    rig.start(Role.GROUPS)
+    for _ in range(3):
+        rig.clock.advance(10_000_000_000)
+        rig.settle()
+    assert rig.board.word(layout.BOARD_DURABLE) < rig.board.word(layout.BOARD_APPENDED)
+    assert not made_durable(rig.disk.log[before:])
+    rig.stalled.clear()
+    rig.clock.advance(10_000_000_000)
+    rig.settle()
+    assert made_durable(rig.disk.log[before:])
+
+
+def made_durable(calls: Sequence[str]) -> list[str]:
+    """Those by which `groups` makes its ledger outlive a power cut."""
+    return [call for call in calls if f"sync {NAME}" in call or f"rename {NAME}" in call]
 
 
 def test_the_last_attempt_makes_a_dead_letter_that_says_why() -> None:

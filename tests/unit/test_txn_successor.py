@@ -14,8 +14,12 @@ import pytest
 from shm import layout
 from shm import transactionwire as wire
 from shm.codes import Role
+from shm.configfile import write_config
+from shm.properties import HALF_TOPIC
+from shm.storage import PosixStorage
 from shm.transactionwire import COMMIT, COMMITTED, DECIDED, GIVEN_UP, ROLLBACK, ROLLED_BACK
 from tests.support.transacting import CHECKER, Peer, TxnLife, refuse_next, txn_life
+from tests.support.trials import mends
 
 TX = "0123456789abcdef" * 2
 HOUR_MS = 3_600_000
@@ -123,3 +127,20 @@ def test_what_was_given_up(life: TxnLife) -> None:
     life.agents[Role.FLUSHER] = flusher
     request = ask(peer, half, commit=True)
     assert told_from_the_disk(life, peer, request) == (GIVEN_UP, DECIDED)
+
+
+@mends("R1")
+def test_progress_beyond_the_recovered_queue_passes_over_no_half_that_came_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another broker's file was written, and its log lost; a half comes before this opens."""
+    table = {f"{HALF_TOPIC}@CID_RMQ_SYS_TRANS": {"0": 5}}
+    storage = PosixStorage(str(tmp_path / "store"))
+    write_config(storage, "consumerOffset.json", {"offsetTable": table})
+    for life in txn_life(tmp_path / "store", monkeypatch):
+        checker = life.agents.pop(CHECKER)
+        half = life.half(TX)
+        life.agents[CHECKER] = checker
+        life.run_for(100)
+        assert Peer(life).ended([half], commit=True) == (COMMITTED, "")
+        assert life.committed()[half.position] == 1

@@ -25,7 +25,7 @@ from workers.agent import IDLE_NS, Bells
 from workers.failure import declare_failed
 from workers.groups.admission import fault_of
 from workers.groups.filters import FilterTable
-from workers.groups.ledger import Ledger, open_ledger
+from workers.groups.ledger import Ledger
 from workers.groups.membership import Membership, Move
 from workers.groups.missing import Ends, Missing
 from workers.groups.offsetfile import Exports, import_offsets
@@ -390,11 +390,16 @@ def open_groups(
     bells: Bells,
     settings: GroupsSettings,
 ) -> Groups:
-    """Read ledger and consumerOffset.json and make the agent. Raises OSError."""
-    ledger = open_ledger(storage, board.epoch)
+    """Read ledger and consumerOffset.json and make the agent.
+
+    Raises Corrupt, Incompatible, OSError.
+    """
+    ledger = Ledger(storage)
+    ledger.load()
     import_offsets(ledger)
     groups = Groups(ledger, clock, board, sessions, settings, bells.writer)
+    groups.membership.begin_life(board.epoch)
     groups.missing.restore()
-    groups.membership.clamp_offsets()
-    ledger.flush_if_room()
+    if ledger.flush_if_room() and ledger.may_sync():
+        ledger.sync()
     return groups

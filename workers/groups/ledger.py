@@ -1,8 +1,9 @@
 """`gantry/ledger`: the truth about groups, append only, in the hands of `groups` alone.
 
 Changes go to memory and to a buffer at once; `flush` puts the buffer into the file, and only then
-may a session hear of them. Reading stops at the first entry with a bad CRC (a torn tail) and cuts
-there. When the file has grown large it is replaced by one that says the same in fewer entries.
+may a session hear of them. An entry with a bad CRC is a torn tail, and cut, unless entries behind
+it say that it was durable: then it is damage, and refused. When the file has grown large it is
+replaced by one that says the same in fewer entries.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from typing import Any, Final
 from shm import layout
 from shm.groupwire import Done, merged
 from shm.storage import File, Storage, is_disk_full, read_file, replace_file
-from workers.groups.ledgerentries import NAME, Kind, Names, pack_entries, pack_entry, read_entries
+from workers.groups.ledgerentries import (
+    NAME,
+    Kind,
+    Names,
+    judge_tail,
+    pack_entries,
+    pack_entry,
+    read_entries,
+)
 from workers.groups.progress import UNSET, Lease, Progress
 
 COMPACT_BYTES: Final = 4 * 1024 * 1024
@@ -59,8 +68,10 @@ class Ledger:
         # Offsets that have moved forward since the last entry of another kind: the newest counts.
         self._moved: dict[tuple[Kind, str, QueueKey], dict[str, int]] = {}
         self._end = 0
-        self._epoch = 0
+        self.epoch = 0  # the last life of the broker that it knows
         self._compacted_bytes = 0
+        self._synced = 0  # bytes of the file that outlive a power cut; the file says it of fewer
+        self._said_synced = 0
         self._file: File | None = None
 
     # ---------------------------------------------------------------------------------- changes
@@ -137,6 +148,14 @@ class Ledger:
         self.exports.append(checksum)
         self._append(Kind.EXPORTED, value=checksum)
 
+    def limit_positions(self, end: int) -> None:
+        """The log ends at `end`: copies that were to be put behind it are looked for from there."""
+        for group, progress in self.groups.items():
+            for key, queue in progress.queues.items():
+                for offset, (attempt, position) in list(queue.sending.items()):
+                    if position > end:
+                        self.sending(group, key, offset, attempt, end)
+
     def begin_epoch(self, epoch: int) -> None:
         """Note a life of the broker. In a new one no session of the last is alive."""
         self._apply_epoch(epoch)
@@ -145,10 +164,9 @@ class Ledger:
     def end(self) -> None:
         """Note a clean stop as the last entry: a file that lacks its end shows. Raises OSError."""
         self.sync()
-        self._append(Kind.CLOSED, value=self._epoch)
+        self._append(Kind.CLOSED, value=self.epoch)
         if self.flush_if_room() and self._file:
-            self._file.sync()
-            self.unsynced = False
+            self._sync_file()
 
     def _change(self, kind: Kind, group: str, key: QueueKey, **values: int) -> None:
         progress = self.group(group)
@@ -208,32 +226,44 @@ class Ledger:
             _MEANING[kind](queue, row)
 
     def _apply_epoch(self, epoch: int) -> None:
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             for group in self.groups.values():
                 for queue in group.queues.values():
                     if queue.lease:
                         queue.end_lease(failed=True)
-        self._epoch = epoch
+        self.epoch = epoch
 
     # ------------------------------------------------------------------------------------- file
 
     def load(self) -> None:
-        """Read the file, cut a torn tail, and stay open. Raises OSError."""
+        """Read the file, cut a torn tail, and stay open. Raises Corrupt, Incompatible, OSError.
+
+        Of what it holds some may not outlive a power cut yet.
+        """
         if not self.storage.exists(NAME):
             replace_file(self.storage, NAME, b"")
             self.storage.sync_directory("")  # gantry/ itself may be new
         data = read_file(self.storage, NAME)
         names = Names()
-        self._end = self.replay(data, names)
+        self._end = self.replay_whole(data, names)
         self._group_numbers = {name: number for number, name in names.groups.items()}
         self._topic_numbers = {name: number for number, name in names.topics.items()}
         self._file = self.storage.open(NAME, write=True)
+        self.unsynced = bool(data)
         if self._end < len(data):
             self._file.truncate(self._end)
-            self._file.sync()
+
+    def replay_whole(self, data: bytes, names: Names) -> int:
+        """`replay` for a file that nobody writes. Raises Corrupt, Incompatible."""
+        end = self.replay(data, names)
+        judge_tail(data, end)
+        return end
 
     def replay(self, data: bytes, names: Names) -> int:
-        """Take over entries up to the first bad one; returns the bytes that they take."""
+        """Take over entries up to the first bad one; returns the bytes that they take.
+
+        Raises Incompatible.
+        """
         end = 0
         for row, name, entry_end in read_entries(data):
             end = entry_end
@@ -247,7 +277,7 @@ class Ledger:
                 self.last_lease = max(self.last_lease, row["offset"])
             elif kind is Kind.EXPORTED:
                 self.exports.append(row["value"])
-            elif kind is not Kind.CLOSED:
+            elif kind not in {Kind.CLOSED, Kind.SYNCED}:
                 key = (names.topics[row["topic"]], row["queue_id"])
                 self._apply(kind, self.group(names.groups[row["group"]]), key, row)
         return end
@@ -258,6 +288,9 @@ class Ledger:
         if not self._buffer:
             return False
         assert self._file is not None, "load comes first"
+        if self._synced > self._said_synced:
+            self._buffer[:0] = pack_entry(Kind.SYNCED, b"", value=self._synced)
+            self._said_synced = self._synced
         self._file.write_at(bytes(self._buffer), self._end)
         self._end += len(self._buffer)
         self._buffer.clear()
@@ -287,11 +320,15 @@ class Ledger:
         self.flush()
         if not self.unsynced:
             return
+        self._sync_file()
+        if self._end > max(self.compact_bytes, COMPACT_GROWTH * self._compacted_bytes):
+            self.compact()
+
+    def _sync_file(self) -> None:
         assert self._file is not None, "load comes first"
         self._file.sync()
         self.unsynced = False
-        if self._end > max(self.compact_bytes, COMPACT_GROWTH * self._compacted_bytes):
-            self.compact()
+        self._synced = self._end
 
     def compact(self) -> None:
         """Replace the file by a shorter one that says the same; without room, later.
@@ -316,12 +353,13 @@ class Ledger:
             return
         self.close()
         self._file = self.storage.open(NAME, write=True)
-        self._end = self._compacted_bytes = len(data)
+        self._end = self._compacted_bytes = self._synced = len(data)
+        self._said_synced = 0
         self.unsynced = False
 
     def _write_state(self) -> None:
         self._group_numbers, self._topic_numbers = {}, {}
-        self._append(Kind.EPOCH, value=self._epoch, offset=self.last_lease)
+        self._append(Kind.EPOCH, value=self.epoch, offset=self.last_lease)
         for checksum in self.exports:
             self._append(Kind.EXPORTED, value=checksum)
         for group, progress in self.groups.items():
@@ -372,7 +410,10 @@ _MEANING: Final[dict[Kind, Callable[[Progress, dict[str, Any]], object]]] = {
 
 
 def open_ledger(storage: Storage, epoch: int) -> Ledger:
-    """Open a store's ledger for a life of the broker. Raises OSError."""
+    """Open a store's ledger, of whose log all is durable, for a life of the broker.
+
+    Raises Corrupt, Incompatible, OSError.
+    """
     ledger = Ledger(storage)
     ledger.load()
     ledger.begin_epoch(epoch)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Final
 from zlib import crc32
 
 from shm import layout
+from shm.errors import Corrupt, Incompatible
 from shm.storage import Storage, read_file
 
 NAME: Final = "gantry/ledger"
@@ -34,6 +35,7 @@ class Kind(IntEnum):
     SENDING = 14  # offset; attempt: the copy's; value: the log's end before it, -1: it was not put
     FAILED = 15  # offset; attempt: failed deliveries by now
     RESET = 16  # offset: next one to consume, whatever was known of the queue
+    SYNCED = 17  # value: so many bytes of the file were durable before this entry was written
 
 
 _KINDS: Final = frozenset(Kind)
@@ -75,7 +77,7 @@ def pack_entries(
 
 
 def read_entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
-    """Fields, name and end of each entry up to the first bad one."""
+    """Fields, name and end of each entry up to the first bad one. Raises Incompatible."""
     size, crc_at = layout.LEDGER.size, layout.LEDGER.offset("crc")
     at = 0
     while at + size <= len(data):
@@ -83,15 +85,63 @@ def read_entries(data: bytes) -> Iterator[tuple[dict[str, Any], str, int]]:
         end = at + size + (row["name_bytes"] + 7) // 8 * 8
         entry = bytearray(data[at:end])
         entry[crc_at : crc_at + 4] = bytes(4)
-        if end > len(data) or crc32(entry) != row["crc"] or row["kind"] not in _KINDS:
+        if end > len(data) or crc32(entry) != row["crc"]:
             return
+        if row["kind"] not in _KINDS:
+            raise Incompatible(
+                f"{NAME} has an entry of kind {row['kind']} at byte {at}, which this program does"
+                " not know: a newer GantryMQ has written this store; use that one",
+                path=NAME,
+                position=at,
+            )
         name = data[at + size : at + size + row["name_bytes"]].decode()
         yield row, name, end
         at = end
 
 
-def is_closed(storage: Storage, epoch: int) -> bool:
-    """Whether the file ends with the entry of a life's clean stop (`Ledger.end`)."""
-    data = read_file(storage, NAME) if storage.exists(NAME) else b""
+def sound_end(data: bytes) -> int:
+    """Where the sound entries end. Raises Incompatible."""
+    end = 0
+    for _row, _name, end in read_entries(data):  # noqa: B007 - the last one counts
+        pass
+    return end
+
+
+def is_torn(data: bytes, end: int) -> bool:
+    """Whether what lies behind the sound entries, which end at `end`, may be a torn tail.
+
+    A power cut may leave any part of what was not durable. Entries behind a bad one that say that
+    it was durable tell of damage: to cut there would drop what was promised.
+    """
+    size = layout.LEDGER.size
+    for at in range(end + 8, len(data) - size + 1, 8):
+        kind = int.from_bytes(data[at : at + 2], "big")
+        if kind not in (Kind.SYNCED, Kind.CLOSED):
+            continue
+        for row, _name, _end in islice(read_entries(data[at : at + size]), 1):
+            if (row["value"] if kind == Kind.SYNCED else at) > end:
+                return False
+    return True
+
+
+def judge_tail(data: bytes, end: int) -> None:
+    """Raise Corrupt if what lies behind the sound entries, which end at `end`, is damage."""
+    if end < len(data) and not is_torn(data, end):
+        raise Corrupt(
+            f"{NAME} is damaged at byte {end}, and entries behind it were durable: bring the file"
+            " back from a back-up, or make a new store of what is sound with `gantrymq store"
+            " verify --salvage DEST`; the file has not been changed",
+            path=NAME,
+            position=end,
+        )
+
+
+def closed_epoch(data: bytes) -> int:
+    """The life whose clean stop the last entry tells of (`Ledger.end`); -1: it is another's."""
     rows = [row for row, _name, _end in read_entries(data[-layout.LEDGER.size :])]
-    return [(row["kind"], row["value"]) for row in rows] == [(Kind.CLOSED, epoch)]
+    return next((row["value"] for row in rows if row["kind"] == Kind.CLOSED), -1)
+
+
+def is_closed(storage: Storage, epoch: int) -> bool:
+    """Whether the file ends with the entry of a life's clean stop."""
+    return closed_epoch(read_file(storage, NAME) if storage.exists(NAME) else b"") == epoch

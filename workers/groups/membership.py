@@ -122,7 +122,6 @@ class Membership:
         self.group_of: dict[int, str] = {}
         #: Queues that nobody is to have for now: their offsets are being reset.
         self.blocked: set[tuple[str, int]] = set()
-        self._appended_at_start = board.word(layout.BOARD_APPENDED)
 
     # -------------------------------------------------------------------------- joining, leaving
 
@@ -185,7 +184,7 @@ class Membership:
             return words["min_offset"]
         if request.consume_from == ConsumeFrom.TIMESTAMP and queue in request.starts:
             return request.starts[queue]
-        if self.board.word(layout.BOARD_DISPATCHED) < self._appended_at_start:
+        if self.board.word(layout.BOARD_DISPATCHED) < self.board.word(layout.BOARD_RECOVERED_END):
             # The reader is still making units of older messages: those are not new to the group.
             return max(words["max_offset"], words["next_offset"])
         return words["max_offset"]
@@ -293,15 +292,27 @@ class Membership:
 
     # --------------------------------------------------------------------------------- balancing
 
-    def clamp_offsets(self) -> None:
-        """Bring all offsets inside their queues (LW-50): a power cut may have shortened the log."""
+    def begin_life(self, epoch: int) -> None:
+        """Go on in a life of the broker, with all offsets inside their queues (LW-50).
+
+        A power cut may have shortened the log. In a new life the ends count that recovery has left:
+        others may have appended since, and an offset beyond such an end would pass over that.
+        """
+        self.topics.refresh()
+        is_new = epoch != self.ledger.epoch
         for name, group in self.ledger.groups.items():
             for key in list(group.queues):
                 queue = self.topics.queue(key)
                 if queue is not None:
                     words = self.board.queue(queue)
-                    high = max(words["max_offset"], words["next_offset"], words["min_offset"])
-                    self.ledger.clamp(name, key, words["min_offset"], high)
+                    high = words["recovered_end"]
+                    if not is_new:
+                        high = max(words["max_offset"], words["next_offset"])
+                    low = words["min_offset"]
+                    self.ledger.clamp(name, key, low, max(low, high))
+        if is_new:
+            self.ledger.limit_positions(self.board.word(layout.BOARD_RECOVERED_END))
+            self.ledger.begin_epoch(epoch)
 
     def grown(self) -> bool:
         """Look for new queues; all groups are then balanced anew."""

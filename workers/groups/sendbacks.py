@@ -72,7 +72,8 @@ class SendBacks:
         self._undurable: list[Pending] = []
         self._left = MESSAGES_PER_CYCLE
         self._again_ns = 0
-        self.last_end = 0  # of all copies that the ledger counts
+        #: Behind all copies that the ledger counts, also those that a `groups` before had put.
+        self.last_end = membership.board.word(layout.BOARD_APPENDED)
         self._ledger.may_sync = self.are_durable
 
     # ------------------------------------------------------------------------------------- requests
@@ -294,6 +295,7 @@ class SendBacks:
                 self._finish([pending])
             return
         group, key, offset = name
+        self.last_end = max(self.last_end, record.physical_offset + record.total_size)
         self._ledger.finish(group, key, (offset, offset + 1))
         self._note_settled(group, key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 
@@ -88,8 +89,14 @@ class QueueFiles:
         self._dirty.add(name)
 
     def write_many(self, touched: NDArray[np.int64], first: int, end: int, units: int) -> int:
-        """Write units as kernels leave them at an address; the first touched queue that is left."""
-        return unitfiles.write_units(touched, first, end, self._natives, self._bytes, units)
+        """Write units as kernels leave them at an address; the first touched queue that is left.
+
+        Raises OSError.
+        """
+        place = unitfiles.write_units(touched, first, end, self._natives, self._bytes, units)
+        if place < 0:
+            raise OSError(-place, os.strerror(-place), "a file of consumequeue/")
+        return place
 
     def write(self, queue: int, first: int, units: memoryview) -> None:
         """Write units of a board queue from queue offset `first` on. Raises OSError."""

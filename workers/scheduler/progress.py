@@ -142,13 +142,15 @@ class ProgressNote:
     def level_offsets(self) -> dict[int, int]:
         """Where levels go on: another broker may have been further since.
 
-        Unless the log has told what that one has settled.
+        Unless the log has told what that one has settled. A power cut may have taken records that
+        it had counted: those behind the end that recovery has left are others, which wait.
         """
         offsets = dict(self.found.levels)
         if self.others.imported.end:
             return offsets
         for level, offset in read_level_offsets(self._storage).items():
-            offsets[level] = max(offset, offsets.get(level, 0))
+            end = self._board.recovered_end(SCHEDULE_TOPIC, level - 1)
+            offsets[level] = max(min(offset, end), offsets.get(level, 0))
         return offsets
 
     # ------------------------------------------------------------------------------------ writing

@@ -60,7 +60,9 @@ class Restart:
         self._scan = CommitScan(board, views, self.scanned_from, target)
         self._ops: list[Words] = [_NONE]
         offsets = read_offsets(storage).get((HALF_TOPIC, TRANSACTIONS_GROUP), {})
-        self._progress = offsets.get(0, 0)
+        # A power cut may have taken halves that another broker had counted: behind the end that
+        # recovery has left are others.
+        self._progress = min(offsets.get(0, 0), board.recovered_end(HALF_TOPIC, 0))
         self._op_next = -1
         self._read = False
         self._learned = False  # of halves and what was given up, too
