@@ -217,7 +217,7 @@ def _detach_from_parent(parent: int, keep: Sequence[int]) -> None:
 
 def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable) -> int:
     try:
-        host = agents.build_host(roles, env, table)
+        host = _open_agents(roles, env, table)
         table.note("debug", AGENT_UP)
         run(
             host,
@@ -227,16 +227,24 @@ def _run_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable)
         )
     except BrokerGone:
         return ExitCode.NO_BROKER  # the supervisor is gone, and with it whoever could be told
-    except (Corrupt, Incompatible) as error:  # of a file that no successor would read otherwise
-        with contextlib.suppress(BrokerGone, OSError):
-            speaker.failed(0, str(error))
-        return exit_code(error)
     except BaseException as error:
         with contextlib.suppress(BrokerGone, OSError):
             text = "".join(traceback.format_exception(error)[-6:])
             table.note("error", "agent_failed", error=repr(error), trace=text)
         return exit_code(error)
     return ExitCode.OK
+
+
+def _open_agents(roles: Sequence[Role], env: AgentEnv, table: SocketSessionTable) -> Host:
+    """Raises what opening raises; a file that cannot be read is told at once.
+
+    No successor would read it otherwise.
+    """
+    try:
+        return agents.build_host(roles, env, table)
+    except (Corrupt, Incompatible) as error:
+        table.failed(0, str(error))
+        raise
 
 
 def name_of(roles: Sequence[Role]) -> str:

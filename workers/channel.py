@@ -139,6 +139,10 @@ class SocketSessionTable:
         """A line for the broker's log."""
         self.say(wire.Note(level, event, fields))
 
+    def failed(self, errno: int, what: str) -> None:
+        """Tell the supervisor that the store failed."""
+        self.say(wire.Failed(errno, what))
+
     def close(self) -> None:
         """Give the channel back; maps and bells go with the last agent that holds them."""
         self.channel.close()

@@ -13,11 +13,13 @@ from clients.spark.options import ReadOptions
 from clients.spark.planning import plan
 from clients.spark.scan import read_rows
 from gantrymq import Broker, ConsumeFrom, Producer, PullConsumer
+from shm import layout
 from shm.codes import ExitCode
 from shm.errors import StoreFailed
 from tests.support.brokers import command
 from tests.support.planting import Planter
-from tests.support.small_stores import RECORDS, send, small_broker
+from tests.support.small_stores import RECORDS, flip, send, small_broker
+from tests.support.trials import mends
 
 PATIENCE_S = 30.0
 TOPICS = ["orders", "audit", "other"]
@@ -74,6 +76,31 @@ def test_a_damaged_store_is_salvaged_and_goes_on() -> None:
         with Producer(broker.home) as producer:
             assert producer.send("orders", b"new", queue_id=0).queue_offset == RECORDS // 3
         assert read(broker, "late", 1) == [(None, b"new")]
+
+
+@mends("H2")
+def test_a_damaged_ledger_is_refused_by_name_and_salvaged() -> None:
+    """Its consumers' offsets were durable: to go on without them would deliver all anew."""
+    with small_broker() as broker:
+        send(broker)
+        done = read(broker, "early", 300)
+        broker.stop()
+        store = store_of(broker.home)
+        flip(store / "gantry/ledger", layout.LEDGER.size + 3)
+        with pytest.raises(StoreFailed, match=r"gantry/ledger is damaged at byte .*--salvage"):
+            broker.start()
+        saved = broker.home / "saved"
+        told = command("store", "verify", store, "--salvage", saved)
+        assert told.returncode == ExitCode.OK, told.stderr
+        assert "gantry/ledger" in told.stdout
+        shutil.rmtree(store)
+        saved.rename(store)
+        broker.start()
+        with Producer(broker.home) as producer:
+            producer.send("orders", b"new")
+        rest = read(broker, "early", RECORDS - len(done) + 1)
+        assert rest[-1] == (None, b"new")
+        assert not set(done) & set(rest), "by RocketMQ's file of offsets"
 
 
 def spark_rows(options: ReadOptions) -> int:

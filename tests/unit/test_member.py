@@ -33,6 +33,7 @@ class InMemory:
         self.arena, self.plan = made.arena, made.plan
         self.board = rig.board
         self.groups_bell = SimBell()
+        self.store_id = "one"
         rig.sessions.attach(made)
 
     def wait(self, deadline_ns: int, ready: Callable[[], bool]) -> bool:
