@@ -42,6 +42,7 @@ class TimerBuckets:
         self._dirty: set[str] = set()
         self._names_dirty = False
         self._known: set[str] = set()  # buckets not yet opened
+        self.changes = 0  # how often one has come to these
         self._order: list[tuple[int, str]] = []  # the same, by their first ms
         self._split: set[int] = set()  # minutes whose entries go into files of seconds
         self._old: dict[str, int] = {}  # sizes of files that were there at the start
@@ -86,6 +87,7 @@ class TimerBuckets:
     def _know(self, name: str) -> None:
         if name not in self._known and name not in self._passed:
             self._known.add(name)
+            self.changes += 1
             heapq.heappush(self._order, (_start_of(name), name))
 
     def _count(self, name: str, more: int) -> None:
@@ -184,6 +186,10 @@ class TimerBuckets:
     def unopened(self) -> list[str]:
         """Names of buckets that were not opened, by their times."""
         return sorted(self._known, key=_start_of)
+
+    def is_unopened(self, name: str) -> bool:
+        """Whether a bucket was not opened."""
+        return name in self._known
 
     def look_into(self, name: str) -> Entries | None:
         """Entries of a bucket that stays unopened; None: it was split. Raises OSError."""
@@ -329,6 +335,12 @@ def span_of(name: str) -> tuple[int, int]:
     minute, _, second = name.partition(".")
     start = int(minute) * MINUTE_MS + int(second or "0") * SECOND_MS
     return start, start + (SECOND_MS if second else MINUTE_MS)
+
+
+def span_at(ms: int) -> tuple[int, int]:
+    """The same of the minute that a time is in."""
+    start = (ms - 1) // MINUTE_MS * MINUTE_MS
+    return start, start + MINUTE_MS
 
 
 def _start_of(name: str) -> int:

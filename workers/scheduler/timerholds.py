@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.scheduler.timerpool import AFTER_BIT, ENTRY
+from workers.scheduler.timerbuckets import span_at
+from workers.scheduler.timerpool import AFTER_BIT, ENTRY, NEVER
 
 if TYPE_CHECKING:
     from workers.scheduler.timerpool import Entries
@@ -17,7 +18,8 @@ class TimerHolds:
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Entries, Entries]] = {}
-        self._gone: set[int] = set()  # as far as a bucket may still have them
+        #: As far as a bucket may still have them: when that bucket ends, NEVER until it is opened.
+        self._gone: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         """Whether a recall is on its way."""
@@ -41,8 +43,16 @@ class TimerHolds:
 
     def give_up(self, position: int) -> None:
         """It was recalled."""
-        del self._held[position]
-        self._gone.add(position)
+        entries = np.concatenate(self._held.pop(position))
+        self._gone[position] = span_at(int(entries["ms"].max()))[1] if len(entries) else NEVER
+
+    def forget(self, done_ms: int, floor: int) -> None:
+        """Files of buckets that end by a time are gone, and no timer below a position counts."""
+        self._gone = {
+            position: end_ms
+            for position, end_ms in self._gone.items()
+            if end_ms > done_ms and position >= floor
+        }
 
     def sift(self, entries: Entries) -> Entries:
         """Of entries that come into memory those that are not held, or gone; the held are kept."""
@@ -53,7 +63,13 @@ class TimerHolds:
                 np.concatenate((at, hit[~is_after])), np.concatenate((after, hit[is_after]))
             )  # fmt: skip
         out = [*self._held, *self._gone]
-        return entries[~np.isin(entries["position"], out)] if out else entries
+        if not out:
+            return entries
+        is_out = np.isin(entries["position"], out)
+        for ms, position in entries[is_out][["ms", "position"]].tolist():
+            if position in self._gone:
+                self._gone[position] = span_at(ms)[1]
+        return entries[~is_out]
 
     def parts(self) -> tuple[Entries, Entries]:
         """Points in time, and delays, that are held."""

@@ -42,7 +42,10 @@ class Moved:
         gone: NDArray[np.bool_] = entries["position"] < self.floor
         for span, starts in self._starts.items():
             if starts:
-                inside = np.isin((entries["ms"] - 1) // span, list(starts))
+                found = (entries["ms"] - 1) // span
+                # Of a bucket's entries there are few; of starts there may be half a million.
+                theirs = [start for start in np.unique(found).tolist() if start in starts]
+                inside = np.isin(found, theirs)
                 gone |= inside & (entries["position"] < self.below)
         return gone
 

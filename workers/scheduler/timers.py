@@ -8,6 +8,7 @@ there twice is found out when its bucket is opened.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -88,6 +89,8 @@ class Timers:
         self._holds = TimerHolds()
         self.moved = Moved()
         self.is_moving = False  # a bucket's timers are being appended again
+        self._to_move: deque[str] = deque()  # buckets that this move has not come to
+        self._listed = (-1, -1)  # which move it was, and the buckets' `changes`, at that list
 
     def take_over(self, found: Note) -> bool:
         """Go on from a note; False if its buckets are gone: then all units are read again."""
@@ -354,14 +357,25 @@ class Timers:
 
         None: there are no more.
         """
-        for name in self.buckets.unopened():
-            if self.moved.has(name):
-                continue
+        while (name := self._next_to_move()) is not None:
             entries = self.buckets.look_into(name)
-            if entries is None:
-                return self.bucket_to_move()
-            return name, sift(self._that_wait(entries), (), self._views)[0]
+            if entries is not None:
+                return name, sift(self._that_wait(entries), (), self._views)[0]
         return None
+
+    def _next_to_move(self) -> str | None:
+        """Each bucket until it is moved, then those that came meanwhile; None: no more."""
+        while True:
+            while self._to_move:
+                name = self._to_move[0]
+                if self.buckets.is_unopened(name) and not self.moved.has(name):
+                    return name
+                self._to_move.popleft()
+            listed = self.moved.below, self.buckets.changes
+            if self._listed == listed:
+                return None
+            self._listed = listed
+            self._to_move = deque(self.buckets.unopened())
 
     def holds_below(self, position: int) -> bool:
         """Whether a timer in memory lies below a log position."""
@@ -389,6 +403,7 @@ class Timers:
         """A note that says so is durable."""
         self.made = made
         self.buckets.forget_passed(done_ms)
+        self._holds.forget(done_ms, self.moved.floor)
 
     def belong_to(self, made: str) -> None:
         """The next note will name the buckets so."""

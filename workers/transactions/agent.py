@@ -215,6 +215,7 @@ class TxnChecker(OutletAgent):
             self._low = low
             self._halves.forget_below(low)
             self._given_up.forget_below(low)
+        self._halves.forget_aliases(self._given_up.unsettled)
         read = self._halves.read(now_ns, now_ms)
         if read:
             self._checks.came(now_ns)

@@ -66,7 +66,13 @@ class Desk:
         peer = self._peers.pop(session, None)
         self._active.pop(session, None)
         if peer is not None and peer.group:
-            self._members[peer.group].remove(session)
+            self._leave(session, peer.group)
+
+    def _leave(self, session: int, group: str) -> None:
+        members = self._members[group]
+        members.remove(session)
+        if not members:
+            del self._members[group]
 
     def enlist(self, session: int, group: str) -> None:
         """The session answers checks of a producer group."""
@@ -74,7 +80,7 @@ class Desk:
         if peer is None or peer.group == group:
             return
         if peer.group:
-            self._members[peer.group].remove(session)
+            self._leave(session, peer.group)
         peer.group = group
         self._members.setdefault(group, []).append(session)
 

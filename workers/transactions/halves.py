@@ -7,6 +7,7 @@ now and then, not for each half: most are decided by then and never become rows.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -39,6 +40,8 @@ UNITS_MAX: Final = 16_384
 OP_ROWS: Final = 65_536
 #: Outcomes that are remembered: the latest so many, at least.
 REMEMBERED: Final = 65_536
+#: Places of records that were appended again which are kept at least, decided or not.
+ALIASES_MIN: Final = 65_536
 #: Units of the half queue that are expected between two looks at it; a power of two.
 TAKEN_ROOM: Final = 65_536
 #: Op records by which RocketMQ's progress is told; beyond it they are merged by pairs.
@@ -62,6 +65,7 @@ class Halves:
         self.others: OtherSettled | None = None  # what another broker has decided or put back
         #: Position of a record -> position and queue offset of the one that stands for it.
         self.aliases: dict[int, tuple[int, int]] = {}
+        self._aliases_max = ALIASES_MIN
         #: Queue offset of such a one that is not read yet -> checks, and when the next one is.
         self._carried: dict[int, tuple[int, int]] = {}
         self._board = board
@@ -150,6 +154,21 @@ class Halves:
         for index in gone[::-1].tolist():
             self.table.remove(index)
         return len(gone)
+
+    def forget_aliases(self, given_up: Container[int]) -> None:
+        """Once there are many, drop those of halves that are decided and not remembered.
+
+        The log tells of these, as after a start. `given_up`: positions of halves to be settled.
+        """
+        if len(self.aliases) <= self._aliases_max:
+            return
+        newest = {position: self.newest_half((position, 0)) for position in self.aliases}
+        self.aliases = {
+            position: self.aliases[position]
+            for position, (place, offset) in newest.items()
+            if self.is_open(offset) or self.outcome_at(place) is not None or place in given_up
+        }
+        self._aliases_max = max(ALIASES_MIN, 2 * len(self.aliases))
 
     def remember(self, position: int, outcome: str) -> None:
         """What the log said of an old half."""

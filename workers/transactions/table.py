@@ -26,6 +26,8 @@ ROW: Final = np.dtype(
 #: Rows as bytes: these are copied at once, and not field by field.
 _WHOLE: Final = np.dtype((np.void, ROW.itemsize))
 FIRST_ROOM: Final = 256
+#: Names of producer groups that are kept at least, whether a row has them or not.
+NAMES_MIN: Final = 1024
 #: Dead rows that are worth a compaction, at least.
 DEAD_MIN: Final = 1024
 
@@ -39,7 +41,9 @@ class OpenHalves:
         self._dead = 0
         self._first = 0  # all rows below are dead
         self._groups: dict[str, int] = {}
+        #: By number; good until the next `add`.
         self.group_names: list[str] = []
+        self._names_max = NAMES_MIN
 
     def __len__(self) -> int:
         return self._count - self._dead
@@ -74,6 +78,16 @@ class OpenHalves:
         need = self._count + len(more)
         self._rows.view(_WHOLE)[self._count : need] = more.view(_WHOLE)
         self._count = need
+        if len(self.group_names) > self._names_max:
+            self._forget_names()
+
+    def _forget_names(self) -> None:
+        """Keep the names that rows have; there may have been one for each producer ever."""
+        numbers, groups = np.unique(self.rows["group"], return_inverse=True)
+        self.group_names = [self.group_names[number] for number in numbers.tolist()]
+        self._groups = {name: number for number, name in enumerate(self.group_names)}
+        self.rows["group"] = groups
+        self._names_max = max(NAMES_MIN, 2 * len(self.group_names))
 
     def find(self, offset: int) -> int:
         """Index of the live row of a half queue offset, or -1."""

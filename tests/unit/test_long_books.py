@@ -1,0 +1,171 @@
+"""What scheduler and txn-checker remember by name or position: it does not grow for ever."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shm import layout
+from shm.codes import Role
+from shm.schedulerwire import CANCELLED
+from shm.transactionwire import COMMITTED
+from tests.support.books import books, grown
+from tests.support.parking import Life, at_message
+from tests.support.simclock import SimClock
+from tests.support.transacting import Peer, TxnLife, remove_below, txn_life
+from tests.support.trials import mends
+from tests.unit.test_recalls import Asker, handle_of
+from tests.unit.test_txn_long_life import ask_for, end, fill_segment, lone
+from workers.scheduler import recalls
+from workers.scheduler.timerbuckets import MINUTE_MS
+from workers.scheduler.timerholds import TimerHolds
+from workers.scheduler.timerpool import ENTRY
+from workers.transactions import halves as halvesmodule
+from workers.transactions import table as tablemodule
+from workers.transactions.table import ROW, OpenHalves
+
+#: Of a thing that happens again and again.
+TIMES = 50
+
+
+@pytest.fixture
+def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
+    yield from txn_life(tmp_path / "store", monkeypatch)
+
+
+def entries_at(*rows: tuple[int, int]) -> NDArray[np.void]:
+    """Timers, by their time and position."""
+    entries = np.zeros(len(rows), ENTRY)
+    entries["ms"], entries["position"] = zip(*rows, strict=True)
+    return entries
+
+
+@mends("H13")
+def test_a_recalled_timer_is_forgotten_with_its_bucket() -> None:
+    holds, nothing = TimerHolds(), np.zeros(0, ENTRY)
+    for position in range(TIMES):
+        holds.hold(position, nothing, nothing)
+        holds.give_up(position)
+    ms = 5 * MINUTE_MS + 1
+    rows = [(ms, position) for position in range(TIMES)]
+    assert len(holds.sift(entries_at(*rows))) == 0, "its bucket was opened"
+    holds.forget(6 * MINUTE_MS - 1, 0)
+    assert all(position in holds for position in range(TIMES)), "the file may still be there"
+    holds.forget(6 * MINUTE_MS, 0)
+    assert not any(position in holds for position in range(TIMES))
+
+
+@mends("H13")
+def test_what_is_recalled_again_and_again_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recalls, "CANCELLED_MAX", 4)
+    life = Life(tmp_path, SimClock())
+    asker = Asker(life)
+
+    def recall(times: int) -> dict[str, int]:
+        for _ in range(times):
+            message = at_message(life.clock.wall_ms() + 90_000)
+            life.park(message)
+            life.run_for(1_500)
+            assert asker.recall(handle_of(message)) == CANCELLED
+        life.run_for(300_000)
+        return books(life.agents[Role.SCHEDULER])
+
+    before = recall(8)
+    assert grown(before, recall(TIMES)) == {}
+    assert life.delivered() == []
+
+
+@mends("H13")
+def test_a_move_looks_at_each_bucket_a_few_times(tmp_path: Path) -> None:
+    """Calls of functions are counted: twice the buckets are twice the calls."""
+
+    def calls_of_a_move(buckets: int) -> int:
+        life = Life(tmp_path / str(buckets), SimClock(), {"mapped_file_size_commit_log": 1 << 20})
+        begin = life.clock.wall_ms() + 10 * MINUTE_MS
+        for number in range(0, buckets, 50):
+            life.park(*(at_message(begin + (number + n) * MINUTE_MS) for n in range(50)))
+        life.run_for(3_000)
+        timers = life.agents[Role.SCHEDULER]._timers  # type: ignore[attr-defined]
+        timers.moved.below = life.board.word(layout.BOARD_APPENDED)
+        count = [0]
+
+        def note(_frame: object, event: str, _what: object) -> None:
+            count[0] += event == "call"
+
+        sys.setprofile(note)
+        try:
+            for _ in range(buckets):
+                name, _entries = timers.bucket_to_move()
+                timers.moved.add(name)
+            assert timers.bucket_to_move() is None
+        finally:
+            sys.setprofile(None)
+        return count[0]
+
+    assert calls_of_a_move(400) < 2.5 * calls_of_a_move(200)
+
+
+@mends("H13")
+def test_names_of_producer_groups_are_kept_as_long_as_a_half_is_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tablemodule, "NAMES_MIN", 4)
+    table = OpenHalves()
+    for number in range(TIMES):
+        rows = np.zeros(1, ROW)
+        rows["offset"] = rows["position"] = number
+        rows["group"], rows["live"] = table.group_number(f"group-{number}"), 1
+        table.add(rows)
+        if number >= 2:
+            table.remove(table.find(number - 2))
+            table.compact(least=1)
+        names = [table.group_names[group] for group in table.rows["group"].tolist()]
+        assert names == [f"group-{n}" for n in range(max(0, number - 1), number + 1)]
+    assert len(table.group_names) <= 6
+
+
+@mends("H13")
+def test_producer_groups_without_a_session_leave_nothing(life: TxnLife) -> None:
+    """Sessions that enlist for a group of their own, and end."""
+
+    def enlist(first: int, count: int) -> dict[str, int]:
+        for number in range(first, first + count):
+            peer = Peer(life, f"group-{number}")
+            life.run_for(10)
+            life.tables[Role.TXN_CHECKER].detach(peer.session.session)
+            life.run_for(10)
+        return books(life.agents[Role.TXN_CHECKER])
+
+    before = enlist(0, 8)
+    assert grown(before, enlist(8, TIMES)) == {}
+
+
+@mends("H13")
+def test_places_of_halves_that_were_appended_again_are_kept_until_they_are_decided(
+    life: TxnLife, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And as long as their outcome is remembered: who asks by an old place hears of it."""
+    monkeypatch.setattr(halvesmodule, "ALIASES_MIN", 4)
+    monkeypatch.setattr(halvesmodule, "REMEMBERED", 4)
+    unlink, exists = life.storage.unlink, life.storage.exists
+    monkeypatch.setattr(life.storage, "unlink", lambda name: exists(name) and unlink(name))
+    for number in range(3):
+        theirs = [lone(life, 8 * number + n) for n in range(8)]
+        life.run_for(2000)
+        low = fill_segment(life)
+        ask_for(life, low)
+        life.run_for(4000)
+        remove_below(life, low)
+        life.run_for(3000)
+        for half in theirs:
+            assert end(life, half, commit=True) == (COMMITTED, "")
+        life.run_for(3000)
+    kept = books(life.agents[Role.TXN_CHECKER])
+    assert 0 < kept["TxnChecker._halves.aliases"] <= 3 * 4 + 4
