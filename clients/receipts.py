@@ -6,6 +6,7 @@ long as a receipt that refers to it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -35,6 +36,7 @@ assert frames.OUT_SEQ == 0
 _PAGES_KEPT = 3
 _PENDING = "PENDING"
 R = TypeVar("R")
+log = logging.getLogger("gantrymq")
 
 
 class Page:
@@ -152,6 +154,15 @@ class _WhenAsked:
         return receipt.__dict__.setdefault(self._name, self._make(receipt))
 
 
+class _Failure:
+    """Stands for the result of a future that has none."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
 class Pending(Future[R]):
     """A `concurrent.futures.Future`, decided when looked at, or for its callbacks.
 
@@ -211,22 +222,46 @@ class Pending(Future[R]):
         self._finish(self._outcome())
         return True
 
-    def _finish(self, outcome: R) -> None:
-        """`set_result`, without making the Condition that nobody has asked for.
+    def _finish(self, outcome: R | _Failure) -> None:
+        """`set_result` or `set_exception`; of several threads that decide it the first one does.
 
-        Whoever adds a callback or waiter makes the Condition before it looks at the state; so
-        either it sees the state set here, or its Condition is seen here.
+        One look-up in a dictionary is that decision: no lock is made, and a signal handler may come
+        between. Nor is the Condition made that nobody has asked for: whoever adds a callback or
+        waiter makes it before it looks at the state; so either it sees the state set here, or its
+        Condition is seen here.
         """
-        self._result = outcome
+        decided = self.__dict__.setdefault("_decided", outcome)
+        if type(decided) is _Failure:
+            self._exception = decided.error
+        else:
+            self._result = decided
         self._state = "FINISHED"
-        condition = self.__dict__.get("_condition") if self._asked else None
-        if condition is not None:
-            with condition:
-                for waiter in self.__dict__.get("_waiters", ()):
-                    waiter.add_result(self)
-                condition.notify_all()
-            if "_done_callbacks" in self.__dict__:
-                self._invoke_callbacks()  # type: ignore[attr-defined]
+        if self._asked and "_condition" in self.__dict__:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell who waits outside and who left a callback, once. Raises what no Exception is."""
+        known, mine = self.__dict__, object()
+        with self._condition:  # type: ignore[attr-defined]
+            if known.setdefault("_teller", mine) is not mine:
+                return
+            for waiter in known.get("_waiters", ()):
+                (waiter.add_result if self._exception is None else waiter.add_exception)(self)
+            self._condition.notify_all()  # type: ignore[attr-defined]
+        worst: BaseException | None = None
+        for callback in known.get("_done_callbacks", ()):
+            try:
+                callback(self)
+            except Exception:
+                log.exception("a callback of a receipt's future failed: %r", callback)
+            except BaseException as error:  # SystemExit and the like: after the other callbacks
+                worst = error
+        if worst is not None:
+            raise worst
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Let it fail, if it is not decided."""
+        self._finish(_Failure(exception))
 
     @property
     def wanted_end(self) -> int:

@@ -7,6 +7,8 @@ and submits again what may not be in the log; the writer knows what is.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -35,6 +37,7 @@ REATTACH_S: Final = 0.02
 BROKER_PORT: Final = 10911
 _HOST: Final = bytes([127, 0, 0, 1])
 _links: weakref.WeakSet[WriterLink] = weakref.WeakSet()
+log = logging.getLogger("gantrymq")
 
 
 class WriterLink:
@@ -253,13 +256,26 @@ class WriterLink:
                     self._watcher = None
                     return
                 receipt = self._watched[0]
-            try:
-                self.drive(receipt, None)
-            except GantryError as error:
-                if receipt._state == "PENDING":
-                    receipt.set_exception(error)
+            self._decide(receipt)
             with self.lock:
                 self._watched.remove(receipt)
+
+    def _decide(self, receipt: Pending[Any]) -> None:
+        """Wait as long as it takes: how long a caller wishes to wait is the caller's own.
+
+        What a callback raises ends nothing here.
+        """
+        try:
+            while True:
+                try:
+                    return self.drive(receipt, None)
+                except (Timeout, BrokerGone):
+                    self.require_open()
+        except GantryError as error:
+            with contextlib.suppress(BaseException):
+                receipt.set_exception(error)
+        except BaseException:
+            log.exception("a callback of a receipt's future has raised")
 
     def durable(self) -> int:
         """The board's durable position."""

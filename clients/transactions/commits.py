@@ -6,6 +6,8 @@ durable has durable halves before it. Whoever waits for one moves them all on.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from clients.transactions.endform import EndForm
     from clients.transactions.transaction import Owner, Transaction
 
+log = logging.getLogger("gantrymq")
 _REPEAT_NS: Final = 500_000_000
 _PAUSE_S: Final = 0.02
 #: So many are asked for at a time: each alone would wake the txn-checker.
@@ -216,7 +219,9 @@ class Commits:
             except Timeout:
                 continue
             except GantryError as error:
-                if not future.done():
+                with contextlib.suppress(BaseException):
                     future.set_exception(error)
+            except BaseException:
+                log.exception("a callback of a commit's future has raised")
             with self._lock:
                 self._watched.remove(future)

@@ -1,0 +1,95 @@
+"""Futures that the producer's own thread decides: asyncio's, and all that have callbacks."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from clients.producer import Producer
+from gantrymq.temporary import Broker
+from shm.errors import Closed, Timeout
+from tests.support.applications import PATIENCE_S
+from tests.support.trials import mends
+
+
+@pytest.fixture
+def own() -> Iterator[Broker]:
+    """Return a broker that may be held up."""
+    with Broker.temporary() as broker:
+        yield broker
+        broker.process.send_signal(signal.SIGCONT)
+
+
+@mends("H6")
+def test_a_future_completes_however_long_the_store_takes(own: Broker) -> None:
+    """Only a caller's time-out is over; the producer's bounds its own calls."""
+    with Producer(own.home, timeout=0.02) as producer:
+        producer.send("t", b"first", timeout=PATIENCE_S)
+        own.process.send_signal(signal.SIGSTOP)
+        told = threading.Event()
+        future = producer.send_async("t", b"x")
+        future.add_done_callback(lambda _: told.set())
+        for _ in range(10):
+            with pytest.raises(Timeout):
+                future.result(0.02)
+        assert not told.is_set()
+        own.process.send_signal(signal.SIGCONT)
+        assert told.wait(PATIENCE_S)
+        assert future.result(0).queue_offset >= 0
+        producer.flush(PATIENCE_S)
+
+
+@mends("H6")
+def test_a_future_completes_after_a_restart(own: Broker) -> None:
+    """What is in the ring is stored by the broker's next life, whenever that is."""
+
+    async def send(producer: Producer) -> int:
+        waiting = asyncio.wrap_future(producer.send_async("t", b"x"))
+        await asyncio.sleep(0)
+        for _ in range(10):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(waiting), 0.02)
+        await asyncio.to_thread(own.start)
+        return (await waiting).queue_offset
+
+    with Producer(own.home, timeout=0.02) as producer:
+        producer.send_async("t", b"first").result(PATIENCE_S)
+        own.stop()
+        assert asyncio.run(send(producer)) >= 0
+        producer.flush(PATIENCE_S)
+
+
+@mends("H6", "H7")
+def test_a_raising_callback_does_not_end_the_watcher(own: Broker) -> None:
+    def fail(_future: object) -> None:
+        raise SystemExit("of a callback")
+
+    with Producer(own.home) as producer:
+        producer.send("t", b"first")
+        own.process.send_signal(signal.SIGSTOP)
+        told = threading.Event()
+        futures = [producer.send_async("t", b"%d" % number) for number in range(3)]
+        for future in futures:
+            future.add_done_callback(fail)
+        futures[-1].add_done_callback(lambda _: told.set())
+        own.process.send_signal(signal.SIGCONT)
+        assert told.wait(PATIENCE_S)
+        assert all(future.result(0) for future in futures)
+
+
+@mends("H6")
+def test_a_closed_producers_futures_end(own: Broker) -> None:
+    producer = Producer(own.home, timeout=0.02)
+    producer.send("t", b"first", timeout=PATIENCE_S)
+    own.process.send_signal(signal.SIGSTOP)
+    told = threading.Event()
+    future = producer.send_async("t", b"x")
+    future.add_done_callback(lambda _: told.set())
+    with pytest.raises(Timeout):
+        producer.close()
+    assert told.wait(PATIENCE_S)
+    assert isinstance(future.exception(0), Closed)
