@@ -25,7 +25,7 @@ from brokerd.agents import AgentEnv
 from brokerd.sessions import SessionRecord
 from shm import wire
 from shm.codes import ExitCode, Role
-from shm.errors import BrokerGone, Corrupt, Incompatible
+from shm.errors import BrokerGone, Corrupt, GantryError, Incompatible
 from shm.exitcode import exit_code
 from workers.agent import run
 from workers.channel import SocketSessionTable
@@ -158,8 +158,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 def fork_child(roles: Sequence[Role], env: AgentEnv, keep: Sequence[int]) -> Child:
     """Start the agents of `roles` in a child that keeps only `keep` and its channel open."""
-    tasks = os.listdir("/proc/self/task")
-    assert len(tasks) == 1, f"a fork copies one thread only, and there are {len(tasks)}"
+    _require_one_thread()
     ours, theirs = socket_pair()
     parent = os.getpid()
     gc.freeze()
@@ -168,6 +167,13 @@ def fork_child(roles: Sequence[Role], env: AgentEnv, keep: Sequence[int]) -> Chi
         _child(roles, env, theirs, [*keep, theirs.fileno()], parent)
     theirs.close()
     return Child(roles, Outbox(ours), pid, os.pidfd_open(pid), env.clock.monotonic_ns())
+
+
+def _require_one_thread() -> None:
+    """Raise GantryError beside other threads: a fork would copy their locks as they are, held."""
+    tasks = len(os.listdir("/proc/self/task"))
+    if tasks != 1:
+        raise GantryError(f"a fork copies one thread only, and this process has {tasks}")
 
 
 def _child(

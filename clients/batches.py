@@ -152,6 +152,9 @@ class BatchReceipts(Sequence[SendReceipt]):
     def __len__(self) -> int:
         return len(self._seqs)
 
+    def __reduce__(self) -> tuple[type[tuple[SendReceipt, ...]], tuple[list[SendReceipt]]]:
+        return tuple, (list(self),)  # to another process go the receipts alone
+
     @overload
     def __getitem__(self, index: int) -> SendReceipt: ...
     @overload
@@ -199,6 +202,13 @@ class BatchFuture(Pending[Sequence[SendReceipt]]):
             future._before = tuple(pages.page_of(number << PAGE_BITS) for number in earlier)
         if level:
             future._level = level
+        return future
+
+    @classmethod
+    def of_nothing(cls) -> BatchFuture:
+        """Done: the receipts of a batch without messages."""
+        future = cls()
+        future._finish([])
         return future
 
     def _outcome(self) -> BatchReceipts:

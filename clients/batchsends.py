@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from clients.batches import BatchFuture, LaidOut, Wished, lay_out
 from clients.sends import BATCH, DURABLE, RECEIPT, URGENT
 from shm.codes import Level
-from shm.errors import MessageIllegal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,11 +31,8 @@ class BatchSends:
         timeout: float | None = None,
         **parts: Any,  # noqa: ANN401
     ) -> BatchFuture:
-        """What the native put leaves to Python."""
-        wished = Wished(messages, bodies, parts)
-        if not wished.items:
-            raise MessageIllegal("a batch without messages")
-        return self._send(wished, durability, 0, timeout)
+        """What the native put leaves to Python; done at once if there are no messages."""
+        return self._send(Wished(messages, bodies, parts), durability, 0, timeout)
 
     def urgent(
         self,
@@ -46,14 +42,16 @@ class BatchSends:
         durability: str | None = None,
         timeout: float | None = None,
         **parts: Any,  # noqa: ANN401
-    ) -> BatchFuture | None:
-        """The same for a sender who waits; None for a batch without messages."""
-        wished = Wished(messages, bodies, parts)
-        return self._send(wished, durability, URGENT, timeout) if wished.items else None
+    ) -> BatchFuture:
+        """The same for a sender who waits."""
+        return self._send(Wished(messages, bodies, parts), durability, URGENT, timeout)
 
     def _send(
         self, wished: Wished, durability: str | None, flags: int, timeout: float | None
     ) -> BatchFuture:
+        if not wished.items:
+            self._link.require_open()
+            return BatchFuture.of_nothing()
         level = self._sends.known_level(wished.topic, durability)
         if level is None:
             level = self._sends.level_of(wished.topic, durability)

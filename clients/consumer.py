@@ -9,9 +9,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self
 
+from clients.alone import Alone
 from clients.assigned import Assigned
 from clients.attachment import Attachment
 from clients.batch import MessageBatch
+from clients.closing import OfOneProcess
 from clients.member import GroupMember, Terms
 from clients.message import Message, MessageQueue
 from clients.queries.bytime import offset_at
@@ -34,7 +36,7 @@ _RETRY_S: Final = 0.05
 _FOREVER_NS: Final = 1 << 62
 
 
-class PullConsumer:
+class PullConsumer(OfOneProcess):
     """A member of a group that fetches by itself; RocketMQ's LitePullConsumer.
 
     With `auto_commit`, what a `poll` returned is committed by the next call, and what a `for` loop
@@ -43,7 +45,8 @@ class PullConsumer:
     its ledger within a second, also if this process is killed; `commit` waits for the ledger.
 
     A queue that moves to another member is given back once its messages are committed. After a
-    restart of the broker the consumer attaches again and goes on. Not safe for threads.
+    restart of the broker the consumer attaches again and goes on. One thread at a time may use it,
+    and any may `close` it.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own, by name
@@ -77,6 +80,7 @@ class PullConsumer:
         self._consume_ms = milliseconds(consume_timestamp) if consume_timestamp else 0
         self._lost_before = 0
         self._closed = False
+        self._alone = Alone("PullConsumer", self._require_open)
         self._selected = False
         self._chosen: list[MessageQueue] | None = None
         self._attachment: Attachment | None = None
@@ -91,13 +95,13 @@ class PullConsumer:
         Empty when the time is up. Raises BrokerGone if there was no broker all that time, Evicted
         (the next call joins again), Corrupt, StoreFailed; Rejected for less than one message.
         """
-        self._require_open()
         if max_messages < 1:
             raise Rejected(f"max_messages counts messages, 1 or more, not {max_messages}")
         mode = poll.HAND_OUT | poll.PASS if self.auto_commit else poll.HAND_OUT
-        batch = self._collect(max_messages, mode, timeout)
-        if self._selected and not len(batch):
-            self._guarded(Attachment.arm_for_select)
+        with self._alone:
+            batch = self._collect(max_messages, mode, timeout)
+            if self._selected and not len(batch):
+                self._guarded(Attachment.arm_for_select)
         return batch
 
     def __iter__(self) -> Iterator[Message]:
@@ -107,9 +111,9 @@ class PullConsumer:
         raises Corrupt; another loop goes on behind it, too.
         """
         while True:
-            self._require_open()
-            batch = self._collect(LOOP_MESSAGES, 0, None)
-            fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
+            with self._alone:
+                batch = self._collect(LOOP_MESSAGES, 0, None)
+                fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
             try:
                 yield from self._loop_over(batch, fetched)
             finally:
@@ -157,15 +161,15 @@ class PullConsumer:
 
         Raises BrokerGone, DiskFull, Timeout, ...: then it is unknown whether it will get there.
         """
-        self._require_open()
-        self._pass_all()
-        try:
-            if self._attachment is None:
-                self._attach(self._member.places())
-            self._member.commit()
-        except (BrokerGone, Evicted):
-            self._lose()
-            raise
+        with self._alone:
+            self._pass_all()
+            try:
+                if self._attachment is None:
+                    self._attach(self._member.places())
+                self._member.commit()
+            except (BrokerGone, Evicted):
+                self._lose()
+                raise
 
     def _pass_all(self) -> None:
         for assigned in self._member.assigned.values():
@@ -175,7 +179,8 @@ class PullConsumer:
 
     def assignment(self) -> list[MessageQueue]:
         """Queues that this member owns at present."""
-        return sorted(assigned.queue for assigned in self._member.assigned.values())
+        self._require_open()
+        return sorted(assigned.queue for assigned in list(self._member.assigned.values()))
 
     def assign(self, queues: Iterable[MessageQueue] | None) -> None:
         """Take these queues of the topics subscribed, and none by balancing; None: balance again.
@@ -185,9 +190,12 @@ class PullConsumer:
         finished with it, unless it was chosen there too. Queues left are given back once their
         messages are passed. Raises GroupIllegal for a queue of no topic subscribed.
         """
-        self._require_open()
-        attachment = self._attachment or self._attach(self._member.places())
         chosen = None if queues is None else sorted(set(queues))
+        with self._alone:
+            self._assign(chosen)
+
+    def _assign(self, chosen: list[MessageQueue] | None) -> None:
+        attachment = self._attachment or self._attach(self._member.places())
         numbers = attachment.numbers(chosen)
         if self.auto_commit:
             self._pass_all()
@@ -201,7 +209,8 @@ class PullConsumer:
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message to be handed out. Raises GroupIllegal."""
-        return self._find(queue).delivered
+        with self._alone:
+            return self._find(queue).delivered
 
     def seek(self, queue: MessageQueue, to: int | datetime | Literal["begin", "end"]) -> None:
         """Go on at an offset, at the first message stored at a time or later, or at an end.
@@ -212,6 +221,10 @@ class PullConsumer:
         is_offset = hasattr(to, "__index__") and not isinstance(to, bool)
         if not (is_offset or isinstance(to, datetime) or to in ("begin", "end")):
             raise Rejected(f"{to!r} is no place: give an offset, a datetime, 'begin' or 'end'")
+        with self._alone:
+            self._seek(queue, to)
+
+    def _seek(self, queue: MessageQueue, to: int | datetime | Literal["begin", "end"]) -> None:
         assigned = self._find(queue)
         attachment = self._live()
         if isinstance(to, datetime):
@@ -230,15 +243,17 @@ class PullConsumer:
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Fetch nothing from these queues until `resume`. Raises GroupIllegal."""
-        for queue in queues:
-            self._find(queue).paused = True
-        self._member.changed = True
+        with self._alone:
+            for queue in queues:
+                self._find(queue).paused = True
+            self._member.changed = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Fetch from these queues again. Raises GroupIllegal."""
-        for queue in queues:
-            self._find(queue).paused = False
-        self._member.changed = True
+        with self._alone:
+            for queue in queues:
+                self._find(queue).paused = False
+            self._member.changed = True
 
     @property
     def lost_commits(self) -> int:
@@ -268,7 +283,9 @@ class PullConsumer:
                 deadline_ns = deadline_ns or _deadline(timeout)
                 if not attachment.wait(deadline_ns):
                     return batch
+                self._require_open()
             except BrokerGone:
+                self._require_open()
                 self._lose()
                 deadline_ns = deadline_ns or _deadline(timeout)
                 gone_since = gone_since or now_ns()
@@ -284,12 +301,12 @@ class PullConsumer:
 
         Another one after an attachment anew: ask again after `BrokerGone`.
         """
-        self._require_open()
-        attachment = self._live()
-        if not self._selected:
-            self._selected = True
-            attachment.arm_for_select()
-        return attachment.session.fileno()
+        with self._alone:
+            attachment = self._live()
+            if not self._selected:
+                self._selected = True
+                attachment.arm_for_select()
+            return attachment.session.fileno()
 
     # -------------------------------------------------------------------------------- the session
 
@@ -348,10 +365,14 @@ class PullConsumer:
             raise Closed("this consumer is closed")
 
     def close(self, *, commit: bool = True) -> None:
-        """Leave the group. With `auto_commit` and `commit`, all that was handed out is passed."""
+        """Leave the group. With `auto_commit` and `commit`, all that was handed out is passed.
+
+        Safe to call twice, and from any thread: another one's call is ended first, by Closed.
+        """
         if self._closed:
             return
         self._closed = True
+        self._alone.end(self._wake)
         if self._attachment is None:
             return
         try:
@@ -364,7 +385,14 @@ class PullConsumer:
         finally:
             self._lose()
 
+    def _wake(self) -> None:
+        """Let the thread that waits look, and find this closed."""
+        attachment = self._attachment
+        if attachment is not None and attachment.session.is_open:
+            attachment.session.bell.ring()
+
     def __enter__(self) -> Self:
+        self._require_open()
         return self
 
     def __exit__(

@@ -14,6 +14,7 @@ from typing import Any, Final, Self, Unpack
 
 from clients.batches import BatchFuture
 from clients.batchsends import BatchSends
+from clients.closing import OfOneProcess
 from clients.delays import DELAY_PARTS, NOW, due_of
 from clients.fastcall import FastPut, is_available, make_native
 from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, message_of
@@ -36,7 +37,7 @@ _TAG: Final = {"tag"}
 _NATIVE: Final = _TAG | DELAY_PARTS
 
 
-class Producer(HoldsState):
+class Producer(HoldsState, OfOneProcess):
     """Sends messages to the broker of a home directory.
 
     `timeout` bounds every wait in seconds; `durability` is "written" or "durable" and defaults to
@@ -70,7 +71,7 @@ class Producer(HoldsState):
         self._patience_s = timeout
         batches = self._batches = BatchSends(sends)
         self._halves = HalfSends(sends)
-        self._put_batch_urgent: Callable[..., BatchFuture | None] = batches.urgent
+        self._put_batch_urgent: Callable[..., BatchFuture] = batches.urgent
         self._put_urgent: Callable[..., int] = self._submit_urgent
         self._put_durable: Callable[..., int] = self._submit_durable
         if is_available():
@@ -148,7 +149,7 @@ class Producer(HoldsState):
         body: Any = None,  # noqa: ANN401
         **parts: Unpack[MessageParts],
     ) -> None:
-        """Send without a receipt; a refusal is raised by a later `flush` or `send`."""
+        """Send without a receipt; a refusal is raised by a later `flush`, or `close`."""
         self._send_oneway(message, body, **parts)
 
     def send_batch(
@@ -174,8 +175,6 @@ class Producer(HoldsState):
             future = self._put_batch_urgent(messages, **parts)
         else:
             future = self._put_batch_urgent(messages, bodies, **parts)
-        if future is None:
-            return []
         return future.result(self._link.timeout if timeout is None else timeout)
 
     def send_batch_async(
@@ -312,6 +311,7 @@ class Producer(HoldsState):
             self._link.end()
 
     def __enter__(self) -> Self:
+        self._link.require_open()
         return self
 
     def __exit__(

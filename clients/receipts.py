@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.closing import OfOneProcess
 from clients.delays import NOW, Due, parked_in, recall_handle
 from clients.message import MessageQueue, SendReceipt
 from shm import errors
@@ -163,7 +164,7 @@ class _Failure:
         self.error = error
 
 
-class Pending(Future[R]):
+class Pending(Future[R], OfOneProcess):
     """A `concurrent.futures.Future`, decided when looked at, or for its callbacks.
 
     Subclasses say what it becomes once the completion of `_seq` is there.
@@ -352,8 +353,8 @@ class ReceiptFuture(Pending[SendReceipt]):
         return parked_in(due, store_ms) or self._topic, handle
 
 
-def refusal(status: Status, topic: str) -> errors.GantryError:
-    """The error of an entry that the writer refused."""
+def refusal(status: Status, topic: str, queue_id: int = -1) -> errors.GantryError:
+    """The error of an entry that the writer refused, whose queue id was given or is -1."""
     if status == Status.DISK_FULL:
         return errors.DiskFull(
             f"the disk of the store is full: {topic} takes no messages until there is room",
@@ -371,7 +372,8 @@ def refusal(status: Status, topic: str) -> errors.GantryError:
         Status.ILLEGAL_SIZE: "it is larger than max_message_size or than a segment of the log",
         Status.ILLEGAL_PROPERTIES: "its properties are malformed or too long",
         Status.UNKNOWN_ROUTE: f"topic {topic} does not exist any more, or is the broker's own",
-        Status.UNKNOWN_QUEUE: f"topic {topic} has no such queue",
+        Status.UNKNOWN_QUEUE: f"topic {topic} has no such queue"
+        + (f", {queue_id}" if queue_id >= 0 else ""),
         Status.ILLEGAL_DELAY: "its delay is no level from 1 on and no time up to the year 9999",
         Status.BATCH_REFUSED: "another message of its batch was refused",
     }

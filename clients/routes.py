@@ -88,6 +88,10 @@ class Routes:
         session.arena[at : at + len(slot)] = np.frombuffer(slot, np.uint8)
         session.arena[at + layout.ROUTE_READY] = 1
 
+    def topic_of(self, number: int) -> str | None:
+        """The topic of a route, if it is one that was given."""
+        return self._slots[number][0] if 0 <= number < len(self._slots) else None
+
     def known_level(self, topic: str) -> Level | None:
         """Level of a topic that was asked for before."""
         return self._levels.get(topic)

@@ -53,6 +53,7 @@ class Sends:
             return level
         link = self.link
         with link.lock:
+            link.require_open()
             return link.routes.level_asked(link.living(link.deadline(None)), topic)
 
     def _wished_level(self, durability: str | None) -> Level | None:

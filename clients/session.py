@@ -16,7 +16,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from clients.closing import Closing
+from clients.closing import Closing, OfOneProcess
 from clients.control import ControlChannel, close_all, expect, gone
 from clients.home import find_home
 from shm import layout, wire
@@ -36,7 +36,7 @@ _CLOSED: Final = "this session is closed: open a new one (a forked child needs i
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-class Session(Closing):
+class Session(Closing, OfOneProcess):
     """One attachment. It ends with `close`, with the broker, or by eviction; never comes back.
 
     `arena` and `plan` are its lanes, `board` the broker's numbers, `store` the store's root.

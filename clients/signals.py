@@ -13,7 +13,8 @@ from types import FrameType
 def heard(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` at each of both; handlers there were are put back at the end.
 
-    Outside of the main thread signals stay as they are.
+    Outside of the main thread signals stay as they are, and so does one whose handler was not set
+    from Python: nobody could put that back.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -22,8 +23,14 @@ def heard(stop: Callable[[], None]) -> Iterator[None]:
     def hear(_number: int, _frame: FrameType | None) -> None:
         stop()
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: handler
+        for number in (signal.SIGTERM, signal.SIGINT)
+        if (handler := signal.getsignal(number)) is not None
+    }
     try:
+        for number in before:
+            signal.signal(number, hear)
         yield
     finally:
         for number, handler in before.items():

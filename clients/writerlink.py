@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -35,6 +36,9 @@ RECEIPT: Final = int(EntryFlag.RECEIPT)
 LOOK_MASK: Final = 1023
 REATTACH_S: Final = 0.02
 BROKER_PORT: Final = 10911
+#: So many different refusals of one-way sends are told at a time.
+_REFUSALS_TOLD: Final = 5
+_A_TOPIC: Final = "it was sent to"
 _HOST: Final = bytes([127, 0, 0, 1])
 _links: weakref.WeakSet[WriterLink] = weakref.WeakSet()
 log = logging.getLogger("gantrymq")
@@ -58,7 +62,8 @@ class WriterLink:
         self._identity = os.urandom(10)
         self.identity = (self._identity.hex().upper(), _HOST + BROKER_PORT.to_bytes(4, "big"))
         self._up_bytes = 0
-        self._refused: GantryError | None = None
+        #: Status, route and queue id of refusals that no receipt tells of.
+        self._refused: Counter[tuple[int, int, int]] = Counter()
         self._watched: list[Pending[Any]] = []
         self._sleepers = 0
         self._watcher: threading.Thread | None = None
@@ -76,10 +81,23 @@ class WriterLink:
         return self.session.broker_name, self.session.timer_precision_ms
 
     def raise_refusal(self) -> None:
-        """Raise what a oneway send was refused with since the last call, if one was."""
-        refused, self._refused = self._refused, None
-        if refused is not None:
-            raise refused
+        """Raise what one-way sends were refused with since the last call, if any were.
+
+        The error is the most frequent refusal's, and tells of all.
+        """
+        refused, self._refused = self._refused, Counter()
+        if not refused:
+            return
+        errors = [
+            (refusal(Status(status), self.routes.topic_of(route) or _A_TOPIC, queue_id), count)
+            for (status, route, queue_id), count in refused.most_common(_REFUSALS_TOLD)
+        ]
+        whys = [f"{error} ({count} of them)" for error, count in errors]
+        more = len(refused) - len(errors)
+        whys += [f"and {more} other reasons"] if more else []
+        worst = errors[0][0]
+        text = f"{refused.total()} messages sent one-way are not stored: {'; '.join(whys)}"
+        raise type(worst)(text, **worst.fields)
 
     def put_until_room(
         self, attempt: Callable[[], int], deadline: int, size: Callable[[], int]
@@ -232,12 +250,12 @@ class WriterLink:
         return page
 
     def _note_refusals(self, rows: NDArray[np.int64]) -> None:
-        """Keep the first refusal that no receipt will tell: of a oneway send."""
+        """Keep refusals that no receipt will tell: of one-way sends."""
         bad = rows[rows[:, frames.OUT_STATUS] > Status.DUPLICATE]
         for row in bad[bad[:, frames.OUT_STATUS] != Status.UNKNOWN_POSITION]:
             if not row[frames.OUT_FLAGS] & RECEIPT:
-                self._refused = refusal(Status(int(row[frames.OUT_STATUS])), "a topic")
-                return
+                of = (frames.OUT_STATUS, frames.OUT_MS, frames.OUT_QUEUE)
+                self._refused[tuple(row[list(of)].tolist())] += 1
 
     def watch(self, receipt: Pending[Any]) -> None:
         """Decide receipts that have callbacks in a thread of our own."""

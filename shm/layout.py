@@ -107,9 +107,9 @@ COMPLETION: Final = Struct(
         Field("queue_offset", "i8", "ordinal in the queue, -1 if refused"),
         Field("position", "i8", "of the record in the log, -1 if refused"),
         Field("end", "i8", "position behind the record: durable when board.durable reaches it"),
-        Field("queue", "i4", "queue id"),
+        Field("queue", "i4", "queue id; if refused the one that the entry named"),
         Field("status", "u4", "codes.Status"),
-        Field("store_ms", "i8", "storeTimestamp"),
+        Field("store_ms", "i8", "storeTimestamp; if refused the entry's route"),
     ),
 )
 COMPLETION_BYTES: Final = COMPLETION.size

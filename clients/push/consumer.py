@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from clients.attachment import Attachment
+from clients.closing import OfOneProcess
 from clients.member import Terms
 from clients.message import MessageQueue
 from clients.push.broadcast import BroadcastMember, OffsetFile
@@ -31,7 +32,7 @@ from shm.storage import PosixStorage
 __all__ = ["ConsumeResult", "Listener", "MessageModel", "PushConsumer"]
 
 
-class PushConsumer:
+class PushConsumer(OfOneProcess):
     """A member of a group whose messages are given to `listener`.
 
     It returns None or SUCCESS; FAILURE, or raising, has the message delivered again later, on
@@ -71,10 +72,11 @@ class PushConsumer:
         self._listener = listener
         self._home = home
         self._pid = 0
-        self._handoff = Handoff(self.options.concurrency, orderly=self.options.orderly)
+        self._handoff = self._new_handoff()
         self._dispatcher: Dispatcher | None = None
         self._store_id = ""
         self._threads: list[ListenerThread] = []
+        self._is_stopped = False
         self._offsets: OffsetFile | None = None
         self._events: SimpleQueue[None] = SimpleQueue()  # safe in signal handlers
         self._starting = threading.Lock()
@@ -93,20 +95,37 @@ class PushConsumer:
                 raise Closed("this consumer was started before: make another one")
             self._pid = os.getpid()
             try:
-                dispatcher = self._begin()
+                self._dispatcher = self._begin()
+                self._start_threads(self._dispatcher)
             except BaseException:
-                self._pid = 0
-                self._close_offsets()
+                self._undo_start()
                 raise
-            self._dispatcher = dispatcher
+
+    def _start_threads(self, dispatcher: Dispatcher) -> None:
         options = self.options
         rules = Rules(options.max_attempts, options.orderly, options.is_broadcast)
         for number in range(options.concurrency):
             name = f"gantrymq-listener-{self.group}-{number}"
             thread = ListenerThread(name, self._listener, self._handoff, rules)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
         dispatcher.start()
+
+    def _undo_start(self) -> None:
+        """A start that failed leaves nothing, and may be tried again."""
+        dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is not None:
+            dispatcher.give_up()
+        self._handoff.dismiss()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        self._handoff = self._new_handoff()
+        self._close_offsets()
+        self._pid = 0
+
+    def _new_handoff(self) -> Handoff:
+        return Handoff(self.options.concurrency, orderly=self.options.orderly)
 
     def _begin(self) -> Dispatcher:
         options = self.options
@@ -129,6 +148,8 @@ class PushConsumer:
         if not self._pid:
             self.start()
         self._require_own()
+        if self._is_stopped:
+            raise Closed("this consumer is stopped: make another one")
         with heard(lambda: self._events.put(None)):
             self._events.get()
         self.stop()
@@ -146,6 +167,7 @@ class PushConsumer:
         dispatcher = self._dispatcher
         if dispatcher is None:
             return
+        self._is_stopped = True
         dispatcher.stop()
         self._events.put(None)
         if threading.current_thread() in (dispatcher, *self._threads):
@@ -202,6 +224,8 @@ class PushConsumer:
             raise Closed("this consumer is not started")
         if dispatcher.error is not None:
             raise dispatcher.error
+        if self._is_stopped:
+            raise Closed("this consumer is stopped: make another one")
         return dispatcher
 
     def _require_own(self) -> None:

@@ -157,6 +157,10 @@ class Dispatcher(threading.Thread):
             self._handoff.close()
             self._attachment.session.close()
 
+    def give_up(self) -> None:
+        """End the session of a thread that never ran."""
+        self._abandon()
+
     def stop(self) -> None:
         """Begin no more messages, and end when those begun are finished. Any thread."""
         self._stopping = True

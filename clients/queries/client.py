@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
-from clients.closing import Closing
+from clients.closing import Closing, OfOneProcess
 from clients.home import find_home
 from clients.queries.found import Found, FoundMessage, message_of
 from clients.queries.ids import find_message
@@ -17,7 +17,7 @@ from clients.queries.moments import moment_ms
 from clients.queries.request import Request
 from clients.queries.search import SCAN_BYTES
 from clients.queries.view import RunningStore, Span, StoreView, look
-from shm.errors import Rejected
+from shm.errors import Closed, Rejected
 from shm.indexreader import EVER_MS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class QueryParts(TypedDict, total=False):
     index: bool
 
 
-class Client(Closing):
+class Client(Closing, OfOneProcess):
     """Looks at the store of a home directory. Threads may share it, and forked children use it."""
 
     def __init__(
@@ -50,6 +50,7 @@ class Client(Closing):
         self.home = find_home(home)
         self._shape = index_shape
         self._view: StoreView | None = None
+        self._is_closed = False
         self._look()
 
     def query(
@@ -129,7 +130,9 @@ class Client(Closing):
         raise Rejected(f"topic {queue.topic} has {there}, not {queue.queue_id}")
 
     def _look(self) -> StoreView:
-        """The store as it is now: brokers come and go."""
+        """The store as it is now: brokers come and go. Raises Closed."""
+        if self._is_closed:
+            raise Closed("this client is closed: make another one")
         view = self._view
         if not isinstance(view, RunningStore) or not view.is_current():
             view = self._view = look(self.home, self._shape)
@@ -138,5 +141,10 @@ class Client(Closing):
     # --------------------------------------------------------------------------------------- end
 
     def close(self) -> None:
-        """Give the board's map back. The next call looks anew."""
+        """Give the board's map back. Safe to call twice."""
+        self._is_closed = True
         self._view = None
+
+    def __enter__(self) -> Self:
+        self._look()
+        return self

@@ -11,6 +11,7 @@ from _thread import RLock
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from clients.closing import OfOneProcess
 from clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
 from clients.session import now_ns
 from clients.transactions.checkerlink import TOLD
@@ -88,7 +89,7 @@ class HalfReceipt(ReceiptFuture):
         return words[at + frames.OUT_POSITION], words[at + frames.OUT_OFFSET]
 
 
-class Transaction:
+class Transaction(OfOneProcess):
     """Messages of one producer that are delivered together or not at all.
 
     `with producer.transaction() as tx:` commits at the end, and rolls back on an exception. It may

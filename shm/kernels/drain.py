@@ -31,7 +31,9 @@ from shm.kernels.entry import (
     KIND,
     LENGTH,
     PAD,
+    QUEUE,
     RESULT_FLAGS,
+    ROUTE_ID,
     SEQ,
     read_head,
 )
@@ -113,6 +115,8 @@ def _take_single(
     if status != OK:
         batch[frames.REFUSED] += 1
         lane[frames.REFUSED_SEQ] = head[SEQ]
+        result[0] = head[QUEUE]  # who has sent without a receipt is told by these what it was
+        result[4] = head[ROUTE_ID]
     elif head[FLAGS] & TELL and batch[frames.INTERNAL]:
         _note_tell(arena, lane, head, batch)
     if status != OK or head[FLAGS] & RECEIPT:

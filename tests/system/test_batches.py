@@ -21,6 +21,7 @@ from shm import layout, limits
 from shm.errors import Closed, MessageIllegal
 from shm.kernels import fastput
 from shm.messageid import parse_offset_message_id
+from tests.support.trials import mends
 from tests.system.test_send import FIRST, PATIENCE_S, stored
 
 
@@ -219,8 +220,22 @@ def test_a_future_tells_of_a_refusal(producer: Producer, unique_name: str) -> No
     assert len(good.result(PATIENCE_S)) == 2
     wait([bad], timeout=PATIENCE_S)
     assert [type(error) for error in told] == [MessageIllegal]
-    with pytest.raises(MessageIllegal, match="without messages"):
-        producer.send_batch_async([])
+
+
+@mends("A12.4")
+def test_a_batch_without_messages_is_stored_at_once(producer: Producer, topic: str) -> None:
+    told: list[object] = []
+    for future in (producer.send_batch_async([]), producer.send_batch_async(topic, [])):
+        future.add_done_callback(told.append)
+        assert future.done()
+        assert future.result(0) == []
+        assert future.exception(0) is None
+        assert told.pop() is future
+    assert producer.send_batch([]) == producer.send_batch(topic, []) == []
+    producer.close()
+    for send in (producer.send_batch, producer.send_batch_async):
+        with pytest.raises(Closed):
+            send([])
 
 
 def test_receipts_of_a_batch_over_several_pages(producer: Producer, unique_name: str) -> None:

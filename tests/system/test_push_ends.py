@@ -13,10 +13,12 @@ from clients.message import Message
 from clients.push.consumer import PushConsumer
 from clients.push.consumeresult import ConsumeResult
 from clients.push.options import MessageModel
+from clients.session import _sessions as sessions
 from clients.subscription import FilterExpression, FilterType
 from gantrymq.temporary import Broker
 from shm.errors import BrokerGone, Closed, FilterSyntaxError, GroupIllegal, Rejected
 from tests.support.push import FIRST, PATIENCE_S, Seen, dead_letters, hold, left_over, send
+from tests.support.trials import mends
 
 
 @pytest.fixture(name="broker", scope="module")
@@ -164,3 +166,25 @@ def test_retry_after_is_for_listeners(broker: Broker, topic: str) -> None:
     for wrong in (-1, float("nan"), float("inf"), 10**20, 253_402_300_000, "soon", True):
         with pytest.raises(Rejected, match="1,000 years"):
             message.retry_after(wrong)  # type: ignore[arg-type]
+
+
+@mends("H10.1")
+def test_a_start_that_fails_leaves_nothing_and_may_be_tried_again(
+    broker: Broker, topic: str
+) -> None:
+    """The system has no room for a thread's stack."""
+    seen = Seen()
+    consumer = PushConsumer("g-" + topic, [topic], seen, home=broker.home, consume_from=FIRST)
+    open_before = {session for session in sessions if session.is_open}
+    usual = threading.stack_size(1 << 46)
+    try:
+        with pytest.raises(RuntimeError, match="start new thread"):
+            consumer.start()
+    finally:
+        threading.stack_size(usual)
+    assert {session for session in sessions if session.is_open} == open_before
+    assert not [thread for thread in threading.enumerate() if topic in thread.name]
+    assert not consumer.is_running
+    send(broker, topic, range(3))
+    with consumer:
+        seen.wait_for(3)

@@ -1,0 +1,209 @@
+"""What is closed says so in every call; what is of one process, or one thread, says that, too."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from clients.consumer import PullConsumer
+from clients.message import MessageQueue
+from clients.producer import Producer
+from clients.push.consumer import PushConsumer
+from clients.queries.client import Client
+from gantrymq.temporary import Broker
+from shm.errors import Closed, GantryError, MessageIllegal, Rejected
+from tests.support.applications import FIRST, PATIENCE_S
+from tests.support.trials import mends
+from tests.support.watchdog import poll_until
+
+QUEUE = MessageQueue("t", 0)
+#: Every public method of what can be closed, with what it may be called with.
+CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
+    Producer: {
+        "send": ("t", b"x"), "send_async": ("t", b"x"), "send_oneway": ("t", b"x"),
+        "send_batch": ("t", [b"x"]), "send_batch_async": ("t", [b"x"]), "flush": (),
+        "transaction": (), "begin_transaction": (), "recall_message": ("t", "handle"),
+        "__enter__": (),
+    },
+    PullConsumer: {
+        "poll": (1, 0), "commit": (), "assignment": (), "assign": (None,), "position": (QUEUE,),
+        "seek": (QUEUE, 0), "pause": ([QUEUE],), "resume": ([QUEUE],), "fileno": (),
+        "__enter__": (), "__iter__": (),
+    },
+    PushConsumer: {"start": (), "run": (), "assignment": (), "__enter__": ()},
+    Client: {
+        "query": ("t",), "get": ("0",), "queues": ("t",), "min_offset": (QUEUE,),
+        "max_offset": (QUEUE,), "search_offset": (QUEUE, 0), "__enter__": (),
+    },
+}  # fmt: skip
+#: These end it, or only say what was.
+ENDS = {"close", "stop", "lost_commits", "lost_acks", "is_running"}
+
+
+def _made(kind: type, broker: Broker, name: str) -> Any:  # noqa: ANN401
+    if kind is PullConsumer:
+        return PullConsumer("g-" + name, [name], home=broker.home, consume_from=FIRST)
+    if kind is PushConsumer:
+        consumer = PushConsumer("g-" + name, [name], lambda _: None, home=broker.home)
+        consumer.start()
+        return consumer
+    if kind is Producer:
+        return Producer(broker.home, producer_group="g-" + name)
+    return Client(broker.home)
+
+
+@mends("A12.6")
+@pytest.mark.parametrize("kind", CALLS)
+def test_every_public_method_is_tried(kind: type) -> None:
+    public = {name for name in dir(kind) if not name.startswith("_")}
+    entered = {name for name in ("__enter__", "__iter__") if hasattr(kind, name)}
+    assert public - ENDS | entered == CALLS[kind].keys()
+
+
+@mends("A12.6")
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, calls in CALLS.items() for n in calls])
+def test_what_is_closed_says_so(broker: Broker, topic: str, kind: type, name: str) -> None:
+    thing = _made(kind, broker, topic)
+    thing.close()
+    thing.close()
+
+    def call() -> None:
+        result = getattr(thing, name)(*CALLS[kind][name])
+        if name == "__iter__":
+            next(result)
+
+    with pytest.raises(Closed, match=r"this (producer|consumer|client) (is|was)"):
+        call()
+
+
+@mends("A12.8")
+@pytest.mark.parametrize("kind", CALLS)
+@pytest.mark.parametrize("act", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_is_of_one_process_is_not_pickled(
+    broker: Broker, topic: str, kind: type, act: Callable[[object], object]
+) -> None:
+    thing = _made(kind, broker, topic)
+    try:
+        with pytest.raises(TypeError, match=f"make a {kind.__name__} there"):
+            act(thing)
+    finally:
+        thing.close()
+
+
+@mends("A12.8")
+def test_futures_and_transactions_are_not_pickled_but_receipts_are(
+    broker: Broker, topic: str
+) -> None:
+    with Producer(broker.home, producer_group="g-" + topic) as producer:
+        future, batch = producer.send_async(topic, b"x"), producer.send_batch_async(topic, [b"y"])
+        for thing in (future, batch, producer.transaction(), broker):
+            with pytest.raises(TypeError, match="belongs to the process"):
+                pickle.dumps(thing)
+        receipts = batch.result(PATIENCE_S)
+        assert pickle.loads(pickle.dumps(receipts)) == tuple(receipts)
+        assert pickle.loads(pickle.dumps(future.result(PATIENCE_S))) == future.result(0)
+
+
+# ------------------------------------------------------------------------------------ one-way sends
+
+
+@mends("A12.5")
+def test_a_refused_one_way_send_is_told_with_its_topic(broker: Broker, topic: str) -> None:
+    other = topic + "-other"
+    producer = Producer(broker.home)
+    producer.send(topic, b"there")
+    producer.send_oneway(topic, b"x", queue_id=99)
+    with pytest.raises(MessageIllegal) as one:
+        producer.flush(PATIENCE_S)
+    assert f"topic {topic} has no such queue, 99" in str(one.value)
+    assert one.value.topic == topic
+    producer.flush(PATIENCE_S)  # it is told once
+    for number in range(3):
+        producer.send_oneway(other, b"x", queue_id=77)
+        producer.send_oneway(topic, b"x", queue_id=number % 2 + 50)
+    with pytest.raises(MessageIllegal) as many:
+        producer.close()
+    text = str(many.value)
+    assert "6 messages sent one-way are not stored" in text
+    assert f"topic {other} has no such queue, 77 (3 of them)" in text
+    assert f"topic {topic} has no such queue, 50 (2 of them)" in text
+    with pytest.raises(Closed):
+        producer.send_oneway(topic, b"x")
+
+
+# ---------------------------------------------------------------------------- one thread at a time
+
+
+@mends("A12.7")
+def test_a_pull_consumer_in_use_says_what_the_rule_is(broker: Broker, topic: str) -> None:
+    """A second thread's call is refused, and the first one's goes on."""
+    found: list[bytes] = []
+    with PullConsumer("g-" + topic, [topic], home=broker.home, consume_from=FIRST) as consumer:
+
+        def take() -> None:
+            found.extend(bytes(body) for body in consumer.poll(timeout=PATIENCE_S).bodies)
+
+        taking = threading.Thread(target=take)
+        taking.start()
+        poll_until(consumer._alone._lock.locked, "the other thread polls")
+        calls = {**CALLS[PullConsumer], "position": (MessageQueue(topic, 0),)}
+        for name in calls.keys() - {"__enter__", "__iter__", "assignment"}:
+            with pytest.raises(Rejected, match="one thread at a time"):
+                getattr(consumer, name)(*calls[name])
+        with pytest.raises(Rejected, match="one thread at a time"):
+            next(iter(consumer))
+        with Producer(broker.home) as producer:
+            producer.send(topic, b"x")
+        taking.join(PATIENCE_S)
+    assert found == [b"x"]
+
+
+@mends("A12.7")
+def test_another_thread_may_close_a_consumer_that_polls(broker: Broker, topic: str) -> None:
+    consumer = PullConsumer("g-" + topic, [topic], home=broker.home)
+    ended: list[BaseException] = []
+
+    def take() -> None:
+        try:
+            consumer.poll()
+        except GantryError as error:
+            ended.append(error)
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    poll_until(consumer._alone._lock.locked, "the other thread polls")
+    consumer.close()
+    taking.join(PATIENCE_S)
+    assert [type(error) for error in ended] == [Closed]
+
+
+@mends("A12.7")
+def test_threads_that_use_a_consumer_as_they_like_lose_nothing(broker: Broker, topic: str) -> None:
+    """Each call works or is refused: nothing else is raised, and each message comes once."""
+    with Producer(broker.home) as producer:
+        producer.send_batch(topic, [b"%d" % number for number in range(400)])
+    found: list[bytes] = []
+    other: list[BaseException] = []
+    with PullConsumer("g-" + topic, [topic], home=broker.home, consume_from=FIRST) as consumer:
+
+        def take() -> None:
+            while len(found) < 400 and not other:
+                try:
+                    found.extend(bytes(m.body) for m in consumer.poll(3, timeout=0.01))
+                except Rejected:
+                    continue
+                except BaseException as error:
+                    other.append(error)
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    assert other == []
+    assert sorted(map(int, found)) == list(range(400))
