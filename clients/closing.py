@@ -28,6 +28,6 @@ class OfOneProcess:
     def __reduce_ex__(self, _protocol: object) -> NoReturn:
         kind = type(self).__name__
         raise TypeError(
-            f"a {kind} belongs to the process that made it and is neither pickled nor copied: hand"
-            f" over the home directory and what else it was made with, and make a {kind} there"
+            f"cannot pickle or copy a {kind}: it belongs to the process that made it. Hand over the"
+            f" home directory and what else it was made with, and make a {kind} there"
         )
