@@ -14,6 +14,7 @@ from shm.record import Record, encode_record
 from shm.soundrecord import sound_record
 from tests.property.test_record_property import HOST
 from tests.support.memory_sessions import memory_board
+from tests.support.nearnames import NEAR
 from tests.support.retry_rig import LEVELS, TOPICS
 from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
@@ -37,7 +38,7 @@ PLAIN = Record(
 NAMES = st.sampled_from(
     ["TAGS", "UNIQ_KEY", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "k", "WAI",
      "ORIGIN_MESSAGE_ID", "DLQ_REASON", "DLQ_ORIGIN_TOPIC", "TIMER_OUT_MS", ""]
-)  # fmt: skip
+) | st.sampled_from(NEAR)  # fmt: skip
 ENTRY = st.builds(lambda key, mark, value: key + mark + value, NAMES, st.sampled_from(["\x01", ""]),
                   st.sampled_from(["", "v", "longer value", "a\x01b", "ü"]))  # fmt: skip
 ENTRIES = st.lists(ENTRY, max_size=6).map("\x02".join)

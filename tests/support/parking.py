@@ -86,10 +86,10 @@ def at_message(due_ms: int, *, key: str = "", **more: str) -> Parked:
     return timer_message(due_ms, key=key, **more, TIMER_DELIVER_MS=str(due_ms))
 
 
-def after_message(life: Life, delay_ms: int) -> Parked:
+def after_message(life: Life, delay_ms: int, **more: str) -> Parked:
     """A message with a delay from now on; to be parked at once."""
     stored_ms = max(life.clock.wall_ms(), life.board.word(layout.BOARD_STORE_MS))
-    return timer_message(stored_ms + delay_ms, TIMER_DELAY_MS=str(delay_ms))
+    return timer_message(stored_ms + delay_ms, **more, TIMER_DELAY_MS=str(delay_ms))
 
 
 class Life:

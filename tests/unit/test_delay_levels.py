@@ -11,7 +11,8 @@ from shm import layout
 from shm.codes import Role
 from shm.configfile import write_config
 from shm.storage import PosixStorage
-from tests.support.parking import Life, at_message, level_message, origins
+from tests.support.nearnames import NEAR
+from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
 from tests.support.trials import mends
 
@@ -36,6 +37,25 @@ def test_a_level_is_delivered_when_it_is_due(life: Life) -> None:
     assert {k: kept[k] for k in ("TAGS", "DELAY", "REAL_TOPIC", "REAL_QID")} == {
         "TAGS": "t", "DELAY": "1", "REAL_TOPIC": "later", "REAL_QID": "0",
     }  # fmt: skip
+    life.stop()
+
+
+@mends("H1")
+def test_names_of_an_application_that_are_nearly_ours_stay_and_mean_nothing(life: Life) -> None:
+    """Of a delay level, a time and a delay; each is delivered where and when it was to be."""
+    decoys = dict.fromkeys(NEAR, "9")
+    due_ms = life.clock.wall_ms() + 1_500
+    parked = [
+        level_message(1, **decoys),
+        at_message(due_ms, **decoys),
+        after_message(life, 1_500, **decoys),
+    ]
+    positions = life.park(*parked)
+    life.run_for(1_600)
+    delivered = life.delivered()
+    assert sorted(origins(delivered)) == positions
+    for copy in delivered:
+        assert copy.property_map().items() >= decoys.items()
     life.stop()
 
 

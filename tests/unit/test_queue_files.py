@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -12,11 +13,13 @@ from numpy.typing import NDArray
 
 from shm import layout
 from shm.board import Board
+from shm.kernels import dispatch
 from shm.storage import PosixStorage, read_file
 from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
 from tests.support.memory_sessions import memory_board
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 from workers.logviews import LogViews
 from workers.reader.queues import PROGRESS_FILE, QueueFiles, read_progress, save_progress
 
@@ -43,6 +46,28 @@ def test_a_file_whose_maker_died_over_it_gets_its_length() -> None:
     assert len(views.units("orders", 0, 0, 1)) == 1
     write_units(successor, board, 1, 2)
     assert views.units("orders", 0, 1, 3)["size"].tolist() == [100, 100]
+
+
+@mends("R7.3")
+def test_a_write_of_units_that_fails_is_not_tried_again(store_dir: Path) -> None:
+    """By the kernel, whose queue files are open: the error is told, with its number."""
+    board = memory_board({"orders": 1})
+    files = QueueFiles(PosixStorage(str(store_dir)), board)
+    write_units(files, board, 0, 1)
+    units = np.frombuffer(layout.CQ_UNIT.pack(physical_offset=1, size=100) * 3, np.uint8)
+    touched = np.zeros(dispatch.TOUCH_WORDS, np.int64)
+    touched[[dispatch.TOUCH_FIRST, dispatch.TOUCH_COUNT, dispatch.TOUCH_START]] = 1, 3, units.size
+    assert files.write_many(touched, 0, 1, units.ctypes.data) == 1
+    name = next(store_dir.rglob(f"{0:020d}"))
+    fresh = os.open(name, os.O_RDONLY)
+    for path in Path("/proc/self/fd").iterdir():  # from now on its writes fail
+        if path.exists() and path.samefile(name) and int(path.name) != fresh:
+            os.dup2(fresh, int(path.name))
+    os.close(fresh)
+    with pytest.raises(OSError, match="consumequeue") as caught:
+        files.write_many(touched, 0, 1, units.ctypes.data)
+    assert caught.value.errno == errno.EBADF
+    files.close()
 
 
 @pytest.mark.parametrize("saved", [0, 300, 999])

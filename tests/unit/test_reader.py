@@ -1,4 +1,4 @@
-"""The reader over a log that was damaged while it ran."""
+"""The reader over a log that was damaged while it ran, and topics that are made again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from shm import layout
+from shm.codes import Role
+from tests.support.parking import Life, Parked
+from tests.support.simclock import SimClock
+from tests.support.trials import mends
 from tests.support.twins import QUEUES, Machine
 
 
@@ -36,3 +40,28 @@ def test_an_unreadable_record_stops_the_reader(tmp_path: Path, seed: int, field:
     assert machine.board.word(layout.BOARD_DISPATCHED) <= first
     assert machine.board.word(layout.BOARD_APPENDED) > first
     assert shown(machine) <= 1
+
+
+@mends("H3")
+def test_what_waits_for_the_disk_takes_nothing_back_from_a_topic_made_again(
+    tmp_path: Path,
+) -> None:
+    """Its units of level `durable` become durable behind one that was shown at once."""
+    life = Life(tmp_path, SimClock(), topics=())
+    queue = life.metadata.create("orders", 1, "durable").queue_base
+    word = life.board.queue_at(queue) + layout.QUEUE_MAX_OFFSET
+    life.run_for(10)
+    flusher = life.agents.pop(Role.FLUSHER)
+    life.park(*(Parked("orders", 0, {}) for _ in range(10)))
+    life.settle()
+    assert life.board.word(word) == 0
+    life.metadata.delete("orders")
+    life.metadata.create("orders", 1, "written")
+    life.park(Parked("orders", 0, {}))
+    life.settle()
+    assert life.board.word(word) == 11
+    life.agents[Role.FLUSHER] = flusher
+    life.run_for(1_000)
+    assert life.board.word(layout.BOARD_DURABLE) == life.board.word(layout.BOARD_APPENDED)
+    assert life.board.word(word) == 11
+    life.stop()
