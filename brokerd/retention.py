@@ -21,7 +21,7 @@ from brokerd.removal import Removal, Steps
 from shm import layout, sidecar
 from shm.lognames import segment_name
 from shm.record import RECORD_MAGICS, STORED_MS_BYTES, stored_ms
-from shm.storage import is_disk_full
+from shm.storage import is_disk_full, is_failed_change
 from workers.failure import declare_failed, has_failed
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ class Retention:
             self._give_up(now_ns)
             if is_disk_full(error):
                 self._sessions.note("warning", "no_space_for_retention", error=str(error))
+            elif not is_failed_change(error):  # nothing was removed by it: it looks again later
+                self._sessions.note("warning", "retention_cannot_look", error=str(error))
             else:
                 self._failed = True
                 what = f"retention: {error}"

@@ -10,18 +10,52 @@ import ctypes
 import errno
 import mmap
 import os
-from typing import TYPE_CHECKING, Protocol
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
     from typing_extensions import Buffer
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _ZEROES = bytes(1 << 20)
 _LIBC = ctypes.CDLL(None)
 _FALLOCATE = ctypes.CDLL(None, use_errno=True).fallocate
 _SYNC_FILE_RANGE_WRITE = 2
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_MARK = "is_failed_change"
+
+
+def changes(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A call of a storage that changes the store: its error is final, where it is the truth."""
+
+    @wraps(call)
+    def told(*given: _P.args, **named: _P.kwargs) -> _R:
+        try:
+            return call(*given, **named)
+        except OSError as error:
+            mark_failed_change(error)
+            raise
+
+    return told
+
+
+def mark_failed_change(error: OSError) -> None:
+    """Note of an error that it is of a call that was to change the store."""
+    setattr(error, _MARK, True)
+
+
+def is_failed_change(error: OSError) -> bool:
+    """Whether a write, a sync or the like has failed; else a look at a file, or another call.
+
+    What a failed change has left is not known: it is never tried again. To look once more is safe.
+    """
+    return getattr(error, _MARK, False)
 
 
 class File(Protocol):
@@ -151,10 +185,12 @@ class PosixFile:
             done = os.pwrite(self.descriptor, data, position)
         except OSError as error:
             error.filename = self.name
+            mark_failed_change(error)
             raise
         if done != memoryview(data).nbytes:  # hardly ever
             self._write_on(memoryview(data).cast("B"), done, position)
 
+    @changes
     def _write_on(self, data: memoryview, done: int, position: int) -> None:
         """Go on after a short write of `done` bytes."""
         while done < len(data):
@@ -175,6 +211,7 @@ class PosixFile:
             total += done
         return total
 
+    @changes
     def sync(self) -> None:
         """Fdatasync."""
         os.fdatasync(self.descriptor)
@@ -189,6 +226,7 @@ class PosixFile:
         """posix_fadvise: the kernel drops clean pages."""
         os.posix_fadvise(self.descriptor, start, count, os.POSIX_FADV_DONTNEED)
 
+    @changes
     def allocate(self, size: int) -> None:
         """posix_fallocate."""
         os.posix_fallocate(self.descriptor, 0, size)
@@ -201,6 +239,7 @@ class PosixFile:
             start += piece
             count -= piece
 
+    @changes
     def punch(self, start: int, count: int) -> None:
         """Make a hole; where the file system cannot, write zeroes. The length stays."""
         mode = _PUNCH_HOLE | _KEEP_SIZE
@@ -211,6 +250,7 @@ class PosixFile:
                 raise OSError(number, os.strerror(number), self.name)
             self.zero_range(start, count)
 
+    @changes
     def truncate(self, size: int) -> None:
         """Set the length."""
         os.ftruncate(self.descriptor, size)
@@ -265,6 +305,7 @@ class PosixStorage:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
         return PosixFile(os.open(self._path(name), flags), name)
 
+    @changes
     def create(self, name: str) -> PosixFile:
         """Make an empty file and its directories."""
         path = self._path(name)
@@ -301,18 +342,22 @@ class PosixStorage:
         """Whether the name is a directory."""
         return os.path.isdir(self._path(name))
 
+    @changes
     def make_directory(self, name: str) -> None:
         """Make a directory and its parents."""
         os.makedirs(self._path(name), exist_ok=True)
 
+    @changes
     def rename(self, old: str, new: str) -> None:
         """Atomically put a file in another's place."""
         os.rename(self._path(old), self._path(new))
 
+    @changes
     def unlink(self, name: str) -> None:
         """Remove a file."""
         os.unlink(self._path(name))
 
+    @changes
     def sync_directory(self, name: str) -> None:
         """Fsync the directory."""
         descriptor = os.open(self._path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

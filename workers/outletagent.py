@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from shm import layout
 from shm.errors import Corrupt, StoreFailed
-from shm.storage import is_disk_full
+from shm.storage import is_disk_full, is_failed_change
 from workers.failure import declare_failed, has_failed
 from workers.logviews import LogViews
 
@@ -59,6 +59,8 @@ class OutletAgent(ABC):
             done = self._step(now_ns)
         except OSError as error:
             if not is_disk_full(error):
+                if not is_failed_change(error):
+                    raise  # this process ends, and its successor goes on from the log
                 self._fail(error.errno or 0, f"{self.writes}: {error}")
                 return 0
             self._note_no_space()

@@ -73,9 +73,17 @@ class FaultPlan:
             raise OSError(fault.error, _what(fault), name)
         raise KilledError(f"{kind} {name}")
 
+    def look(self, name: str) -> None:
+        """A call that only looks at a file: it fails where a fault names the kind "read"."""
+        fault = self._due("read", name)
+        if fault is not None:
+            self.met.append(f"read {name}: {_what(fault)}")
+            raise OSError(fault.error, _what(fault), name)
+
     def _due(self, kind: str, name: str) -> Fault | None:
         for fault in self.faults:
-            if (fault.kinds and kind not in fault.kinds) or not name.startswith(fault.under):
+            counted = fault.kinds or CHANGES
+            if kind not in counted or not name.startswith(fault.under):
                 continue
             count = self._counts.get(fault, 0) + 1
             self._counts[fault] = count

@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
 
 
-def written_machine(seed: int = 7) -> SimMachine:
+def written_machine(seed: int = 8) -> SimMachine:  # even: each step is whole
     """A machine that has written several segments, which a group has read, and was stopped."""
     world = scenario.new_world(seed)
     for producer in world.producers:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shm.storage import mark_failed_change
 from tests.support.faults import PAGE_BYTES, FaultPlan, KilledError
 from tests.support.simdisk import Change, Disk, Inode, NameChange, parent_of
 
@@ -53,6 +54,7 @@ class SimFile:
     def read_into(self, buffer: Buffer, position: int) -> int:
         """Fill `buffer` as far as the file reaches."""
         self._require()
+        self._storage.faults.look(self.name)
         target = np.frombuffer(memoryview(buffer).cast("B"), np.uint8)
         count = max(0, min(target.size, self._inode.length - position))
         target[:count] = self._inode.memory[position : position + count]
@@ -131,6 +133,7 @@ class SimFile:
     def view(self) -> NDArray[np.uint8]:
         """Read-only array over the same memory, at the present length."""
         self._require()
+        self._storage.faults.look(self.name)
         view = self._inode.memory[: self._inode.length]
         view.flags.writeable = False
         return view
@@ -252,6 +255,9 @@ class SimStorage:
             self.faults.around(kind, name, effect, half)
         except KilledError:
             self.dead = True
+            raise
+        except OSError as error:
+            mark_failed_change(error)
             raise
         self.disk.watch(self.process, kind, name)
 

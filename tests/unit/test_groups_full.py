@@ -12,6 +12,8 @@ from shm.storage import read_file
 from tests.support.faults import Fault, FaultPlan, Moment
 from tests.support.groups_rig import Rig, only
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
+from workers.failure import has_failed
 from workers.groups import ledger as ledger_module
 from workers.groups import ledgerentries
 from workers.groups.agent import DISK_RETRY_NS, EXPORT_NS, SYNC_NS
@@ -93,6 +95,34 @@ def test_a_partial_write_on_a_full_disk_is_cut_as_a_torn_tail() -> None:
     assert hand.commit(q0=500).lost == {}
     rig.restart_broker()
     assert rig.agent.ledger.group("g").queue(("orders", 0)).committed == 500
+
+
+@mends("H15")
+def test_what_cannot_be_read_ends_the_agent_and_not_the_broker() -> None:
+    """Its successor goes on from the ledger; a failed write stays final."""
+    plan = FaultPlan()
+    rig = Rig(plan, orders=1)
+    rig.fill(0, 10)
+    hand = rig.attach()
+    hand.join()
+    hand.commit(q0=3)
+    rig.clock.advance(EXPORT_NS)
+    rig.settle()
+    hand.commit(q0=4)
+    exported = "config/consumerOffset.json"
+    plan.faults = [Fault(1, Moment.BEFORE, errno.EIO, ("read",), persistent=True, under=exported)]
+    rig.clock.advance(EXPORT_NS)
+    with pytest.raises(OSError, match="EIO"):
+        rig.settle()
+    assert not has_failed(rig.board)
+    plan.faults = []
+    rig.replace_agent()
+    rig.settle()
+    assert hand.commit(q0=5)
+    plan.faults = [Fault(1, Moment.BEFORE, errno.EIO, ("write",), under="gantry/ledger")]
+    hand.lane.put(groupwire.encode(groupwire.Commit(7, hand.leases, {0: 6})))
+    rig.settle()
+    assert has_failed(rig.board)
 
 
 @pytest.mark.parametrize("kind", ["create", "write", "sync", "rename"])

@@ -17,6 +17,7 @@ from tests.support.groups_rig import Hand, only
 from tests.support.retry_rig import RetryRig
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
+from workers.failure import has_failed
 from workers.groups import sendbacks
 from workers.groups.ledger import Ledger
 from workers.groups.ledgerentries import NAME
@@ -70,6 +71,23 @@ def test_a_failed_message_is_parked_for_its_groups_retry_topic() -> None:
         "ORIGIN_MESSAGE_ID": original.offset_message_id,
     }  # fmt: skip
     assert (found["TAGS"], found["colour"]) == ("paid", "red")
+
+
+@mends("H15")
+@pytest.mark.parametrize("under", ["commitlog/", "consumequeue/orders"])
+def test_a_record_that_cannot_be_read_fails_nothing_but_its_own_request(under: str) -> None:
+    rig = filled(2)
+    hand = member(rig, started=2)
+    storage = rig.agents[Role.GROUPS].ledger.storage  # type: ignore[attr-defined]
+    failing = Fault(1, Moment.BEFORE, errno.EIO, ("read",), persistent=True, under=under)
+    storage.faults.faults = (failing,)
+    request = SendBack(9, 0, hand.leases[0], 17, [0], [LADDER], ["no good"])
+    heard = hand.say(request)
+    refused = only(heard, groupwire.Refused)
+    assert (refused.error, refused.offsets) == ("Corrupt", [0])
+    assert not has_failed(rig.board)
+    storage.faults.faults = ()
+    assert send_back(hand) == SentBack(9, 0, [0], [False])
 
 
 @mends("R5.1")

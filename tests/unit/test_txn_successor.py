@@ -129,6 +129,29 @@ def test_what_was_given_up(life: TxnLife) -> None:
     assert told_from_the_disk(life, peer, request) == (GIVEN_UP, DECIDED)
 
 
+#: Two ids of transactions with one 63-bit hash (shm/kernels/halfrows.py).
+ALIKE = ("000000000000000077e513d407af4677", "0000000000000000d777702c21bd4f57")
+
+
+@mends("H14")
+def test_a_transaction_whose_id_only_hashes_alike_is_not_committed(life: TxnLife) -> None:
+    """A successor finishes what its predecessor began, siblings too: known by their ids."""
+    first, sibling = life.half(ALIKE[0], 1), life.half(ALIKE[0], 2)
+    other = life.half(ALIKE[1], 1)
+    life.run_for(2000)
+    peer = Peer(life)
+    peer.put(ask(peer, first, commit=True))
+    life.agents[CHECKER].do_work(life.clock.monotonic_ns())
+    refuse_next(life, 1)
+    life.agents[Role.WRITER].do_work(life.clock.monotonic_ns())
+    life.kill(CHECKER)
+    assert (sum(life.committed().values()), life.ops()) == (1, []), "the copy, and nothing more"
+    life.run_for(2000)
+    counts = [life.committed()[half.position] for half in (first, sibling, other)]
+    assert counts == [1, 1, 0]
+    assert Peer(life).ended([other], commit=False) == (ROLLED_BACK, "")
+
+
 @mends("R1")
 def test_progress_beyond_the_recovered_queue_passes_over_no_half_that_came_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

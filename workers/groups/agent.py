@@ -20,7 +20,7 @@ from shm.clock import Clock
 from shm.codes import AgentState, Role
 from shm.controllane import BrokenLane
 from shm.errors import Incompatible
-from shm.storage import Storage
+from shm.storage import Storage, is_failed_change
 from workers.agent import IDLE_NS, Bells
 from workers.failure import declare_failed
 from workers.groups.admission import fault_of
@@ -96,6 +96,8 @@ class Groups:
         try:
             done = self._cycle(now_ns)
         except OSError as error:
+            if not is_failed_change(error):
+                raise  # this process ends, and its successor goes on from the ledger
             self.failed = True  # final: nothing is answered after a failed write (P3)
             clients = [peer.session for peer in self._peers.values()]
             what = f"ledger of groups: {error}"

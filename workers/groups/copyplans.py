@@ -52,7 +52,10 @@ class CopyPlans:
         asked.parking = self._maker.parking(group)
         asked.durable = self._maker.is_durable(key[0])
         failures = list(islice(asked.request.failures(), asked.taken, asked.taken + room))
-        made = self._made(asked, held, failures)
+        try:
+            made = self._made(asked, held, failures)
+        except OSError:  # one by one it shows which of them cannot be read
+            made = {}
         slow = [failure[0] for failure in failures if failure[0] not in made]
         records = self._reader.records_of(*key, slow)
         launched: list[Pending] = []

@@ -53,6 +53,16 @@ class LiveReader(StoreReader):
         low = self._board.word(layout.BOARD_LOW)
         return found if found is not None and found.physical_offset >= low else None
 
+    def position_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Where the record of a queue offset is, damaged or not; None if retention has removed it.
+
+        Raises OSError.
+        """
+        units = self.units_from(topic, queue_id, offset, 1)
+        position, size = _UNIT.unpack_from(units) if units else (-1, 0)
+        is_there = 0 < size < layout.CQ_FILLER_SIZE
+        return position if is_there and position >= self._board.word(layout.BOARD_LOW) else None
+
     def records_of(
         self, topic: str, queue_id: int, offsets: Iterable[int]
     ) -> Iterator[Sound | Corrupt | None]:
@@ -61,17 +71,17 @@ class LiveReader(StoreReader):
         base, data = -1, memoryview(b"")
         segment_bytes = self._board.segment_bytes
         for offset in offsets:
-            at = (offset - start) * layout.CQ_UNIT_BYTES
-            if not 0 <= at <= len(units) - layout.CQ_UNIT_BYTES:
-                start, at = offset, 0
-                units = self.units_from(topic, queue_id, offset, PROGRESS_WINDOW)
-            there = len(units) >= layout.CQ_UNIT_BYTES
-            position, size = _UNIT.unpack_from(units, at) if there else (0, 0)
-            if not 0 < size < layout.CQ_FILLER_SIZE:
-                yield None
-                continue
-            place = position % segment_bytes
             try:
+                at = (offset - start) * layout.CQ_UNIT_BYTES
+                if not 0 <= at <= len(units) - layout.CQ_UNIT_BYTES:
+                    start, at, units = offset, 0, b""
+                    units = self.units_from(topic, queue_id, offset, PROGRESS_WINDOW)
+                there = len(units) >= layout.CQ_UNIT_BYTES
+                position, size = _UNIT.unpack_from(units, at) if there else (0, 0)
+                if not 0 < size < layout.CQ_FILLER_SIZE:
+                    yield None
+                    continue
+                place = position % segment_bytes
                 if position - place != base:
                     base, view = self._views.segment(position)
                     data = view.data
@@ -84,6 +94,10 @@ class LiveReader(StoreReader):
                 yield None
             except Corrupt as error:
                 yield error
+            except OSError as error:  # of this record alone: others can be read
+                base = -1
+                where = f"offset {offset} of {topic}/{queue_id}"
+                yield Corrupt(f"{where} cannot be read: {error}", path=where)
 
     def units_from(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
         """Units from an offset on, as far as they are in one file and written."""

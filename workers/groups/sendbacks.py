@@ -280,11 +280,11 @@ class SendBacks:
                             continue  # it is there, and waits until it is durable
                         origin = pending.origin
                     else:
-                        record = self._reader.record_of(*key, offset)
-                        if record is None:
+                        found = self._reader.position_of(*key, offset)
+                        if found is None:
                             self._unsend(name)
                             continue
-                        origin = record.physical_offset
+                        origin = found
                     yield (origin, group, attempt), (name, position)
 
     def _found(self, name: Name, record: Record) -> None:

@@ -16,7 +16,7 @@ from shm.errors import StoreFailed
 from shm.jsonsum import sum_holds, with_sum
 from shm.kernels import unitfiles
 from shm.queuenames import queue_directory
-from shm.storage import File, Storage, read_file, replace_file
+from shm.storage import File, Storage, mark_failed_change, read_file, replace_file
 
 PROGRESS_FILE = "gantry/queues.json"
 OPEN_FILES_MAX = 4096
@@ -95,7 +95,9 @@ class QueueFiles:
         """
         place = unitfiles.write_units(touched, first, end, self._natives, self._bytes, units)
         if place < 0:
-            raise OSError(-place, os.strerror(-place), "a file of consumequeue/")
+            error = OSError(-place, os.strerror(-place), "a file of consumequeue/")
+            mark_failed_change(error)
+            raise error
         return place
 
     def write(self, queue: int, first: int, units: memoryview) -> None:

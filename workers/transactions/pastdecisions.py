@@ -14,6 +14,7 @@ from shm.transactionwire import COMMITTED, GIVEN_UP, OUTCOMES, RECHECK, ROLLED_B
 from workers.origins import CommitScan
 from workers.transactions import records as transactionnotes
 from workers.transactions.decision import MOVED
+from workers.transactions.identity import unique_at
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -145,9 +146,12 @@ class PastDecisions:
         first, units = halves.units(HALF_TOPIC, search.unit, end)
         rows = halves.rows_of(units.reshape(-1, 2), 0, 0)  # these tell where they come from
         same = rows[(rows["key"] == search.key) & (rows["key"] != 0)]
-        if len(same):
-            newest = int(same["position"][-1]), int(same["offset"][-1])
-            halves.aliases.setdefault(search.position, newest)
+        places = list(zip(same["position"].tolist(), same["offset"].tolist(), strict=True))
+        window = self._decisions.window
+        key = unique_at(window, search.position) if places else ""
+        named = [place for place in places if key and unique_at(window, place[0]) == key]
+        if named:
+            halves.aliases.setdefault(search.position, named[-1])
         search.unit = first + len(units) // 2
         return MOVED if search.position in halves.aliases else ""
 

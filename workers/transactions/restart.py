@@ -22,13 +22,17 @@ from workers.origins import CommitScan
 from workers.scheduler.othersettled import OtherSettled
 from workers.transactions import records as transactionnotes
 from workers.transactions.decision import MOVED, Decision
+from workers.transactions.identity import transaction_at, unique_at
 from workers.transactions.note import BEFORE_NOTE, Note
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shm.board import Board
     from shm.record import Record
     from shm.storage import Storage
     from workers.logviews import LogViews
+    from workers.logwindow import LogWindow
     from workers.transactions.decision import Half
     from workers.transactions.decisions import Decisions
     from workers.transactions.givenup import GivenUp
@@ -213,7 +217,7 @@ class Restart:
 
     def unfinished(self, halves: Halves, decisions: Decisions, given_up: GivenUp) -> list[Decision]:
         """Decisions that somebody has begun: commit copies or op records that are missing."""
-        copied = self._join_copies(halves, self._scan.origins())
+        copied = self._join_copies(halves, self._scan.origins(), decisions.window)
         rows = halves.table.rows
         have = np.isin(rows["position"], copied) & (rows["live"] != 0)
         # Of a copy that an op record names the transaction is over, whatever else is open of it.
@@ -229,17 +233,15 @@ class Restart:
             GIVEN_UP, [(int(row["position"]), int(row["offset"])) for row in rows[parked]], durable
         )
         have |= parked
-        siblings = np.isin(rows["tx"], self._transactions(begun, decisions)) & ~have
-        for row in rows[siblings & (rows["live"] != 0) & (rows["tx"] != 0)]:
-            half = (int(row["position"]), int(row["offset"]))
-            found.append(Decision(COMMITTED, [half], []))
+        for row in self._siblings(rows[(rows["live"] != 0) & ~have], begun, decisions):
+            found.append(Decision(COMMITTED, [(int(row["position"]), int(row["offset"]))], []))
         now_ms, slots = self._board.word(layout.BOARD_STORE_MS), decisions.slots
         for position in self._unnoted:
             note = transactionnotes.settled(slots, position, COMMIT, NOBODY, now_ms)
             found.append(Decision("", [], [], copies=[note], named=False))
         return found + self._owed(halves, copied, decisions)
 
-    def _join_copies(self, halves: Halves, copied: Words) -> Words:
+    def _join_copies(self, halves: Halves, copied: Words, window: LogWindow) -> Words:
         """Of records with the same UNIQ_KEY only the newest counts (TX-32, HO-41).
 
         Returns `copied` with the newest of those of which an older one has its commit copy.
@@ -247,12 +249,8 @@ class Restart:
         rows = halves.table.rows
         if not _has_twins(rows["key"]):
             return copied
-        order = np.argsort(rows["key"], kind="stable")
-        keys = rows["key"][order]
-        same = np.flatnonzero((keys[1:] == keys[:-1]) & (keys[1:] != 0))
         more: list[int] = []
-        for at in same.tolist():
-            older, newer = int(order[at]), int(order[at + 1])
+        for older, newer in _twins(rows, window):
             position = int(rows["position"][older])
             newest = int(rows["position"][newer]), int(rows["offset"][newer])
             halves.aliases[position] = newest
@@ -262,10 +260,28 @@ class Restart:
             halves.table.remove(older)
         return np.concatenate((copied, np.array(more, np.int64)))
 
-    def _transactions(self, copied: Words, decisions: Decisions) -> Words:
-        """Hashes of the transactions that halves at these positions belong to."""
+    def _siblings(
+        self, rows: NDArray[np.void], begun: Words, decisions: Decisions
+    ) -> Iterator[NDArray[np.void]]:
+        """Which rows are of the same transactions as halves at the positions `begun`.
+
+        Hashes find them, ids tell: another producer's transaction is not to be committed.
+        """
+        positions, hashes = self._transactions(begun, decisions)
+        near = rows[np.isin(rows["tx"], hashes) & (rows["tx"] != 0)]
+        if not len(near):
+            return
+        window = decisions.window
+        of_near = positions[np.isin(hashes, near["tx"])].tolist()
+        ids = {transaction_at(window, position) for position in of_near} - {""}
+        for row in near:
+            if transaction_at(window, int(row["position"])) in ids:
+                yield row
+
+    def _transactions(self, copied: Words, decisions: Decisions) -> tuple[Words, Words]:
+        """Halves at these positions that belong to transactions, and hashes of their ids."""
         if not len(copied):
-            return np.zeros(0, np.int64)
+            return copied, copied
         form = np.zeros(halfform.FORM_WORDS, np.int64)
         found = np.zeros((len(copied), halfrows.READ_WORDS), np.int64)
         units = np.zeros((len(copied), 2), np.int64)
@@ -277,8 +293,8 @@ class Restart:
                 continue
             form[stretch.BASE] = decisions.window.base
             read_halves(decisions.window.view, form, units.reshape(-1), found.reshape(-1))
-        hashes: Words = found[found[:, halfrows.TX_HASH] != 0, halfrows.TX_HASH]
-        return hashes
+        hashes: Words = found[:, halfrows.TX_HASH]
+        return copied[hashes != 0], hashes[hashes != 0]
 
     def _owed(self, halves: Halves, copied: Words, decisions: Decisions) -> list[Decision]:
         """Halves that an op record calls committed, without a commit copy: the disk was full."""
@@ -300,6 +316,20 @@ class Restart:
                 if copy is not None:  # a full disk may have taken the half since
                     found.append(Decision("", [], [], copies=[copy], named=False))
         return found
+
+
+def _twins(rows: NDArray[np.void], window: LogWindow) -> Iterator[tuple[int, int]]:
+    """Pairs of rows with one UNIQ_KEY, an older one and the next; hashes find them, keys tell."""
+    order = np.argsort(rows["key"], kind="stable")
+    keys = rows["key"][order]
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+    for first, end in zip(starts.tolist(), [*starts.tolist()[1:], len(keys)], strict=True):
+        newest: dict[str, int] = {}
+        for index in order[first:end].tolist() if end - first > 1 and keys[first] else ():
+            key = unique_at(window, int(rows["position"][index]))
+            if key and key in newest:
+                yield newest[key], index
+            newest[key] = index
 
 
 def _has_twins(keys: Words) -> bool:
