@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from clients.message import SendReceipt
+    from clients.message import Durability, SendReceipt
     from clients.receipts import ReceiptFuture
 
 TAG: Final = "x"
@@ -133,7 +133,7 @@ class BodiesInFlight(BatchesInFlight):
 class SyncSends(_ProducerJob):
     """`send`, one by one; the call is what is timed."""
 
-    def __init__(self, home: str, durability: str) -> None:
+    def __init__(self, home: str, durability: Durability) -> None:
         super().__init__(home)
         self._durability = durability
 

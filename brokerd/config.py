@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from brokerd.relations import PRECISIONS_BETWEEN, check_relations
 from shm import limits
-from shm.errors import SettingIllegal
+from shm.errors import SettingIllegal, shown
 from shm.indexnote import DEFAULT_SHAPE
 from shm.layout import CQ_UNIT_BYTES
 
@@ -378,7 +378,7 @@ def _suggestion(name: str) -> str:
 
 def _converted(name: str, value: Any, origin: str) -> int | str | bool:  # noqa: ANN401
     wanted = type(DEFAULTS[name])
-    if type(value) is wanted:
+    if type(value) is wanted and (wanted is not str or _can_be_given(value)):
         same: int | str | bool = value
         return same
     if isinstance(value, str):
@@ -388,13 +388,21 @@ def _converted(name: str, value: Any, origin: str) -> int | str | bool:  # noqa:
         if wanted is int and text.removeprefix("-").replace("_", "").isdecimal():
             return int(text)
     kind = {int: "a whole number", bool: "true or false", str: "a text"}[wanted]
-    raise SettingIllegal(f"{name} = {value!r} ({origin}): give {kind}", setting=name)
+    raise SettingIllegal(f"{name} = {shown(value)} ({origin}): give {kind}", setting=name)
+
+
+def _can_be_given(text: str) -> bool:
+    """Whether a text can be an argument of a process: Unicode, without NUL."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _checked(values: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     for name, rule in RULES.items():
         value = values[name]
-        where = f"{name} = {value!r} ({origins[name]})"
+        where = f"{name} = {shown(value)} ({origins[name]})"
         if rule.choices and value not in rule.choices:
             raise SettingIllegal(f"{where}: choose one of {', '.join(rule.choices)}", setting=name)
         if rule.low is not None and rule.high is not None and not rule.low <= value <= rule.high:

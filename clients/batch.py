@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Final, overload
 
 import numpy as np
 
+from clients.arguments import judged
 from clients.columns import ByteColumn, Columns, PlainBodies, Words
+from clients.lazy import Lazy
 from clients.message import (
     GROUP_PROPERTY,
-    Message,
+    BrokersProperties,
     MessageQueue,
     ReceivedMessage,
     as_sent,
+    attempt_of,
 )
 from clients.stored_body import plain_body
 from shm import layout
-from shm.errors import Corrupt
+from shm.errors import ArgumentIllegal, Corrupt
 from shm.groupwire import Attempts
 from shm.kernels import fetch
 from shm.layout import SYS_COMPRESSED
@@ -28,11 +31,13 @@ from shm.properties import DLQ_PREFIX, parse_properties
 
 if TYPE_CHECKING:
     import pyarrow as pa
+else:
+    pa = Lazy("pyarrow")
 
 _TRAILER: Final = layout.TRAILER_KEY.decode()
 
 
-class MessageBatch(Sequence[Message]):
+class MessageBatch(Sequence[ReceivedMessage]):
     """Messages of one poll, in order within each queue.
 
     Columns are numpy arrays of one number per message; iterating makes `Message` objects, which
@@ -150,6 +155,9 @@ class MessageBatch(Sequence[Message]):
     def delivery_attempts(self) -> Words:
         """How often each message was delivered, this time included."""
         counts = self.reconsume_times + 1
+        dead = [n for n, queue in self._queues.items() if queue.topic.startswith(DLQ_PREFIX)]
+        if dead:  # they count deliveries of the messages that they were
+            counts[np.isin(self.board_queues, dead) & (counts > 1)] -= 1
         for queue, ranges in self._attempts.items():
             for first, end, begun in ranges:
                 offsets = self.queue_offsets
@@ -157,20 +165,20 @@ class MessageBatch(Sequence[Message]):
         return counts
 
     @overload
-    def __getitem__(self, index: int) -> Message: ...
+    def __getitem__(self, index: int) -> ReceivedMessage: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Message]: ...
-    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+    def __getitem__(self, index: slice) -> Sequence[ReceivedMessage]: ...
+    def __getitem__(self, index: int | slice) -> ReceivedMessage | Sequence[ReceivedMessage]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._count))]
         if index < 0:
             index += self._count
         if not 0 <= index < self._count:
             raise IndexError(index)
-        return self.message_at(index)
+        return self._message_at(index)
 
-    def __iter__(self) -> Iterator[Message]:
-        return map(self.message_at, range(self._count))
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        return map(self._message_at, range(self._count))
 
     @cached_property
     def _rows(self) -> list[tuple[int, ...]]:
@@ -192,7 +200,14 @@ class MessageBatch(Sequence[Message]):
         """Do beforehand what the first message asked for would have to wait for."""
         _ = self._rows, self._views
 
-    def message_at(self, row: int) -> Message:
+    def message_at(self, row: int) -> ReceivedMessage:
+        """One message, by its row. Raises ArgumentIllegal for a row that is none."""
+        (row,) = judged("MessageBatch.message_at", row)
+        if row >= self._count:
+            raise ArgumentIllegal(f"row is {row}: the batch has {self._count} messages")
+        return self._message_at(row)
+
+    def _message_at(self, row: int) -> ReceivedMessage:
         """One message; the row is not checked."""
         number, offset, position, born_ms, store_ms, reconsumed, flags, *span = self._rows[row]
         bodies, properties, hosts = self._views
@@ -212,6 +227,7 @@ class MessageBatch(Sequence[Message]):
         topic = queue.topic
         if topic.startswith(DLQ_PREFIX):  # what a dead letter is told of by; the sum is nobody's
             stored.pop(_TRAILER, None)
+            stored = BrokersProperties(stored)
         elif not RESERVED_KEYS.isdisjoint(stored):
             topic, stored = as_sent(topic, stored)
         return ReceivedMessage(
@@ -227,7 +243,7 @@ class MessageBatch(Sequence[Message]):
             born_timestamp=born_ms,
             store_timestamp=store_ms,
             born_host=_born_host(both, flags & layout.SYS_BORN_V6),
-            delivery_attempt=reconsumed + 1 + begun,
+            delivery_attempt=attempt_of(queue.topic, reconsumed) + begun,
         )
 
     def _unpack(self, row: int) -> bytes | None:
@@ -256,8 +272,6 @@ class MessageBatch(Sequence[Message]):
 
         The body of a message that cannot be unpacked is null. Needs pyarrow.
         """
-        import pyarrow as pa
-
         attempts = np.minimum(self.delivery_attempts, np.iinfo(np.int32).max)
         moment = pa.timestamp("ms", "UTC")
         return pa.RecordBatch.from_pydict(
@@ -273,9 +287,7 @@ class MessageBatch(Sequence[Message]):
             }
         )
 
-    def _arrow_bodies(self) -> Any:  # noqa: ANN401 - pa.Array
-        import pyarrow as pa
-
+    def _arrow_bodies(self) -> pa.Array:
         if not self._packed:
             stored = self.raw_bodies
             buffers = [None, pa.py_buffer(stored.offsets), pa.py_buffer(stored.buffer)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import message as rules
-from clients.delays import is_delayed
+from clients.arguments import QUEUE_ID
+from clients.delays import DELAY_PARTS, is_delayed
 from clients.message import Message, SendReceipt
 from clients.receipts import PAGE_BITS, Page, Pages, Pending, ReceiptFuture
 from clients.routes import Routes
@@ -18,13 +19,14 @@ from clients.session import Session
 from clients.transactions.transaction import Transaction
 from shm import layout, limits
 from shm.codes import Status
-from shm.errors import MessageIllegal
+from shm.errors import MessageIllegal, shown
 from shm.kernels import frames
 
 #: All receipts of a batch must fit into the ring that they come through.
 BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1
 
 _TAG: Final = {"tag"}
+_NO_KEYS: Final = Message("", b"").keys
 #: A batch's topic, and the level that its receipts wait for.
 Facts = tuple[str, int]
 
@@ -49,14 +51,14 @@ class Wished:
     ) -> None:
         """Raises MessageIllegal for what is neither, and for too many."""
         if "transaction" in parts or isinstance(bodies, Transaction):
-            raise MessageIllegal("no batch in a transaction (TX-2): send its messages one by one")
+            raise MessageIllegal("no batch in a transaction: send its messages one by one")
         self._parts = parts
         self.is_plain = True
         self.tag = self.common_topic = None
         if isinstance(messages, str):
             if bodies is None:
                 raise MessageIllegal("a batch needs bodies: send_batch(topic, bodies, ...)")
-            self.items = bodies if type(bodies) is list else list(bodies)
+            self.items = bodies if type(bodies) is list else _listed("bodies", bodies)
             self.topic = self.common_topic = messages
             if parts:
                 self.tag = parts.get("tag")
@@ -64,31 +66,53 @@ class Wished:
         else:
             if bodies is not None or parts:
                 raise MessageIllegal("give messages, or topic and bodies, not both")
-            self.items = messages if type(messages) is list else list(messages)
-            self.topic = self.items[0].topic if self.items else ""
+            self.items = messages if type(messages) is list else _listed("messages", messages)
+            self.topic = _message(0, self.items[0]).topic if self.items else ""
         if len(self.items) > BATCH_MAX:
             raise MessageIllegal(f"a batch of {len(self.items)} messages: {BATCH_MAX} are allowed")
 
     def messages(self) -> list[Message]:
         """All as messages. Raises MessageIllegal if they have delays, or several queues (RD-61)."""
-        items = self.items
         if self.common_topic is not None:
-            items = [Message(self.topic, body, **self._parts) for body in items]
-        first = items[0]
+            items = [Message(self.topic, body, **self._parts) for body in self.items]
+        else:
+            items = [_message(number, item) for number, item in enumerate(self.items)]
+        first = _message(0, items[0])
         place = (self.topic, first.queue_id, first.message_group)
         for number, item in enumerate(items):
             if is_delayed(item):
+                named = [name for name in sorted(DELAY_PARTS) if getattr(item, name) is not None]
                 raise MessageIllegal(
-                    f"message {number} of the batch has a delay: a batch is delivered at once, send"
-                    " delayed messages one by one",
+                    f"messages: number {number} has {' and '.join(named)}: a batch is delivered at"
+                    " once, send delayed messages one by one",
                     topic=self.topic,
                 )
             if (item.topic, item.queue_id, item.message_group) != place:
                 raise MessageIllegal(
-                    "the messages of a batch have one topic and one queue id or message group"
-                    " (RD-61)"
+                    "the messages of a batch have one topic and one queue_id or message_group"
                 )
         return items
+
+
+def _listed(name: str, given: Any) -> list[Any]:  # noqa: ANN401 - of any kind
+    """Items of what a batch was given. Raises MessageIllegal."""
+    what = "bytes-like bodies" if name == "bodies" else "Message objects, or a topic and bodies"
+    if isinstance(given, str | bytes | bytearray | Mapping) or not isinstance(given, Iterable):
+        raise MessageIllegal(f"{name} is {shown(given)}: give an iterable of {what}")
+    return list(given)
+
+
+def _message(number: int, item: Any) -> Message:  # noqa: ANN401
+    """An item of a batch. Raises MessageIllegal if it is no message, or of no one place."""
+    if not isinstance(item, Message):
+        raise MessageIllegal(f"messages: number {number} is {shown(item)}, not a Message")
+    message = rules.as_new(item)
+    rules.check_topic(message.topic)
+    if message.queue_id is not None:
+        QUEUE_ID("queue_id", message.queue_id)
+    if message.message_group is not None:
+        rules.check_message_group(message.message_group, message.queue_id)
+    return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +138,13 @@ def lay_out(wished: list[Message], routes: Routes, session: Session) -> LaidOut:
     plain: dict[str | None, int] = {}  # routes of messages that are a body and a tag
     for item in wished:
         body = item.body
-        route = plain.get(item.tag)
-        simple = route is not None and not (item.keys or item.properties or item.message_group)
+        route = plain.get(item.tag) if item.tag is None or isinstance(item.tag, str) else None
+        simple = (
+            route is not None
+            and item.keys is _NO_KEYS
+            and item.properties is rules.NO_PROPERTIES
+            and item.message_group is None
+        )
         if simple and isinstance(body, bytes) and len(body) <= rules.SMALL_BODY_BYTES:
             parts.append(body)
             lengths += (len(body), 0)

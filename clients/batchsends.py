@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from clients.arguments import judged
 from clients.batches import BatchFuture, LaidOut, Wished, lay_out
 from clients.sends import BATCH, DURABLE, RECEIPT, URGENT
 from shm.codes import Level
@@ -32,6 +33,8 @@ class BatchSends:
         **parts: Any,  # noqa: ANN401
     ) -> BatchFuture:
         """What the native put leaves to Python; done at once if there are no messages."""
+        if timeout is not None:
+            durability, timeout = judged("Producer.send", durability, timeout)
         return self._send(Wished(messages, bodies, parts), durability, 0, timeout)
 
     def urgent(

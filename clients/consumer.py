@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from clients.alone import Alone
+from clients.arguments import MESSAGES_MAX, TIMEOUT_S, check_start, judged
 from clients.assigned import Assigned
 from clients.attachment import Attachment
 from clients.batch import MessageBatch
@@ -18,10 +20,10 @@ from clients.member import GroupMember, Terms
 from clients.message import Message, MessageQueue
 from clients.queries.bytime import offset_at
 from clients.queries.moments import milliseconds
-from clients.session import Session, now_ns
-from clients.subscription import Subscription, describe, digest, parse_subscription
-from shm.errors import BrokerGone, Closed, Evicted, GroupIllegal, Rejected, Unavailable
-from shm.groupwire import ASSIGNMENTS, STICKY, ConsumeFrom, bad_assignment
+from clients.session import Session, deadline_after, now_ns
+from clients.subscription import Subscription, describe, digest
+from shm.errors import ArgumentIllegal, BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
+from shm.groupwire import STICKY, ConsumeFrom
 from shm.kernels import poll
 
 __all__ = ["ConsumeFrom", "MessageBatch", "PullConsumer"]
@@ -33,7 +35,6 @@ MARK_NS: Final = 1_000_000
 #: How long calls without a timeout wait for a broker that is gone.
 REATTACH_NS: Final = 60_000_000_000
 _RETRY_S: Final = 0.05
-_FOREVER_NS: Final = 1 << 62
 
 
 class PullConsumer(OfOneProcess):
@@ -59,24 +60,27 @@ class PullConsumer(OfOneProcess):
         consume_timestamp: datetime | None = None,
         auto_commit: bool = True,
         assignment: str = STICKY,
+        timeout: float | None = None,
     ) -> None:
         """Attach and join; `subscription` lists topics, or maps them to tags ("a || b", "*").
 
         `consume_from` says where a group begins that has no offset yet; TIMESTAMP needs
         `consume_timestamp`. `assignment` says how queues are spread over members: "sticky" moves
-        few, "average" does as RocketMQ. Raises BrokerGone, GroupIllegal, TopicNotFound,
-        FilterSyntaxError, ...
+        few, "average" does as RocketMQ. `timeout` is what `poll` waits if it is not told: seconds,
+        10 by default (None), for ever with math.inf. Raises BrokerGone, GroupIllegal,
+        TopicNotFound, FilterSyntaxError, ...
         """
-        if consume_from is ConsumeFrom.TIMESTAMP and consume_timestamp is None:
-            raise GroupIllegal("consume_from TIMESTAMP needs consume_timestamp")
-        if assignment not in ASSIGNMENTS:
-            raise GroupIllegal(bad_assignment(assignment))
-        self.group = group
-        self.auto_commit = auto_commit
-        filters = self._filters = parse_subscription(subscription)
+        (
+            self.group, filters, self._home, self.auto_commit, timeout,
+            self._consume_from, consume_timestamp, assignment,
+        ) = judged(
+            "PullConsumer", group, subscription, home, auto_commit, timeout,
+            consume_from, consume_timestamp, assignment,
+        )  # fmt: skip
+        check_start(consume_from, consume_timestamp)
+        self._timeout_s = TIMEOUT_S if timeout is None else timeout
+        self._filters = filters
         self._terms = Terms(0, digest(filters), False, describe(filters), assignment)
-        self._home = home
-        self._consume_from = consume_from
         self._consume_ms = milliseconds(consume_timestamp) if consume_timestamp else 0
         self._lost_before = 0
         self._closed = False
@@ -90,13 +94,15 @@ class PullConsumer(OfOneProcess):
     # ---------------------------------------------------------------------------------- messages
 
     def poll(self, max_messages: int = POLL_MESSAGES, timeout: float | None = None) -> MessageBatch:
-        """Messages that are there, or the first that come within `timeout` seconds (None: ever).
+        """Messages that are there, or the first that come within `timeout` seconds.
 
-        Empty when the time is up. Raises BrokerGone if there was no broker all that time, Evicted
-        (the next call joins again), Corrupt, StoreFailed; Rejected for less than one message.
+        At most 1,048,576 messages. None: the consumer's own `timeout`; math.inf: for ever. Empty
+        when the time is up. Raises BrokerGone if there was no broker all that time, Evicted (the
+        next call joins again), Corrupt, StoreFailed; ArgumentIllegal for less than one message.
         """
-        if max_messages < 1:
-            raise Rejected(f"max_messages counts messages, 1 or more, not {max_messages}")
+        max_messages, timeout = judged("PullConsumer.poll", max_messages, timeout)
+        max_messages = min(max_messages, MESSAGES_MAX)
+        timeout = self._timeout_s if timeout is None else timeout
         mode = poll.HAND_OUT | poll.PASS if self.auto_commit else poll.HAND_OUT
         with self._alone:
             batch = self._collect(max_messages, mode, timeout)
@@ -112,7 +118,7 @@ class PullConsumer(OfOneProcess):
         """
         while True:
             with self._alone:
-                batch = self._collect(LOOP_MESSAGES, 0, None)
+                batch = self._collect(LOOP_MESSAGES, 0, math.inf)
                 fetched = {a.number: (a, a.generation) for a in self._member.assigned.values()}
             try:
                 yield from self._loop_over(batch, fetched)
@@ -190,6 +196,7 @@ class PullConsumer(OfOneProcess):
         finished with it, unless it was chosen there too. Queues left are given back once their
         messages are passed. Raises GroupIllegal for a queue of no topic subscribed.
         """
+        (queues,) = judged("PullConsumer.assign", queues)
         chosen = None if queues is None else sorted(set(queues))
         with self._alone:
             self._assign(chosen)
@@ -209,18 +216,17 @@ class PullConsumer(OfOneProcess):
 
     def position(self, queue: MessageQueue) -> int:
         """Offset of the next message to be handed out. Raises GroupIllegal."""
+        (queue,) = judged("PullConsumer.position", queue)
         with self._alone:
             return self._find(queue).delivered
 
     def seek(self, queue: MessageQueue, to: int | datetime | Literal["begin", "end"]) -> None:
         """Go on at an offset, at the first message stored at a time or later, or at an end.
 
-        It is a commit, too. Raises GroupIllegal if the queue is not assigned, ValueError if it
-        does not have that offset; Rejected for what is no place.
+        It is a commit, too. Raises GroupIllegal if the queue is not assigned, ArgumentIllegal (a
+        ValueError) for what is no place, or an offset that the queue does not have.
         """
-        is_offset = hasattr(to, "__index__") and not isinstance(to, bool)
-        if not (is_offset or isinstance(to, datetime) or to in ("begin", "end")):
-            raise Rejected(f"{to!r} is no place: give an offset, a datetime, 'begin' or 'end'")
+        queue, to = judged("PullConsumer.seek", queue, to)
         with self._alone:
             self._seek(queue, to)
 
@@ -237,12 +243,13 @@ class PullConsumer(OfOneProcess):
         else:
             offset = {"begin": low, "end": high}[to] if isinstance(to, str) else to
         if not low <= offset <= high:
-            raise ValueError(f"{queue} has offsets {low} to {high}, not {offset}")
+            raise ArgumentIllegal(f"to is {offset}: {queue} has offsets {low} to {high}")
         assigned.move_to(offset)
         self._guarded(Attachment.report)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Fetch nothing from these queues until `resume`. Raises GroupIllegal."""
+        (queues,) = judged("PullConsumer.pause", queues)
         with self._alone:
             for queue in queues:
                 self._find(queue).paused = True
@@ -250,6 +257,7 @@ class PullConsumer(OfOneProcess):
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Fetch from these queues again. Raises GroupIllegal."""
+        (queues,) = judged("PullConsumer.resume", queues)
         with self._alone:
             for queue in queues:
                 self._find(queue).paused = False
@@ -268,7 +276,7 @@ class PullConsumer(OfOneProcess):
 
     # ----------------------------------------------------------------------- fetching and waiting
 
-    def _collect(self, rows: int, mode: int, timeout: float | None) -> MessageBatch:
+    def _collect(self, rows: int, mode: int, timeout: float) -> MessageBatch:
         """Fetch; if nothing is there, wait. Attaches again if the broker has gone."""
         gone_since = deadline_ns = 0
         while True:
@@ -280,14 +288,14 @@ class PullConsumer(OfOneProcess):
                     self._guarded(Attachment.report_untabled)
                     return batch
                 attachment.report_untabled()
-                deadline_ns = deadline_ns or _deadline(timeout)
+                deadline_ns = deadline_ns or deadline_after(timeout)
                 if not attachment.wait(deadline_ns):
                     return batch
                 self._require_open()
             except BrokerGone:
                 self._require_open()
                 self._lose()
-                deadline_ns = deadline_ns or _deadline(timeout)
+                deadline_ns = deadline_ns or deadline_after(timeout)
                 gone_since = gone_since or now_ns()
                 if now_ns() >= min(deadline_ns, gone_since + REATTACH_NS):
                     raise
@@ -369,6 +377,7 @@ class PullConsumer(OfOneProcess):
 
         Safe to call twice, and from any thread: another one's call is ended first, by Closed.
         """
+        (commit,) = judged("PullConsumer.close", commit)
         if self._closed:
             return
         self._closed = True
@@ -421,7 +430,3 @@ class _Pace:
         self._first, self._last_ns = row, now
         self.marked = min(count, row + max(1, ahead))
         return self.marked
-
-
-def _deadline(timeout_s: float | None) -> int:
-    return _FOREVER_NS if timeout_s is None else now_ns() + int(timeout_s * 1e9)

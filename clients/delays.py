@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from datetime import timedelta
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from shm import limits
 from shm.codes import ParkMode
-from shm.errors import MessageIllegal
+from shm.errors import MessageIllegal, shown
 from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, timer_out_ms
 
 if TYPE_CHECKING:
@@ -55,16 +56,24 @@ def due_of(message: Message) -> Due:
     if level is not None:
         return Due(ParkMode.LEVEL, _check_level(level))
     if at_ms is not None:
-        return Due(ParkMode.AT, _check_ms(at_ms, "delivery_timestamp", at_ms))
+        return Due(ParkMode.AT, _check_ms(_whole(at_ms), "delivery_timestamp", at_ms))
     assert delay is not None, "one of the three is given"
     return Due(ParkMode.AFTER, _check_ms(_milliseconds(delay), "delay", delay))
 
 
-def _check_level(level: object) -> int:
+def _whole(number: object) -> object:
+    """A whole number of any type as int (numpy's too); what is none stays as it is."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        return number
+    return int(number)
+
+
+def _check_level(given: object) -> int:
+    level = _whole(given)
     if not isinstance(level, int) or isinstance(level, bool) or level < 1:
         raise MessageIllegal(
-            f"delay_level {level!r}: levels count from 1 (message_delay_level lists them); leave it"
-            " out for a message without delay",
+            f"delay_level is {shown(given)}: levels count from 1 (message_delay_level lists them);"
+            " leave it out for a message without delay",
             delay_level=level,
         )
     return min(level, _LEVEL_MAX)  # the broker takes the highest that it has (DT-10)
@@ -75,7 +84,8 @@ def _milliseconds(delay: object) -> object:
     if isinstance(delay, timedelta):
         whole, rest = divmod(delay, _MILLISECOND)  # to add half of one may be too much for it
         return whole + (2 * rest >= _MILLISECOND)
-    if isinstance(delay, bool) or not isinstance(delay, int | float):
+    delay = _whole(delay)
+    if isinstance(delay, bool) or not isinstance(delay, Real):
         return delay
     if isinstance(delay, int):
         return delay * 1000
@@ -92,15 +102,16 @@ def _check_ms(number: object, name: str, given: object) -> int:
             if name == "delivery_timestamp"
             else "seconds or a timedelta, no further than the year 9999"
         )
-        raise MessageIllegal(f"{name} {given!r}: give {what}", **{name: given})
+        raise MessageIllegal(f"{name} is {shown(given)}: give {what}", **{name: given})
     if number < 0:
         raise MessageIllegal(
-            f"{name} {given!r} is negative: leave it out to deliver at once", **{name: given}
+            f"{name} is {shown(given)}, less than 0: leave it out to deliver at once",
+            **{name: given},
         )
     if number > limits.DELIVER_MS_MAX:
         raise MessageIllegal(
-            f"{name} {given!r} is beyond the year 9999: delivery_timestamp is in milliseconds,"
-            " delay in seconds",
+            f"{name} is {shown(given)}, beyond the year 9999: delivery_timestamp is in"
+            " milliseconds, delay in seconds",
             **{name: given},
         )
     return number

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypedDict
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import msgspec
 
 from clients.push.consumeresult import ConsumeResult, wish_delay
 from shm import limits
 from shm.codes import Level
-from shm.errors import MessageIllegal, Rejected
+from shm.errors import ArgumentIllegal, MessageIllegal, Rejected, shown
 from shm.properties import DLQ_PREFIX, LOST_TAG, RETRY_PREFIX, encode_properties
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+elif sys.version_info >= (3, 12):
+    from collections.abc import Buffer
+else:
+    Buffer = bytes | bytearray | memoryview
 
+#: What a body may be: bytes, or whatever has memory of plain values.
+Body = Buffer
 #: Where RocketMQ's clients keep what orders messages.
 GROUP_PROPERTY: Final = "__SHARDINGKEY"
 #: Bodies up to here need no look at limits.
 SMALL_BODY_BYTES: Final = 65_536
+#: What a message survives once its send has returned: `written` all processes, `durable` power.
+Durability = Literal["written", "durable"]
 LEVELS: Final = {"written": Level.WRITTEN, "durable": Level.DURABLE}
 
 
@@ -71,12 +81,14 @@ class _Content(msgspec.Struct, frozen=True, gc=False):
 class Message(_Content, frozen=True, kw_only=True, gc=False):
     """A message to send; one that was received is a `ReceivedMessage`, which has all the rest.
 
+    `body` is bytes or another buffer of plain values; it is judged, as all of it, when it is sent.
+
     Messages of one `message_group` go to one queue, in order. At most one of: `delivery_timestamp`
     (Unix ms), `delay` (a timedelta, or seconds), `delay_level` (of message_delay_level, from 1).
     """
 
     tag: str | None = None
-    keys: tuple[str, ...] = ()
+    keys: Sequence[str] = ()
     properties: Mapping[str, str] = NO_PROPERTIES
     queue_id: int | None = None
     message_group: str | None = None
@@ -119,25 +131,85 @@ class Message(_Content, frozen=True, kw_only=True, gc=False):
 
         Instead of RocketMQ's ladder; in ordered consumption instead of a pause of 1 s. Returns
         FAILURE, for `return message.retry_after(30)`. Raises Rejected outside of the listener's
-        thread, or for what is no time from now to 1,000 years ahead.
+        thread, ArgumentIllegal for what is no time from now to 1,000 years ahead.
         """
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        is_number = isinstance(seconds, Real) and not isinstance(seconds, bool)
         if not is_number or not 0 <= seconds <= limits.RETRY_AFTER_MAX_MS / 1000:
-            raise Rejected(f"retry_after takes seconds, 0 to 1,000 years of them, not {seconds!r}")
+            raise ArgumentIllegal(
+                f"retry_after takes seconds, 0 to 1,000 years of them, not {shown(seconds)}",
+                argument="seconds",
+            )
         if not wish_delay(self, max(1, round(seconds * 1000))):
             raise Rejected("retry_after is for a push consumer's listener, in its own thread")
         return ConsumeResult.FAILURE
 
 
-class ReceivedMessage(Message, frozen=True, kw_only=True, gc=False):
-    """A message as a consumer gets it: the lower fields are filled in by the broker."""
+if TYPE_CHECKING:
 
-    message_id: str | None = None
-    queue_offset: int | None = None
-    born_timestamp: int | None = None
-    store_timestamp: int | None = None
-    born_host: str | None = None
-    delivery_attempt: int | None = None
+    class _Received(Message, frozen=True, gc=False):
+        body: bytes
+
+else:
+    _Received = Message
+
+
+class ReceivedMessage(_Received, frozen=True, kw_only=True, gc=False):
+    """A message as a consumer gets it: the lower fields are filled in by the broker.
+
+    Sent again it is a new message: its queue, and properties that are the broker's, stay behind.
+    """
+
+    if TYPE_CHECKING:
+        keys: tuple[str, ...] = ()
+        queue_id: int = 0
+
+    #: Unique among all messages.
+    message_id: str = ""
+    #: Ordinal in its queue.
+    queue_offset: int = 0
+    #: When it was sent, Unix ms.
+    born_timestamp: int = 0
+    #: When it was stored, Unix ms.
+    store_timestamp: int = 0
+    #: Address of its sender.
+    born_host: str = ""
+    #: How often it was delivered, this time included; of a dead letter, before it became one.
+    delivery_attempt: int = 1
+
+
+class BrokersProperties(dict[str, str]):
+    """Properties of a dead letter: those of the broker among them are left out by a send."""
+
+    __slots__ = ()
+
+
+def attempt_of(topic: str, reconsume_times: int) -> int:
+    """`delivery_attempt` of a record: a copy in a dead-letter queue counts its deliveries."""
+    is_dead = reconsume_times > 0 and topic.startswith(DLQ_PREFIX)
+    return reconsume_times if is_dead else reconsume_times + 1
+
+
+def as_new(message: Message) -> Message:
+    """What a send takes of a message: of a received one, what its sender gave."""
+    if not isinstance(message, ReceivedMessage):
+        return message
+    return Message(
+        message.topic,
+        message.body,
+        tag=message.tag,
+        keys=message.keys,
+        properties=_without_reserved(message.properties) or NO_PROPERTIES,
+        message_group=message.message_group,
+        delivery_timestamp=message.delivery_timestamp,
+        delay=message.delay,
+        delay_level=message.delay_level,
+    )
+
+
+def _without_reserved(properties: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(properties, Mapping):
+        return properties  # refused with the rest
+    return {name: text for name, text in properties.items() if name not in limits.RESERVED_KEYS}
 
 
 class MessageParts(TypedDict, total=False):
@@ -151,6 +223,16 @@ class MessageParts(TypedDict, total=False):
     delivery_timestamp: int | None
     delay: timedelta | float | None
     delay_level: int | None
+
+
+class BatchParts(TypedDict, total=False):
+    """What `send_batch` takes besides a topic and bodies, for all of these: see `Message`."""
+
+    tag: str | None
+    keys: Sequence[str]
+    properties: Mapping[str, str]
+    queue_id: int | None
+    message_group: str | None
 
 
 class SendReceipt(msgspec.Struct, frozen=True, gc=False):
@@ -168,15 +250,18 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
     recall_handle: str | None = None
 
 
-def message_of(message: Message | str, body: Buffer | None, parts: MessageParts) -> Message:
+def message_of(message: object, body: object, parts: Mapping[str, Any]) -> Message:
     """What `send` was given, as a message. Raises MessageIllegal."""
     if isinstance(message, Message):
         if body is not None or parts:
             raise MessageIllegal("give a Message, or topic and body, not both")
-        return message
+        return as_new(message)
+    if not isinstance(message, str):
+        kind = type(message).__name__
+        raise MessageIllegal(f"message is {kind}: give a Message, or a topic's name and a body")
     if body is None:
         raise MessageIllegal("a message needs a body: send(topic, body, ...)", topic=message)
-    return Message(message, body, **parts)  # type: ignore[arg-type] # keys of any kind
+    return Message(message, body, **parts)  # type: ignore[arg-type] # judged when it is sent
 
 
 def as_sent(topic: str, stored: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -188,16 +273,19 @@ def as_sent(topic: str, stored: Mapping[str, str]) -> tuple[str, dict[str, str]]
     }
 
 
-def check_topic(topic: str) -> None:
+def check_topic(topic: object, what: str = "topic") -> None:
     """Names of topics (CQ-100, SF-35, SF-36). Raises MessageIllegal."""
     if not isinstance(topic, str) or not is_name(topic):
         raise MessageIllegal(
-            f"{topic!r} is no topic name: letters, digits and _-%| only (CQ-100)", topic=topic
+            f"{what} is {shown(topic)}, which is no topic name: letters, digits and _-%| only",
+            topic=topic,
         )
     derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     most = limits.RETRY_TOPIC_BYTES_MAX if derived else limits.TOPIC_BYTES_MAX
     if len(topic) > most:
-        raise MessageIllegal(f"topic name has {len(topic)} bytes, {most} are allowed", topic=topic)
+        raise MessageIllegal(
+            f"{what}: the name has {len(topic)} bytes, {most} are allowed", topic=topic
+        )
 
 
 def is_name(text: str) -> bool:
@@ -208,13 +296,35 @@ def is_name(text: str) -> bool:
 def check_body(body: Buffer, body_bytes_max: int = limits.BODY_BYTES_MAX) -> memoryview:
     """The bytes of a body, not copied if they are contiguous. Raises MessageIllegal (SF-18)."""
     try:
+        if isinstance(body, str):  # numpy's have memory of their own kind
+            raise TypeError(body)
         view = memoryview(body)
-    except TypeError:
-        raise MessageIllegal(f"a body is bytes-like, not {type(body).__name__}") from None
-    view = view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+        if "O" in view.format:
+            raise MessageIllegal(
+                f"body is a {type(body).__name__} of Python objects: its memory holds addresses,"
+                " not values. Give bytes, such as json.dumps(list(values)).encode(), or an array of"
+                " numbers or of fixed-size texts"
+            )
+        view = _plain_bytes(view)
+    except (TypeError, ValueError, BufferError) as error:
+        if isinstance(error, MessageIllegal):
+            raise
+        raise MessageIllegal(
+            f"body is {type(body).__name__}, which is not bytes-like: text has .encode()"
+        ) from None
     if view.nbytes > body_bytes_max:
         raise MessageIllegal(f"body has {view.nbytes} bytes, {body_bytes_max} are allowed")
     return view
+
+
+def _plain_bytes(view: memoryview) -> memoryview:
+    """The same memory as bytes; a copy where it lies in pieces, or Python cannot cast it."""
+    if view.c_contiguous:
+        try:
+            return view.cast("B")
+        except (TypeError, ValueError):  # another byte order; several dimensions without an item
+            pass
+    return memoryview(view.tobytes())
 
 
 def tag_block(tag: str | None) -> bytes:
@@ -223,13 +333,13 @@ def tag_block(tag: str | None) -> bytes:
         return b""
     if not isinstance(tag, str):
         raise MessageIllegal(f"tag is {type(tag).__name__}, not str")
+    _check_text("tag", tag)
     if tag != tag.strip() or not tag or "||" in tag:
         raise MessageIllegal(
             f"tag {tag!r} could never match a subscription: no blanks around it, no ||", tag=tag
         )
     if tag == LOST_TAG:
-        raise MessageIllegal(f"tag {tag} marks messages that were lost: choose another", tag=tag)
-    _check_text("tag", tag)
+        raise MessageIllegal(f"tag {tag!r} marks messages that were lost: choose another", tag=tag)
     return encode_properties({"TAGS": tag})
 
 
@@ -240,12 +350,15 @@ def extra_block(
 ) -> bytes:
     """Stored form of keys, user properties and group. Raises MessageIllegal (SF-27 to SF-30)."""
     stored: dict[str, str] = {}
-    words = _words(keys)
+    words = () if type(keys) is tuple and not keys else _words(keys)
     if words:
         stored["KEYS"] = " ".join(words)
-    if properties:
+    if properties is not NO_PROPERTIES:
+        if type(properties) is BrokersProperties:
+            properties = _without_reserved(properties)
         _add_properties(stored, properties)
     if message_group is not None:
+        _check_text("message_group", message_group)
         stored[GROUP_PROPERTY] = message_group
     return encode_properties(stored)
 
@@ -254,17 +367,17 @@ def _words(keys: Iterable[str]) -> list[str]:
     """Keys that may stand in a list of them."""
     if isinstance(keys, str):
         raise MessageIllegal("keys is a sequence of texts, not one text", keys=keys)
-    try:
-        words = list(keys)
-    except TypeError:
-        kind = type(keys).__name__
-        raise MessageIllegal(f"keys is a sequence of texts, not {kind}") from None
+    if not isinstance(keys, Iterable) or isinstance(keys, Mapping):
+        raise MessageIllegal(f"keys is a sequence of texts, not {type(keys).__name__}")
+    words = list(keys)
     for key in words:
-        _check_text("key", key)
+        _check_text("keys: a key", key)
         if not key:
-            raise MessageIllegal("a key is empty: leave it out", key=key)
+            raise MessageIllegal("keys: a key is empty: leave it out", key=key)
         if key.split() != [key]:
-            raise MessageIllegal(f"key {key!r}: blanks separate keys, none may be in one", key=key)
+            raise MessageIllegal(
+                f"keys: blanks separate keys, none may be in one: {shown(key)}", key=key
+            )
     return words
 
 
@@ -281,36 +394,38 @@ def check_message_group(message_group: str, queue_id: int | None) -> None:
 
 
 def _add_properties(stored: dict[str, str], properties: Mapping[str, str]) -> None:
-    try:
-        pairs = properties.items()
-    except AttributeError:
+    if not isinstance(properties, Mapping):
         what = type(properties).__name__
-        raise MessageIllegal(f"properties is a mapping of names to texts, not {what}") from None
-    for name, value in pairs:
+        raise MessageIllegal(f"properties is a mapping of names to texts, not {what}")
+    for name, value in properties.items():
         _check_property(name, value)
         stored[name] = value
 
 
 def _check_property(name: str, value: str) -> None:
-    _check_text("property", name)
-    _check_text(f"value of property {name!r}", value)
+    _check_text("properties: a name", name)
+    _check_text(f"properties: the value of {name!r:.60}", value)
     if not name or not value:
         raise MessageIllegal(
-            f"property {name!r}: an empty name or value is lost on reading (SF-28)"
+            f"properties: {name!r} has an empty name or value, which is lost on reading"
         )
     if name in limits.RESERVED_KEYS:
-        raise MessageIllegal(f"property {name!r} belongs to the broker (SF-30)", property=name)
+        raise MessageIllegal(
+            f"properties: {name!r} belongs to the broker; leave it out", property=name
+        )
 
 
 def _check_text(what: str, text: str) -> None:
     if not isinstance(text, str):
         raise MessageIllegal(f"{what} is {type(text).__name__}, not str")
     if any(separator in text for separator in "\x00\x01\x02"):
-        raise MessageIllegal(f"{what} {text!r} holds a byte that separates properties (SF-27)")
+        raise MessageIllegal(
+            f"{what} is {shown(text)}, which holds a byte that separates properties (0, 1 or 2)"
+        )
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise MessageIllegal(f"{what} {text!r} is no Unicode text") from None
+        raise MessageIllegal(f"{what} is {shown(text)}, which is no Unicode text") from None
 
 
 def check_properties_bytes(block_bytes: int, extra_bytes: int) -> None:
@@ -322,9 +437,9 @@ def check_properties_bytes(block_bytes: int, extra_bytes: int) -> None:
         )
 
 
-def level_of(durability: str) -> Level:
+def level_of(durability: object, what: str = "durability") -> Level:
     """The level that a sender names. Raises MessageIllegal."""
-    try:
-        return LEVELS[durability]
-    except KeyError:
-        raise MessageIllegal(f"durability {durability!r}: it is 'written' or 'durable'") from None
+    level = LEVELS.get(durability) if isinstance(durability, str) else None
+    if level is None:
+        raise MessageIllegal(f"{what} is {shown(durability)}: it is 'written' or 'durable'")
+    return level

@@ -10,18 +10,27 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack, overload
 
+from clients.arguments import TIMEOUT_S, judged
 from clients.batches import BatchFuture
 from clients.batchsends import BatchSends
 from clients.closing import OfOneProcess
 from clients.delays import DELAY_PARTS, NOW, due_of
 from clients.fastcall import FastPut, is_available, make_native
-from clients.message import NO_PROPERTIES, Message, MessageParts, SendReceipt, message_of
+from clients.message import (
+    NO_PROPERTIES,
+    BatchParts,
+    Body,
+    Durability,
+    Message,
+    MessageParts,
+    SendReceipt,
+    message_of,
+)
 from clients.recalls import Recaller, RecallOutcome
 from clients.receipts import ReceiptFuture
 from clients.sends import DURABLE, RECEIPT, URGENT, Sends
-from clients.subscription import check_group
 from clients.transactions.desk import Transactions, require_group
 from clients.transactions.halves import HalfSends
 from clients.transactions.transaction import Transaction, TransactionResolution
@@ -40,16 +49,16 @@ _NATIVE: Final = _TAG | DELAY_PARTS
 class Producer(HoldsState, OfOneProcess):
     """Sends messages to the broker of a home directory.
 
-    `timeout` bounds every wait in seconds; `durability` is "written" or "durable" and defaults to
-    each topic's own.
+    `timeout` bounds every wait, in seconds: 10 by default (None), for ever with math.inf; a call's
+    own `timeout=` goes before. `durability` is "written" or "durable" and defaults to each topic's.
     """
 
     def __init__(
         self,
         home: str | os.PathLike[str] | None = None,
         *,
-        durability: str | None = None,
-        timeout: float = 10.0,
+        durability: Durability | None = None,
+        timeout: float | None = None,
         producer_group: str | None = None,
         transaction_checker: Callable[[Message], TransactionResolution] | None = None,
     ) -> None:
@@ -59,11 +68,15 @@ class Producer(HoldsState, OfOneProcess):
         nobody has ended; each of its producers has the same one.
         """
         require_siblings(CLIENT_PACKAGES)
+        home, durability, timeout, producer_group, transaction_checker = judged(
+            "Producer", home, durability, timeout, producer_group, transaction_checker
+        )
+        timeout = TIMEOUT_S if timeout is None else timeout
+        if transaction_checker is not None:
+            require_group(producer_group)
         jit.warm()
         sends = self._sends = Sends(home, timeout, durability)
         self._link = sends.link
-        if producer_group is not None or transaction_checker is not None:
-            check_group(require_group(producer_group))
         self.producer_group = producer_group
         self._home = home
         self._recaller = Recaller(home)
@@ -91,17 +104,42 @@ class Producer(HoldsState, OfOneProcess):
             self._put_durable = fast.urgent_durable
             self._halves.put = fast.half
         self._link.open()
-        if transaction_checker is not None:
-            self._begun().answer_checks(transaction_checker)
+        try:
+            if transaction_checker is not None:
+                self._begun().answer_checks(transaction_checker)
+        except BaseException:
+            self._link.end()
+            raise
 
     # ------------------------------------------------------------------------------------ sending
 
+    @overload
+    def send(
+        self,
+        message: Message,
+        body: Transaction | None = None,
+        *,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+        transaction: Transaction | None = None,
+    ) -> SendReceipt: ...
+    @overload
+    def send(
+        self,
+        message: str,
+        body: Body,
+        *,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+        transaction: Transaction | None = None,
+        **parts: Unpack[MessageParts],
+    ) -> SendReceipt: ...
     def send(
         self,
         message: Message | str,
-        body: Any = None,  # noqa: ANN401 - any buffer
+        body: Body | Transaction | None = None,
         *,
-        durability: str | None = None,
+        durability: Durability | None = None,
         timeout: float | None = None,
         transaction: Transaction | None = None,
         **parts: Unpack[MessageParts],
@@ -112,6 +150,8 @@ class Producer(HoldsState, OfOneProcess):
         committed, a delay counts from then, and any error makes the transaction fail.
         Raises MessageIllegal, TopicNotFound, QueueFull, Timeout, BrokerGone, StoreFailed, DiskFull.
         """
+        if timeout is not None:
+            durability, timeout = judged("Producer.send", durability, timeout)
         if transaction is not None or type(body) is Transaction:
             return self._halves.send_and_wait(
                 transaction, message, body, (durability, timeout, RECEIPT | URGENT), parts
@@ -125,12 +165,33 @@ class Producer(HoldsState, OfOneProcess):
         wished = message_of(message, body, parts)
         return self._send(wished, durability, URGENT, timeout).result(timeout)
 
+    @overload
+    def send_async(
+        self,
+        message: Message,
+        body: Transaction | None = None,
+        *,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+        transaction: Transaction | None = None,
+    ) -> ReceiptFuture: ...
+    @overload
+    def send_async(
+        self,
+        message: str,
+        body: Body,
+        *,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+        transaction: Transaction | None = None,
+        **parts: Unpack[MessageParts],
+    ) -> ReceiptFuture: ...
     def send_async(
         self,
         message: Message | str,
-        body: Any = None,  # noqa: ANN401
+        body: Body | Transaction | None = None,
         *,
-        durability: str | None = None,
+        durability: Durability | None = None,
         timeout: float | None = None,
         transaction: Transaction | None = None,
         **parts: Unpack[MessageParts],
@@ -143,23 +204,46 @@ class Producer(HoldsState, OfOneProcess):
             message, body, durability=durability, timeout=timeout, transaction=transaction, **parts
         )
 
+    @overload
+    def send_oneway(self, message: Message) -> None: ...
+    @overload
+    def send_oneway(self, message: str, body: Body, **parts: Unpack[MessageParts]) -> None: ...
     def send_oneway(
         self,
         message: Message | str,
-        body: Any = None,  # noqa: ANN401
+        body: Body | None = None,
         **parts: Unpack[MessageParts],
     ) -> None:
         """Send without a receipt; a refusal is raised by a later `flush`, or `close`."""
         self._send_oneway(message, body, **parts)
 
+    @overload
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        bodies: None = None,
+        *,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+    ) -> Sequence[SendReceipt]: ...
+    @overload
+    def send_batch(
+        self,
+        messages: str,
+        bodies: Iterable[Body],
+        *,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+        **parts: Unpack[BatchParts],
+    ) -> Sequence[SendReceipt]: ...
     def send_batch(
         self,
         messages: Iterable[Message] | str,
-        bodies: Iterable[Any] | None = None,
+        bodies: Iterable[Body] | None = None,
         *,
-        durability: str | None = None,
+        durability: Durability | None = None,
         timeout: float | None = None,
-        **parts: Any,  # noqa: ANN401 - tag, keys, properties, queue_id
+        **parts: Unpack[BatchParts],
     ) -> Sequence[SendReceipt]:
         """Send messages of one topic into one queue, and wait: all are stored or none.
 
@@ -167,24 +251,45 @@ class Producer(HoldsState, OfOneProcess):
         have the same parts. Holds also when processes are killed; ADR 0006 says what a power cut
         may leave.
         """
+        named: dict[str, Any] = {**parts}
         if timeout is not None:
-            parts["timeout"] = timeout
+            durability, timeout = judged("Producer.send", durability, timeout)
+            named["timeout"] = timeout
         if durability is not None:
-            parts["durability"] = durability
+            named["durability"] = durability
         if bodies is None:
-            future = self._put_batch_urgent(messages, **parts)
+            future = self._put_batch_urgent(messages, **named)
         else:
-            future = self._put_batch_urgent(messages, bodies, **parts)
+            future = self._put_batch_urgent(messages, bodies, **named)
         return future.result(self._link.timeout if timeout is None else timeout)
 
+    @overload
+    def send_batch_async(
+        self,
+        messages: Iterable[Message],
+        bodies: None = None,
+        *,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+    ) -> Future[Sequence[SendReceipt]]: ...
+    @overload
+    def send_batch_async(
+        self,
+        messages: str,
+        bodies: Iterable[Body],
+        *,
+        durability: Durability | None = None,
+        timeout: float | None = None,
+        **parts: Unpack[BatchParts],
+    ) -> Future[Sequence[SendReceipt]]: ...
     def send_batch_async(
         self,
         messages: Iterable[Message] | str,
-        bodies: Iterable[Any] | None = None,
+        bodies: Iterable[Body] | None = None,
         *,
-        durability: str | None = None,
+        durability: Durability | None = None,
         timeout: float | None = None,
-        **parts: Any,  # noqa: ANN401 - as for send_batch
+        **parts: Unpack[BatchParts],
     ) -> Future[Sequence[SendReceipt]]:
         """As `send_batch` without waiting: several batches are on their way at a time.
 
@@ -197,6 +302,7 @@ class Producer(HoldsState, OfOneProcess):
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent is in the log. Raises what a oneway send was refused with."""
+        (timeout,) = judged("Producer.flush", timeout)
         self._link.require_open()
         self._link.wait_taken(self._link.deadline(timeout))
         self._link.look()
@@ -224,6 +330,8 @@ class Producer(HoldsState, OfOneProcess):
         **parts: Unpack[MessageParts],
     ) -> ReceiptFuture:
         """What the native put leaves to Python."""
+        if timeout is not None:
+            durability, timeout = judged("Producer.send", durability, timeout)
         if transaction is not None or type(body) is Transaction:
             wishes = (durability, timeout, RECEIPT)
             return self._halves.send(transaction, message, body, wishes, parts)
@@ -289,6 +397,9 @@ class Producer(HoldsState, OfOneProcess):
         handle of the topic, Timeout when it is not known what became of it, DiskFull when nothing
         can be done for want of room.
         """
+        topic, recall_handle, timeout = judged(
+            "Producer.recall_message", topic, recall_handle, timeout
+        )
         self._link.require_open()
         patience = self._patience_s if timeout is None else timeout
         return self._recaller.recall(topic, recall_handle, patience)

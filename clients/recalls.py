@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from clients.session import Session, now_ns
+from clients.session import Session, deadline_after, now_ns
 from shm import schedulerwire
 from shm.codes import ClientState, Status
 from shm.controllane import ControlLane, End
@@ -48,7 +48,7 @@ class Recaller:
         Raises MessageIllegal, Timeout, DiskFull, StoreFailed, or what a session raises.
         """
         require_handle(topic, handle)
-        deadline_ns = now_ns() + int(timeout * 1e9)
+        deadline_ns = deadline_after(timeout)
         with self._lock:
             known = self._session is not None
             try:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.arguments import judged
 from clients.closing import OfOneProcess
 from clients.delays import NOW, Due, parked_in, recall_handle
 from clients.message import MessageQueue, SendReceipt
@@ -21,9 +23,6 @@ from shm import errors
 from shm.codes import Level, ParkMode, Status
 from shm.kernels import frames
 from shm.messageid import offset_message_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS
@@ -287,6 +286,8 @@ class Pending(Future[R], OfOneProcess):
 
     def result(self, timeout: float | None = None) -> R:
         """The receipt. Raises what the broker refused with, Timeout, BrokerGone, StoreFailed."""
+        if timeout is not None:
+            (timeout,) = judged("ReceiptFuture.result", timeout)
         if not self.settle():
             self._page.owner.drive(self, timeout)
         if self._exception is None and self._result is not None:
@@ -295,12 +296,15 @@ class Pending(Future[R], OfOneProcess):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why there is no receipt, or None."""
+        if timeout is not None:
+            (timeout,) = judged("ReceiptFuture.result", timeout)
         if self._state == _PENDING:
             self._page.owner.drive(self, timeout)
         return super().exception(0)
 
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         """Call `fn(future)` once decided: now, or in a thread of the producer's."""
+        judged("ReceiptFuture.add_done_callback", fn)
         super().add_done_callback(fn)
         if self._state == _PENDING:
             self._page.owner.watch(self)

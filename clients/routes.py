@@ -40,7 +40,10 @@ class Routes:
 
     def number(self, session: Session, topic: str, tag: str | None) -> tuple[int, bytes]:
         """A route, and properties that do not fit into it and go with each message."""
-        found = self._numbers.get((topic, tag))
+        try:
+            found = self._numbers.get((topic, tag))
+        except (TypeError, ValueError):  # one of them is no text, refused below
+            found = None
         if found is None:
             rules.check_topic(topic)
             block = rules.tag_block(tag)
@@ -93,11 +96,15 @@ class Routes:
         return self._slots[number][0] if 0 <= number < len(self._slots) else None
 
     def known_level(self, topic: str) -> Level | None:
-        """Level of a topic that was asked for before."""
+        """Level of a topic that was asked for before. Raises MessageIllegal for what is none."""
+        if not isinstance(topic, str):
+            rules.check_topic(topic)
         return self._levels.get(topic)
 
     def level_asked(self, session: Session, topic: str) -> Level:
         """Level of any topic."""
+        if not isinstance(topic, str):
+            rules.check_topic(topic)
         if topic not in self._levels:
             rules.check_topic(topic)
             self._levels[topic] = Level(session.open_topic(topic).level)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from clients import message as rules
+from clients.arguments import QUEUE_ID
 from clients.delays import NOW
 from clients.writerlink import WriterLink
-from shm import limits
 from shm.codes import EntryFlag, Level
-from shm.errors import MessageIllegal
 from shm.kernels import ring
 
 if TYPE_CHECKING:
@@ -99,8 +98,8 @@ class Sends:
 
         Raises MessageIllegal for a queue id that is none.
         """
-        if queue_id is not None and not 0 <= queue_id < limits.QUEUES_PER_TOPIC_MAX:
-            raise MessageIllegal(f"queue id {queue_id}: they count from 0", queue_id=queue_id)
+        if queue_id is not None:
+            queue_id = QUEUE_ID("queue_id", queue_id)
         self._form[:] = (
             flags, route, -1 if queue_id is None else queue_id, time.time_ns() // 1_000_000, 0, 0,
             *due,

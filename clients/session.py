@@ -6,6 +6,7 @@ closed from the start.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
@@ -32,8 +33,15 @@ if TYPE_CHECKING:
 
 #: The longest sleep without a look at the board, whose broker may hang with its sockets open.
 _LOOK_NS: Final = 500_000_000
+#: A deadline that is never reached.
+NEVER_NS: Final = 1 << 62
 _CLOSED: Final = "this session is closed: open a new one (a forked child needs its own)"
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def deadline_after(seconds: float) -> int:
+    """When so many seconds are over, in nanoseconds as `now_ns`; math.inf: never."""
+    return min(NEVER_NS, now_ns() + int(seconds * 1e9)) if seconds < math.inf else NEVER_NS
 
 
 class Session(Closing, OfOneProcess):
@@ -132,6 +140,7 @@ class Session(Closing, OfOneProcess):
         """
         known = self._topics.get(name)
         if known is None:
+            name = str.__str__(name)  # of a subclass, numpy's for example, there is no encoding
             known = expect(self.request(wire.OpenTopic(name, create, of_member)), wire.TopicOpened)
             self._topics[name] = known
         return known

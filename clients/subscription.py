@@ -10,7 +10,7 @@ from typing import Final
 
 from clients.message import check_topic, is_name
 from shm import limits
-from shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal
+from shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal, shown
 from shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
 from shm.groupwire import SUBSCRIPTION_CHARACTERS
 from shm.properties import (
@@ -44,25 +44,32 @@ class FilterExpression:
     when it is made of other types; a text of tags may be None, for all (FL-1).
     """
 
-    text: str = EVERYTHING
+    text: str | None = EVERYTHING
     type: FilterType = FilterType.TAG
     dialect: str = Dialect.SQL.value
 
     def __post_init__(self) -> None:
+        """Judge all parts but the text's grammar."""
+        dialect_of(self.dialect)
         if not isinstance(self.type, FilterType):
             known = " or ".join(str(kind) for kind in FilterType)
-            raise FilterSyntaxError(f"filter type {self.type!r}: use {known}", position=0)
+            raise FilterSyntaxError(f"type is {shown(self.type)}: use {known}", position=0)
         if not isinstance(self.text, str) and (
             self.text is not None or self.type is FilterType.SQL92
         ):
             raise FilterSyntaxError(
-                f"a filter's text is a str, not {type(self.text).__name__}", position=0
+                f"text: a filter's text is a str, not {type(self.text).__name__}", position=0
+            )
+        if isinstance(self.text, str) and not self.text.isascii() and not is_unicode(self.text):
+            raise FilterSyntaxError(
+                f"text is {shown(self.text)}: it has a lone surrogate, which no message has",
+                position=0,
             )
 
     def parse(self) -> Filter:
         """The filter. Raises FilterSyntaxError."""
         if self.type is FilterType.SQL92:
-            return parse_sql(self.text, dialect_of(self.dialect))
+            return parse_sql(str(self.text), dialect_of(self.dialect))
         return parse_tags(self.text)
 
     def matches(self, properties: Mapping[str, str]) -> bool | None:
@@ -71,10 +78,15 @@ class FilterExpression:
         In dialect "rocketmq" None is also where RocketMQ fails. Raises FilterSyntaxError;
         MessageIllegal if a value is no str: properties are texts.
         """
+        if not isinstance(properties, Mapping):
+            raise MessageIllegal(
+                f"properties is {shown(properties)}: give a mapping of names to texts"
+            )
         for name, value in properties.items():
             if not isinstance(value, str):
                 raise MessageIllegal(
-                    f"value of property {name!r} is {type(value).__name__}, not str", property=name
+                    f"properties: the value of {name!r} is {type(value).__name__}, not str",
+                    property=name,
                 )
         found = self.parse()
         if isinstance(found, TagFilter):
@@ -86,44 +98,50 @@ def dialect_of(name: str) -> Dialect:
     """A dialect by its name. Raises FilterSyntaxError."""
     try:
         return Dialect(name)
-    except ValueError as error:
+    except ValueError:
         known = " or ".join(repr(dialect.value) for dialect in Dialect)
-        raise FilterSyntaxError(f"dialect {name!r}: use {known}", position=0) from error
+        raise FilterSyntaxError(f"dialect is {shown(name)}: use {known}", position=0) from None
 
 
-Subscription = Iterable[str] | Mapping[str, str] | Mapping[str, FilterExpression]
+#: Topics, or what of each: tags (None: all), or an expression.
+Subscription = Iterable[str] | Mapping[str, str | FilterExpression | None]
 
 
-def check_group(group: str) -> None:
+def check_group(group: object, what: str = "group") -> None:
     """Names of groups (CQ-100). Raises GroupIllegal."""
     if not isinstance(group, str) or not is_name(group):
-        raise GroupIllegal(f"{group!r} is no group name: letters, digits and _-%| only (CQ-100)")
+        raise GroupIllegal(
+            f"{what} is {shown(group)}, which is no group name: letters, digits and _-%| only"
+        )
     if group.startswith(SYSTEM_GROUP_PREFIX):
         raise GroupIllegal(
-            f"groups {SYSTEM_GROUP_PREFIX}... are the broker's own: take another name", group=group
+            f"{what}: groups {SYSTEM_GROUP_PREFIX}... are the broker's own: take another name",
+            group=group,
         )
     if len(group) > limits.GROUP_BYTES_MAX:
         raise GroupIllegal(
-            f"group name has {len(group)} bytes, {limits.GROUP_BYTES_MAX} are allowed", group=group
+            f"{what}: the name has {len(group)} bytes, {limits.GROUP_BYTES_MAX} are allowed",
+            group=group,
         )
 
 
-def parse_subscription(subscription: Subscription) -> dict[str, Filter]:
+def parse_subscription(subscription: Subscription, what: str = "subscription") -> dict[str, Filter]:
     """A filter per topic. Raises GroupIllegal, MessageIllegal, FilterSyntaxError."""
-    if isinstance(subscription, str):
-        raise GroupIllegal("subscription is a list of topics or a mapping of topics to tags")
     if not isinstance(subscription, Mapping):
-        if not isinstance(subscription, Iterable):
+        if isinstance(subscription, str | bytes) or not isinstance(subscription, Iterable):
             raise GroupIllegal(
-                f"subscription is {subscription!r}: give a list of topics, or a mapping of topics"
+                f"{what} is {shown(subscription)}: give a list of topics, or a mapping of topics"
                 " to tags"
             )
-        subscription = dict.fromkeys(subscription, EVERYTHING)
+        topics = list(subscription)
+        for topic in topics:
+            check_topic(topic, f"{what}: a topic")
+        subscription = dict.fromkeys(topics, EVERYTHING)
     if not subscription:
-        raise GroupIllegal("the subscription is empty: name at least one topic")
+        raise GroupIllegal(f"{what} is empty: name at least one topic")
     filters = {}
     for topic, wanted in subscription.items():
-        check_topic(topic)
+        check_topic(topic, f"{what}: a topic")
         if topic in _HIDDEN_TOPICS:
             raise GroupIllegal(
                 f"topic {topic} is the broker's own: what it holds is not due, or not decided, yet."
@@ -131,9 +149,25 @@ def parse_subscription(subscription: Subscription) -> dict[str, Filter]:
                 " `gantrymq tx list` show what waits",
                 topic=topic,
             )
-        expression = wanted if isinstance(wanted, FilterExpression) else FilterExpression(wanted)
-        filters[topic] = expression.parse()
+        filters[str.__str__(topic)] = _parsed(f"{what}: the filter of {topic}", wanted)
     return filters
+
+
+def _parsed(what: str, wanted: str | FilterExpression | None) -> Filter:
+    try:
+        expression = wanted if isinstance(wanted, FilterExpression) else FilterExpression(wanted)
+        return expression.parse()
+    except FilterSyntaxError as error:
+        raise FilterSyntaxError(f"{what}: {error}", **error.fields) from None
+
+
+def is_unicode(text: str) -> bool:
+    """False for a text with a lone surrogate, which has no bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def describe(filters: Mapping[str, Filter], *, orderly: bool = False, max_attempts: int = 0) -> str:

@@ -23,7 +23,7 @@ from clients.fastcall import FastPut
 from clients.lane import DRAIN_ROWS, WriterLane
 from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from clients.routes import Routes
-from clients.session import Session, now_ns
+from clients.session import Session, deadline_after, now_ns
 from shm import layout, limits
 from shm.codes import EntryFlag, Status
 from shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
@@ -385,8 +385,7 @@ class WriterLink:
             self.session.writer_bell.ring()
 
     def deadline(self, timeout: float | None) -> int:
-        seconds = self.timeout if timeout is None else timeout
-        return now_ns() + int(seconds * 1e9)
+        return deadline_after(self.timeout if timeout is None else timeout)
 
     def require_open(self) -> None:
         if not self.is_open:

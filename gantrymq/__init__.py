@@ -11,17 +11,29 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
-    from clients.message import Message, MessageQueue, SendReceipt
+    from clients.message import (
+        BatchParts,
+        Durability,
+        Message,
+        MessageParts,
+        MessageQueue,
+        ReceivedMessage,
+        SendReceipt,
+    )
     from clients.producer import Producer
     from clients.push.consumer import PushConsumer
     from clients.push.consumeresult import ConsumeResult
-    from clients.push.options import MessageModel
+    from clients.push.messagemodel import MessageModel
+    from clients.push.options import PushOptions
     from clients.queries.client import Client
+    from clients.queries.found import Found, FoundMessage
     from clients.recalls import RecallOutcome
+    from clients.receipts import ReceiptFuture
     from clients.subscription import FilterExpression, FilterType
     from clients.transactions.transaction import Transaction, TransactionResolution
     from gantrymq.temporary import Broker
     from shm.errors import (
+        ArgumentIllegal,
         BrokerGone,
         Closed,
         ConsumerFailed,
@@ -48,6 +60,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ArgumentIllegal",
+    "BatchParts",
     "Broker",
     "BrokerGone",
     "Client",
@@ -57,10 +71,13 @@ __all__ = [
     "ConsumerFailed",
     "Corrupt",
     "DiskFull",
+    "Durability",
     "Evicted",
     "FilterExpression",
     "FilterSyntaxError",
     "FilterType",
+    "Found",
+    "FoundMessage",
     "GantryError",
     "GroupIllegal",
     "Incompatible",
@@ -68,13 +85,17 @@ __all__ = [
     "MessageBatch",
     "MessageIllegal",
     "MessageModel",
+    "MessageParts",
     "MessageQueue",
     "NotPermitted",
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "PushOptions",
     "QueueFull",
     "RecallOutcome",
+    "ReceiptFuture",
+    "ReceivedMessage",
     "Rejected",
     "SendReceipt",
     "SettingIllegal",
@@ -91,20 +112,28 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BatchParts": "clients.message",
     "Broker": "gantrymq.temporary",
     "Client": "clients.queries.client",
     "ConsumeFrom": "clients.consumer",
     "ConsumeResult": "clients.push.consumeresult",
+    "Durability": "clients.message",
     "FilterExpression": "clients.subscription",
     "FilterType": "clients.subscription",
+    "Found": "clients.queries.found",
+    "FoundMessage": "clients.queries.found",
     "Message": "clients.message",
     "MessageBatch": "clients.consumer",
-    "MessageModel": "clients.push.options",
+    "MessageModel": "clients.push.messagemodel",
+    "MessageParts": "clients.message",
     "MessageQueue": "clients.message",
     "Producer": "clients.producer",
-    "RecallOutcome": "clients.recalls",
     "PullConsumer": "clients.consumer",
     "PushConsumer": "clients.push.consumer",
+    "PushOptions": "clients.push.options",
+    "RecallOutcome": "clients.recalls",
+    "ReceiptFuture": "clients.receipts",
+    "ReceivedMessage": "clients.message",
     "SendReceipt": "clients.message",
     "Transaction": "clients.transactions.transaction",
     "TransactionResolution": "clients.transactions.transaction",

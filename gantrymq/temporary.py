@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -57,6 +57,7 @@ class Broker(Closing, OfOneProcess):
         Settings are those of `gantrymq serve --print-config`; `profile="standard"` gives it a
         process per agent. Raises SettingIllegal, or StoreFailed with what it said if it fails.
         """
+        judge_settings(settings)
         home = Path(tempfile.mkdtemp(prefix="gantrymq-"))
         try:
             broker = cls(home, _start(home, _OF_ITS_KIND | settings))
@@ -161,6 +162,14 @@ def _close_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_child)
+
+
+def judge_settings(settings: Mapping[str, object]) -> None:
+    """Raise SettingIllegal for settings that a temporary broker would not start with."""
+    from brokerd.config import load
+
+    load(given=_OF_ITS_KIND | dict(settings))
+
 
 _SETTINGS_NAME: Final = "given.json"
 _LOG_NAME: Final = "broker.log"

@@ -10,11 +10,12 @@
     │   ├── Evicted        the broker ended this session
     │   └── TransactionInDoubt  asked for, but not known to be committed or rolled back
     ├── Rejected           the caller's fault; do not retry
-    │   ├── MessageIllegal
+    │   ├── ArgumentIllegal     a ValueError: an argument is of a wrong type or value
+    │   │   ├── MessageIllegal
+    │   │   ├── GroupIllegal
+    │   │   ├── SettingIllegal
+    │   │   └── FilterSyntaxError
     │   ├── TopicNotFound
-    │   ├── GroupIllegal
-    │   ├── SettingIllegal
-    │   ├── FilterSyntaxError
     │   ├── NotPermitted
     │   ├── TransactionDecided  otherwise, before: `outcome` says how
     │   └── Closed         the object was closed, or belongs to the parent of this fork
@@ -31,7 +32,10 @@ Three questions decide the branch: retry, stop, or page someone?
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+#: Characters of a value that an error shows.
+SHOWN_MAX: Final = 60
 
 
 class GantryError(Exception):
@@ -54,6 +58,17 @@ class GantryError(Exception):
 
 def _rebuild(kind: type[GantryError], text: str, fields: dict[str, Any]) -> GantryError:
     return kind(text, **fields)
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: its beginning, and its type."""
+    try:
+        text = repr(value)
+    except Exception:  # of somebody's own class; of a number with thousands of digits
+        text = "an object that cannot be shown"
+    if len(text) > SHOWN_MAX:
+        text = f"{text[:SHOWN_MAX]}..."
+    return f"{text} ({type(value).__name__})"
 
 
 class Unavailable(GantryError):
@@ -98,7 +113,11 @@ class Rejected(GantryError):
     """The request can never succeed as it is."""
 
 
-class MessageIllegal(Rejected):
+class ArgumentIllegal(Rejected, ValueError):
+    """An argument has a type or value that it may not have; the text names it and what it may."""
+
+
+class MessageIllegal(ArgumentIllegal):
     """Size, name or property of a message breaks a rule."""
 
 
@@ -106,15 +125,15 @@ class TopicNotFound(Rejected):
     """The topic does not exist and may not be created by a send."""
 
 
-class GroupIllegal(Rejected):
+class GroupIllegal(ArgumentIllegal):
     """The group's name or subscription breaks a rule."""
 
 
-class SettingIllegal(Rejected):
+class SettingIllegal(ArgumentIllegal):
     """A setting has an unknown name or an impossible value."""
 
 
-class FilterSyntaxError(Rejected):
+class FilterSyntaxError(ArgumentIllegal):
     """A filter expression does not parse; `position` says where."""
 
 

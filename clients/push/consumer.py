@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, Unpack
 
+from clients.arguments import judged
 from clients.attachment import Attachment
 from clients.closing import OfOneProcess
 from clients.member import Terms
@@ -18,11 +19,12 @@ from clients.push.dispatcher import Dispatcher
 from clients.push.handoff import Handoff
 from clients.push.listener import Listener, ListenerThread, Rules
 from clients.push.member import PushMember, Resumed
-from clients.push.options import MessageModel, Options, PushOptions
+from clients.push.messagemodel import MessageModel
+from clients.push.options import Options, PushOptions
 from clients.push.watch import Limits
 from clients.session import Session
 from clients.signals import heard
-from clients.subscription import Subscription, check_group, describe, digest, parse_subscription
+from clients.subscription import Subscription, describe, digest
 from shm.errors import Closed, GroupIllegal, Timeout
 from shm.filter import EVERYTHING, parse_tags
 from shm.properties import RETRY_PREFIX
@@ -63,13 +65,10 @@ class PushConsumer(OfOneProcess):
         `subscription` lists topics, or maps them to tags ("a || b", "*"). Raises GroupIllegal,
         MessageIllegal, FilterSyntaxError; TypeError for an option that does not exist.
         """
-        check_group(group)
-        if not callable(listener):
-            raise GroupIllegal(f"the listener is {listener!r}: give a function of one message")
-        self.group = group
+        self.group, self._filters, self._listener, home = judged(
+            "PushConsumer", group, subscription, listener, home
+        )
         self.options = Options(**options)
-        self._filters = parse_subscription(subscription)
-        self._listener = listener
         self._home = home
         self._pid = 0
         self._handoff = self._new_handoff()
@@ -158,9 +157,12 @@ class PushConsumer(OfOneProcess):
         """Begin no more messages, finish those begun, acknowledge them, leave the group.
 
         Waits for running listener calls, `timeout` seconds at most: raises Timeout then, and they
-        go on. From within the listener it returns at once. Raises what has ended the consumer
-        before. Safe to call twice.
+        go on. None, a push consumer's default, and math.inf wait until they are done. From within
+        the listener it returns at once. Raises what has ended the consumer before. Safe to call
+        twice.
         """
+        (timeout,) = judged("PushConsumer.stop", timeout)
+        timeout = None if timeout is None or timeout > threading.TIMEOUT_MAX else timeout
         if not self._pid:
             return
         self._require_own()

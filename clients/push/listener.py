@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from clients.message import Message
+from clients.message import Message, ReceivedMessage
 from clients.push.chunks import Chunk, Failure
 from clients.push.consumeresult import ConsumeResult, begin_listening, take_delay
 from clients.push.handoff import Handoff
@@ -65,7 +65,7 @@ class ListenerThread(threading.Thread):
         And, ordered, why it went no further.
         """
         run, pop, listener = chunk.run, chunk.rows.popleft, self._listener
-        window, message_at = run.window, run.batch.message_at
+        window, message_at = run.window, run.batch._message_at
         evicted, ordered = window.evicted, self._rules.orderly
         special = chunk.exhausted or window.failures
         end = chunk.settled
@@ -120,7 +120,7 @@ class _ExhaustedError(Exception):
     """A message that is not to be delivered any more."""
 
 
-def _looked_at(chunk: Chunk, message: Message) -> Message:
+def _looked_at(chunk: Chunk, message: ReceivedMessage) -> ReceivedMessage:
     """The message with the deliveries that have failed under this lease."""
     if chunk.exhausted:
         raise _ExhaustedError("its attempts are used up: its consumers died")

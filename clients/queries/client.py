@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
-from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+from typing import Final, Self, TypedDict, Unpack
 
+from clients.arguments import judged
 from clients.closing import Closing, OfOneProcess
 from clients.home import find_home
+from clients.message import MessageQueue
 from clients.queries.found import Found, FoundMessage, message_of
 from clients.queries.ids import find_message
-from clients.queries.moments import moment_ms
 from clients.queries.request import Request
 from clients.queries.search import SCAN_BYTES
 from clients.queries.view import RunningStore, Span, StoreView, look
 from shm.errors import Closed, Rejected
+from shm.indexnote import Shape
 from shm.indexreader import EVER_MS
-
-if TYPE_CHECKING:
-    from clients.message import MessageQueue
-    from shm.indexnote import Shape
 
 
 class QueryParts(TypedDict, total=False):
@@ -36,6 +34,12 @@ class QueryParts(TypedDict, total=False):
     index: bool
 
 
+_PARTS: Final = (
+    ("message_id", None), ("begin", None), ("end", None), ("before", None),
+    ("scan_bytes", SCAN_BYTES), ("index", True),
+)  # fmt: skip
+
+
 class Client(Closing, OfOneProcess):
     """Looks at the store of a home directory. Threads may share it, and forked children use it."""
 
@@ -47,8 +51,8 @@ class Client(Closing, OfOneProcess):
         `index_shape`: slots and entries of the index files of a RocketMQ's stopped store, if they
         are not the defaults.
         """
+        home, self._shape = judged("Client", home, index_shape)
         self.home = find_home(home)
-        self._shape = index_shape
         self._view: StoreView | None = None
         self._is_closed = False
         self._look()
@@ -68,16 +72,18 @@ class Client(Closing, OfOneProcess):
         key index does not reach (yet) up to `scan_bytes` of the log are looked through; without
         `index` the log alone. Raises Rejected for what no message can have, TopicNotFound.
         """
-        begin, end = parts.get("begin"), parts.get("end")
+        topic, key, limit, message_id, begin, end, before, scan_bytes, index = judged(
+            "Client.query", topic, key, limit, *(parts.get(*part) for part in _PARTS)
+        )
         request = Request(
             topic=topic,
             key=key,
-            message_id=parts.get("message_id"),
-            begin_ms=-EVER_MS if begin is None else moment_ms(begin),
-            end_ms=EVER_MS if end is None else moment_ms(end),
-            before=parts.get("before"),
-            scan_bytes=parts.get("scan_bytes", SCAN_BYTES),
-            index=parts.get("index", True),
+            message_id=message_id,
+            begin_ms=-EVER_MS if begin is None else begin,
+            end_ms=EVER_MS if end is None else end,
+            before=before,
+            scan_bytes=scan_bytes,
+            index=index,
         )
         return Found(request.results(self._look()), limit)
 
@@ -87,20 +93,24 @@ class Client(Closing, OfOneProcess):
         Of an inner batch the first message for what names the batch: its own id or its place.
         Raises Rejected if there is none, Corrupt if it is damaged.
         """
+        message_id, topic = judged("Client.get", message_id, topic)
         return message_of(find_message(self._look(), message_id, topic))
 
     # ------------------------------------------------------------------------------------ queues
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's queues. Raises TopicNotFound."""
+        (topic,) = judged("Client.queues", topic)
         return [span.queue for span in self._look().spans(topic)]
 
     def min_offset(self, queue: MessageQueue) -> int:
         """Offset of the first message that is there. Raises TopicNotFound, Rejected."""
+        (queue,) = judged("Client.min_offset", queue)
         return self._span(queue).first
 
     def max_offset(self, queue: MessageQueue) -> int:
         """Offset behind the last message. Raises TopicNotFound, Rejected."""
+        (queue,) = judged("Client.max_offset", queue)
         return self._span(queue).end
 
     def search_offset(
@@ -114,9 +124,7 @@ class Client(Closing, OfOneProcess):
         """
         from clients.queries.bytime import Boundary, offset_in
 
-        if boundary not in tuple(Boundary):
-            raise Rejected(f"boundary {boundary!r}: give 'lower' or 'upper'")
-        time_ms = moment_ms(moment)
+        queue, time_ms, boundary = judged("Client.search_offset", queue, moment, boundary)
         view = self._look()
         span = self._span(queue, view)
         return offset_in(view, span, time_ms, Boundary(boundary))

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
+from clients.arguments import judged
+from clients.message import (
+    GROUP_PROPERTY,
+    BrokersProperties,
+    ReceivedMessage,
+    as_sent,
+    attempt_of,
+)
 from clients.stored_body import plain_body
 from shm import layout
 from shm.errors import Corrupt
@@ -22,7 +29,7 @@ _TRAILER: Final = layout.TRAILER_KEY.decode()
 
 
 class FoundMessage(ReceivedMessage, frozen=True, kw_only=True, gc=False):
-    """A message of the store; it was not delivered by that."""
+    """A message of the store; it was not delivered by that, and `delivery_attempt` is the next."""
 
     position: int  # of its record in the log; an inner batch is one record
     offset_msg_id: str
@@ -35,6 +42,7 @@ def message_of(record: Record) -> FoundMessage:
     unique, group = stored.pop("UNIQ_KEY", ""), stored.pop(GROUP_PROPERTY, None)
     if record.topic.startswith(DLQ_PREFIX):  # what a dead letter is told of by
         stored.pop(_TRAILER, None)
+        stored = BrokersProperties(stored)
     else:
         stored = as_sent(record.topic, stored)[1]
     return FoundMessage(
@@ -50,6 +58,7 @@ def message_of(record: Record) -> FoundMessage:
         born_timestamp=record.born_timestamp,
         store_timestamp=record.store_timestamp,
         born_host=format_host(record.born_host),
+        delivery_attempt=attempt_of(record.topic, record.reconsume_times),
         position=record.physical_offset,
         offset_msg_id=record.offset_message_id,
     )
@@ -107,6 +116,7 @@ class Found:
 
     def page(self, count: int = 32) -> list[FoundMessage]:
         """The next messages, at most so many; empty at the end. Raises Corrupt."""
+        (count,) = judged("Found.page", count)
         return list(islice(self, count))
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, TypeVar
 
-from shm.errors import Rejected
+from shm.errors import ArgumentIllegal, Rejected
 
 _FORM: Final = "give Unix milliseconds, or a time such as 2026-01-31T08:00 (this machine's zone)"
 #: 16 digits are a time beyond the year 30000: microseconds, most likely.
@@ -18,16 +18,7 @@ def milliseconds(moment: datetime) -> int:
     try:
         return round(moment.timestamp() * 1e6) // 1000  # of whole microseconds, which it has
     except (OverflowError, ValueError, OSError):
-        raise Rejected(f"{moment} is no time that this machine knows: {_FORM}") from None
-
-
-def moment_ms(given: datetime | int) -> int:
-    """Unix ms of what a caller gave. Raises Rejected, for seconds as floats too."""
-    if isinstance(given, datetime):
-        return milliseconds(given)
-    if isinstance(given, int) and not isinstance(given, bool):
-        return given
-    raise Rejected(f"{given!r} is no time: {_FORM.replace('a time such as', 'datetime of')}")
+        raise ArgumentIllegal(f"{moment} is no time that this machine knows: {_FORM}") from None
 
 
 def moment_or(text: str | None, otherwise: T) -> int | T:

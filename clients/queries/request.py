@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from clients.queries.inner import Messages
 from clients.queries.search import SCAN_BYTES, Search, Wanted
 from clients.queries.view import NO_END, no_topic
-from shm.errors import Rejected
+from shm.errors import ArgumentIllegal
 from shm.indexreader import EVER_MS
 from shm.innerbatch import is_inner_batch
 from shm.limits import PROPERTIES_BYTES_MAX
@@ -41,7 +41,7 @@ class Request:
     index: bool = True
 
     def results(self, view: StoreView) -> Messages:
-        """The messages, newest first. Raises Rejected, TopicNotFound."""
+        """The messages, newest first. Raises ArgumentIllegal, TopicNotFound."""
         self._require_sense()
         if self.topic not in view.topics():
             raise no_topic(self.topic)
@@ -59,19 +59,21 @@ class Request:
 
     def _require_sense(self) -> None:
         if self.key is not None and self.message_id is not None:
-            raise Rejected("give a key or a message id, not both")
+            raise ArgumentIllegal("give a key or a message_id, not both")
         if self.key is not None:
             check_key("key", self.key)
         if self.message_id is not None:
-            check_key("message id", self.message_id)
+            check_key("message_id", self.message_id)
         if self.begin_ms > self.end_ms:
-            raise Rejected(
+            raise ArgumentIllegal(
                 f"the begin ({self.begin_ms} ms) is after the end ({self.end_ms} ms): swap them"
             )
         if self.before is not None and self.before < 0:
-            raise Rejected(f"before {self.before}: log positions are 0 and more")
+            raise ArgumentIllegal(f"before is {self.before}: log positions are 0 and more")
         if self.scan_bytes < 0:
-            raise Rejected(f"scan_bytes {self.scan_bytes}: 0 and more bytes can be looked through")
+            raise ArgumentIllegal(
+                f"scan_bytes {self.scan_bytes}: 0 and more bytes can be looked through"
+            )
 
     def _matches(self, record: Record) -> bool:
         """The record decides: hashes are those of other keys, too (SF-82). A batch may have it."""
@@ -88,24 +90,30 @@ class Request:
 
 
 def check_key(what: str, text: str) -> None:
-    """Raise Rejected for what no message can have as a key."""
+    """Raise ArgumentIllegal for what no message can have as a key."""
     if not isinstance(text, str):
-        raise Rejected(f"a {what} is text, not {type(text).__name__}")
+        raise ArgumentIllegal(f"a {what} is text, not {type(text).__name__}")
     shown = repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise Rejected(
+        raise ArgumentIllegal(
             f"{what} {shown} is no Unicode text: keys are stored as UTF-8, so give it as that"
         ) from None
     if not text:
-        raise Rejected(f"the {what} is empty: no message has an empty one; leave it out for all")
+        raise ArgumentIllegal(
+            f"the {what} is empty: no message has an empty one; leave it out for all"
+        )
     if " " in text:
-        raise Rejected(f"{what} {shown}: blanks separate keys, so ask for one of them at a time")
+        raise ArgumentIllegal(
+            f"{what} {shown}: blanks separate keys, so ask for one of them at a time"
+        )
     if any(separator in text for separator in "\x00\x01\x02"):
-        raise Rejected(f"{what} {shown} holds a byte that separates properties: no message has it")
+        raise ArgumentIllegal(
+            f"{what} {shown} holds a byte that separates properties: no message has it"
+        )
     if size > PROPERTIES_BYTES_MAX:
-        raise Rejected(
+        raise ArgumentIllegal(
             f"{what} {shown} has {size} bytes: a message's properties have"
             f" {PROPERTIES_BYTES_MAX} at most, so none has it"
         )

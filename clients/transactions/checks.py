@@ -143,14 +143,14 @@ def half_message(half: Record) -> ReceivedMessage:
     stored = half.property_map()
     topic, queue = stored.get("REAL_TOPIC", ""), java_int(stored.get("REAL_QID", ""))
     tag, keys = stored.pop("TAGS", None), stored.pop("KEYS", "")
-    unique, group = stored.pop("UNIQ_KEY", None), stored.pop(GROUP_PROPERTY, None)
+    unique, group = stored.pop("UNIQ_KEY", ""), stored.pop(GROUP_PROPERTY, None)
     return ReceivedMessage(
         topic,
         plain_body(half.body, half.sys_flag),
         tag=tag,
         keys=tuple(keys.split()),
         properties=as_sent(topic, stored)[1],
-        queue_id=queue,
+        queue_id=queue or 0,
         message_group=group,
         message_id=unique,
         queue_offset=half.queue_offset,

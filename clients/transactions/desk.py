@@ -8,7 +8,7 @@ import threading
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
-from clients.session import now_ns
+from clients.session import deadline_after, now_ns
 from clients.transactions.checkerlink import CheckerLink
 from clients.transactions.commits import Commits
 from clients.transactions.endform import EndForm
@@ -74,7 +74,7 @@ class Transactions:
 
     def deadline(self, timeout: float | None) -> int:
         """Nanoseconds of CLOCK_BOOTTIME."""
-        return now_ns() + int((self._timeout if timeout is None else timeout) * 1e9)
+        return deadline_after(self._timeout if timeout is None else timeout)
 
     def end_soon(self, transaction: str, commit: bool, half: tuple[int, int]) -> int:
         """As `CheckerLink.end_soon`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -11,11 +12,11 @@ from clients.message import Message, message_of
 from clients.sends import DURABLE, URGENT
 from clients.transactions.transaction import HalfReceipt, Transaction
 from shm.codes import Level, ParkMode
-from shm.errors import MessageIllegal
+from shm.errors import MessageIllegal, shown
 from shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from clients.delays import Due
     from clients.message import MessageParts, SendReceipt
@@ -60,7 +61,9 @@ class HalfSends:
         if transaction is None:
             transaction, body = body, None
         if type(transaction) is not Transaction:
-            raise MessageIllegal(f"{transaction!r} is no transaction: producer.transaction()")
+            raise MessageIllegal(
+                f"transaction is {shown(transaction)}: give one of producer.transaction()"
+            )
         with transaction.lock:
             block = transaction.block(self._link)
             try:
@@ -129,7 +132,7 @@ def half_extras(due: Due, properties: Mapping[str, str]) -> tuple[bytes, Mapping
     ours: dict[str, str] = {}
     if due.mode:
         ours[GANTRY_TX_DELAY] = f"{_DELAY_NAMES[due.mode]}:{due.value}"
-    if CHECK_IMMUNITY in properties:
+    if isinstance(properties, Mapping) and CHECK_IMMUNITY in properties:
         properties = dict(properties)
         seconds = properties.pop(CHECK_IMMUNITY)
         if not (isinstance(seconds, str) and seconds.isdecimal() and len(seconds) < 10):

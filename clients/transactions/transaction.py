@@ -11,6 +11,7 @@ from _thread import RLock
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from clients.arguments import judged
 from clients.closing import OfOneProcess
 from clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
 from clients.session import now_ns
@@ -200,6 +201,8 @@ class Transaction(OfOneProcess):
         self._end(False, timeout)
 
     def _end(self, commit: bool, timeout: float | None) -> None:
+        if timeout is not None:
+            (timeout,) = judged("Transaction.commit", timeout)
         with self.lock:
             asked = self._end_soon(commit)
             if asked == TOLD:

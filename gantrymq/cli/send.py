@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, cast
 
 import typer
 
@@ -23,7 +23,7 @@ from shm.errors import GantryError, MessageIllegal
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from clients.message import SendReceipt
+    from clients.message import Durability, SendReceipt
 
 HELP = """Send messages: --body, or each line of standard input.
 
@@ -94,11 +94,12 @@ def send(
     from clients.producer import Producer
 
     receipts = _Receipts(shared.as_json)
+    level = cast("Durability | None", durability)
     with Producer(home=home_of(shared.home)) as producer:
         try:
             for fields in messages:
                 message = Message(topic, **fields)
-                receipts.expect(producer.send_async(message, durability=durability))
+                receipts.expect(producer.send_async(message, durability=level))
                 if receipts.failure is not None:
                     break
             receipts.take(0)

@@ -23,7 +23,7 @@ LEVELS = "1s 1s 1s"
 def send(broker: Broker | ServingBroker, topic: str, bodies: range, **parts: object) -> None:
     with Producer(home=broker.home) as producer:
         for body in bodies:
-            producer.send_oneway(topic, b"%d" % body, **parts)  # type: ignore[arg-type]
+            producer.send_oneway(topic, b"%d" % body, **parts)  # type: ignore[call-overload]
         producer.flush(timeout=PATIENCE_S)
 
 

@@ -12,6 +12,7 @@ import pytest
 from brokerd.backup import backup
 from clients.consumer import ConsumeFrom
 from clients.home import read_board_file, store_of
+from clients.message import Durability
 from clients.spark.options import ReadOptions
 from clients.spark.table.job import Ingest, IngestOptions
 from gantrymq import Broker, Message, MessageModel, Producer, PullConsumer, PushConsumer
@@ -63,7 +64,7 @@ def bodies(broker: Broker, topic: str) -> list[bytes]:
 @mends("D1")
 @pytest.mark.parametrize("durability", ["written", "durable"])
 def test_what_was_not_answered_goes_into_no_other_store(
-    own: Broker, unique_name: str, durability: str
+    own: Broker, unique_name: str, durability: Durability
 ) -> None:
     producer = Producer(home=own.home, timeout=PATIENCE_S)
     producer.send(unique_name, b"answered")

@@ -183,9 +183,9 @@ def test_a_batch_has_no_delays(producer: Producer) -> None:
     for parts in delays:
         late = Message("orders", body, **parts)
         for send in (producer.send_batch, producer.send_batch_async):
-            with pytest.raises(MessageIllegal, match="message 2 of the batch has a delay"):
+            with pytest.raises(MessageIllegal, match="number 2 has delivery_timestamp"):
                 send([plain, plain, late])
-            with pytest.raises(MessageIllegal, match="message 0 of the batch has a delay"):
+            with pytest.raises(MessageIllegal, match="number 0 has delay"):
                 send("orders", [body, body], **parts)
 
 
@@ -217,7 +217,7 @@ def test_a_message_group_has_one_queue(broker: Broker, producer: Producer) -> No
 def test_a_batch_has_one_message_group(producer: Producer) -> None:
     """RD-61: all its messages go to one queue."""
     mixed = [Message("orders", b"g", message_group=group) for group in ("a", "b")]
-    with pytest.raises(MessageIllegal, match="message group"):
+    with pytest.raises(MessageIllegal, match="message_group"):
         producer.send_batch(mixed)
 
 

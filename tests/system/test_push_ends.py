@@ -12,7 +12,7 @@ from clients.consumer import PullConsumer
 from clients.message import Message
 from clients.push.consumer import PushConsumer
 from clients.push.consumeresult import ConsumeResult
-from clients.push.options import MessageModel
+from clients.push.messagemodel import MessageModel
 from clients.session import _sessions as sessions
 from clients.subscription import FilterExpression, FilterType
 from gantrymq.temporary import Broker

@@ -12,7 +12,7 @@ import pytest
 
 from clients.message import Message
 from clients.push.consumer import PushConsumer
-from clients.push.options import MessageModel
+from clients.push.messagemodel import MessageModel
 from gantrymq.temporary import Broker
 from shm.errors import ConsumerFailed
 from tests.support.push import FIRST, PATIENCE_S, Seen, left_over, send

@@ -44,7 +44,7 @@ def test_defaults_are_rocketmqs() -> None:
     ("given", "says"),
     [
         ({"flush_intervall_commit_log": "1"}, "did you mean 'flush_interval_commit_log'"),
-        ({"sessions_max": "many"}, "sessions_max = 'many' (given): give a whole number"),
+        ({"sessions_max": "many"}, "sessions_max = 'many' (str) (given): give a whole number"),
         ({"sessions_max": "0"}, "choose from 1 to"),
         ({"auto_create_topic_enable": "perhaps"}, "give true or false"),
         ({"default_durability": "eternal"}, "choose one of written, durable"),

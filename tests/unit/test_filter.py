@@ -56,7 +56,7 @@ def test_an_expression_of_other_types_is_refused_when_it_is_made() -> None:
             FilterExpression(text, kind)  # type: ignore[arg-type]
     with pytest.raises(FilterSyntaxError, match=r"FilterType\.SQL92"):
         FilterExpression("a = 1", "sql92")  # type: ignore[arg-type]
-    assert FilterExpression(None).matches({})  # type: ignore[arg-type]  # FL-1
+    assert FilterExpression(None).matches({})  # FL-1
 
 
 def test_a_value_that_is_no_text_is_named() -> None:

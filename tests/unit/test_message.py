@@ -40,7 +40,7 @@ def test_bodies_are_anything_with_bytes() -> None:
     assert check_body(bytes(10), 10).nbytes == 10
     with pytest.raises(MessageIllegal, match="11 bytes, 10"):
         check_body(bytes(11), 10)
-    with pytest.raises(MessageIllegal, match="not str"):
+    with pytest.raises(MessageIllegal, match="body is str"):
         check_body("text")  # type: ignore[arg-type]
 
 

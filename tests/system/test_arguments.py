@@ -1,0 +1,533 @@
+"""Each public callable with wrong arguments: it refuses them by name, and goes on as before.
+
+The callables are found by inspection. One without a recipe here fails the test, and so does a
+parameter that the recipe's callable has not: nothing public goes untried.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import os
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gantrymq
+from clients.arguments import TABLE
+from gantrymq import (
+    Broker,
+    Client,
+    ConsumeFrom,
+    FilterExpression,
+    FilterType,
+    GantryError,
+    Message,
+    MessageBatch,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    TransactionResolution,
+)
+from shm.errors import (
+    ArgumentIllegal,
+    BrokerGone,
+    NotPermitted,
+    QueueFull,
+    Rejected,
+    Timeout,
+    TopicNotFound,
+    TransactionInDoubt,
+)
+from tests.support.faces import callables, conforms, hints_of
+from tests.support.push import FIRST, PATIENCE_S
+from tests.support.trials import mends
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+#: By what a failure shows.
+WRONG: dict[str, Any] = {
+    "None": None, "True": True, "False": False, "-1": -1, "0": 0, "1": 1, "5": 5, "1000": 1000,
+    "2**31": 1 << 31, "2**63": 1 << 63, "2**64": 1 << 64, "-2**63-1": -(1 << 63) - 1,
+    "10**5000": 10**5000, "1.5": 1.5, "-0.5": -0.5, "nan": math.nan, "inf": math.inf,
+    "-inf": -math.inf, "1e300": 1e300, "complex": 1j, "empty text": "", "text": "x",
+    "blank": "a b", "surrogate": "a\ud800", "NUL": "a\0b", "70,000 letters": "x" * 70_000,
+    "umlaut": "ü", "bytes": b"x", "bytearray": bytearray(b"x"), "list": ["x"],
+    "list of None": [None], "empty list": [], "dict": {"x": "y"}, "dict of None": {"x": None},
+    "dict of ints": {1: 2},
+    "set": {"x"}, "tuple": ("x", 1), "np.int64": np.int64(3), "np.float32": np.float32(1.5),
+    "np.bool": np.bool_(True), "np.str_": np.str_("x"), "array": np.arange(3),
+    "object array": np.array(["a", "b"], object), 
+    "datetime array": np.array(["2026-01-01"], "M8[s]"),
+    "Decimal": Decimal("1.5"), "Decimal nan": Decimal("nan"), "Fraction": Fraction(3, 2),
+    "timedelta": timedelta(seconds=1), "timedelta.max": timedelta.max,
+    "naive": datetime(2026, 1, 1), "aware": datetime(2026, 1, 1, tzinfo=UTC),
+    "datetime.min": datetime.min, "datetime.max": datetime.max, "enum": Colour.RED,
+    "IntEnum": Number.ONE, "object": object(), "class": int, "Path": Path("x"),
+    "memoryview": memoryview(b"abcd").cast("I"), "ellipsis": ..., "iterator": iter(()),
+    "queue": MessageQueue("x", 0), "bad queue": MessageQueue(5, "x"),  # type: ignore[arg-type]
+    "message": Message("x", b"x"),
+}  # fmt: skip
+
+#: Public, but not for users: what they get is made by other callables.
+OURS = {
+    "Broker": "made by Broker.temporary",
+    "MessageBatch": "made by poll",
+    "MessageBatch.prepare": "a hint of the push consumer's, without arguments that can be wrong",
+    "Transaction": "made by Producer.transaction",
+    "Transaction.block": "what the producer's sends call",
+    "Transaction.add": "the same",
+    "Transaction.fail": "the same",
+    "Transaction.is_ready": "what commits call",
+    "Transaction.end_now": "the same",
+    "Transaction.end_by": "the same",
+    "Transaction.places": "the same",
+    "Found": "made by Client.query",
+    "FoundMessage": "made by Client.get",
+    "FoundMessage.retry_after": "of all messages",
+    "ReceivedMessage": "made by consumers",
+    "ReceivedMessage.retry_after": "of all messages",
+    "SendReceipt": "made by sends",
+    "ReceiptFuture": "made by send_async",
+    "ReceiptFuture.of": "what sends call",
+    "ReceiptFuture.settle": "what waits call",
+    "MessageQueue": "a value, judged where it is used",
+    "Message": "a value, judged where it is sent",
+    "PushOptions": "a type",
+    "MessageParts": "a type",
+    "BatchParts": "a type",
+    "QueryParts": "a type",
+}
+#: What an error may name in place of a parameter: a part of what was given for it.
+PARTS = {
+    "message": ("message", "topic"),
+    "messages": ("messages", "topic"),
+    "bodies": ("bodies", "body"),
+    "handle": ("recall_handle",),
+    "fn": ("fn",),
+    "default_topic_queue_nums": ("default_topic_queue_nums",),
+}
+#: Errors of a value that may be right, but is not here.
+ELSEWHERE = (TopicNotFound, BrokerGone, NotPermitted, QueueFull, Timeout, TransactionInDoubt)
+
+
+@dataclass
+class Scene:
+    """What recipes work on."""
+
+    broker: Broker
+    topic: str
+    producer: Producer
+    pull: PullConsumer
+    client: Client
+    batch: MessageBatch
+    message_id: str
+    numbers: Iterator[int] = field(default_factory=lambda: iter(range(1 << 30)))
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, 0)
+
+    def fresh(self) -> str:
+        """A group that nobody is in."""
+        return f"{self.topic}-{next(self.numbers)}"
+
+
+Call = Callable[..., object]
+Recipe = Callable[[Scene], tuple[Call, dict[str, object]]]
+
+
+def closing(make: Call) -> Call:
+    """Make it, use it, and close it."""
+
+    def call(**given: object) -> None:
+        with make(**given) as made:  # type: ignore[attr-defined]
+            if isinstance(made, Producer):
+                made.send("x", b"x")
+                made.flush()
+
+    return call
+
+
+def sending(send: Call) -> Call:
+    """As people call it: message and body by place."""
+
+    def call(message: object, body: object = None, **parts: object) -> object:
+        given = (message,) if body is None and isinstance(message, Message) else (message, body)
+        sent = send(*given, **parts)
+        return sent.result(PATIENCE_S) if hasattr(sent, "result") else sent
+
+    return call
+
+
+def batching(send: Call) -> Call:
+    """Both forms."""
+
+    def call(messages: object, bodies: object = None, **parts: object) -> object:
+        sent = send(messages, bodies, **parts) if bodies is not None else send(messages, **parts)
+        return sent.result(PATIENCE_S) if hasattr(sent, "result") else sent
+
+    return call
+
+
+def polling(scene: Scene) -> Call:
+    """There is always something to be had."""
+
+    def call(**given: object) -> None:
+        for queue in scene.pull.assignment():
+            scene.pull.seek(queue, "begin")
+        scene.pull.poll(**given)  # type: ignore[arg-type]
+
+    return call
+
+
+def ended(scene: Scene, end: str) -> Call:
+    """An end of a transaction with a message."""
+
+    def call(**given: object) -> None:
+        transaction = scene.producer.begin_transaction()
+        scene.producer.send(scene.topic, b"x", transaction=transaction)
+        try:
+            getattr(transaction, end)(**given)
+        finally:
+            getattr(transaction, end)()
+
+    return call
+
+
+def receipt_of(scene: Scene) -> Any:  # noqa: ANN401
+    return scene.producer.send_async(scene.topic, b"x")
+
+
+def listen(_message: Message) -> None:
+    """Takes what comes."""
+
+
+def pushing(scene: Scene) -> Call:
+    def call(**given: Any) -> None:  # noqa: ANN401
+        with PushConsumer(**given):
+            pass
+
+    return call
+
+
+def stopping(**given: Any) -> None:  # noqa: ANN401
+    PushConsumer("g", ["t"], listen).stop(**given)
+
+
+def paged(scene: Scene) -> Call:
+    return lambda **given: scene.client.query(scene.topic).page(**given)
+
+
+def queried(scene: Scene) -> Call:
+    def call(**given: Any) -> None:  # noqa: ANN401
+        if given.get("message_id") is not None:
+            given.pop("key", None)
+        list(scene.client.query(**given))
+
+    return call
+
+
+def answered(**given: Any) -> object:  # noqa: ANN401
+    """Wrong values are told before the place is."""
+    message = ReceivedMessage("t", b"x")
+    try:
+        return message.retry_after(**given)
+    except ArgumentIllegal:
+        raise
+    except gantrymq.Rejected:
+        return None
+
+
+RECIPES: dict[str, Recipe] = {
+    "Producer": lambda s: (
+        closing(Producer),
+        {
+            "home": s.broker.home,
+            "producer_group": s.fresh(),
+            "transaction_checker": lambda _: TransactionResolution.UNKNOWN,
+        },
+    ),
+    "Producer.send": lambda s: (sending(s.producer.send), {"message": s.topic, "body": b"x"}),
+    "Producer.send_async": lambda s: (
+        sending(s.producer.send_async), {"message": s.topic, "body": b"x"},
+    ),
+    "Producer.send_oneway": lambda s: (
+        sending(s.producer.send_oneway), {"message": s.topic, "body": b"x"},
+    ),
+    "Producer.send_batch": lambda s: (
+        batching(s.producer.send_batch), {"messages": s.topic, "bodies": [b"x", b"y"]},
+    ),
+    "Producer.send_batch_async": lambda s: (
+        batching(s.producer.send_batch_async), {"messages": s.topic, "bodies": [b"x", b"y"]},
+    ),
+    "Producer.flush": lambda s: (s.producer.flush, {}),
+    "Producer.transaction": lambda s: (s.producer.transaction, {}),
+    "Producer.begin_transaction": lambda s: (s.producer.begin_transaction, {}),
+    "Producer.recall_message": lambda s: (
+        s.producer.recall_message,
+        {
+            "topic": s.topic,
+            "recall_handle": s.producer.send(s.topic, b"x", delay=3600).recall_handle,
+        },
+    ),
+    "Producer.close": lambda s: (closing(Producer), {"home": s.broker.home}),
+    "Transaction.commit": lambda s: (ended(s, "commit"), {}),
+    "Transaction.rollback": lambda s: (ended(s, "rollback"), {}),
+    "Transaction.commit_async": lambda s: (ended(s, "commit_async"), {}),
+    "ReceiptFuture.result": lambda s: (receipt_of(s).result, {}),
+    "ReceiptFuture.exception": lambda s: (receipt_of(s).exception, {}),
+    "ReceiptFuture.add_done_callback": lambda s: (receipt_of(s).add_done_callback, {"fn": id}),
+    "ReceiptFuture.done": lambda s: (receipt_of(s).done, {}),
+    "ReceiptFuture.running": lambda s: (receipt_of(s).running, {}),
+    "ReceiptFuture.cancel": lambda s: (receipt_of(s).cancel, {}),
+    "PullConsumer": lambda s: (
+        closing(PullConsumer),
+        {"group": s.fresh(), "subscription": [s.topic], "home": s.broker.home},
+    ),
+    "PullConsumer.poll": lambda s: (polling(s), {}),
+    "PullConsumer.commit": lambda s: (s.pull.commit, {}),
+    "PullConsumer.assignment": lambda s: (s.pull.assignment, {}),
+    "PullConsumer.assign": lambda s: (
+        s.pull.assign, {"queues": [MessageQueue(s.topic, n) for n in range(4)]},
+    ),
+    "PullConsumer.position": lambda s: (s.pull.position, {"queue": s.queue}),
+    "PullConsumer.seek": lambda s: (s.pull.seek, {"queue": s.queue, "to": 0}),
+    "PullConsumer.pause": lambda s: (s.pull.pause, {"queues": []}),
+    "PullConsumer.resume": lambda s: (s.pull.resume, {"queues": [s.queue]}),
+    "PullConsumer.fileno": lambda s: (s.pull.fileno, {}),
+    "PullConsumer.close": lambda s: (
+        PullConsumer(s.fresh(), [s.topic], home=s.broker.home).close, {},
+    ),
+    "PushConsumer": lambda s: (
+        pushing(s),
+        {
+            "group": s.fresh(), "subscription": [s.topic], "listener": listen,
+            "home": s.broker.home, "concurrency": 1,
+        },
+    ),
+    "PushConsumer.start": lambda s: (pushing(s), RECIPES["PushConsumer"](s)[1]),
+    "PushConsumer.run": lambda s: (stopping, {}),
+    "PushConsumer.stop": lambda s: (stopping, {}),
+    "PushConsumer.close": lambda s: (stopping, {}),
+    "PushConsumer.assignment": lambda s: (stopping, {}),
+    "Client": lambda s: (closing(Client), {"home": s.broker.home}),
+    "Client.query": lambda s: (queried(s), {"topic": s.topic, "key": "k"}),
+    "Client.get": lambda s: (s.client.get, {"message_id": s.message_id, "topic": s.topic}),
+    "Client.queues": lambda s: (s.client.queues, {"topic": s.topic}),
+    "Client.min_offset": lambda s: (s.client.min_offset, {"queue": s.queue}),
+    "Client.max_offset": lambda s: (s.client.max_offset, {"queue": s.queue}),
+    "Client.search_offset": lambda s: (s.client.search_offset, {"queue": s.queue, "moment": 0}),
+    "Client.close": lambda s: (closing(Client), {"home": s.broker.home}),
+    "Found.page": lambda s: (paged(s), {}),
+    "MessageBatch.message_at": lambda s: (s.batch.message_at, {"row": 0}),
+    "MessageBatch.to_arrow": lambda s: (s.batch.to_arrow, {}),
+    "Message.retry_after": lambda s: (answered, {"seconds": 1}),
+    "FilterExpression": lambda s: (FilterExpression, {}),
+    "FilterExpression.parse": lambda s: (FilterExpression("a").parse, {}),
+    "FilterExpression.matches": lambda s: (
+        FilterExpression("a = 1", FilterType.SQL92).matches, {"properties": {"a": "1"}},
+    ),
+    "Broker.temporary": lambda s: (settings_judged, {}),
+    "Broker.start": lambda s: (s.broker.start, {}),
+    "Broker.stop": lambda s: (lambda: None, {}),
+    "Broker.close": lambda s: (lambda: None, {}),
+}  # fmt: skip
+
+
+def settings_judged(**settings: Any) -> None:  # noqa: ANN401
+    """As `Broker.temporary` does before anything is started."""
+    from gantrymq.temporary import judge_settings
+
+    judge_settings(settings)
+
+
+def is_well_told(error: BaseException, parameter: str) -> bool:
+    """A refusal that names the argument."""
+    names = PARTS.get(parameter, (parameter,))
+    said = str(error)
+    return isinstance(error, ArgumentIllegal) and any(name in said for name in names)
+
+
+@pytest.fixture(name="scene", scope="module")
+def scene_fixture(broker: Broker) -> Iterator[Scene]:
+    topic = f"arguments-{os.getpid()}"
+    with (
+        Producer(broker.home, producer_group=topic) as producer,
+        PullConsumer(topic, [topic], home=broker.home, consume_from=FIRST) as pull,
+        Client(broker.home) as client,
+    ):
+        for number in range(8):
+            receipt = producer.send(topic, b"x", queue_id=number % 4)
+        batch = pull.poll(timeout=PATIENCE_S)
+        yield Scene(broker, topic, producer, pull, client, batch, receipt.message_id)
+
+
+def test_each_public_callable_has_a_recipe() -> None:
+    public = set(callables())
+    assert public - set(RECIPES) - set(OURS) == set(), "give them a recipe"
+    assert set(RECIPES) - public == set(), "no such callable"
+    assert set(OURS) - public - {"BatchParts", "QueryParts"} == set(), "no such callable"
+
+
+def test_the_table_has_each_argument() -> None:
+    """What the table names are callables and their parameters, all of them."""
+    found = callables()
+    for name, rows in TABLE.items():
+        if name == "PushOptions":
+            assert set(rows) == set(typing.get_type_hints(gantrymq.PushOptions))
+            continue
+        parameters = set(hints_of(name, found[name]))
+        if name == "Producer.send":
+            assert set(rows) <= parameters
+        elif name == "PushConsumer":
+            assert set(rows) | set(TABLE["PushOptions"]) == parameters
+        else:
+            assert set(rows) == parameters, name
+
+
+@mends(
+    "A10.1", "A10.2", "A10.3", "A10.4", "A10.5", "A10.6", "A10.7", "A10.8", "A10.9", "A10.10",
+    "A10.11", "A10.12", "A10.13", "A10.14", "A10.15", "H16",
+)  # fmt: skip
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_wrong_arguments_are_refused_by_name_and_harm_nothing(scene: Scene, name: str) -> None:
+    call, good = RECIPES[name](scene)
+    call(**good)
+    faults: list[str] = []
+    for parameter, hint in hints_of(name, callables()[name]).items():
+        for what, wrong in WRONG.items():
+            fault = try_one(scene, (call, good), (parameter, hint), wrong)
+            if fault:
+                faults.append(f"{name}({parameter}={what}): {fault}")
+        call, good = RECIPES[name](scene)
+        call(**good)  # no later call fails for it
+    assert not faults, "\n".join(faults)
+
+
+def try_one(
+    scene: Scene,
+    recipe: tuple[Call, dict[str, object]],
+    parameter: tuple[str, object],
+    wrong: object,
+) -> str:
+    """Call it; what is wrong with the outcome, or nothing."""
+    (call, good), (name, hint) = recipe, parameter
+    fits = conforms(wrong, hint)
+    try:
+        call(**good | {name: wrong})
+        scene.producer.flush()
+    except GantryError as error:
+        elsewhere = isinstance(error, (*ELSEWHERE, ArgumentIllegal)) or type(error) is Rejected
+        if is_well_told(error, name) or (fits and elsewhere):
+            return ""
+        return f"{type(error).__name__}: {error}"
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return "" if fits else "accepted"
+
+
+def in_transaction(scene: Scene, message: Message) -> None:
+    transaction = scene.producer.begin_transaction()
+    try:
+        scene.producer.send(message, transaction=transaction)
+    finally:
+        transaction.rollback()
+
+
+#: Fields of a message that a send takes apart, and what it is sent by.
+FIELDS = list(Message.__struct_fields__)
+SENDS: dict[str, Callable[[Scene, Message], object]] = {
+    "send": lambda s, m: s.producer.send(m),
+    "send_async": lambda s, m: s.producer.send_async(m).result(PATIENCE_S),
+    "send_oneway": lambda s, m: s.producer.send_oneway(m),
+    "send_batch": lambda s, m: s.producer.send_batch([m]),
+    "send_batch behind others": lambda s, m: s.producer.send_batch([Message(s.topic, b"x"), m]),
+    "send_batch_async": lambda s, m: s.producer.send_batch_async([m]).result(PATIENCE_S),
+    "in a transaction": in_transaction,
+}
+
+
+@mends("A10.7", "A10.8", "A10.9", "A10.16")
+@pytest.mark.parametrize("way", SENDS)
+@pytest.mark.parametrize("name", FIELDS)
+def test_wrong_parts_of_a_message_are_refused_when_it_is_sent(
+    scene: Scene, name: str, way: str
+) -> None:
+    hint = hints_of("Message", Message)[name]
+    faults = []
+    for what, wrong in WRONG.items():
+        message = Message(**{"topic": scene.topic, "body": b"x"} | {name: wrong})
+        fits = conforms(wrong, hint)
+        try:
+            SENDS[way](scene, message)
+            scene.producer.flush()
+        except GantryError as error:
+            if not (is_well_told(error, name) or (fits and isinstance(error, ArgumentIllegal))):
+                faults.append(f"{what}: {type(error).__name__}: {error}")
+        except BaseException as error:
+            faults.append(f"{what}: {type(error).__name__}: {error}")
+        else:
+            if not fits:
+                faults.append(f"{what}: accepted")
+    SENDS[way](scene, Message(scene.topic, b"x"))
+    assert not faults, "\n".join(faults)
+
+
+@mends("A10.16")
+@pytest.mark.parametrize("view", [False, True])
+def test_an_array_of_objects_is_no_body(scene: Scene, view: bool) -> None:
+    """Its memory holds addresses; the text says what to do."""
+    values: Any = np.array(["a", "b"], object)
+    body: Any = memoryview(values) if view else values
+    for send in (scene.producer.send, scene.producer.send_oneway, scene.producer.send_async):
+        with pytest.raises(gantrymq.MessageIllegal, match=r"addresses, not values.*json.dumps"):
+            send(scene.topic, body)
+    arrays: tuple[Any, ...] = (
+        np.arange(6, dtype=">i4").reshape(2, 3),
+        np.arange(6)[::2],
+        np.zeros((0, 3)),
+    )
+    for numbers in arrays:
+        scene.producer.send_oneway(scene.topic, numbers)
+    scene.producer.flush()
+
+
+@mends("A10.3")
+def test_a_time_to_begin_at_counts_with_timestamp_only(scene: Scene) -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    for start, at in ((ConsumeFrom.TIMESTAMP, None), (ConsumeFrom.FIRST_OFFSET, moment)):
+        with pytest.raises(gantrymq.GroupIllegal, match="consume_timestamp"):
+            PullConsumer(scene.fresh(), ["x"], consume_from=start, consume_timestamp=at)
+        with pytest.raises(gantrymq.GroupIllegal, match="consume_timestamp"):
+            PushConsumer(scene.fresh(), ["x"], listen, consume_from=start, consume_timestamp=at)
+
+
+@mends("A12.11")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        gantrymq.MessageIllegal, gantrymq.GroupIllegal, gantrymq.SettingIllegal,
+        gantrymq.FilterSyntaxError, gantrymq.ArgumentIllegal,
+    ],
+)  # fmt: skip
+def test_errors_of_arguments_are_value_errors(kind: type[GantryError]) -> None:
+    assert issubclass(kind, ValueError)
+    assert issubclass(kind, gantrymq.Rejected)
