@@ -108,6 +108,7 @@ OURS = {
     "ReceiptFuture": "made by send_async",
     "ReceiptFuture.of": "what sends call",
     "ReceiptFuture.settle": "what waits call",
+    "ReceiptFuture.set_exception": "what decides receipts calls",
     "MessageQueue": "a value, judged where it is used",
     "Message": "a value, judged where it is sent",
     "PushOptions": "a type",
