@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
     from clients.message import (
         BatchParts,
-        Durability,
         Message,
         MessageParts,
         MessageQueue,
@@ -71,7 +70,6 @@ __all__ = [
     "ConsumerFailed",
     "Corrupt",
     "DiskFull",
-    "Durability",
     "Evicted",
     "FilterExpression",
     "FilterSyntaxError",
@@ -117,7 +115,6 @@ _HOMES = {
     "Client": "clients.queries.client",
     "ConsumeFrom": "clients.consumer",
     "ConsumeResult": "clients.push.consumeresult",
-    "Durability": "clients.message",
     "FilterExpression": "clients.subscription",
     "FilterType": "clients.subscription",
     "Found": "clients.queries.found",
