@@ -29,6 +29,7 @@ from brokerd.watchdog import Hangs, Watchdog
 from shm import layout, wire
 from shm.codes import BrokerState, ExitCode, Role
 from workers.channel import SocketSessionTable
+from workers.inhand import forget_hand
 
 #: Processes of each profile; the order within and between is that of a clean stop.
 CREWS: Final[dict[str, tuple[tuple[Role, ...], ...]]] = {
@@ -263,10 +264,15 @@ class Supervisor:
             for session in note.fields["sessions"]:
                 self.broker.sessions.settled(session)
             return
-        agent = children.name_of(crew.roles)
         if note.event == wire.TOPIC_WANTED:
             self.broker.metadata.have(str(note.fields["topic"]))
-        self._log.write(note.level, note.event, {"agent": agent, **note.fields})
+        self._write(crew, note)
+
+    def _write(self, crew: Crew, note: wire.Note) -> None:
+        if note.event == wire.REQUEST_SET_ASIDE:
+            self._backoffs.pop(tuple(crew.roles), None)  # why it died is over
+        fields = {"agent": children.name_of(crew.roles), **note.fields}
+        self._log.write(note.level, note.event, fields)
 
     def _write_groups(self, now_ns: int) -> None:
         """Put new groups into their file, at its pace; at once in a stop."""
@@ -291,6 +297,8 @@ class Supervisor:
         self.broker.ring_all()
         for role in child.roles:
             self._note_process(role, 0)
+            if code == -signal.SIGKILL:
+                forget_hand(self.broker.board, role)
         name = children.name_of(child.roles)
         if self._stopping:
             if code or self._told_to_stop is not child:

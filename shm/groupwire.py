@@ -13,8 +13,24 @@ from typing import Final
 
 import msgspec
 
-from shm.limits import PROGRESS_WINDOW, RETRY_AFTER_MAX_MS
+from shm import packed
+from shm.limits import PROGRESS_WINDOW
 from shm.packed import decode_packed
+from shm.valueranges import (
+    ConsumeFromCode,
+    DelayMs,
+    Deliveries,
+    Digest,
+    Lease,
+    Name,
+    Offset,
+    PatienceMs,
+    QueueNumber,
+    Serial,
+    Text,
+    TopicNumber,
+    Word,
+)
 
 
 class ConsumeFrom(IntEnum):
@@ -30,7 +46,7 @@ Attempts = tuple[int, int, int]
 #: Ranges of attempts that one notice carries; older ranges beyond are merged to the higher count.
 ATTEMPTS_MAX: Final = 512
 #: (first offset, offset behind the last): done with, though `offset` has not passed them.
-Done = tuple[int, int]
+Done = tuple[Offset, Offset]
 #: Characters of a subscription's text, and of the reason of a send-back.
 SUBSCRIPTION_CHARACTERS: Final = 1000
 WHY_CHARACTERS: Final = 1000
@@ -68,18 +84,18 @@ class Join(Request, frozen=True):
     expressions that bits may be made for: topic slot, dialect, text.
     """
 
-    serial: int
-    group: str
-    topics: list[int]
-    consume_from: int = ConsumeFrom.LAST_OFFSET
-    starts: dict[int, int] = {}
-    queues: list[int] | None = None
-    max_attempts: int = 0
-    digest: int = 0
+    serial: Serial
+    group: Name
+    topics: list[TopicNumber]
+    consume_from: ConsumeFromCode = ConsumeFrom.LAST_OFFSET
+    starts: dict[QueueNumber, Offset] = {}
+    queues: list[QueueNumber] | None = None
+    max_attempts: Deliveries = 0
+    digest: Digest = 0
     orderly: bool = False
-    subscription: str = ""
-    assignment: str = ""
-    filters: list[tuple[int, str, str]] = []
+    subscription: Text = ""
+    assignment: Word = ""
+    filters: list[tuple[TopicNumber, Word, str]] = []
 
 
 class Commit(Request, frozen=True):
@@ -89,11 +105,11 @@ class Commit(Request, frozen=True):
     queues without words in the progress table, what is done with above the offset.
     """
 
-    serial: int
-    leases: dict[int, int]
-    offsets: dict[int, int] = {}
-    started: dict[int, int] = {}
-    done: dict[int, list[Done]] = {}
+    serial: Serial
+    leases: dict[QueueNumber, Lease]
+    offsets: dict[QueueNumber, Offset] = {}
+    started: dict[QueueNumber, Offset] = {}
+    done: dict[QueueNumber, list[Done]] = {}
 
 
 class Released(Request, frozen=True):
@@ -102,16 +118,16 @@ class Released(Request, frozen=True):
     `done` has what is done with above the offset.
     """
 
-    queue: int
-    lease: int
-    offset: int
+    queue: QueueNumber
+    lease: Lease
+    offset: Offset
     done: list[Done] = []
 
 
 class Leave(Request, frozen=True):
     """Nothing is being worked on any more: all queues may go to others."""
 
-    serial: int
+    serial: Serial
 
 
 class SendBack(Request, frozen=True):
@@ -124,13 +140,13 @@ class SendBack(Request, frozen=True):
     commits behind them), or by `Refused`.
     """
 
-    serial: int
-    queue: int
-    lease: int
-    max_attempts: int
-    offsets: list[int]
-    delays: list[int]
-    whys: list[str]
+    serial: Serial
+    queue: QueueNumber
+    lease: Lease
+    max_attempts: Deliveries
+    offsets: list[Offset]
+    delays: list[DelayMs]
+    whys: list[Text]
 
     def __post_init__(self) -> None:
         """Raises ValueError, of a decoder its ValidationError, if columns do not fit together."""
@@ -139,8 +155,6 @@ class SendBack(Request, frozen=True):
         for column in (self.delays, self.whys):
             if len(column) not in (1, len(self.offsets)):
                 raise ValueError(f"{len(column)} values for {len(self.offsets)} offsets")
-        if min(self.delays) < DEAD_LETTER or max(self.delays) > RETRY_AFTER_MAX_MS:
-            raise ValueError("a delay that no listener can wish for")
 
     def failures(self) -> Iterator[tuple[int, int, str]]:
         """Offset, delay and reason of each message."""
@@ -157,11 +171,11 @@ class Failed(Request, frozen=True):
     that is said twice counts once. Answered `Counted`.
     """
 
-    serial: int
-    queue: int
-    lease: int
-    offset: int
-    attempts: int
+    serial: Serial
+    queue: QueueNumber
+    lease: Lease
+    offset: Offset
+    attempts: Deliveries
 
 
 class Reset(Request, frozen=True):
@@ -171,10 +185,10 @@ class Reset(Request, frozen=True):
     `patience_ms` ends their sessions. Answered `WasReset`.
     """
 
-    serial: int
-    group: str
-    offsets: dict[int, int]
-    patience_ms: int = 30_000
+    serial: Serial
+    group: Name
+    offsets: dict[QueueNumber, Offset]
+    patience_ms: PatienceMs = 30_000
 
 
 class Notice(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -278,8 +292,8 @@ def encode(body: Request | Notice) -> bytes:
 
 
 def decode_request(data: bytes) -> AnyRequest:
-    """A request. Raises msgspec.DecodeError or its ValidationError if it is none."""
-    return decode_packed(_REQUESTS, data)
+    """A request. Raises Misfit, msgspec.DecodeError or its ValidationError if it is none."""
+    return packed.decode_request(_REQUESTS, data)
 
 
 def decode_notice(data: bytes) -> AnyNotice:

@@ -447,8 +447,19 @@ PROCESS: Final = Struct(
         Field("bytes", "u8", "bytes of records handled", "the agent"),
         Field("faults", "u8", "sessions cut off for breaking a ring's rules", "the agent"),
         Field("stuck", "u8", "messages worked on for longer than consume_timeout", "groups"),
-        Field("pad", 56, "zero"),
+        Field("hand_serial", "u8", "number of the request in hand; 0: of some", "the agent"),
+        Field("hand_session", "u8", "whose request is carried out; 0: nobody's", "the agent"),
+        Field(
+            "suspects",
+            36,
+            "three times, newest first: session, serial (low bits), deaths; each u4",
+            "the agent",
+        ),
+        Field("pad", 4, "zero"),
     ),
+    note="What an agent has in hand when it dies of itself is suspected to be why: its successor"
+    " counts it among `suspects`, and sets a request aside that has ended two. A death by SIGKILL"
+    " is nobody's fault: the supervisor clears `hand_session` then.",
 )
 PROCESSES_MAX: Final = 16
 PROCESSES_AT: Final = BOARD_BYTES
@@ -459,6 +470,9 @@ PROCESS_WORK: Final = PROCESS.offset("work")
 PROCESS_REFUSED: Final = PROCESS.offset("refused")
 PROCESS_COUNTED_BYTES: Final = PROCESS.offset("bytes")
 PROCESS_FAULTS: Final = PROCESS.offset("faults")
+PROCESS_HAND_SERIAL: Final = PROCESS.offset("hand_serial")
+PROCESS_HAND_SESSION: Final = PROCESS.offset("hand_session")
+PROCESS_SUSPECTS: Final = PROCESS.offset("suspects")
 
 TOPIC: Final = Struct(
     "topic_slot",

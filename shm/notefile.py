@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shm.jsonsum import sum_holds, with_sum
 from shm.storage import read_file, replace_file
+from shm.valueranges import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,10 @@ SCAN_BYTES: Final = 64 * 1024 * 1024
 
 
 def read_content(storage: Storage, path: str, version: int) -> dict[str, Any] | None:
-    """What a note says; None if it is gone or damaged, or of another version."""
+    """What a note says; None if it is gone or damaged, or of another version.
+
+    A number that no note has is damage, too.
+    """
     try:
         data = read_file(storage, path)
     except FileNotFoundError:
@@ -31,6 +35,8 @@ def read_content(storage: Storage, path: str, version: int) -> dict[str, Any] | 
     except ValueError:
         return None
     if not isinstance(content, dict) or content.get("version") != version:
+        return None
+    if not is_storable(content):
         return None
     return content
 

@@ -12,15 +12,18 @@ from typing import Final
 
 import msgspec
 
+from shm import packed
+from shm.limits import DELIVER_MS_MAX
 from shm.packed import decode_packed
+from shm.valueranges import Name, Serial, Text
 
 
 class Recall(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Cancel the message that a handle names (DT-70)."""
 
-    serial: int
-    topic: str
-    handle: str
+    serial: Serial
+    topic: Name
+    handle: Text
 
 
 class Recalled(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -36,6 +39,8 @@ ALREADY_DELIVERED: Final = "already_delivered"
 UNKNOWN_HANDLE: Final = "unknown_handle"
 #: A refusal: the key index, which alone can tell, does not go up to what there was when asked.
 INDEX_BEHIND: Final = "INDEX_BEHIND"
+#: A refusal: a value of the request is out of its range, or it has ended schedulers.
+REFUSED: Final = "REFUSED"
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Recall] = msgspec.msgpack.Decoder(Recall)
@@ -48,8 +53,8 @@ def encode(body: Recall | Recalled) -> bytes:
 
 
 def decode_request(data: bytes) -> Recall:
-    """A request. Raises msgspec.DecodeError or its ValidationError if it is none."""
-    return decode_packed(_REQUESTS, data)
+    """A request. Raises Misfit, msgspec.DecodeError or its ValidationError if it is none."""
+    return packed.decode_request(_REQUESTS, data)
 
 
 def decode_notice(data: bytes) -> Recalled:
@@ -74,6 +79,8 @@ def parse_handle(text: str) -> Handle:
     except (Error, UnicodeError) as error:
         raise ValueError(f"{text!r} is no recall handle") from error
     whole = len(words) == 5 and words[0] == "v1" and all(words)
-    if not whole or not words[3].isdecimal() or len(words[3]) > 18:
+    # A time's range, and one behind it; more digits than it has are not worth to be read.
+    is_time = whole and words[3].isdecimal() and len(words[3]) <= len(str(DELIVER_MS_MAX))
+    if not is_time or not 1 <= int(words[3]) <= DELIVER_MS_MAX + 1:
         raise ValueError(f"{text!r} is no recall handle")
     return Handle(words[1], words[2], int(words[3]), words[4])

@@ -10,7 +10,9 @@ from typing import Final
 
 import msgspec
 
+from shm import packed
 from shm.packed import decode_packed
+from shm.valueranges import Name, Position, Serial, Text, Word
 
 #: Halves of one END; more do not fit into a message of the lane.
 HALVES_MAX: Final = 256
@@ -19,18 +21,18 @@ HALVES_MAX: Final = 256
 class Enlist(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """This session's producer group: it answers checks of the group's transactions."""
 
-    serial: int
-    group: str
+    serial: Serial
+    group: Name
 
 
 class End(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Commit or roll back: halves are (position, half queue offset) as their receipts have them."""
 
-    serial: int
-    group: str
-    tx: str  # 32 hex digits, GANTRY_TX without the number; empty: whatever the half says
+    serial: Serial
+    group: Name
+    tx: Word  # 32 hex digits, GANTRY_TX without the number; empty: whatever the half says
     commit: bool
-    halves: list[tuple[int, int]]
+    halves: list[tuple[Position, Position]]
     from_check: bool = False
     #: Its session waits for no other END, and looks at the word by which the writer tells.
     alone: bool = False
@@ -39,18 +41,18 @@ class End(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Unknown(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """The answer to a check of a producer that does not know yet; it is asked again."""
 
-    serial: int
-    group: str
-    position: int
+    serial: Serial
+    group: Name
+    position: Position
 
 
 class Settle(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """An operator's decision of the half at a log position: commit, rollback or recheck."""
 
-    serial: int
-    position: int
-    action: str
-    who: str
+    serial: Serial
+    position: Position
+    action: Word
+    who: Text
 
 
 class Enlisted(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -107,6 +109,8 @@ UNKNOWN: Final = "Unknown"  # the log begins behind it
 DECIDED: Final = "TransactionDecided"  # otherwise, before: `outcome` says how
 UNSTORABLE: Final = "Unstorable"  # the writer refused the message; the half stays open
 DISK_FULL: Final = "DiskFull"  # nothing could be stored; the half stays open
+#: A value of the request is out of its range, or it has ended txn-checkers; the half stays open.
+REFUSED: Final = "Refused"
 
 AnyRequest = Enlist | End | Unknown | Settle
 AnyNotice = Enlisted | Ended | Check | Settled
@@ -122,8 +126,8 @@ def encode(body: AnyRequest | AnyNotice) -> bytes:
 
 
 def decode_request(data: bytes) -> AnyRequest:
-    """A request. Raises msgspec.DecodeError or its ValidationError if it is none."""
-    return decode_packed(_REQUESTS, data)
+    """A request. Raises Misfit, msgspec.DecodeError or its ValidationError if it is none."""
+    return packed.decode_request(_REQUESTS, data)
 
 
 def decode_notice(data: bytes) -> AnyNotice:

@@ -15,6 +15,17 @@ import msgspec
 
 from shm import errors
 from shm.packed import decode_packed
+from shm.valueranges import (
+    Digest,
+    Name,
+    Pid,
+    ProducerNumber,
+    QueueCount,
+    RingBytes,
+    Serial,
+    SessionNumber,
+    Word,
+)
 
 FRAME_BYTES_MAX: Final = 64 * 1024
 DESCRIPTORS_MAX: Final = 8
@@ -28,7 +39,7 @@ class Frame(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     it comes; 0 is what nobody asked for.
     """
 
-    serial: int = 0
+    serial: Serial = 0
 
 
 # client -> supervisor -------------------------------------------------------------------------
@@ -37,14 +48,14 @@ class Frame(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 class Hello(Frame, frozen=True):
     """Opens a session. `kind` is client or look (no arena: command line)."""
 
-    pid: int
-    fingerprint: int
-    kind: str = "client"
-    producer: bytes = b""  # 10 bytes; empty for a session that does not send
+    pid: Pid
+    fingerprint: Digest
+    kind: Word = "client"
+    producer: ProducerNumber = b""  # 10 bytes; empty for a session that does not send
     groups: bool = False  # wants a lane with groups
     scheduler: bool = False  # wants a lane with the scheduler
     transactions: bool = False  # wants a lane with the txn-checker
-    up_bytes: int = 0  # size of the writer lane's up ring, a power of two; 0 = the default
+    up_bytes: RingBytes = 0  # size of the writer lane's up ring, a power of two; 0 = the default
 
 
 class OpenTopic(Frame, frozen=True):
@@ -54,7 +65,7 @@ class OpenTopic(Frame, frozen=True):
     the topic is made though nobody knows the group yet.
     """
 
-    name: str
+    name: Name
     create: bool = True
     of_member: bool = False
 
@@ -62,15 +73,15 @@ class OpenTopic(Frame, frozen=True):
 class CreateTopic(Frame, frozen=True):
     """Makes a topic (owner of the broker only)."""
 
-    name: str
-    queues: int
-    level: str = "written"
+    name: Name
+    queues: QueueCount
+    level: Word = "written"
 
 
 class DeleteTopic(Frame, frozen=True):
     """Forgets a topic (owner only)."""
 
-    name: str
+    name: Name
 
 
 class ShowSettings(Frame, frozen=True):
@@ -80,8 +91,8 @@ class ShowSettings(Frame, frozen=True):
 class ShowMembers(Frame, frozen=True):
     """Asks who is a member of a group, of any for "", from the session behind `after` on."""
 
-    group: str = ""
-    after: int = 0
+    group: Name = ""
+    after: SessionNumber = 0
 
 
 class StopBroker(Frame, frozen=True):
@@ -236,6 +247,11 @@ QUEUES_BEGIN: Final = "queues_begin"
 #: Event of the Note by which the scheduler asks for a topic (field `topic`) that a parked record
 #: names and the board has not: it is delivered all the same (DT-16).
 TOPIC_WANTED: Final = "topic_wanted"
+
+
+#: Event of the Note by which an agent says that it has set a request aside which had ended it
+#: again and again: its deaths until then tell nothing of the next ones.
+REQUEST_SET_ASIDE: Final = "request_set_aside"
 
 
 class Note(Frame, frozen=True):

@@ -9,6 +9,7 @@ from shm import layout
 from shm.errors import Corrupt, StoreFailed
 from shm.storage import is_disk_full, is_failed_change
 from workers.failure import declare_failed, has_failed
+from workers.inhand import InHand
 from workers.logviews import LogViews
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class OutletAgent(ABC):
         self._space_ns = 0  # the disk is full: nothing of its own is written before
         self._failed = self._finished = False
         self._process_at = board.process_at(self.role)
+        self._hand = InHand(board, self.role)
 
     def do_work(self, now_ns: int) -> int:
         """One short step; 0 if nothing is to be done now."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import islice
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shm.arena import ArenaPlan
 from shm.bell import Bell
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,12 @@ class SessionTable(Protocol):
     def note(self, level: str, event: str, **fields: object) -> None:
         """A line for the broker's log."""
         ...
+
+
+def pass_turn(peers: dict[int, T], served: int) -> None:
+    """Put the first so many sessions behind the others, whose turn comes next."""
+    for number in list(islice(peers, served)):
+        peers[number] = peers.pop(number)
 
 
 def follow(table: SessionTable, clients: dict[int, Session]) -> None:

@@ -32,6 +32,8 @@ def values_of(kind: object) -> st.SearchStrategy[object]:
 
 
 def _rightly(kind: object) -> st.SearchStrategy[object]:
+    while typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
     simple: dict[object, st.SearchStrategy[object]] = {
         int: NUMBERS,
         str: st.text(max_size=300),

@@ -37,6 +37,7 @@ from tests.support.storedlog import check_units
 from tests.support.txnoracle import TRANSACTION_SETTINGS
 from workers.agent import Bells
 from workers.failure import has_failed
+from workers.inhand import forget_hand
 from workers.session import Session
 
 SETTINGS = {
@@ -383,6 +384,8 @@ class SimMachine:
                 self.stores[name].dead = True
                 self.simulation.bury()
                 self.tables.pop(role, None)
+                if self.board is not None:
+                    forget_hand(self.board, role)  # as the supervisor does after a SIGKILL
                 self._later(RESTART_NS, partial(self.start_agent, role))
         for role in ROLES:
             self.bell(role).ring()  # as Broker.ring_all

@@ -29,9 +29,9 @@ KEY = "0123456789ABCDEF0123456789ABCDEF"
 class Asker:
     """A session with the scheduler."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, number: int = 7) -> None:
         self.life = life
-        session = memory_session(7, plan_arena(4096, 4096, 4096, 4096))
+        session = memory_session(number, plan_arena(4096, 4096, 4096, 4096))
         self.session = replace(session, groups=False, scheduler=True)
         life.clients.append(self.session)
         life.tables[Role.SCHEDULER].attach(self.session)

@@ -46,5 +46,5 @@ def test_a_successor_makes_the_names_of_files_durable_that_it_has_found() -> Non
 
         storage.disk.power_cut(random.Random(seed))
         third = take_over(SimStorage(storage.disk), 200)
-        assert third.entries_of(MS)["position"].tolist()[-2:] == [100, 200]
+        assert third.look_on(MS, {}, 1 << 20)[0]["position"].tolist()[-2:] == [100, 200]
         third.close()

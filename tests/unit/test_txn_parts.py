@@ -338,7 +338,8 @@ def test_the_owner_is_not_refused_for_a_stranger(life: TxnLife) -> None:
     bad = peer.end([half], commit=True, group="wrong")
     good = owner.end([half], commit=True)
     checker = checker_of(life)
-    for session, request in checker._desk.requests():  # as a start does, whatever is held
+    # As a start does, whatever is held; the stranger first.
+    for session, request in sorted(checker._desk.requests(), key=lambda heard: heard[0]):
         checker._hear(session, request, life.clock.wall_ms())
     answer = peer.answer(bad)
     assert isinstance(answer, wire.Ended)

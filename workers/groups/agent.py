@@ -3,23 +3,27 @@
 A duty cycle: hear of sessions, take their words and requests, balance, put all changes into the
 ledger by one write, and only then tell anybody. Whatever was not told yet when this process dies
 is asked again: a replaced `groups` sends `Rejoin`, and sessions repeat what has not been answered.
+A cycle has a budget, of which each session has a share in turn: what one asks, however much, makes
+others wait for a cycle of that size at most.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from shm import groupwire, layout, limits
+from shm import groupwire, layout
 from shm.arena import mark_evicted
 from shm.bell import Bell, give_way
 from shm.board import Board
 from shm.clock import Clock
 from shm.codes import AgentState, Role
 from shm.controllane import BrokenLane
-from shm.errors import Incompatible
+from shm.errors import Incompatible, Rejected, Unavailable
+from shm.packed import Misfit
 from shm.storage import Storage, is_failed_change
 from workers.agent import IDLE_NS, Bells
 from workers.failure import declare_failed
@@ -33,14 +37,28 @@ from workers.groups.peer import Peer, Taken
 from workers.groups.records import LiveReader
 from workers.groups.reports import LOOK_NS, Reports
 from workers.groups.resets import Resets
+from workers.groups.retrycopy import CopyMaker
 from workers.groups.roster import tell_joined, tell_left
 from workers.groups.sendbacks import SendBacks
 from workers.groups.settings import GroupsSettings
+from workers.inhand import InHand
 from workers.outlet import Outlet
-from workers.session import Attached, Session, SessionTable
+from workers.session import Attached, Session, SessionTable, pass_turn
 
 MINUTE_NS: Final = 60_000_000_000
-REQUESTS_PER_CYCLE: Final = 256
+#: What requests of all sessions may cost in one cycle, and those of one; a unit is some 20 us.
+CYCLE_COST: Final = 512
+SESSION_COST: Final = 128
+#: A request costs 1, and so much more for each queue or topic that it names; those that make a
+#: group be balanced anew cost more than what they name.
+COST_OF_ITEM: Final = 1 / 8
+COSTS: Final = {groupwire.Join: 32, groupwire.Leave: 32, groupwire.Reset: 32, groupwire.Released: 4}
+#: What counts of a session that has ended: it may have been done before the end.
+COUNTS_AT_END: Final = (
+    groupwire.Commit, groupwire.Released, groupwire.SendBack, groupwire.Failed, groupwire.Leave,
+)  # fmt: skip
+#: Resets of one session that wait for their queues.
+RESETS_MAX: Final = 16
 #: Requests between two looks for others that wait for the processor.
 POLITE: Final = 8
 #: How much of a fault a session is told.
@@ -71,14 +89,18 @@ class Groups:
         self.membership = Membership(ledger, board)
         self.reports = Reports(self.membership, board, settings.consume_timeout * MINUTE_NS)
         reader = LiveReader(ledger.storage, board)
-        self.sendbacks = SendBacks(self.membership, reader, clock, settings, self._answer, sessions)
+        self._hand = hand = InHand(board, Role.GROUPS)
+        maker = CopyMaker(self.membership.topics, clock, settings)
+        self.sendbacks = SendBacks(self.membership, reader, maker, self._answer, sessions, hand)
         self.resets = Resets(self.membership, self._answer, self._end_session)
         self.finished = False
         self.failed = False
         self._clock = clock
         self._sessions = sessions
         self._writer_bell = writer_bell
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, Peer] = {}  # whose turn it is comes first
+        self._leaving: deque[Peer] = deque()  # ended, and not all of their requests are taken
+        self._cost = 0.0  # of requests in this cycle
         self._taken = Taken()
         self._ends = Ends(sessions)
         self.missing = Missing(self.membership, sessions.cut_off)
@@ -110,13 +132,12 @@ class Groups:
         return done
 
     def _cycle(self, now_ns: int) -> int:
-        done = self._hear_sessions()
+        done = self._hear_sessions() + self._let_leave()
         done += self.sendbacks.collect(now_ns)
         self.missing.end(self._peers.keys(), now_ns)
         stopping = self._sessions.stopping()
-        if self.ledger.waiting_bytes < WAITING_BYTES_MAX and not self.sendbacks.is_full:
-            for peer in list(self._peers.values()):
-                done += self._serve(peer, now_ns)
+        if self.ledger.waiting_bytes < WAITING_BYTES_MAX:
+            done += self._serve_all(now_ns)
         done += self.sendbacks.take()
         self.membership.grown()
         done += self.resets.work(now_ns)
@@ -164,47 +185,101 @@ class Groups:
     def _attach(self, session: Session) -> None:
         self._ends.attached.add(session.session)
         peer = self._peers[session.session] = Peer(session)
-        if peer.adopt():
+        if self._hand.is_condemned(session.session):
+            self._set_aside(peer, 0, "a request")
+        elif peer.adopt():
             peer.outbox.append(groupwire.Rejoin())
             self.membership.unsettle(session.session)
 
     def _detach(self, session: int) -> None:
-        self._ends.note(session)
         peer = self._peers.pop(session, None)
         if peer is None:
+            self._ends.note(session)
             return
-        for _ in self._requests(peer, limits.GROUPS_UP_BYTES):
-            pass  # what it had published counts, commits above all
-        while self.sendbacks.take():
-            pass
-        self._end(peer, failed=True)
+        peer.end()
+        self._leaving.append(peer)
+
+    def _let_leave(self) -> int:
+        """Sessions that have ended: what they had published counts, commits above all."""
+        done, self._cost = 0, 0.0
+        while self._leaving and self._cost < CYCLE_COST:
+            peer, session = self._leaving[0], self._leaving[0].session.session
+            done += 1 + sum(1 for _ in self._requests(peer, CYCLE_COST))
+            if peer.has_more:
+                continue
+            self._leaving.popleft()
+            if not peer.is_over:
+                self.sendbacks.end(session)
+                self._end(peer, failed=True)
+                self._forget(session)
+            self._ends.note(session)
+        return done
 
     # ---------------------------------------------------------------------------------- requests
 
+    def _serve_all(self, now_ns: int) -> int:
+        done, self._cost = 0, 0.0
+        for number, peer in enumerate(list(self._peers.values()), 1):
+            done += self._serve(peer, now_ns)
+            if self._cost >= CYCLE_COST:
+                pass_turn(self._peers, number)
+                break
+        return done
+
     def _serve(self, peer: Peer, now_ns: int) -> int:
-        if peer.outbox:
-            return 0  # no room for answers: its requests wait
+        if peer.outbox or self.sendbacks.has_asked(peer.session.session):
+            return 0  # no room for answers, or for copies: its requests wait
         self.reports.look(peer, now_ns)
         stuck = self.reports.stuck(peer, now_ns)
         if stuck is not None and self._report_stuck(peer, stuck):
             return 1
-        return sum(1 for _ in self._requests(peer, REQUESTS_PER_CYCLE))
+        return sum(1 for _ in self._requests(peer, SESSION_COST))
 
-    def _requests(self, peer: Peer, most: int) -> Iterator[None]:
-        """Handle up to `most` requests; a broken ring or body ends the session."""
-        for number in range(most):
-            if number % POLITE == POLITE - 1:
+    def _requests(self, peer: Peer, most: float) -> Iterator[None]:
+        """Handle requests of this cost; a broken ring or body ends the session."""
+        number, end = 0, self._cost + most
+        while self._cost < end and peer.is_heard:
+            number += 1
+            if number % POLITE == 0:
                 give_way()  # reports may wait, and who shares our processor may not
             try:
                 body = peer.lane.take()
                 if body is None:
                     return
                 self._taken.add(peer)
-                self._handle(peer, groupwire.decode_request(body))
+                self._carry_out(peer, body)
             except (BrokenLane, msgspec.DecodeError) as error:
                 self._cut_off(peer, f"groups lane: {error}")
                 return
             yield
+
+    def _carry_out(self, peer: Peer, body: bytes) -> None:
+        self._cost += 1
+        try:
+            request = groupwire.decode_request(body)
+        except Misfit as misfit:
+            self.reports.refuse(1)
+            text = misfit.text[:FAULT_CHARACTERS]
+            peer.outbox.append(groupwire.Refused(misfit.serial, Rejected.__name__, text))
+            return
+        self._cost += COSTS.get(type(request), 0) + COST_OF_ITEM * items_of(request)
+        session, serial = peer.session.session, getattr(request, "serial", 0)
+        if self._hand.is_poison(session, serial):
+            self._set_aside(peer, serial, type(request).__name__)
+            return
+        if peer.ended and not isinstance(request, COUNTS_AT_END):
+            return
+        self._hand.take(session, serial)
+        self._handle(peer, request)
+        self._hand.drop()
+
+    def _set_aside(self, peer: Peer, serial: int, what: str) -> None:
+        """Refuse a request that has ended `groups`, and end its session."""
+        why = self._hand.set_aside(self._sessions, peer.session.session, serial, what)
+        peer.outbox.append(groupwire.Refused(serial, Rejected.__name__, why[:FAULT_CHARACTERS]))
+        peer.believed = serial > 0
+        self._tell(peer, stored=False)
+        self._cut_off(peer, why)
 
     def _cut_off(self, peer: Peer, why: str) -> None:
         self._count(self.board.process_at(Role.GROUPS), "faults", 1)
@@ -212,11 +287,19 @@ class Groups:
         mark_evicted(peer.session.arena)
         self._sessions.cut_off(peer.session.session, why)
         self._peers.pop(peer.session.session, None)
+        peer.is_over = True
         self._end(peer, failed=True)
+        self._forget(peer.session.session)
+
+    def _forget(self, session: int) -> None:
+        """What a session has asked and nobody waits for any more."""
+        self.sendbacks.forget(session)
+        self.resets.forget(session)
 
     def _end(self, peer: Peer, *, failed: bool) -> None:
         """What a session's words say counts last, then it is a member no more."""
-        self.reports.look(peer, self._clock.monotonic_ns(), final=True)
+        if peer.believed:
+            self.reports.look(peer, self._clock.monotonic_ns(), final=True)
         self.membership.leave(peer.session.session, failed=failed)
         self._filters.leave(peer.session.session)
 
@@ -252,11 +335,19 @@ class Groups:
                 self.reports.look(peer, self._clock.monotonic_ns())
                 self.reports.fail(peer, request)
             case groupwire.Reset():
-                self.resets.ask(peer.session.session, request, self._clock.monotonic_ns())
+                self._reset(peer, request)
             case groupwire.Leave():
                 self._end(peer, failed=False)
                 tell_left(self._sessions, peer.session.session)
                 peer.outbox.append(groupwire.Left(request.serial))
+
+    def _reset(self, peer: Peer, request: groupwire.Reset) -> None:
+        if self.resets.count_of(peer.session.session) >= RESETS_MAX:
+            text = f"{RESETS_MAX} resets of this session are going on: wait for their answers"
+            error = Unavailable.__name__
+            peer.outbox.append(groupwire.Refused(request.serial, error, text))
+        else:
+            self.resets.ask(peer.session.session, request, self._clock.monotonic_ns())
 
     def _answer(self, session: int, notice: groupwire.AnyNotice) -> None:
         """Tell a session something, once all changes are in the ledger; nobody if it is gone."""
@@ -382,6 +473,22 @@ class Groups:
         """Give descriptors back."""
         self.sendbacks.close()
         self.ledger.close()
+
+
+def items_of(request: groupwire.AnyRequest) -> int:
+    """How much a request names, of which each takes its time."""
+    match request:
+        case groupwire.Join():
+            return len(request.topics) + len(request.queues or ()) + 8 * len(request.filters)
+        case groupwire.Commit():
+            ranges = sum(len(done) for done in request.done.values())
+            return len(request.offsets) + len(request.started) + ranges
+        case groupwire.Released():
+            return len(request.done)
+        case groupwire.SendBack() | groupwire.Reset():
+            return len(request.offsets)
+        case _:
+            return 0
 
 
 def open_groups(

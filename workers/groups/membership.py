@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from shm import layout
 from shm.board import Board, TopicSlot
 from shm.groupwire import AVERAGE, ConsumeFrom, Done, Failed, Join
+from shm.limits import DELIVERIES_MAX
 from shm.properties import RETRY_PREFIX
 from workers.groups.assignment import assign, assign_average
 from workers.groups.ledger import Ledger, QueueKey
@@ -285,7 +286,9 @@ class Membership:
             return -1
         group, key, progress = held
         known = progress.attempts_of(request.offset)
-        if request.attempts >= known and progress.committed <= request.offset < progress.started:
+        is_begun = progress.committed <= request.offset < progress.started
+        # As many as are counted (the ledger has 16 bits) are as many as there can be.
+        if request.attempts >= known and is_begun and known < DELIVERIES_MAX:
             known += 1
             self.ledger.fail(group, key, request.offset, known)
         return known

@@ -11,6 +11,7 @@ from shm import layout
 from shm.configfile import by_number, read_config, write_config
 from shm.properties import HALF_TOPIC, OP_TOPIC
 from shm.storage import Storage, is_disk_full
+from shm.valueranges import is_offset, is_small
 from workers.groups.ledger import GroupProgress, Ledger
 from workers.groups.progress import UNSET
 
@@ -42,8 +43,9 @@ def read_offsets(storage: Storage) -> Offsets:
     found: Offsets = {}
     for name, queues in table.items():
         topic, separator, group = name.partition("@")
-        if separator:
-            kept = {q: n for q, n in by_number(queues).items() if isinstance(n, int) and n >= 0}
+        if separator and isinstance(queues, dict):
+            numbers = by_number(queues).items()
+            kept = {q: n for q, n in numbers if is_small(q) and is_offset(n)}
             found[topic, group] = kept
     return found
 

@@ -85,12 +85,34 @@ class Peer:
         self.acked: dict[int, tuple[int, int]] = {}
         self.stuck = (-1, -1)  # queue and offset that were reported last
         self.acked_ns = 0  # when they went into the ledger last
+        self._end_at = -1  # ended by its client: where its last request ends at most
+        self.is_over = False  # nothing of it is heard any more
+        self.believed = True  # False: what its words say has ended agents
 
     @property
     def uses_words(self) -> bool:
         """Whether there may be offsets in the session's progress table."""
         at = layout.ARENA_PROGRESS_COUNT
         return bool(self.session.arena[at : at + 4].any())
+
+    @property
+    def ended(self) -> bool:
+        """Whether its client has ended it: of its requests only what was done before counts."""
+        return self._end_at >= 0
+
+    def end(self) -> None:
+        """Its client has ended it; what is put into the ring from now on is not heard."""
+        self._end_at = self.lane.seen + self.lane.plan.up_bytes
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether a request of it may be taken."""
+        return not self.is_over and (self._end_at < 0 or self.lane.seen < self._end_at)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is a request to be taken."""
+        return self.is_heard and self.lane.has_more
 
     def adopt(self) -> bool:
         """Count this takeover in the lane; True if another `groups` served it before."""

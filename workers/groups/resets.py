@@ -91,6 +91,18 @@ class Resets:
                 return f"{key[0]}/{key[1]} holds {low} to {high}, not {offset} (CQ-40)"
         return ""
 
+    def count_of(self, session: int) -> int:
+        """Resets of a session that wait."""
+        return sum(reset.session == session for reset in self._open)
+
+    def forget(self, session: int) -> None:
+        """A session is over: what it has asked and nobody has begun ends with it."""
+        for reset in [reset for reset in self._open if reset.session == session]:
+            self._open.remove(reset)
+            name = reset.request.group
+            self._membership.blocked.difference_update((name, queue) for queue in reset.keys)
+            self._membership.mark(name)
+
     def work(self, now_ns: int) -> int:
         """Finish what can be finished; returns how many were."""
         done = 0

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from shm import groupwire, layout
 from shm.board import Board
-from shm.clock import Clock
 from shm.codes import Status
 from shm.kernels.words import store_word
 from shm.record import Record
@@ -27,15 +26,19 @@ from workers.groups.reports import LEASE_OVER
 from workers.groups.retrycopy import CopyMaker
 from workers.groups.unstorable import Unstorable
 from workers.outlet import Outlet
-from workers.session import SessionTable
+from workers.session import SessionTable, pass_turn
 
 if TYPE_CHECKING:
-    from workers.scheduler.settings import DelaySettings
+    from workers.inhand import InHand
 
 #: Copies on their way at one time: beyond, what is asked waits.
 COPIES_MAX: Final = 4096
 #: Failed messages that are taken in one cycle.
 MESSAGES_PER_CYCLE: Final = 256
+#: Of one session before another has its turn; and of one that has ended: the others are failed
+#: messages like any that its end leaves.
+MESSAGES_PER_TURN: Final = 64
+MESSAGES_AT_END: Final = 1024
 #: A copy that found no room on the disk is tried again after.
 AGAIN_NS: Final = 100_000_000
 #: While the writer is not there yet, it is looked for again after.
@@ -51,10 +54,10 @@ class SendBacks:
         self,
         membership: Membership,
         reader: LiveReader,
-        clock: Clock,
-        settings: DelaySettings,
+        maker: CopyMaker,
         tell: Tell,
         sessions: SessionTable,
+        hand: InHand,
     ) -> None:
         self.outlet: Outlet | None = None
         self.sent = self.dead = 0
@@ -64,13 +67,14 @@ class SendBacks:
         self._reader = reader
         self._tell = tell
         self._unstorable = Unstorable(membership.board, sessions)
-        self._asked: deque[Asked] = deque()  # what there was no room for
+        self._hand = hand
+        #: What there was no room for, by session; whose turn it is comes first.
+        self._asked: dict[int, deque[Asked]] = {}
         self._flight = InFlight()
-        maker = CopyMaker(membership.topics, clock, settings)
         self._plans = CopyPlans(membership, reader, maker, self._flight, self._unstorable)
         self._waiting: list[Pending] = []  # to be put, in order
         self._undurable: list[Pending] = []
-        self._left = MESSAGES_PER_CYCLE
+        self._left = self._left_of_turn = MESSAGES_PER_CYCLE
         self._again_ns = 0
         #: Behind all copies that the ledger counts, also those that a `groups` before had put.
         self.last_end = membership.board.word(layout.BOARD_APPENDED)
@@ -78,10 +82,9 @@ class SendBacks:
 
     # ------------------------------------------------------------------------------------- requests
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more requests should be heard now."""
-        return bool(self._asked)
+    def has_asked(self, session: int) -> bool:
+        """Whether something of a session waits for room: no more of it should be heard now."""
+        return session in self._asked
 
     @property
     def _has_room(self) -> bool:
@@ -89,11 +92,11 @@ class SendBacks:
 
     @property
     def _room(self) -> int:
-        return min(self._left, COPIES_MAX - self._flight.count)
+        return min(self._left, self._left_of_turn, COPIES_MAX - self._flight.count)
 
     def ask(self, session: int, request: groupwire.SendBack) -> None:
         """Hear a request; what it names is answered when the copy is in the log, or refused."""
-        self._asked.append(Asked(session, request))
+        self._asked.setdefault(session, deque()).append(Asked(session, request))
 
     def take(self) -> int:
         """Take some of what was asked, as far as there is room; returns how many messages.
@@ -101,12 +104,38 @@ class SendBacks:
         Not all at once: the writer and the consumers work on these while the next are taken.
         """
         self._left = MESSAGES_PER_CYCLE
-        while self._asked and self._has_room:
-            asked = self._asked[0]
-            self._take(asked)
-            if asked.taken == len(asked.request.offsets):
-                self._asked.popleft()
+        while self._asked and self._left > 0:
+            session = next(iter(self._asked))
+            alone = len(self._asked) == 1
+            self._left_of_turn = self._left if alone else MESSAGES_PER_TURN
+            before = self._left
+            self._take_turn(session)
+            if self._left == before:
+                break  # no room for copies
+            pass_turn(self._asked, int(session in self._asked))
         return MESSAGES_PER_CYCLE - self._left
+
+    def _take_turn(self, session: int) -> None:
+        queue = self._asked[session]
+        while queue and self._has_room:
+            asked = queue[0]
+            self._hand.take(session, asked.request.serial)
+            self._take(asked)
+            self._hand.drop()
+            if asked.taken == len(asked.request.offsets):
+                queue.popleft()
+        if not queue:
+            del self._asked[session]
+
+    def end(self, session: int) -> None:
+        """A session has ended: take what it has asked, as far as there is room."""
+        if session in self._asked:
+            self._left = self._left_of_turn = MESSAGES_AT_END
+            self._take_turn(session)
+
+    def forget(self, session: int) -> None:
+        """Nobody waits for what is left of a session's."""
+        self._asked.pop(session, None)
 
     def _take(self, asked: Asked) -> None:
         session, request = asked.session, asked.request
@@ -115,12 +144,14 @@ class SendBacks:
             rest = request.offsets[asked.taken :]
             asked.taken = len(request.offsets)
             self._left -= 1
+            self._left_of_turn -= 1
             self._tell(session, groupwire.Committed(0, {request.queue: request.lease}))
             self._tell(session, groupwire.Refused(request.serial, "Evicted", LEASE_OVER, rest))
             return
         before = asked.taken
         self._waiting += self._plans.plan(asked, held, self._room)
         self._left -= asked.taken - before
+        self._left_of_turn -= asked.taken - before
         group, key, _progress = held
         if asked.sending:
             appended = self._board.word(layout.BOARD_APPENDED)

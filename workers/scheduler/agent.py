@@ -158,7 +158,7 @@ class Scheduler(OutletAgent):
         self._move = TimerMove(self._board, self._timers, self._delivery)
         trace = RecallTrace(self._storage, self._board, self._views, self._shape)
         self._recalls = RecallDesk(
-            self._board, self._table, trace, self._outlet, self._delivery, self._timers
+            self._table, trace, self._outlet, self._delivery, self._timers, self._hand
         )
         self._note.follow(self._levels, self._timers, self._time)
         self._begun = False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shm.configfile import by_number, read_config, write_config
 from shm.notefile import SCAN_BYTES, read_content, write_content
+from shm.valueranges import is_offset, is_small, is_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 FILE: Final = "gantry/schedule.json"
 OFFSETS_FILE: Final = "delayOffset.json"
 VERSION: Final = 1
+_TIMES: Final = ("wall_ms", "timers_ms", "delays_ms", "shift_ms", "filed_ms", "ahead_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Note:
 def read_note(storage: Storage) -> Note | None:
     """The note; None if it is gone or damaged."""
     content = read_content(storage, FILE, VERSION)
-    if content is None:
+    if content is None or not all(is_time_ms(content.get(name, 0)) for name in _TIMES):
         return None
     try:
         return Note(
@@ -99,7 +101,7 @@ def read_level_offsets(storage: Storage) -> dict[int, int]:
     """Level -> next queue offset of `config/delayOffset.json`, ours or RocketMQ's (DT-17)."""
     value: Any = read_config(storage, OFFSETS_FILE)
     table: Mapping[str, Any] = value.get("offsetTable") or {} if isinstance(value, dict) else {}
-    return {n: o for n, o in by_number(table).items() if isinstance(o, int) and o >= 0}
+    return {n: o for n, o in by_number(table).items() if is_small(n) and is_offset(o)}
 
 
 def write_level_offsets(storage: Storage, offsets: Mapping[int, int], now_ms: int) -> None:

@@ -3,36 +3,54 @@
 The scheduler alone decides: a target that it still has is held, the recall record is appended with
 the target as its origin, and the answer goes out when that is in the log. What has gone up already
 is delivered, which is said once it is in the log. Of what waits no more the log tells by its index.
+
+Sessions are served in turn, each cycle within a budget: what one asks for, however much and of
+whatever kind, delays no timer by more than a cycle of that size, and no other session by more than
+its turn. A session has so many requests here, the others wait in its ring; they end with it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import numpy as np
 
 from shm import layout, schedulerwire
 from shm.codes import AgentState, Level, Status
 from shm.controllane import BrokenLane, ControlLane, End
+from shm.packed import Misfit
 from shm.properties import encode_properties, java_hash
 from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE, Recall, Recalled
 from workers.outlet import Copy
-from workers.scheduler.recalltrace import RecallTrace, names_target
+from workers.scheduler.recalltrace import RecallTrace, Trace, names_target
 from workers.scheduler.timerbuckets import are_together
+from workers.scheduler.timerpool import ENTRY
+from workers.session import pass_turn
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from workers.inhand import InHand
     from workers.outlet import Outcome, Outlet
     from workers.scheduler.delivery import Delivery
+    from workers.scheduler.timerpool import Entries
     from workers.scheduler.timers import Timers
     from workers.session import Session, SessionTable
 
 RECALL_TAG: Final = "_RECALL_TAG_"
-REQUESTS_MAX: Final = 64
-CANCELLED_MAX: Final = 4096
-#: Looks into the index in one cycle: each is some reads of files.
+#: Requests and answers of one session that are here; the others wait in its ring.
+ASKED_MAX: Final = 64
+#: Requests that are taken or looked at in one cycle.
+LOOKS_MAX: Final = 128
+#: Of these, reads of up to LOOK_ENTRIES entries of buckets or of memory, a millisecond each, and
+#: steps into the index: each is some reads of files.
+READS_MAX: Final = 2
 TRACES_MAX: Final = 4
+#: Looks into memory for one request: at first, and once all that it has to wait for is there.
+MEMORY_LOOKS: Final = 2
+CANCELLED_MAX: Final = 4096
 #: The index is half a second behind; where it is not there, or far behind, time alone decides.
 INDEX_PATIENCE_NS: Final = 1_500_000_000
 TRACE_AGAIN_NS: Final = 100_000_000
@@ -45,9 +63,16 @@ _HOST: Final = bytes([127, 0, 0, 1]) + bytes(4)
 class _Peer:
     session: Session
     lane: ControlLane
+    asked: list[_Asked] = field(default_factory=list)
+    told: deque[Recalled] = field(default_factory=deque)  # what has found no room yet
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its next requests stay in its ring."""
+        return bool(self.told) or len(self.asked) >= ASKED_MAX
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Asked:
     """A request that is being worked on."""
 
@@ -64,6 +89,12 @@ class _Asked:
     patience_ns: int = 0
     again_ns: int = 0
     since_ns: int = -1  # when it was looked at first
+    #: How far its bucket was read, and what of it bears the handle; looks into memory; the trace
+    #: that goes on.
+    places: dict[str, int] = field(default_factory=dict)
+    named: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
+    memory_looks: int = 0
+    trace: Trace | None = None
 
 
 class RecallDesk:
@@ -71,38 +102,39 @@ class RecallDesk:
 
     def __init__(
         self,
-        board: Board,
         sessions: SessionTable,
         trace: RecallTrace,
         outlet: Outlet,
         delivery: Delivery,
         timers: Timers,
+        hand: InHand,
     ) -> None:
-        self._board = board
+        self._board = trace.board
         self._table = sessions
         self._trace = trace
         self._outlet = outlet
         self._delivery = delivery
         self._timers = timers
-        self._traces = 0  # in this cycle
+        self._hand = hand
+        self._looks = self._reads = self._traces = 0  # that are left in this cycle
         self._has_room = True  # on the disk
-        self._peers: dict[int, _Peer] = {}
-        self._asked: list[_Asked] = []
+        self._peers: dict[int, _Peer] = {}  # whose turn it is comes first
         self._flying: dict[int, _Asked] = {}  # by target
         self._cancelled: dict[schedulerwire.Handle, int] = {}  # lately: ends of their records
         self._appended = -1  # where the log ended before the first recall without an answer
         self._begun = -1  # units of the queue in the log when this desk began to serve
-        self._told: list[tuple[int, Recalled]] = []
 
     # ----------------------------------------------------------------------------------- sessions
 
     def attach(self, session: Session) -> None:
         """Serve a session from now on."""
         lane = ControlLane(session.arena, session.plan.scheduler, End.AGENT)
-        self._peers[session.session] = _Peer(session, lane)
+        peer = self._peers[session.session] = _Peer(session, lane)
+        if self._hand.is_condemned(session.session):
+            self._set_aside(peer, 0)
 
     def detach(self, session: int) -> None:
-        """It has ended; what it has asked for is done all the same."""
+        """It has ended, and with it what it has asked for, but for recalls that have gone up."""
         self._peers.pop(session, None)
 
     def serve(self, now_ms: int, now_ns: int, *, has_room: bool = True) -> int:
@@ -113,43 +145,82 @@ class RecallDesk:
         self._has_room = has_room and not self._delivery.waits_again
         if self._begun < 0 <= self._timers.queue:
             self._begun = self._timers.written()
-        done = sum(self._take(peer) for peer in list(self._peers.values()))
-        self._traces = 0
-        for asked in list(self._asked):
-            done += self._work(asked, now_ms, now_ns)
-        return done + self._tell()
+        self._looks, self._reads, self._traces = LOOKS_MAX, READS_MAX, TRACES_MAX
+        done = 0
+        for number, peer in enumerate(list(self._peers.values()), 1):
+            done += self._take(peer) + self._work(peer, now_ms, now_ns)
+            if min(self._looks, self._reads, self._traces) <= 0:
+                pass_turn(self._peers, number)
+                break
+        return done + sum(self._tell(peer) for peer in list(self._peers.values()) if peer.told)
 
     def _take(self, peer: _Peer) -> int:
         count = 0
         try:
-            while count < REQUESTS_MAX and (body := peer.lane.take()) is not None:
+            while not peer.is_full and self._looks > 0 and (body := peer.lane.take()) is not None:
                 if peer.lane.publish_taken():  # whoever asked repeats what was not answered
                     peer.session.bell.ring()
-                self._hear(peer, schedulerwire.decode_request(body))
+                self._looks -= 1
                 count += 1
+                self._decode(peer, body)
         except (BrokenLane, msgspec.DecodeError) as error:
-            self._cut_off(peer, error)
+            self._cut_off(peer, f"scheduler lane: {error}")
         return count
 
-    def _cut_off(self, peer: _Peer, error: Exception) -> None:
-        self._table.cut_off(peer.session.session, f"scheduler lane: {error}")
+    def _cut_off(self, peer: _Peer, why: str) -> None:
+        self._table.cut_off(peer.session.session, why)
         self._peers.pop(peer.session.session, None)
 
-    def _hear(self, peer: _Peer, request: Recall) -> None:
+    def _set_aside(self, peer: _Peer, serial: int) -> None:
+        """Refuse a request that has ended schedulers, and end its session."""
         session = peer.session.session
+        why = self._hand.set_aside(self._table, session, serial, Recall.__name__)
+        peer.told.append(Recalled(serial, "", schedulerwire.REFUSED))
+        self._tell(peer)
+        if session in self._peers:
+            self._cut_off(peer, why)
+
+    def _decode(self, peer: _Peer, body: bytes) -> None:
+        try:
+            request = schedulerwire.decode_request(body)
+        except Misfit as misfit:
+            peer.told.append(Recalled(misfit.serial, "", schedulerwire.REFUSED))
+            return
+        if self._hand.is_poison(peer.session.session, request.serial):
+            peer.asked.clear()
+            self._set_aside(peer, request.serial)
+            return
+        self._hand.take(peer.session.session, request.serial)
+        self._hear(peer, request)
+        self._hand.drop()
+
+    def _hear(self, peer: _Peer, request: Recall) -> None:
         try:
             handle = schedulerwire.parse_handle(request.handle)
         except ValueError:
-            self._told.append((session, Recalled(request.serial, UNKNOWN_HANDLE)))
+            peer.told.append(Recalled(request.serial, UNKNOWN_HANDLE))
             return
         if handle.topic != request.topic:
-            self._told.append((session, Recalled(request.serial, UNKNOWN_HANDLE)))
+            peer.told.append(Recalled(request.serial, UNKNOWN_HANDLE))
             return
-        self._asked.append(_Asked(session, request, handle, self._timers.written()))
+        session = peer.session.session
+        peer.asked.append(_Asked(session, request, handle, self._timers.written()))
 
     # ----------------------------------------------------------------------------------- deciding
 
-    def _work(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
+    def _work(self, peer: _Peer, now_ms: int, now_ns: int) -> int:
+        """Look at what a session has asked, as far as it goes in this cycle."""
+        done = 0
+        for asked in list(peer.asked):
+            if self._looks <= 0:
+                break
+            self._looks -= 1
+            self._hand.take(asked.session, asked.request.serial)
+            done += self._look_at(asked, now_ms, now_ns)
+            self._hand.drop()
+        return done
+
+    def _look_at(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
         if asked.end >= 0:
             return self._answer_when_sure(asked)
         if asked.target >= 0:
@@ -165,24 +236,63 @@ class RecallDesk:
         if handle in self._cancelled:
             asked.end = self._cancelled[handle]
             return 1
-        if any(other.handle == handle for other in self._flying.values()):
+        if handle in self._flying_handles:
             return 0  # somebody else has asked: wait for what becomes of it
-        found = self._timers.find(handle.due_ms, java_hash(handle.unique) & 0xFFFFFFFF)
-        for position, ms, is_recall in found:
-            record = self._delivery.record(position)
-            if record is not None and names_target(record, handle, is_recall=is_recall):
-                if is_recall:
-                    asked.end = self._board.word(layout.BOARD_APPENDED)  # it may not be durable
-                    return 1
-                return self._recall(asked, position, ms)
+        is_all = self._read_on(asked)
+        for position, ms, is_recall in self._timers.that_wait(asked.named, handle.due_ms):
+            if is_recall:
+                asked.end = self._board.word(layout.BOARD_APPENDED)  # it may not be durable
+                return 1
+            return self._recall(asked, position, ms)
+        return self._look_further(asked, now_ms, now_ns) if is_all else 1
+
+    def _look_further(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
+        """It waits nowhere by now: look what else there is, once all that counts is known."""
         if not self._timers.has_read(asked.until) or not self._has_landed(asked, now_ns):
             return self._refuse_without_room(asked, now_ns)
+        if asked.memory_looks < MEMORY_LOOKS:
+            return self._look_into_memory(asked)
         return self._look_back(asked, now_ms, now_ns)
+
+    def _read_on(self, asked: _Asked) -> bool:
+        """Read what is new of its bucket; whether that was all.
+
+        A request that waits reads nothing twice: neither the bucket nor memory.
+        """
+        handle, places = asked.handle, asked.places
+        if self._reads <= 0:
+            return False
+        before = sum(places.values())
+        found, is_all = self._timers.look_on(handle.due_ms, _hash_of(handle), places)
+        self._reads -= sum(places.values()) != before
+        asked.named = self._with_named(asked, found)
+        if is_all and not asked.memory_looks:
+            self._look_into_memory(asked)
+        return is_all
+
+    def _look_into_memory(self, asked: _Asked) -> int:
+        """What is there may be due at another time than the handle says."""
+        self._reads -= 1
+        asked.memory_looks += 1
+        asked.named = self._with_named(asked, self._timers.in_memory(_hash_of(asked.handle)))
+        return 1
+
+    def _with_named(self, asked: _Asked, found: Entries) -> Entries:
+        """What was found before, and what of this bears the handle."""
+        if not len(found):
+            return asked.named
+        rows = []
+        for number, (position, is_recall) in enumerate(self._timers.places_of(found)):
+            record = self._delivery.record(position)
+            if record is not None and names_target(record, asked.handle, is_recall=is_recall):
+                rows.append(number)
+        return np.concatenate((asked.named, found[rows]))
 
     def _is_too_early(self, asked: _Asked) -> bool:
         """Whether it may name another record in a moment, or be recalled by one that is unread."""
         if self._timers.is_moving:
             asked.until = self._timers.written()
+            asked.memory_looks = 0
             return True
         return not self._timers.has_read(self._begun)
 
@@ -204,10 +314,15 @@ class RecallDesk:
         return self._is_sure(asked.handle.topic, asked.appended)
 
     def _look_back(self, asked: _Asked, now_ms: int, now_ns: int) -> int:
-        if now_ns < asked.again_ns or self._traces >= TRACES_MAX:
+        if now_ns < asked.again_ns or self._traces <= 0:
             return 0
-        self._traces += 1
-        outcome = self._trace.outcome(asked.handle, asked.appended)
+        self._traces -= 1
+        asked.trace = asked.trace or self._trace.begin(asked.handle, asked.appended)
+        try:
+            next(asked.trace)
+            return 1
+        except StopIteration as end:
+            outcome, asked.trace = end.value, None
         if isinstance(outcome, int):
             ms = self._timers.seek(outcome)
             if ms is not None:
@@ -251,8 +366,10 @@ class RecallDesk:
         return 1
 
     def _close(self, asked: _Asked, outcome: str, refusal: str = "") -> int:
-        self._asked.remove(asked)
-        self._told.append((asked.session, Recalled(asked.request.serial, outcome, refusal)))
+        peer = self._peers.get(asked.session)
+        if peer is not None and asked in peer.asked:
+            peer.asked.remove(asked)
+            peer.told.append(Recalled(asked.request.serial, outcome, refusal))
         return 1
 
     def _answer_when_sure(self, asked: _Asked) -> int:
@@ -266,6 +383,10 @@ class RecallDesk:
         return not any(t.name == name and t.level == Level.DURABLE for t in self._board.topics())
 
     # ------------------------------------------------------------------------------------ outcomes
+
+    @property
+    def _flying_handles(self) -> Iterable[schedulerwire.Handle]:
+        return (asked.handle for asked in self._flying.values())
 
     @property
     def unsure_from(self) -> int:
@@ -305,22 +426,16 @@ class RecallDesk:
         if len(self._cancelled) > CANCELLED_MAX:  # by now they are found in their buckets
             del self._cancelled[next(iter(self._cancelled))]
 
-    def _tell(self) -> int:
-        told, kept = 0, []
-        for session, notice in self._told:
-            peer = self._peers.get(session)
-            if peer is None:
-                continue
-            try:
-                if not peer.lane.put(schedulerwire.encode(notice)):
-                    kept.append((session, notice))
-                    continue
+    def _tell(self, peer: _Peer) -> int:
+        told = 0
+        try:
+            while peer.told and peer.lane.put(schedulerwire.encode(peer.told[0])):
+                peer.told.popleft()
                 told += 1
                 if peer.lane.wants_bell:
                     peer.session.bell.ring()
-            except BrokenLane as error:
-                self._cut_off(peer, error)
-        self._told = kept
+        except BrokenLane as error:
+            self._cut_off(peer, f"scheduler lane: {error}")
         return told
 
     # ------------------------------------------------------------------------------------ sleeping
@@ -332,9 +447,13 @@ class RecallDesk:
     @property
     def waits(self) -> bool:
         """Whether a request waits for what rings no bell."""
-        return bool(self._asked or self._told)
+        return any(peer.asked or peer.told for peer in self._peers.values())
 
     def disarm(self) -> None:
         """Awake."""
         for peer in self._peers.values():
             peer.lane.disarm()
+
+
+def _hash_of(handle: schedulerwire.Handle) -> int:
+    return java_hash(handle.unique) & 0xFFFFFFFF

@@ -1,12 +1,15 @@
 """What became of a message that waits no more: by the key index, which has all that has a key.
 
+A key may be that of a million messages: a trace goes on step by step.
+
 A parked record has the handle's UNIQ_KEY in its topic; so has a record that took it out; the copy
 has it in the real one. Without an index, or where it lags, there is only the time to go by.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
 
 from shm import layout
 from shm.errors import Rejected
@@ -37,15 +40,22 @@ def names_target(record: Record, handle: Handle, *, is_recall: bool) -> bool:
     return (named.get("UNIQ_KEY"), named.get("REAL_TOPIC")) == (handle.unique, handle.topic)
 
 
+#: Entries of the index that one step looks at.
+STEP_ENTRIES: Final = 8
+
+#: A trace that goes on: what is yielded says nothing, what is returned is the outcome.
+Trace = Generator[None, None, str | int | None]
+
+
 class RecallTrace:
-    """Looks handles up in the index; a few reads each."""
+    """Looks handles up in the index."""
 
     def __init__(
         self, storage: Storage, board: Board, views: LogViews, shape: Shape | None
     ) -> None:
         """`shape` of the index files; None: there are none."""
+        self.board = self._board = board
         self._storage = storage
-        self._board = board
         self._views = views
         self._shape = shape
 
@@ -54,42 +64,50 @@ class RecallTrace:
         """Whether it is worth to wait for an index that is behind."""
         return self._shape is not None
 
-    def outcome(self, handle: Handle, appended: int) -> str | int | None:
-        """What became of the message, or the log position of a record that still waits.
+    def begin(self, handle: Handle, appended: int) -> Trace:
+        """Find out what became of the message, or the log position of a record that still waits.
 
         None if the index does not go up to `appended` (yet).
         """
         if self._shape is None or not self._storage.exists(DIRECTORY):
             return None
         index = IndexReader(self._storage, self._shape)
+        indexed = self._board.word(layout.BOARD_INDEXED)
         try:
-            found = self._what_is_sure(index, handle)
-            sure = isinstance(found, str) or self._board.word(layout.BOARD_INDEXED) >= appended
+            found = yield from self._what_is_sure(index, handle)
+            sure = isinstance(found, str) or indexed >= appended
         except (Rejected, FileNotFoundError):
             return None  # files are being made anew, or removed
         if not sure:
             return None
         return UNKNOWN_HANDLE if found is None else found
 
-    def _what_is_sure(self, index: IndexReader, handle: Handle) -> str | int | None:
+    def _what_is_sure(self, index: IndexReader, handle: Handle) -> Trace:
         """Whatever the index does not have yet; a position: nothing has become of that record."""
         recalled = False
         for record in self._records(index, TIMER_TOPIC, handle.unique):  # newest first
-            if names_target(record, handle, is_recall=True):
+            if record is None:
+                yield
+            elif names_target(record, handle, is_recall=True):
                 if record.origin >= 0:
                     return CANCELLED
                 recalled = True  # by a RocketMQ: it may have been too late
             elif names_target(record, handle, is_recall=False):
-                if self._has_copy(index, handle, record.physical_offset):
+                if (yield from self._has_copy(index, handle, record.physical_offset)):
                     return ALREADY_DELIVERED
                 return CANCELLED if recalled else record.physical_offset
         # Retention may have taken the parked record, but not yet its copy.
-        return ALREADY_DELIVERED if self._has_copy(index, handle, -1) else None
+        return ALREADY_DELIVERED if (yield from self._has_copy(index, handle, -1)) else None
 
-    def _has_copy(self, index: IndexReader, handle: Handle, position: int) -> bool:
+    def _has_copy(
+        self, index: IndexReader, handle: Handle, position: int
+    ) -> Generator[None, None, bool]:
         """Whether the copy of a parked record is in the log; -1: of one that is gone."""
         low = self._board.word(layout.BOARD_LOW)
         for record in self._records(index, handle.topic, handle.unique):
+            if record is None:
+                yield
+                continue
             origin = record.origin
             if record.property_map().get("UNIQ_KEY") != handle.unique:
                 continue
@@ -97,8 +115,11 @@ class RecallTrace:
                 return True
         return False
 
-    def _records(self, index: IndexReader, topic: str, key: str) -> Iterator[Record]:
-        for position in index.positions(topic, key):
+    def _records(self, index: IndexReader, topic: str, key: str) -> Iterator[Record | None]:
+        """Records of a key, newest first, and None now and then: where a step ends."""
+        for number, position in enumerate(index.positions(topic, key), 1):
+            if number % STEP_ENTRIES == 0:
+                yield None
             record = self._record(position)
             if record is not None and record.topic == topic:
                 yield record

@@ -204,14 +204,25 @@ class TimerBuckets:
         minute, second = _names_of(ms)
         return second in self._passed or (minute in self._passed and second not in self._known)
 
-    def entries_of(self, ms: int) -> Entries:
-        """Entries in the files of a time's bucket, whether it was opened or not."""
+    def look_on(self, ms: int, places: dict[str, int], most: int) -> tuple[Entries, bool]:
+        """Up to `most` entries of a time's bucket, opened or not, behind what was looked at.
+
+        `places` says by file how far that is, in bytes, and is kept up. Whether that was all.
+        """
         parts = [np.zeros(0, ENTRY)]
         for name in _names_of(ms):
-            if name in self._known or name in self._passed:
-                size = self._file(name)[1]
-                parts.append(self._read(name, 0, size))
-        return np.concatenate(parts)
+            if name not in self._known and name not in self._passed:
+                continue
+            size, at = self._file(name)[1], places.get(name, 0)
+            at = at if at <= size else 0  # made anew
+            end = min(size, at + most * ENTRY.itemsize)
+            if end > at:
+                parts.append(self._read(name, at, end))
+                most -= (end - at) // ENTRY.itemsize
+            places[name] = end
+            if end < size:
+                return np.concatenate(parts), False
+        return np.concatenate(parts), True
 
     def seek(self, position: int) -> Entries:
         """The entry of a record, in whatever bucket that was not opened; none: there is none."""

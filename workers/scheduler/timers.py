@@ -26,6 +26,7 @@ from workers.scheduler.timermoved import Moved
 from workers.scheduler.timerpool import (
     AFTER_BIT,
     DELETE_BIT,
+    ENTRY,
     KILLERS,
     NEVER,
     SIZE_MASK,
@@ -52,6 +53,8 @@ POOL_MAX: Final = 1_500_000
 #: Buckets are opened so long before their time.
 LEAD_MS: Final = 2_000
 PUTS: Final = 4_096
+#: Entries of a bucket that one recall looks at in one cycle, a millisecond or less.
+LOOK_ENTRIES: Final = 65_536
 #: Units that are filed together, and after a start: each bucket that they touch costs a write.
 FILED_UNITS: Final = 2 * UNITS_MAX
 CATCH_UP_UNITS: Final = 16 * UNITS_MAX
@@ -306,21 +309,44 @@ class Timers:
         """Whether all units below an offset were read."""
         return self.next >= offset
 
-    def find(self, due_ms: int, key_hash: int) -> list[tuple[int, int, bool]]:
-        """Timers of a slot by their key's hash, recalls first: position, ms, is it a recall."""
-        filed = self.buckets.entries_of(due_ms)
-        is_there = ~self.moved.among(filed) | (filed["size"] & DELETE_BIT != 0)
-        parts = [filed[is_there & self._counted.leaves(filed)]]
-        parts += [run for pool in (self._loose, self._at, self._after) for run in pool.runs()]
-        found = []
-        for number, part in enumerate(parts):
-            for ms, position, size, _hash in part[part["hash"] == key_hash].tolist():
-                is_recall = bool(size & DELETE_BIT)
-                # What was opened waits in memory, or does not wait any more.
-                waits = number or is_recall or not self.buckets.is_open(due_ms)
-                if waits and self._may_wait(position):
-                    found.append((position, ms, is_recall))
-        return sorted(found, key=lambda item: not item[2])
+    def look_on(self, due_ms: int, key_hash: int, places: dict[str, int]) -> tuple[Entries, bool]:
+        """Entries of a slot by their key's hash, some at a time; whether that was all there is.
+
+        `places` is how far whoever asks has come, empty at first: later only what is new is read.
+        """
+        filed, is_all = self.buckets.look_on(due_ms, places, LOOK_ENTRIES)
+        return filed[filed["hash"] == key_hash], is_all
+
+    def in_memory(self, key_hash: int) -> Entries:
+        """The same of what is in memory, whenever it is due."""
+        found = [run[run["hash"] == key_hash] for pool in self.pools for run in pool.runs()]
+        return np.concatenate([np.zeros(0, ENTRY), *found])
+
+    def places_of(self, found: Entries) -> list[tuple[int, bool]]:
+        """Position of each, and whether it is a recall."""
+        deletes = found["size"] & DELETE_BIT != 0
+        return list(zip(found["position"].tolist(), deletes.tolist(), strict=True))
+
+    def that_wait(self, found: Entries, due_ms: int) -> list[tuple[int, int, bool]]:
+        """Which of these still wait, or take one out, these first: position, ms, is it a recall."""
+        if not len(found):
+            return []
+        deletes = found["size"] & DELETE_BIT != 0
+        there = (~self.moved.among(found) | deletes) & self._counted.leaves(found)
+        # What was opened waits in memory, or does not wait any more.
+        filed = there & (deletes | (not self.buckets.is_open(due_ms)))
+        places = found[["position", "ms"]].tolist()
+        rows = zip(places, deletes.tolist(), filed.tolist(), strict=True)
+        waiting = [
+            (position, ms, is_recall)
+            for (position, ms), is_recall, is_filed in rows
+            if (is_filed or self._is_in_memory(position)) and self._may_wait(position)
+        ]
+        return sorted(set(waiting), key=lambda item: not item[2])
+
+    def _is_in_memory(self, position: int) -> bool:
+        runs = (run for pool in self.pools for run in pool.runs())
+        return any((run["position"] == position).any() for run in runs)
 
     def seek(self, position: int) -> int | None:
         """When a timer is due that waits in another bucket, since the wall was set; or None."""

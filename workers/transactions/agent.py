@@ -7,6 +7,7 @@ are in the log. After a start, and after a writer's death, all that it knows is 
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from shm import layout
@@ -51,6 +52,10 @@ REST_NS: Final = 1_000_000_000
 FEW: Final = 2
 #: Requests and answers that are met in one step, each looked out for behind the last.
 TURNS_MAX: Final = 64
+#: Requests of all sessions in one step, of which each has a share in turn; and those that are met
+#: awake before what is due by itself is looked at: 15 ms or so.
+REQUESTS_MAX: Final = 512
+ENDS_AWAKE: Final = 256
 #: The next END of a lone session is looked out for so many times as long as an answer.
 LONE_PATIENCE: Final = 4
 HOUR_MS: Final = 3_600_000
@@ -84,7 +89,7 @@ class TxnChecker(OutletAgent):
         # With the writer in this very thread there is nothing to look out for.
         own = settings.profile == "standard"
         self._rounds = settings.spin_rounds if own else 0
-        self._desk = Desk(sessions)
+        self._desk = Desk(sessions, self._hand)
         self._lookout = Lookout()
         self._restart: Restart | None = None
         self._asked_before: list[tuple[int, object]] = []
@@ -160,7 +165,7 @@ class TxnChecker(OutletAgent):
         decisions, desk = self._decisions, self._desk
         halves = Halves(self._board, self._views, decisions.window, self._timeout_s)
         given_up = GivenUp(halves, decisions)
-        past = PastDecisions(self._board, self._views, decisions, (halves, given_up))
+        past = PastDecisions(self._board, self._views, decisions, (halves, given_up), desk)
         self._halves, self._given_up, self._past = halves, given_up, past
         self._endings = Endings(halves, decisions, past, desk)
         self._common = CommonEnds(halves, decisions, self._endings, desk)
@@ -245,14 +250,20 @@ class TxnChecker(OutletAgent):
         if self._endings.held:
             return done
         done += self._common.attend(now_ms, 0)
-        for session, request in self._desk.requests():
-            done += 1
-            self._hear(session, request, now_ms)
-            if self._endings.held or self._decisions.batch.is_full:
-                break
+        with closing(self._desk.requests()) as requests:
+            for session, request in requests:
+                done += 1
+                self._hear(session, request, now_ms)
+                if self._endings.held or self._decisions.batch.is_full or done >= REQUESTS_MAX:
+                    break
         return done
 
     def _hear(self, session: int, request: object, now_ms: int) -> None:
+        self._hand.take(session, getattr(request, "serial", 0))
+        self._carry_out(session, request, now_ms)
+        self._hand.drop()
+
+    def _carry_out(self, session: int, request: object, now_ms: int) -> None:
         match request:
             case wire.End():
                 self._endings.end(session, request, now_ms)
@@ -286,32 +297,37 @@ class TxnChecker(OutletAgent):
         """
         outlet, decisions = self._outlet, self._decisions
         assert outlet is not None, "it is trusted"
+        served = 0
         for _ in range(TURNS_MAX):
-            if outlet.is_lost() or self._table.stopping():
+            if outlet.is_lost() or self._table.stopping() or served >= ENDS_AWAKE:
                 return
             if self._desk.lone is not None and decisions.are_told and decisions.is_clean:
-                self._attend_lone(now_ns)
+                served += self._attend_lone(now_ns)
                 continue
             if not self._look_out():
                 return
             if decisions.waits and self._take(now_ns):
                 continue  # what else there may be is seen at once
             now_ms = self._clock.wall_ms()
-            if not self._common.attend(now_ms, 0) or not decisions.is_clean:
-                self._serve(now_ms)
+            taken = self._common.attend(now_ms, 0)
+            if not taken or not decisions.is_clean:
+                taken += self._serve(now_ms)
                 decisions.flush(now_ms)
+            served += taken
 
-    def _attend_lone(self, now_ns: int) -> None:
+    def _attend_lone(self, now_ns: int) -> int:
         """Decide what a lone session asks, END after END; note later what came of them."""
         now_ms = self._clock.wall_ms()
-        if not self._common.attend(now_ms, LONE_PATIENCE * self._rounds):
+        served = self._common.attend(now_ms, LONE_PATIENCE * self._rounds)
+        if not served:
             if self._desk.is_asked:
-                self._serve(now_ms)
+                served = self._serve(now_ms)
                 self._decisions.flush(now_ms)
             else:
                 self._desk.forget_lone()
         if self._decisions.waits:
             self._take(now_ns)
+        return served
 
     def _look_out(self) -> bool:
         decisions, desk, lookout = self._decisions, self._desk, self._lookout

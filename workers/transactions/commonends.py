@@ -22,6 +22,7 @@ class CommonEnds:
     """ENDs in their common form, from the request to the answer."""
 
     def __init__(self, halves: Halves, decisions: Decisions, endings: Endings, desk: Desk) -> None:
+        self._hand = desk.hand
         self._halves = halves
         self._decisions = decisions
         self._endings = endings
@@ -45,7 +46,9 @@ class CommonEnds:
         lookout = self._lookout
         lookout.begin()
         self._desk.watch_all(peer, lookout)
+        self._hand.take(peer.session.session)
         served = self._decisions.serve(peer, self._halves, now_ms, lookout, rounds)
+        self._hand.drop()
         if peer.lane.seen != seen:
             self._desk.heard(peer)
         if served is None:
@@ -59,12 +62,14 @@ class CommonEnds:
         count = decisions.in_hand
         for peer in self._desk.asking():
             number = peer.session.session
+            self._hand.take(number)
             taken = decisions.stage_ends(
                 peer.lane, number, halves.next, halves.taken, halves.taken_end
             )
             if taken > count:
                 self._desk.heard(peer)
             count = taken
+        self._hand.drop()
         if not count:
             return 0
         if decisions.mixed:  # others follow: one op record is to name them all

@@ -1,8 +1,12 @@
-"""Sessions with a lane to the txn-checker: what they ask and are told, whose group they are."""
+"""Sessions with a lane to the txn-checker: what they ask and are told, whose group they are.
+
+They are listened to in turn: who was heard last comes last, so that none waits for what others ask.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -16,17 +20,26 @@ from shm.errors import Incompatible
 from shm.kernels.endanswers import tell_ends
 from shm.kernels.ends import BODY_ROOM
 from shm.lookout import Lookout
+from shm.packed import Misfit
 from shm.transactionwire import AnyNotice, AnyRequest
+from workers.session import pass_turn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from workers.inhand import InHand
     from workers.session import Session, SessionTable
 
     Words = NDArray[np.int64]
 
 #: Requests of one session that are taken at one time.
 REQUESTS_MAX: Final = 256
+#: Requests of one session without an answer; its others wait in its ring.
+UNANSWERED_MAX: Final = 1024
+#: Requests of one session that wait for what is found in old records, which takes long.
+SEARCHES_MAX: Final = 8
+#: How much of a fault a session is told.
+TEXT_CHARACTERS: Final = 300
 #: Among more sessions none is waited for alone: all their lanes are looked at meanwhile.
 LONE_AMONG: Final = 32
 
@@ -38,15 +51,24 @@ class Peer:
     session: Session
     lane: ControlLane
     group: str = ""
-    told: list[AnyNotice] = field(default_factory=list)
+    told: deque[AnyNotice] = field(default_factory=deque)
+    unanswered: int = 0
+    searches: int = 0  # for it that are going on
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether its next request is taken; else it waits in its ring."""
+        free = self.unanswered < UNANSWERED_MAX and self.searches < SEARCHES_MAX
+        return free and not self.told
 
 
 class Desk:
     """Lanes of all sessions that have one with the txn-checker."""
 
-    def __init__(self, sessions: SessionTable) -> None:
+    def __init__(self, sessions: SessionTable, hand: InHand) -> None:
         self._table = sessions
-        self._peers: dict[int, Peer] = {}
+        self.hand = self._hand = hand
+        self._peers: dict[int, Peer] = {}  # whose turn it is comes first
         self._members: dict[str, list[int]] = {}  # producer group -> sessions that are enlisted
         self._active: dict[int, Peer] = {}  # who asked in the last cycle in which anybody did
         self._fresh = True
@@ -59,28 +81,30 @@ class Desk:
     def attach(self, session: Session) -> None:
         """Serve a session from now on."""
         lane = ControlLane(session.arena, session.plan.transactions, End.AGENT)
-        self._peers[session.session] = Peer(session, lane)
+        peer = self._peers[session.session] = Peer(session, lane)
+        if self._hand.is_condemned(session.session):
+            self._set_aside(peer, None)
 
     def detach(self, session: int) -> None:
-        """It has ended; what it has asked for is done all the same."""
+        """It has ended; what it has asked for and was decided is done all the same."""
         peer = self._peers.pop(session, None)
         self._active.pop(session, None)
-        if peer is not None and peer.group:
-            self._leave(session, peer.group)
+        if peer is not None:
+            self._leave(peer)
 
-    def _leave(self, session: int, group: str) -> None:
-        members = self._members[group]
-        members.remove(session)
-        if not members:
-            del self._members[group]
+    def _leave(self, peer: Peer) -> None:
+        if peer.group:
+            members = self._members[peer.group]
+            members.remove(peer.session.session)
+            if not members:
+                del self._members[peer.group]
 
     def enlist(self, session: int, group: str) -> None:
         """The session answers checks of a producer group."""
         peer = self._peers.get(session)
         if peer is None or peer.group == group:
             return
-        if peer.group:
-            self._leave(session, peer.group)
+        self._leave(peer)
         peer.group = group
         self._members.setdefault(group, []).append(session)
 
@@ -100,7 +124,7 @@ class Desk:
 
     def asking(self) -> list[Peer]:
         """Sessions that are listened to; `heard` says that one has asked something."""
-        return [peer for peer in self._peers.values() if not peer.told]
+        return [peer for peer in self._peers.values() if peer.is_heard]
 
     def heard(self, peer: Peer) -> None:
         """A kernel has taken requests of a session: whoever asked repeats what was not answered."""
@@ -130,23 +154,64 @@ class Desk:
             peer.session.bell.ring()
         return told
 
-    def requests(self) -> Iterator[tuple[int, AnyRequest]]:
+    def requests(self) -> Generator[tuple[int, AnyRequest]]:
         """What sessions ask; one whose answers find no room is not listened to."""
-        for peer in list(self._peers.values()):
-            if peer.told:
-                continue
-            number, lane = peer.session.session, peer.lane
+        for served, peer in enumerate(list(self._peers.values()), 1):
             try:
-                for _ in range(REQUESTS_MAX):
-                    body = lane.take()
-                    if body is None:
+                for request in self._requests_of(peer):
+                    yield peer.session.session, request
+                    if peer.session.session not in self._peers:
                         break
-                    if lane.publish_taken():  # whoever asked repeats what was not answered
-                        peer.session.bell.ring()
-                    self._note_active(peer)
-                    yield number, wire.decode_request(body)
+            except GeneratorExit:
+                pass_turn(self._peers, served)
+                raise
             except (BrokenLane, msgspec.DecodeError) as error:
-                self._cut_off(peer, error)
+                self._cut_off(peer, f"transactions lane: {error}")
+
+    def _requests_of(self, peer: Peer) -> Iterator[AnyRequest]:
+        lane, session = peer.lane, peer.session.session
+        for _ in range(REQUESTS_MAX):
+            body = lane.take() if peer.is_heard else None
+            if body is None:
+                return
+            if lane.publish_taken():  # whoever asked repeats what was not answered
+                peer.session.bell.ring()
+            self._note_active(peer)
+            try:
+                request = wire.decode_request(body)
+            except Misfit as misfit:
+                self._refuse(peer, misfit.kind, misfit.serial, misfit.text)
+                continue
+            if self._hand.is_poison(session, request.serial):
+                self._set_aside(peer, request)
+                return
+            peer.unanswered += not isinstance(request, wire.Unknown)
+            yield request
+
+    def _refuse(self, peer: Peer, kind: str, serial: int, text: str) -> None:
+        """Answer a request that nobody carries out, if its kind has an answer."""
+        self.refused += 1
+        text = text[:TEXT_CHARACTERS]
+        if kind == wire.End.__name__:
+            self.tell(peer.session.session, wire.Ended(serial, "", wire.REFUSED, text))
+        elif kind == wire.Settle.__name__:
+            self.tell(peer.session.session, wire.Settled(serial, "", wire.REFUSED, text))
+        else:
+            self._cut_off(peer, text)
+
+    def _set_aside(self, peer: Peer, request: AnyRequest | None) -> None:
+        """Refuse a request that has ended txn-checkers, and end its session."""
+        what, serial = (type(request).__name__, request.serial) if request else ("a request", 0)
+        why = self._hand.set_aside(self._table, peer.session.session, serial, what)
+        self._refuse(peer, what, serial, why)
+        self._cut_off(peer, why)
+
+    def search_for(self, session: int, more: int) -> bool:
+        """Count searches for a session that have begun, or ended; False if it is gone."""
+        peer = self._peers.get(session)
+        if peer is not None:
+            peer.searches += more
+        return peer is not None
 
     def note(self, level: str, event: str, **fields: object) -> None:
         """A line of the broker's log."""
@@ -157,6 +222,7 @@ class Desk:
         peer = self._peers.get(session)
         if peer is None:
             return False
+        peer.unanswered = max(0, peer.unanswered - 1)  # those that kernels took were not counted
         if peer.told or not self._put(peer, notice):
             peer.told.append(notice)
         return True
@@ -171,7 +237,7 @@ class Desk:
         told = 0
         for peer in list(self._peers.values()):
             while peer.told and self._put(peer, peer.told[0]):
-                del peer.told[0]
+                peer.told.popleft()
                 told += 1
         return told
 
@@ -180,18 +246,18 @@ class Desk:
         try:
             done = lane.put(wire.encode(notice))
         except (BrokenLane, Incompatible) as error:
-            self._cut_off(peer, error)
+            self._cut_off(peer, f"transactions lane: {error}")
             return False
         if done and lane.wants_bell:
             peer.session.bell.ring()
         return done
 
-    def _cut_off(self, peer: Peer, error: Exception) -> None:
+    def _cut_off(self, peer: Peer, why: str) -> None:
         number = peer.session.session
         if number in self._peers:
             self.refused += 1
             self.detach(number)
-            self._table.cut_off(number, f"transactions lane: {error}")
+            self._table.cut_off(number, why)
 
     # ------------------------------------------------------------------------------------ sleeping
 
@@ -201,7 +267,7 @@ class Desk:
         if len(self._active) != 1 or len(self._peers) > LONE_AMONG:
             return None
         (peer,) = self._active.values()
-        return None if peer.told else peer
+        return peer if peer.is_heard else None
 
     def watch(self, lookout: Lookout) -> None:
         """Look out for the next request of a lone session."""
@@ -213,7 +279,7 @@ class Desk:
     def only_asking(self) -> Peer | None:
         """The session that has asked something that was not taken, if there is just one."""
         asking = [peer for peer in self._peers.values() if peer.lane.has_more]
-        return asking[0] if len(asking) == 1 and not asking[0].told else None
+        return asking[0] if len(asking) == 1 and asking[0].is_heard else None
 
     def watch_all(self, first: Peer, lookout: Lookout) -> None:
         """Look out for the next request of this one, and of anybody."""

@@ -99,14 +99,19 @@ class Endings:
     def go_on(self, now_ms: int) -> list[Decision]:
         """Put what did not fit; what has an error by now."""
         again, self._again = self._again, []
+        hand = self._desk.hand
         for session, request in again:
+            hand.take(session, request.serial)
             self.end(session, request, now_ms)
         failed: list[Decision] = []
         waiting, self.held = self.held, deque()
         while waiting and not self.held:
             decision, group, tx = waiting.popleft()
+            if decision.asked:
+                hand.take(*decision.asked[0][:2])
             if not self._stage(decision, group, tx, now_ms):
                 failed.append(decision)
+        hand.drop()
         self.held.extend(waiting)
         return failed
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from shm.notefile import SCAN_BYTES, read_content, write_content
+from shm.valueranges import is_offset, is_small
 
 if TYPE_CHECKING:
     from shm.storage import Storage
@@ -58,7 +59,7 @@ def read_note(storage: Storage) -> Note | None:
             name: [[int(n) for n in row[:4]] for row in content[name]]
             for name in ("open", "given_up")
         }
-        if any(len(row) != 4 for rows in lists.values() for row in rows):
+        if not all(_is_row(name, row) for name, rows in lists.items() for row in rows):
             return None
         numbers = {
             name: int(content[name])
@@ -70,6 +71,11 @@ def read_note(storage: Storage) -> Note | None:
         return Note(**numbers, **lists)  # type: ignore[arg-type]
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _is_row(name: str, row: list[int]) -> bool:
+    counts = row[2:] if name == "open" else row[2:3]
+    return len(row) == 4 and all(map(is_offset, row)) and all(map(is_small, counts))
 
 
 def write_note(storage: Storage, note: Note) -> None:

@@ -1,4 +1,7 @@
-"""Decisions of old: what the table does not remember is found in the op queue, step by step."""
+"""Decisions of old: what the table does not remember is found in the op queue, step by step.
+
+Sessions have turns of a step each; what one that has ended wanted to know is looked for no more.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from shm.board import Board
     from workers.logviews import LogViews
     from workers.transactions.decisions import Decisions
+    from workers.transactions.desk import Desk
     from workers.transactions.givenup import GivenUp
     from workers.transactions.halves import Halves
 
@@ -46,12 +50,15 @@ class PastDecisions:
     """Requests for halves that were decided before what is remembered."""
 
     def __init__(
-        self, board: Board, views: LogViews, decisions: Decisions, known: tuple[Halves, GivenUp]
-    ) -> None:
+        self, board: Board, views: LogViews, decisions: Decisions, known: tuple[Halves, GivenUp],
+        desk: Desk,
+    ) -> None:  # fmt: skip
         self._board = board
         self._views = views
         self._decisions = decisions
         self._halves, self._given_up = known
+        self._desk = desk
+        self._hand = desk.hand
         self._searches: deque[_Search] = deque()
 
     def __len__(self) -> int:
@@ -59,21 +66,29 @@ class PastDecisions:
 
     def ask(self, session: int, request: End | Settle, position: int, offset: int) -> None:
         """Look for what became of a half, for a request that names it."""
-        self._searches.append(_Search(session, request, position, offset))
+        if self._desk.search_for(session, 1):
+            self._searches.append(_Search(session, request, position, offset))
 
     def lost(self) -> list[tuple[int, object]]:
         """Who waits for what is to be found: it is all learned anew."""
+        for search in self._searches:
+            self._desk.search_for(search.session, -1)
         return [(search.session, search.request) for search in self._searches]
 
     def step(self) -> tuple[int, End | Settle, str] | None:
         """Look a little further; a request with what was found of its half, or MISSING."""
         if not self._searches:
             return None
-        search = self._searches[0]
-        found = self._look(search)
-        if not found:
+        search = self._searches.popleft()
+        if not self._desk.search_for(search.session, 0):
             return None
-        self._searches.popleft()
+        self._hand.take(search.session, search.request.serial)
+        found = self._look(search)
+        self._hand.drop()
+        if not found:
+            self._searches.append(search)  # others come first
+            return None
+        self._desk.search_for(search.session, -1)
         if found not in (MISSING, MOVED):
             self._halves.remember(search.position, found)
         return search.session, search.request, found

@@ -131,7 +131,9 @@ class Restart:
         listed = np.array(alive, np.int64).reshape(-1, 4)
         if len(listed):
             rows = halves.rows_of(np.ascontiguousarray(listed[:, 1:3]), *now)
-            rows["checks"] = listed[np.isin(listed[:, 0], rows["offset"]), 3]
+            checks = dict(zip(listed[:, 0].tolist(), listed[:, 3].tolist(), strict=True))
+            # A row that names another half than lies there tells nothing of it.
+            rows["checks"] = [checks.get(offset, 0) for offset in rows["offset"].tolist()]
             halves.table.add(rows)
         if note.op_progress < note.ops_next:
             halves.expect_ops(note.op_progress, note.halves_next - 1)

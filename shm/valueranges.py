@@ -1,0 +1,74 @@
+"""The range of every number and text that a peer sends, or that a file of ours says: one table.
+
+The structs of shm/groupwire.py, schedulerwire.py, transactionwire.py and the clients' frames of
+wire.py are made of these types, so that a decoder checks each value once and before anybody
+computes with it: what lies outside is refused to whoever asked (shm/packed.py). Numbers of notes
+and RocketMQ's configuration files are judged by the functions below. Words of arenas and
+rings are judged by the kernels that read them; shm/layout.py says what they mean.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from shm import limits
+
+#: Half of what 64 bits hold: sums of two such numbers do so, too.
+NUMBER_MAX: Final = 1 << 62
+WORD_MAX: Final = (1 << 63) - 1
+INT_MAX: Final = (1 << 31) - 1
+
+#: Number of a request, chosen by whoever asks; it is compared and given back.
+Serial = Annotated[int, Meta(ge=0, le=WORD_MAX)]
+SessionNumber = Annotated[int, Meta(ge=0, le=WORD_MAX)]
+#: What identifies something and is only compared.
+Digest = Annotated[int, Meta(ge=0, le=WORD_MAX)]
+#: Of the board's tables.
+TopicNumber = Annotated[int, Meta(ge=0, le=INT_MAX)]
+QueueNumber = Annotated[int, Meta(ge=0, le=INT_MAX)]
+Lease = Annotated[int, Meta(ge=0, le=WORD_MAX)]
+#: Queue offsets, and one for "none".
+Offset = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]
+Position = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+#: Deliveries, as RocketMQ counts them; those of one message end at DELIVERIES_MAX.
+Deliveries = Annotated[int, Meta(ge=-1, le=INT_MAX)]
+DelayMs = Annotated[int, Meta(ge=-1, le=limits.RETRY_AFTER_MAX_MS)]
+PatienceMs = Annotated[int, Meta(ge=0, le=INT_MAX)]
+ConsumeFromCode = Annotated[int, Meta(ge=0, le=2)]
+Pid = Annotated[int, Meta(ge=0, le=INT_MAX)]
+RingBytes = Annotated[int, Meta(ge=0, le=64 << 20)]
+QueueCount = Annotated[int, Meta(ge=-INT_MAX, le=INT_MAX)]  # refused by name where it is too large
+
+#: Names are judged by their own rules as well, which say more; no rule has to look at longer ones.
+Name = Annotated[str, Meta(max_length=4 * limits.RETRY_TOPIC_BYTES_MAX)]
+Word = Annotated[str, Meta(max_length=64)]
+Text = Annotated[str, Meta(max_length=4096)]
+ProducerNumber = Annotated[bytes, Meta(max_length=64)]
+
+
+def is_offset(value: object) -> bool:
+    """Whether a file's value is a queue offset or a log position."""
+    return type(value) is int and 0 <= value <= NUMBER_MAX
+
+
+def is_small(value: object) -> bool:
+    """Whether a file's value is a queue's id, a level, a size or a count."""
+    return type(value) is int and 0 <= value <= INT_MAX
+
+
+def is_time_ms(value: object) -> bool:
+    """Whether a file's value is a time or a difference of times in ms, as far as a year 9999."""
+    return type(value) is int and abs(value) <= limits.DELIVER_MS_MAX
+
+
+def is_storable(value: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether each number in a value of JSON is one that we write: whole, and not too large."""
+    if isinstance(value, dict):
+        return all(map(is_storable, value.values()))
+    if isinstance(value, list):
+        return all(map(is_storable, value))
+    if isinstance(value, float):
+        return False
+    return not isinstance(value, int) or -NUMBER_MAX <= value <= NUMBER_MAX

@@ -1,0 +1,372 @@
+"""Whatever number or text a request, a frame or a word has: its agent lives and serves others."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from shm import groupwire, layout, schedulerwire, transactionwire, wire
+from shm.arena import plan_arena
+from shm.codes import EntryKind, Role
+from shm.jsonsum import with_sum, without_sum
+from shm.limits import DELIVERIES_MAX
+from shm.storage import replace_file
+from tests.support.door import Door, opened
+from tests.support.extremes import NUMBERS, kinds_of, requests_of, words_of
+from tests.support.groups_rig import Rig, only
+from tests.support.memory_sessions import memory_session
+from tests.support.packed import NESTED
+from tests.support.parking import Life, at_message, level_message
+from tests.support.retry_rig import RetryRig
+from tests.support.simclock import SimClock
+from tests.support.simstorage import SimStorage
+from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
+from tests.support.trials import mends
+from tests.unit.test_recalls import Asker, handle_of
+
+TX = "0123456789abcdef" * 2
+
+
+# ----------------------------------------------------------------------------------------- groups
+
+
+class Members:
+    """`groups` with real copies, an honest member, and another that says anything."""
+
+    def __init__(self) -> None:
+        self.rig = RetryRig()
+        for number in range(8):
+            self.rig.send(b"m%d" % number, queue=number % 2)
+        self.rig.settle()
+        self.good = self.rig.attach()
+        self.rig.settle()
+        self.good.join("good")
+        self.turn = 0
+        self.hand = self.rig.attach()
+        self.begin()
+
+    def begin(self) -> None:
+        """A member that has begun all messages of both queues."""
+        self.rig.settle()
+        self.hand.join("g")
+        self.hand.note(q0=(0, 4), q1=(0, 4))
+        self.rig.settle()
+
+    def base(self) -> dict[str, object]:
+        """What makes a sound request of any type."""
+        lease = self.hand.leases.get(0, 1)
+        return {
+            "serial": 9, "group": "g", "topics": [0], "queue": 0, "lease": lease, "offset": 1,
+            "offsets": [1], "delays": [0], "whys": ["no"], "max_attempts": 3, "attempts": 0,
+            "leases": {0: lease}, "started": {0: 4}, "starts": {0: 0}, "done": [[1, 2]],
+            "filters": [[0, "SQL92", "a > 1"]],
+        }  # fmt: skip
+
+    def hear(self, body: bytes) -> None:
+        """Put a request; if the session was cut off for it another one follows."""
+        room = self.hand.session.plan.groups.up_bytes // 2 - 16
+        if len(body) > room or not self.hand.lane.put(body):
+            return
+        self.rig.settle()
+        if any(session == self.hand.number for session, _why in self.rig.sessions.cut):
+            self.rig.kill(self.hand)
+            self.hand = self.rig.attach()
+            self.begin()
+        self.hand.listen()
+        if 0 not in self.hand.leases or 0 in self.hand.revoked:
+            self.hand.revoked.clear()
+            self.begin()
+
+    def require_calm(self) -> None:
+        self.turn = (self.turn + 1) % 4
+        assert self.good.commit(q1=self.turn).lost == {}
+        assert all(table.failures == [] for table in self.rig.tables.values())
+
+
+@mends("R3.1", "R3.3")
+@pytest.mark.parametrize("kind", kinds_of(groupwire.AnyRequest), ids=lambda kind: kind.__name__)
+def test_no_value_of_a_request_ends_groups(kind: type[msgspec.Struct]) -> None:
+    members = Members()
+    base = members.base()
+    if kind is groupwire.Commit:
+        base["offsets"], base["done"] = {0: 1}, {0: [[1, 2]]}
+    elif kind is groupwire.Reset:
+        base["offsets"] = {0: 1}
+    for body in requests_of(kind, base):
+        members.hear(body)
+        members.require_calm()
+
+
+def test_a_value_out_of_its_range_is_refused_by_name_and_the_session_goes_on() -> None:
+    members = Members()
+    hand, lease = members.hand, members.hand.leases[0]
+    heard = hand.say(groupwire.SendBack(5, 0, lease, 2**63, [1], [0], ["no"]))
+    refused = only(heard, groupwire.Refused)
+    assert (refused.serial, refused.error) == (5, "Rejected")
+    assert "SendBack.max_attempts" in refused.text
+    assert only(hand.say(groupwire.SendBack(6, 0, lease, 3, [1], [0], ["no"])), groupwire.SentBack)
+
+
+@mends("R3.3")
+def test_a_message_that_fails_for_ever_is_counted_as_far_as_can_be() -> None:
+    """The ledger's field has 16 bits; it saturates, for a successor too."""
+    rig = Rig(orders=1)
+    rig.fill(0, 10)
+    hand = rig.attach()
+    hand.join()
+    hand.start(q0=5)
+    rig.agent.ledger.fail("g", ("orders", 0), 0, DELIVERIES_MAX - 1)
+    for known in (DELIVERIES_MAX - 1, DELIVERIES_MAX, DELIVERIES_MAX):
+        failed = groupwire.Failed(7, 0, hand.leases[0], 0, known)
+        assert only(hand.say(failed), groupwire.Counted).attempts == DELIVERIES_MAX
+    rig.replace_agent()
+    assert rig.agent.ledger.group("g").queue(("orders", 0)).attempts_of(0) == DELIVERIES_MAX
+
+
+# -------------------------------------------------------------------------------------- scheduler
+
+
+@pytest.mark.parametrize("kind", kinds_of(schedulerwire.Recall), ids=lambda kind: kind.__name__)
+def test_no_value_of_a_request_ends_the_scheduler(
+    kind: type[msgspec.Struct], tmp_path: Path
+) -> None:
+    life = Life(tmp_path, SimClock())
+    message = at_message(life.clock.wall_ms() + 90_000)
+    life.park(message)
+    life.settle()
+    handle = handle_of(message)
+    good, number = Asker(life), 50
+    bad = Asker(life, number)
+    for body in [
+        *requests_of(kind, {"serial": 1, "topic": "later", "handle": handle}),
+        *_handles(),
+    ]:
+        if len(body) > 2000 or not bad.lane.put(body):
+            continue
+        life.turn()
+        life.turn()
+        while bad.lane.take() is not None:
+            pass
+        if any(session == number for session, _why in life.tables[Role.SCHEDULER].cut):
+            life.tables[Role.SCHEDULER].detach(number)
+            number += 1
+            bad = Asker(life, number)
+    assert good.recall("x") == schedulerwire.UNKNOWN_HANDLE
+    life.stop()
+
+
+def _handles() -> Iterator[bytes]:
+    """Handles whose own number is extreme."""
+    for number in NUMBERS:
+        text = urlsafe_b64encode(f"v1 later broker {number} {'K' * 32}".encode()).decode()
+        yield schedulerwire.encode(schedulerwire.Recall(3, "later", text))
+
+
+# ------------------------------------------------------------------------------------ txn-checker
+
+
+@pytest.fixture
+def txn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TxnLife]:
+    yield from txn_life(tmp_path / "store", monkeypatch)
+
+
+@mends("R3.2")
+@pytest.mark.parametrize(
+    "kind", kinds_of(transactionwire.AnyRequest), ids=lambda kind: kind.__name__
+)
+def test_no_value_of_a_request_ends_the_txn_checker(
+    kind: type[msgspec.Struct], txn: TxnLife
+) -> None:
+    half = txn.half(TX)
+    good, bad = Peer(txn), Peer(txn)
+    place = [half.position, half.queue_offset]
+    base = {
+        "serial": 9, "group": GROUP, "tx": "f" * 32, "commit": True, "halves": [place],
+        "position": half.position, "action": "recheck", "who": "ops",
+    }  # fmt: skip
+    for body in requests_of(kind, base):
+        if len(body) > 2000 or not bad.lane.put(body):
+            continue
+        txn.turn()
+        txn.turn()
+        bad.lane.take()
+        number = bad.session.session
+        if any(session == number for session, _why in txn.tables[CHECKER].cut):
+            txn.tables[CHECKER].detach(number)
+            bad = Peer(txn)
+    other = txn.half(TX, 2)
+    assert good.ended([other], commit=True) == (transactionwire.COMMITTED, "")
+
+
+# --------------------------------------------------------------------------------- control frames
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    with opened(tmp_path / "home", topics_max=64) as door:
+        yield door
+
+
+def _is_sound(body: bytes) -> bool:
+    try:
+        wire.decode(body)
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", kinds_of(wire.AnyFrame), ids=lambda kind: kind.__name__)
+def test_no_value_of_a_frame_ends_the_supervisor(kind: type[wire.Frame], door: Door) -> None:
+    good = door.connect()
+    door.attach(good)
+    base = {
+        "serial": 1, "pid": os.getpid(), "fingerprint": layout.FINGERPRINT, "kind": "look",
+        "name": "orders", "queues": 1, "level": "written", "group": "g",
+    }  # fmt: skip
+    bodies = [body for body in requests_of(kind, base) if len(body) < wire.FRAME_BYTES_MAX]
+    for body in bodies:
+        if kind is wire.StopBroker and _is_sound(body):
+            continue  # it would be carried out
+        with door.connect() as channel:
+            if kind is not wire.Hello:
+                door.attach(channel, kind="look")
+            channel.send(body)
+            door.turn()
+    assert isinstance(door.ask(good, wire.ShowMembers("g"))[0], wire.Members)  # type: ignore[index]
+    assert not door.supervisor.finished
+    good.close()
+
+
+# ------------------------------------------------------------------------------- words of an arena
+
+
+def _words() -> Iterator[tuple[int, bytes]]:
+    """Each word of an arena that its client writes: where, and bytes at its ends."""
+    plan = plan_arena(4096, 4096, 4096, 4096)
+    lanes = (plan.writer, plan.groups)
+    places = [(layout.ARENA, 0), (layout.PROGRESS, layout.PROGRESS_AT)]
+    places += [(layout.LANE, lane.control) for lane in lanes]
+    mine = [(layout.ROUTE, layout.ROUTES_AT), (layout.ENTRY, plan.writer.up)]
+    mine.append((layout.MESSAGE, plan.groups.up))
+    fields = [
+        (start + struct.offset(field.name), field)
+        for struct, start in (*places, *mine)
+        for field in struct.fields
+        if (struct, start) in mine or field.writer == "client"
+    ]
+    for at, field in fields:
+        for data in words_of(field) if isinstance(field.type, str) else ():
+            yield at, data
+
+
+def test_no_word_of_an_arena_ends_writer_reader_or_groups() -> None:
+    """A fresh session for each: an entry, a request, its words; one of them is extreme."""
+    rig = RetryRig()
+    good = rig.attach()
+    rig.settle()
+    good.join("good")
+    plan = plan_arena(4096, 4096, 4096, 4096)
+    body = groupwire.encode(groupwire.Commit(1, {0: 1}, {0: 1}))
+    for number, (at, data) in enumerate(_words(), 1000):
+        session = memory_session(number, plan, producer=number.to_bytes(10, "big"))
+        arena = session.arena
+        _write(arena, layout.ROUTES_AT, layout.ROUTE.pack(ready=1, topic=0))
+        size = layout.ENTRY_BYTES + 8
+        entry = {"length": size, "kind": EntryKind.SEND, "seq": 1, "queue": -1, "body_bytes": 8}
+        _write(arena, plan.writer.up, layout.ENTRY.pack(**entry))
+        _set_tail(arena, plan.writer.control, size)
+        size = (layout.MESSAGE_BYTES + len(body) + 7) & ~7
+        head = {"length": size, "kind": EntryKind.REQUEST, "body_bytes": len(body)}
+        _write(arena, plan.groups.up, layout.MESSAGE.pack(**head) + body)
+        _set_tail(arena, plan.groups.control, size)
+        _write(arena, layout.ARENA_PROGRESS_COUNT, (1).to_bytes(4, "little"))
+        _write(arena, at, data)
+        for table in rig.tables.values():
+            table.attach(session)
+        rig.cycle()
+        rig.cycle()
+        for table in rig.tables.values():
+            table.detach(number)
+    rig.settle()
+    assert good.commit(q1=0).lost == {}
+    assert all(table.failures == [] for table in rig.tables.values())
+
+
+def _write(arena: object, at: int, data: bytes) -> None:
+    arena[at : at + len(data)].data[:] = data  # type: ignore[index]
+
+
+def _set_tail(arena: object, control: int, tail: int) -> None:
+    _write(arena, control + layout.LANE_UP_TAIL, tail.to_bytes(8, "little"))
+
+
+# ---------------------------------------------------------------------------------- files of ours
+
+
+def _spoiled(value: object) -> Iterator[object]:
+    """A value of JSON with one number at an end of its type."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            for other in _spoiled(item):
+                yield {**value, name: other}
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            for other in _spoiled(item):
+                yield [*value[:number], other, *value[number + 1 :]]
+    elif isinstance(value, int):
+        yield from (-1, 1 << 31, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 64, 1e300)
+
+
+@pytest.mark.parametrize(
+    "path", ["gantry/schedule.json", "gantry/transactions.json", "config/delayOffset.json"]
+)
+def test_no_number_of_a_file_ends_its_agent(path: str, txn: TxnLife) -> None:
+    """Its next process finds it: what it says is believed, or read anew from the log."""
+    txn.half(TX)
+    txn.park(at_message(txn.clock.wall_ms() + 3_000), level_message(3))
+    txn.run_for(12_000)
+    sound = (Path(txn.storage.root) / path).read_text("utf-8")
+    content = without_sum(json.loads(re.sub(r"(\d+):", r'"\1":', sound)))
+    for value in _spoiled(content):
+        text = json.dumps(value)
+        replace_file(txn.storage, path, (with_sum(text) if "gantry" in path else text).encode())
+        txn.kill(Role.SCHEDULER)
+        txn.kill(CHECKER)
+        for _ in range(6):
+            txn.turn()
+    peer = Peer(txn)
+    replace_file(txn.storage, path, sound.encode())
+    txn.kill_all()
+    assert peer.ended([txn.half(TX, 2)], commit=True) == (transactionwire.COMMITTED, "")
+
+
+def test_no_number_of_consumer_offsets_ends_groups() -> None:
+    """Another broker, or an editor, may have written the file."""
+    content = {"offsetTable": {"orders@g": {"0": 1, "1": 2}, "other@g": {"7": 3}}}
+    ids = [{"offsetTable": {"orders@g": {str(number): 1}}} for number in NUMBERS]
+    for value in (*_spoiled(content), *ids, {"offsetTable": {"orders@g": [1]}}):
+        rig = Rig(orders=2)
+        rig.fill(0, 10)
+        storage = SimStorage(rig.disk)
+        replace_file(storage, "config/consumerOffset.json", json.dumps(value).encode())
+        rig.replace_agent()
+        hand = rig.attach()
+        hand.join("h")
+        assert hand.commit(q0=1).lost == {}
+
+
+def test_nothing_nested_or_torn_is_a_request() -> None:
+    """What is no request at all ends its session, and is not answered."""
+    for decode in (
+        groupwire.decode_request, schedulerwire.decode_request, transactionwire.decode_request,
+    ):  # fmt: skip
+        for body in (NESTED, b"", b"\x91\x01", b"\xc1"):
+            with pytest.raises(msgspec.DecodeError):
+                decode(body)
