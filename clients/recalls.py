@@ -12,7 +12,15 @@ from clients.session import Session, deadline_after, now_ns
 from shm import schedulerwire
 from shm.codes import ClientState, Status
 from shm.controllane import ControlLane, End
-from shm.errors import DiskFull, Incompatible, MessageIllegal, StoreFailed, Timeout, Unavailable
+from shm.errors import (
+    DiskFull,
+    Incompatible,
+    MessageIllegal,
+    Rejected,
+    StoreFailed,
+    Timeout,
+    Unavailable,
+)
 from shm.schedulerwire import Recall, Recalled
 
 if TYPE_CHECKING:
@@ -45,7 +53,7 @@ class Recaller:
     def recall(self, topic: str, handle: str, timeout: float) -> RecallOutcome:
         """Cancel a message.
 
-        Raises MessageIllegal, Timeout, DiskFull, StoreFailed, or what a session raises.
+        Raises MessageIllegal, Timeout, DiskFull, Rejected, StoreFailed, or what a session raises.
         """
         require_handle(topic, handle)
         deadline_ns = deadline_after(timeout)
@@ -132,6 +140,8 @@ def _outcome(answer: Recalled) -> RecallOutcome:
             "the broker's disk is full: nothing is changed by this recall;"
             " recall it again once there is room"
         )
+    if answer.refusal == schedulerwire.REFUSED:
+        raise Rejected("the scheduler does not carry out this recall: the broker's log says why")
     if answer.refusal:
         raise StoreFailed(f"the recall could not be stored: {answer.refusal}")
     return RecallOutcome(answer.outcome)

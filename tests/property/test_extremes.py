@@ -7,6 +7,7 @@ import os
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,7 @@ from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
 from tests.support.trials import mends
 from tests.unit.test_recalls import Asker, handle_of
 
+MESSAGES = 280
 TX = "0123456789abcdef" * 2
 
 
@@ -42,13 +44,15 @@ class Members:
 
     def __init__(self) -> None:
         self.rig = RetryRig()
-        for number in range(8):
-            self.rig.send(b"m%d" % number, queue=number % 2)
+        for number in range(MESSAGES):
+            self.rig.send(b"m%d" % number, queue=int(number < 4))
+            if number % 100 == 0:
+                self.rig.settle()
         self.rig.settle()
         self.good = self.rig.attach()
         self.rig.settle()
         self.good.join("good")
-        self.turn = 0
+        self.turn = self.offset = 0
         self.hand = self.rig.attach()
         self.begin()
 
@@ -56,18 +60,22 @@ class Members:
         """A member that has begun all messages of both queues."""
         self.rig.settle()
         self.hand.join("g")
-        self.hand.note(q0=(0, 4), q1=(0, 4))
+        self.hand.note(q0=(0, MESSAGES - 4), q1=(0, 4))
         self.rig.settle()
 
-    def base(self) -> dict[str, object]:
+    def base(self, kind: type[msgspec.Struct]) -> dict[str, object]:
         """What makes a sound request of any type."""
         lease = self.hand.leases.get(0, 1)
-        return {
+        self.offset = self.offset % (MESSAGES - 5) + 1  # of another message each time
+        base: dict[str, object] = {
             "serial": 9, "group": "g", "topics": [0], "queue": 0, "lease": lease, "offset": 1,
-            "offsets": [1], "delays": [0], "whys": ["no"], "max_attempts": 3, "attempts": 0,
+            "offsets": [self.offset], "delays": [0], "whys": ["no"], "max_attempts": 3,
             "leases": {0: lease}, "started": {0: 4}, "starts": {0: 0}, "done": [[1, 2]],
-            "filters": [[0, "SQL92", "a > 1"]],
+            "filters": [[0, "SQL92", "a > 1"]], "attempts": 0,
         }  # fmt: skip
+        if kind in (groupwire.Commit, groupwire.Reset):
+            base["offsets"], base["done"] = {0: 1}, {0: [[1, 2]]}
+        return base
 
     def hear(self, body: bytes) -> None:
         """Put a request; if the session was cut off for it another one follows."""
@@ -94,12 +102,7 @@ class Members:
 @pytest.mark.parametrize("kind", kinds_of(groupwire.AnyRequest), ids=lambda kind: kind.__name__)
 def test_no_value_of_a_request_ends_groups(kind: type[msgspec.Struct]) -> None:
     members = Members()
-    base = members.base()
-    if kind is groupwire.Commit:
-        base["offsets"], base["done"] = {0: 1}, {0: [[1, 2]]}
-    elif kind is groupwire.Reset:
-        base["offsets"] = {0: 1}
-    for body in requests_of(kind, base):
+    for body in requests_of(kind, lambda: members.base(kind)):
         members.hear(body)
         members.require_calm()
 
@@ -142,10 +145,11 @@ def test_no_value_of_a_request_ends_the_scheduler(
     life.park(message)
     life.settle()
     handle = handle_of(message)
+    base = {"serial": 1, "topic": "later", "handle": handle}
     good, number = Asker(life), 50
     bad = Asker(life, number)
     for body in [
-        *requests_of(kind, {"serial": 1, "topic": "later", "handle": handle}),
+        *requests_of(kind, lambda: base),
         *_handles(),
     ]:
         if len(body) > 2000 or not bad.lane.put(body):
@@ -186,12 +190,15 @@ def test_no_value_of_a_request_ends_the_txn_checker(
 ) -> None:
     half = txn.half(TX)
     good, bad = Peer(txn), Peer(txn)
-    place = [half.position, half.queue_offset]
-    base = {
-        "serial": 9, "group": GROUP, "tx": "f" * 32, "commit": True, "halves": [place],
+    # As it is, and one that nobody knows yet.
+    places = [{"halves": [[half.position, offset]]} for offset in (half.queue_offset, 1 << 20)]
+    base: dict[str, object] = {
+        "serial": 9, "group": GROUP, "tx": "f" * 32, "commit": True,
         "position": half.position, "action": "recheck", "who": "ops",
     }  # fmt: skip
-    for body in requests_of(kind, base):
+    bases = [base | place for place in places]
+    bodies = [body for one in bases for body in requests_of(kind, partial(dict, one))]
+    for body in bodies:
         if len(body) > 2000 or not bad.lane.put(body):
             continue
         txn.turn()
@@ -230,7 +237,7 @@ def test_no_value_of_a_frame_ends_the_supervisor(kind: type[wire.Frame], door: D
         "serial": 1, "pid": os.getpid(), "fingerprint": layout.FINGERPRINT, "kind": "look",
         "name": "orders", "queues": 1, "level": "written", "group": "g",
     }  # fmt: skip
-    bodies = [body for body in requests_of(kind, base) if len(body) < wire.FRAME_BYTES_MAX]
+    bodies = [body for body in requests_of(kind, lambda: base) if len(body) < wire.FRAME_BYTES_MAX]
     for body in bodies:
         if kind is wire.StopBroker and _is_sound(body):
             continue  # it would be carried out

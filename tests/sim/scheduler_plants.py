@@ -77,7 +77,7 @@ def cancelled_before_stored() -> None:
         done = recall(desk, asked, position, ms)
         if done:
             desk._close(asked, CANCELLED)
-            desk._asked.append(asked)
+            desk._peers[asked.session].asked.append(asked)
         return done
 
     put_over(RecallDesk, "_recall", hasty)

@@ -24,7 +24,7 @@ NUMBERS = sorted(
     | {-(1 << power) - step for power in (15, 31, 63) for step in (-1, 0)}
 )
 #: What is no whole number, for a decoder that is not strict.
-ODD = [None, math.nan, math.inf, -0.0, True, "7", b"7", [], {}]
+ODD: list[Any] = [None, math.nan, math.inf, -0.0, True, "7", b"7", [], {}]
 TEXTS = ["", "\0", "\x01\x02", "%", "../x", "a" * 255, "a" * 256, "\U0001f600" * 2000, "a" * 14_000]
 LONG = 3000
 
@@ -115,14 +115,24 @@ _PARTS: dict[object, Callable[[tuple[object, ...], object], Iterator[object]]] =
 }
 
 
-def requests_of(kind: type[msgspec.Struct], base: Mapping[str, object]) -> Iterator[bytes]:
-    """A request for each field and extreme; the other fields as in `base`, or the least."""
+def requests_of(
+    kind: type[msgspec.Struct], base: Callable[[], Mapping[str, object]]
+) -> Iterator[bytes]:
+    """A request for each field and extreme; the other fields as in `base`, or the least.
+
+    `base` is called for each: what one request names may be done with when the next one comes.
+    """
     fields = msgspec.structs.fields(kind)
-    values = [base.get(field.name, sound(field.type)) for field in fields]
+
+    def values() -> list[object]:
+        found = base()
+        return [found.get(field.name, sound(field.type)) for field in fields]
+
     for number, field in enumerate(fields):
-        for value in extremes(field.type, values[number]):
-            yield _packed(kind, [*values[:number], value, *values[number + 1 :]])
-    yield _packed(kind, values[: len(values) // 2])
+        for value in extremes(field.type, values()[number]):
+            others = values()
+            yield _packed(kind, [*others[:number], value, *others[number + 1 :]])
+    yield _packed(kind, values()[: len(fields) // 2])
 
 
 def _packed(kind: type[msgspec.Struct], values: list[Any]) -> bytes:
