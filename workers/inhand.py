@@ -10,8 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.wire import REQUEST_SET_ASIDE
+from shm import layout, wire
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -77,15 +76,15 @@ class InHand:
 
     def is_condemned(self, session: int) -> bool:
         """Whether a session's requests have ended agents too often, whichever they were."""
-        if not self._suspects or self.is_poison(session, 0):
-            return bool(self._suspects)
+        if self.is_poison(session, 0):
+            return True
         deaths = [one[2] for one in self._suspects if one[0] == session & _LOW]
         return sum(deaths) >= DEATHS_OF_SESSION_MAX
 
     def set_aside(self, table: SessionTable, session: int, serial: int, what: str) -> str:
         """Say in the log that a request is not carried out; why, for whoever asked."""
         table.note(
-            "error", REQUEST_SET_ASIDE, session=session, serial=serial, request=what,
+            "error", wire.REQUEST_SET_ASIDE, session=session, serial=serial, request=what,
             deaths=max((one[2] for one in self._suspects if one[0] == session & _LOW), default=0),
         )  # fmt: skip
         return (

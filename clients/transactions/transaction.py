@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 
 _ROW_MASK: Final = PAGE_ROWS - 1
+#: Errors of an END that leave the halves as they were.
+_STILL_OPEN: Final = frozenset(
+    {transactionwire.DISK_FULL, transactionwire.UNSTORABLE, transactionwire.REFUSED}
+)
 
 
 class TransactionResolution(StrEnum):
@@ -318,7 +322,7 @@ class Transaction(OfOneProcess):
         if answer.outcome in (COMMITTED, ROLLED_BACK, GIVEN_UP):
             self._is(answer.outcome)
             return self._decided(answer.text)
-        if answer.error in (transactionwire.DISK_FULL, transactionwire.UNSTORABLE):
+        if answer.error in _STILL_OPEN:
             return self._in_doubt(wanted, f"{answer.text or answer.error}; it is still open")
         self._is("failed")
         return TransactionFailed(
