@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from shm import layout, wire
+from shm import layout
 
 if TYPE_CHECKING:
     from shm.board import Board
@@ -84,7 +84,7 @@ class InHand:
     def set_aside(self, table: SessionTable, session: int, serial: int, what: str) -> str:
         """Say in the log that a request is not carried out; why, for whoever asked."""
         table.note(
-            "error", wire.REQUEST_SET_ASIDE, session=session, serial=serial, request=what,
+            "error", "request_set_aside", session=session, serial=serial, request=what,
             deaths=max((one[2] for one in self._suspects if one[0] == session & _LOW), default=0),
         )  # fmt: skip
         return (

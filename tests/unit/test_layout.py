@@ -87,7 +87,7 @@ SHARED = {
     layout.PROCESS: (
         128,
         "pid 0 restarts 4 started_ms 8 heartbeat 16 busy 24 work 32 refused 40 bytes 48 faults 56"
-        " stuck 64",
+        " stuck 64 hand_serial 72 hand_session 80 suspects 88",
     ),
     layout.TOPIC: (
         320,
