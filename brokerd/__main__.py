@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from brokerd import config
+from brokerd import config, temporaryhome
 from clients.home import find_home
 from shm.errors import GantryError
 from shm.exitcode import exit_code
@@ -19,11 +19,14 @@ def main() -> int:
     parser.add_argument("--profile", help="standard, small or temporary")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument(
-        "--lifeline", action="store_true", help="stop and remove the home when standard input ends"
-    )
+        "--lifeline", metavar="WORD", default="",
+        help="when standard input ends: stop, and remove the home, which was made with that word",
+    )  # fmt: skip
     options = parser.parse_args()
     home = find_home(options.home)
     try:
+        if options.lifeline:
+            temporaryhome.require(home, options.lifeline)
         given = config.parse_assignments(options.set)
         if options.profile:
             given["profile"] = options.profile

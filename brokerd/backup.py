@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Callable
@@ -21,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from brokerd import config, lock
+from brokerd import config, lock, temporaryhome
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
 from brokerd.epoch import STORE_FILE, settle_sizes
 from brokerd.synctree import rename_durably
 from clients.home import read_board_file, store_of
-from shm import layout
+from shm import layout, ownfiles
 from shm.board import attach_board
 from shm.codes import BrokerState
 from shm.configfile import BACKUP_SUFFIX, parse_config
@@ -54,6 +53,9 @@ _PAUSE_S: Final = 0.01
 #: A file of `config/` is written in place: it may take that many looks to find it whole.
 _LOOKS: Final = 50
 
+#: By which a back-up knows what another one has left behind.
+_WORD: Final = "an unfinished back-up"
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -72,7 +74,8 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
     """Copy the store of `home`; `destination` becomes a home of its own.
 
     It must not exist. Until all is there and synced it is called `<destination>.partial`, which a
-    later call replaces. Raises Rejected, StoreFailed, Timeout, OSError.
+    later call replaces if it is what an earlier one has left. Raises Rejected, StoreFailed,
+    Timeout, OSError.
     """
     source = store_of(home)
     if destination.exists():
@@ -80,19 +83,25 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
     if not source.is_dir():
         raise Rejected(f"there is no store at {source}")
     partial = destination.with_name(destination.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    store_of(partial).mkdir(mode=0o700, parents=True)
-    partial.chmod(0o700)
+    temporaryhome.remove(partial, _WORD)
+    if os.path.lexists(partial):
+        raise Rejected(f"{partial} is there, and no back-up that was broken off: remove it first")
+    partial.mkdir(mode=0o700, parents=True)
+    temporaryhome.mark(partial, _WORD)
+    store_of(partial).mkdir(mode=0o700)
     run = _Run(PosixStorage(str(source)), PosixStorage(str(store_of(partial))), progress)
     try:
         low, durable, segments = _copy(home, run)
         if (home / config.FILE_NAME).exists():
-            shutil.copyfile(home / config.FILE_NAME, partial / config.FILE_NAME)
+            ownfiles.replace_whole(
+                partial / config.FILE_NAME, (home / config.FILE_NAME).read_bytes()
+            )
         rename_durably(partial, destination)
+        (destination / temporaryhome.MARKER).unlink()
     except OSError as error:
         if not is_disk_full(error):
             raise
-        shutil.rmtree(partial, ignore_errors=True)
+        temporaryhome.remove(partial, _WORD)
         raise DiskFull(
             f"no room for the back-up at {destination}: the disk was full after {run.bytes} bytes,"
             " and nothing is left of it; name a directory on another one"
@@ -108,7 +117,7 @@ def _copy(home: Path, run: _Run) -> tuple[int, int, int]:
         if not name:
             raise Rejected(f"the broker at {home} is starting, or no GantryMQ: try again")
         return run.from_running(attach_board(name))
-    descriptor = lock.acquire(source, 0)
+    descriptor = lock.acquire(source, 0, to_write=False)
     try:
         return run.from_stopped(home)
     finally:

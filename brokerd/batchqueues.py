@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from shm.configfile import read_config
 from shm.errors import Incompatible
-from shm.queuenames import MEMBERS
+from shm.queuenames import MEMBERS, folder_of, topic_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,10 +57,9 @@ def add_topic(storage: Storage, topic: str) -> None:
             f" remove {MEMBERS}/{topic}",
             topic=topic,
         )
-    storage.make_directory(f"{MEMBERS}/{topic}")
+    storage.make_directory(f"{MEMBERS}/{folder_of(topic)}")
 
 
 def _table(storage: Storage) -> dict[str, Any]:
     content: Any = read_config(storage, "topics.json") or {}
-    table: dict[str, Any] = content.get("topicConfigTable") or {}
-    return table
+    return topic_table(content, "config/topics.json")

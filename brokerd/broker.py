@@ -14,13 +14,13 @@ from pathlib import Path
 from brokerd import agents, epoch, lock, reserve
 from brokerd.agents import AgentEnv
 from brokerd.checkpoint import CheckpointFile, read_checkpoint
-from brokerd.config import Configuration
+from brokerd.config import FILE_NAME, Configuration
 from brokerd.epoch import Life
 from brokerd.log import Log
 from brokerd.metadata import Metadata
 from brokerd.sessions import Sessions
 from clients.home import board_file, run_of, store_of
-from shm import layout
+from shm import layout, ownfiles
 from shm.bell import EventBell
 from shm.board import Board, unlink_board
 from shm.clock import SystemClock
@@ -109,11 +109,15 @@ class Broker:
 
 
 def make_directories(home: Path) -> None:
-    """Make home, store and run directory; the last two are for their owner only."""
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for folder in (store_of(home), run_of(home)):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    run_of(home).chmod(0o700)
+    """Make home, store and run directory, or see that they are this user's own.
+
+    Raises NotPermitted, OSError.
+    """
+    ownfiles.make_home(home)
+    if (given := home / FILE_NAME).exists():
+        ownfiles.require_own(given, or_root=True)
+    ownfiles.make_store(store_of(home))
+    ownfiles.make_private(run_of(home))
 
 
 def open_broker(
@@ -138,7 +142,10 @@ def open_broker(
 def _open_locked(
     home: Path, configuration: Configuration, log: Log, progress: Progress, lock_descriptor: int
 ) -> Broker:
-    storage = PosixStorage(str(store_of(home)))
+    store = store_of(home)
+    if not ownfiles.is_private(store):  # another broker's, perhaps
+        ownfiles.make_all_private(store)
+    storage = PosixStorage(str(store))
     clock = SystemClock()
     if reserve.give_back(storage):
         log.warning("reserve_given_back", bytes=reserve.RESERVE_BYTES)
@@ -163,6 +170,7 @@ def _open_locked(
     theirs = import_foreign(storage, segment_bytes, found.low, found.appended, progress)
     if theirs is not None:
         log.info("imported", records=theirs.foreign, end=theirs.end)
+        ownfiles.make_all_private(store)
     metadata = Metadata(storage, settings, clock)
     metadata.load()
     metadata.add_parking_topics()

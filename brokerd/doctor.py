@@ -26,10 +26,10 @@ from typing import Final, Literal
 
 from brokerd import config, epoch
 from clients.home import SOCKET_NAME, read_board_file, run_of, store_of
-from shm import layout
+from shm import layout, ownfiles
 from shm.board import attach_board
 from shm.codes import BrokerState
-from shm.errors import BrokerGone, GantryError
+from shm.errors import BrokerGone, GantryError, NotPermitted
 from shm.identity import require_siblings
 from shm.storage import PosixStorage
 from shm.storelock import is_held
@@ -277,6 +277,23 @@ def _check_owner(patient: Patient) -> Iterator[Finding]:
             yield Finding("rights", "wrong", f"{folder} is not writable", f"chmod 700 {folder}")
 
 
+def _check_home(patient: Patient) -> Iterator[Finding]:
+    """What a start refuses about a home that is there."""
+    home = patient.home
+    if not home.exists():
+        return
+    try:
+        ownfiles.require_home(home)
+    except NotPermitted as error:
+        yield Finding("home", "wrong", str(error), f"see {home} and the links on the way to it")
+    fine = (home, patient.store, home / config.FILE_NAME)
+    links = [path for path in _own_files(home) if path.is_symlink() and path not in fine]
+    if links:
+        found = f"{len(links)} symbolic links, {links[0]} is the first: a start refuses them"
+        mend = "put there what they name; the store as a whole may be a link"
+        yield Finding("home", "wrong", found, mend)
+
+
 def _check_disk(patient: Patient) -> Iterator[Finding]:
     place = next(p for p in (patient.store, *patient.store.parents) if p.exists())
     room = os.statvfs(place)
@@ -344,6 +361,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _check_limits,
     _check_logout,
     _check_owner,
+    _check_home,
     _check_disk,
     _check_runtime,
 )

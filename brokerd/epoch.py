@@ -27,6 +27,7 @@ from shm.board import (
 from shm.errors import BrokerGone, Corrupt, Incompatible
 from shm.jsonsum import sum_holds, with_sum
 from shm.lineage import COPIED_AT, FIELD, FILE, Lineage, lineage_of
+from shm.ownfiles import replace_whole
 from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
 from shm.storage import PosixStorage, Storage, read_file, replace_file
 
@@ -270,10 +271,7 @@ def announce(home: Path, life: Life, board: Board) -> None:
     """Name the board in `run/board`, atomically."""
     content = {"board": board.name, "boot_id": life.boot_id, "epoch": f"{life.epoch:x}"}
     content["store"] = life.store_id
-    path = board_file(home)
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(path)
+    replace_whole(board_file(home), json.dumps(content).encode())
 
 
 def mark_running(storage: Storage, life: Life, end: int) -> None:

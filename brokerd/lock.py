@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from shm import ownfiles
 from shm.errors import StoreBusy
 from shm.storelock import FLOCK, LOCK_NAME
 
@@ -22,12 +23,24 @@ _RETRY_S: Final = 0.02
 _F_OFD_SETLK: Final = 37
 
 
-def acquire(store: Path, timeout_s: float, alive: Callable[[], bool] = lambda: True) -> int:
+def acquire(
+    store: Path,
+    timeout_s: float,
+    alive: Callable[[], bool] = lambda: True,
+    *,
+    to_write: bool = True,
+) -> int:
     """Take the lock and return its descriptor, which the caller keeps as long as it lives.
 
-    Tries for `timeout_s` while `alive()`. Raises StoreBusy if another process keeps it.
+    Tries for `timeout_s` while `alive()`. Raises StoreBusy if another process keeps it. Who wants
+    to write into another user's store, as root can, gets NotPermitted: files of ours would end that
+    user's broker.
     """
-    descriptor = os.open(store / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if to_write:
+        ownfiles.require_own(store)
+    descriptor = ownfiles.open_file(store / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+    if not to_write:
+        _give_to_owner(store, descriptor)
     deadline = time.monotonic() + timeout_s
     while not _try(descriptor):
         if time.monotonic() >= deadline or not alive():
@@ -39,6 +52,13 @@ def acquire(store: Path, timeout_s: float, alive: Callable[[], bool] = lambda: T
             )
         time.sleep(_RETRY_S)
     return descriptor
+
+
+def _give_to_owner(store: Path, descriptor: int) -> None:
+    """A lock that root has made just to read is no reason that the owner cannot take it later."""
+    owner = store.stat().st_uid
+    if os.fstat(descriptor).st_uid != owner:
+        os.fchown(descriptor, owner, -1)
 
 
 def _try(descriptor: int) -> bool:

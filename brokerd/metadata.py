@@ -17,7 +17,7 @@ from brokerd.batchqueues import BATCH, KIND_ATTRIBUTE
 from brokerd.config import Settings
 from brokerd.subscriptions import Subscriptions
 from brokerd.topics import TopicConfig
-from shm import layout, limits
+from shm import layout
 from shm.board import Board, TopicSlot
 from shm.clock import Clock
 from shm.codes import Level
@@ -25,7 +25,7 @@ from shm.configfile import TableText, read_config, restore_config, write_config
 from shm.errors import Rejected, TopicNotFound
 from shm.jsonsum import with_sum, without_sum
 from shm.properties import DLQ_PREFIX, parse_delay_levels
-from shm.queuenames import has_members
+from shm.queuenames import has_members, is_folder_name, topic_table
 from shm.storage import Storage, is_disk_full, read_file, replace_file
 
 TOPICS_FILE: Final = "topics.json"
@@ -98,7 +98,7 @@ class Metadata:
         content: Any = read_config(self._storage, TOPICS_FILE) or {}
         restore_config(self._storage, TOPICS_FILE, content)
         self._counter = int((content.get("dataVersion") or {}).get("counter", 0))
-        for name, entry in (content.get("topicConfigTable") or {}).items():
+        for name, entry in topic_table(content, f"config/{TOPICS_FILE}").items():
             self._put(TopicConfig.from_json(name, entry))
         if self._storage.exists(DELETED_FILE):
             found = json.loads(read_file(self._storage, DELETED_FILE))
@@ -252,7 +252,7 @@ class Metadata:
             self.open(name, create=True, of_member=True)
         except Rejected:
             board = self._on_board
-            if not name or len(name.encode()) > limits.RETRY_TOPIC_BYTES_MAX:
+            if not is_folder_name(name):
                 return
             full = board.half(layout.BOARD_TOPIC_COUNT) >= board.topics_max
             if full or board.half(layout.BOARD_QUEUE_COUNT) >= board.queues_max:
@@ -392,6 +392,10 @@ class Metadata:
         lost = sorted(set(found.topics) - known)
         for name in lost:
             queues = 1 + max((q for topic, q in found.queues if topic == name), default=0)
+            if not is_folder_name(name):  # forged: nobody can use it, as if it had been deleted
+                self._deleted[name] = queues
+                self._save_deleted_if_room()
+                continue
             perm = topics.PERM_READ | topics.PERM_WRITE
             is_batch = has_members(self._storage, name)
             attributes = {KIND_ATTRIBUTE: BATCH} if is_batch else {}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import time
 from pathlib import Path
 from typing import Final, NoReturn
 
-from brokerd import config
+from brokerd import config, temporaryhome
 from brokerd.broker import Broker, Progress, open_broker
 from brokerd.children import Resident
 from brokerd.config import Configuration
@@ -32,11 +31,11 @@ class Interrupted(Exception):
     """A signal came before the broker was ready."""
 
 
-def serve(home: Path, configuration: Configuration, *, lifeline: bool = False) -> ExitCode:
+def serve(home: Path, configuration: Configuration, *, lifeline: str = "") -> ExitCode:
     """Run the broker at `home`; returns what the process should exit with.
 
-    With `lifeline` it also stops when standard input ends or its parent is gone, and then removes
-    `home`: nobody else is left to do so.
+    With `lifeline`, the word of a temporary home, it also stops when standard input ends or its
+    parent is gone, and then removes `home`: nobody else is left to do so.
     """
     log = Log(configuration.settings.log_level)
     for name in configuration.unknown:
@@ -53,7 +52,7 @@ def serve(home: Path, configuration: Configuration, *, lifeline: bool = False) -
         log.error("not_started", error=type(error).__name__, why=why)
         manager.show(f"not started: {why}")
         return exit_code(error)
-    return _serve(broker, manager, Lifeline(home) if lifeline else None)
+    return _serve(broker, manager, Lifeline(home, lifeline) if lifeline else None)
 
 
 def _reason(error: GantryError | OSError) -> str:
@@ -87,17 +86,18 @@ def _serve(broker: Broker, manager: ServiceManager, lifeline: Lifeline | None) -
         broker.set_state(BrokerState.STOPPED)
         broker.close(clean=clean)
     broker.log.info("stopped", clean=clean)
-    if lifeline and lifeline.broken:
-        shutil.rmtree(broker.home, ignore_errors=True)
+    if lifeline:
+        lifeline.clear()
     return supervisor.exit_code
 
 
 class Lifeline:
     """Ends a temporary broker with the process that wanted it."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.broken = False
+    def __init__(self, home: Path, word: str) -> None:
+        self._home = home
+        self._word = word
+        self._broken = False
         self._parent = os.getppid()
         self._supervisor: Supervisor | None = None
 
@@ -112,13 +112,18 @@ class Lifeline:
         if os.getppid() != self._parent:
             self._break()
 
+    def clear(self) -> None:
+        """Remove the home when nobody is left who could."""
+        if self._broken:
+            temporaryhome.remove(self._home, self._word)
+
     def _hear(self) -> None:
         if not os.read(0, 4096):
             self._break()
 
     def _break(self) -> None:
-        if self._supervisor and not self.broken:
-            self.broken = True
+        if self._supervisor and not self._broken:
+            self._broken = True
             self._supervisor.reactor.forget(0)
             self._supervisor.stop("the parent is gone")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from shm.ownfiles import replace_whole
 from shm.storage import PosixStorage
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ class Textfile:
         # node_exporter reads *.prom only: a name with another ending is never half a file to it.
         temporary = self._path.with_name(f".{self._path.name}.new")
         try:
-            temporary.write_bytes(text)
-            temporary.chmod(0o644)  # the collector is another user; nothing in it is secret
-            os.replace(temporary, self._path)
+            # The collector is another user; nothing in it is secret.
+            replace_whole(self._path, text, temporary=temporary, mode=0o644)
             self._failed = False
         except OSError as error:
             if not self._failed:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 
+from shm.ownfiles import open_file
+
 
 def try_lock(path: str | os.PathLike[str]) -> int | None:
     """A descriptor that keeps others out until it is closed; None if somebody else has one.
 
     The file is made if it is not there. Raises OSError.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, Self
 
+from brokerd import temporaryhome
 from clients.closing import Closing, OfOneProcess
 from clients.home import read_board_file
 from shm.board import attach_board, unlink_board
 from shm.codes import BrokerState, ExitCode
 from shm.errors import BrokerGone, Closed, GantryError, SettingIllegal, StoreFailed
 from shm.layout import BOARD_STATE
+from shm.ownfiles import appending, replace_whole
 
 #: Kernels may have to be compiled first.
 _START_S: Final = 300.0
@@ -40,11 +40,12 @@ class Broker(Closing, OfOneProcess):
     It stays the parent's in a forked child, whose end leaves it alone.
     """
 
-    def __init__(self, home: Path, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, home: Path, word: str, process: subprocess.Popen[bytes]) -> None:
         #: Its directory, for `Producer(home=broker.home)` and the like.
         self.home = home
         #: Its process; tests kill it.
         self.process = process
+        self._word = word
         self._earlier_board: str | None = None
         self._pid = os.getpid()
         self._is_closed = False
@@ -58,12 +59,12 @@ class Broker(Closing, OfOneProcess):
         process per agent. Raises SettingIllegal, or StoreFailed with what it said if it fails.
         """
         judge_settings(settings)
-        home = Path(tempfile.mkdtemp(prefix="gantrymq-"))
+        home, word = temporaryhome.make()
         try:
-            broker = cls(home, _start(home, _OF_ITS_KIND | settings))
+            broker = cls(home, word, _start(home, word, _OF_ITS_KIND | settings))
             broker._wait_until_ready()
         except BaseException:
-            shutil.rmtree(home, ignore_errors=True)
+            temporaryhome.remove(home, word)
             raise
         return broker
 
@@ -94,7 +95,7 @@ class Broker(Closing, OfOneProcess):
         given = json.loads((self.home / _SETTINGS_NAME).read_text(encoding="utf-8"))
         # What a killed life announced must not be taken for the next one's.
         self._earlier_board = read_board_file(self.home).get("board")
-        self.process = _start(self.home, given)
+        self.process = _start(self.home, self._word, given)
         self._wait_until_ready()
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ class Broker(Closing, OfOneProcess):
         board = read_board_file(self.home).get("board")
         if board:  # a killed one could not remove it
             unlink_board(board)
-        shutil.rmtree(self.home, ignore_errors=True)
+        temporaryhome.remove(self.home, self._word)
 
     def __enter__(self) -> Self:
         self._require_own()
@@ -175,12 +176,12 @@ _SETTINGS_NAME: Final = "given.json"
 _LOG_NAME: Final = "broker.log"
 
 
-def _start(home: Path, settings: dict[str, object]) -> subprocess.Popen[bytes]:
-    (home / _SETTINGS_NAME).write_text(json.dumps(settings), encoding="utf-8")
-    arguments = ["--home", str(home), "--lifeline"]
+def _start(home: Path, word: str, settings: dict[str, object]) -> subprocess.Popen[bytes]:
+    replace_whole(home / _SETTINGS_NAME, json.dumps(settings).encode())
+    arguments = ["--home", str(home), "--lifeline", word]
     for name, value in settings.items():
         arguments += ["--set", f"{name}={value}"]
-    with (home / _LOG_NAME).open("ab") as log:
+    with appending(home / _LOG_NAME) as log:
         return _spawn(arguments, log)
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from shm.jsonsum import sum_holds, with_sum
+from shm.queuenames import folder_of
 from shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Covered:
 
 def extension_directory(topic: str, queue_id: int) -> str:
     """Folder of a queue's extensions (SF-8)."""
-    return f"{DIRECTORY}/{topic}/{queue_id}"
+    return f"{DIRECTORY}/{folder_of(topic)}/{queue_id}"
 
 
 def write_covered(storage: Storage, filters: Sequence[Covered]) -> None:

@@ -121,8 +121,11 @@ def _numba_version() -> bytes:
 
 @cache
 def _writable() -> bool:
+    from shm import ownfiles  # no kernel uses it
+
     try:
         cache_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+        ownfiles.require_trusted(cache_directory())
     except OSError as error:
         warnings.warn(
             f"kernel cache {cache_directory()} is not writable ({error.strerror}): every start"
@@ -337,11 +340,10 @@ def _load(progress: Progress | None) -> Library:
 
 def _read_code() -> bytes | None:
     """The object file of the cache; None if there is none, or not whole, or not of this user."""
+    from shm import ownfiles  # no kernel uses it
+
     try:
-        with (cache_directory() / _LIBRARY).open("rb") as file:
-            if os.fstat(file.fileno()).st_uid != os.geteuid():
-                return None
-            content = file.read()
+        content = ownfiles.read_trusted(cache_directory() / _LIBRARY)
     except OSError:
         return None
     digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
@@ -354,6 +356,8 @@ def _read_code() -> bytes | None:
 
 def _make_code(progress: Progress | None) -> bytes:
     """Let another process compile: this one stays without numba and may fork."""
+    from shm import ownfiles  # no kernel uses it
+
     if not _writable():
         with tempfile.TemporaryDirectory(prefix="gantrymq-") as folder:
             return _compile(Path(folder), progress)
@@ -362,8 +366,8 @@ def _make_code(progress: Progress | None) -> bytes:
         if code is None:
             code = _compile(cache_directory(), progress)
             kept = cache_directory() / f"{_LIBRARY}.{os.getpid()}"
-            kept.write_bytes(hashlib.sha256(code).digest() + code)
-            kept.replace(cache_directory() / _LIBRARY)
+            whole = hashlib.sha256(code).digest() + code
+            ownfiles.replace_whole(cache_directory() / _LIBRARY, whole, temporary=kept)
             _prune()
     return code
 
@@ -400,7 +404,9 @@ def _compile(folder: Path, progress: Progress | None) -> bytes:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    descriptor = os.open(cache_directory() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    from shm import ownfiles  # no kernel uses it
+
+    descriptor = ownfiles.open_file(cache_directory() / "lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -7,19 +7,64 @@ the place, with a unit for each message: those of an inner batch (RD-70) all nam
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from shm import limits
+from shm.errors import Corrupt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shm.storage import Storage
 
 DIRECTORY: Final = "consumequeue"
+_NOT_IN_NAMES: Final = str.maketrans("/\0", "\ufffd\ufffd")
 #: Has a folder for each topic of type BatchCQ from the start of a broker on, and for no other.
 MEMBERS: Final = "gantry/memberqueues"
 
 
+def is_folder_name(topic: str) -> bool:
+    """Whether a topic may be called so as far as files go; what users may call one is stricter.
+
+    RocketMQ makes topics of names of brokers and clusters, so dots and others have to be fine.
+    """
+    if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        return False
+    try:
+        return len(topic.encode()) <= limits.RETRY_TOPIC_BYTES_MAX
+    except UnicodeEncodeError:
+        return False
+
+
+def folder_of(topic: str) -> str:
+    """Name of a topic's folders: its own, but for one that could lead elsewhere.
+
+    Only records that another program has forged have such, and nobody can use such a topic.
+    """
+    return topic if is_folder_name(topic) else topic.translate(_NOT_IN_NAMES).replace(".", "\ufffd")
+
+
+def topic_table(content: Any, path: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    """Topics of `topics.json` by name. Raises Corrupt for a name that could lead out of a store."""
+    table: dict[str, Any] = (content or {}).get("topicConfigTable") or {}
+    require_folder_names(table, path)
+    return table
+
+
+def require_folder_names(topics: Iterable[str], path: str) -> None:
+    """Raise Corrupt if a file names a topic by what no topic can be called."""
+    for topic in topics:
+        if not is_folder_name(topic):
+            raise Corrupt(
+                f"{path} names a topic {topic[:60]!r}, which would be a folder elsewhere, or none:"
+                " take that entry out of the file",
+                path=path,
+            )
+
+
 def has_members(storage: Storage, topic: str) -> bool:
     """Whether a topic's units are those of member queues."""
-    return bool(topic) and storage.is_directory(f"{MEMBERS}/{topic}")
+    return bool(topic) and storage.is_directory(f"{MEMBERS}/{folder_of(topic)}")
 
 
 def root_of(storage: Storage, topic: str) -> str:
@@ -29,4 +74,4 @@ def root_of(storage: Storage, topic: str) -> str:
 
 def queue_directory(storage: Storage, topic: str, queue_id: int) -> str:
     """Folder of a queue's files (SF-8)."""
-    return f"{root_of(storage, topic)}/{topic}/{queue_id}"
+    return f"{root_of(storage, topic)}/{folder_of(topic)}/{queue_id}"

@@ -10,8 +10,11 @@ import ctypes
 import errno
 import mmap
 import os
+import stat
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+from shm import ownfiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +30,8 @@ _ZEROES = bytes(1 << 20)
 _LIBC = ctypes.CDLL(None)
 _FALLOCATE = ctypes.CDLL(None, use_errno=True).fallocate
 _SYNC_FILE_RANGE_WRITE = 2
+#: Names of folders that a storage remembers: about a MiB.
+_FOLDERS_SEEN_MAX = 8192
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _MARK = "is_failed_change"
 
@@ -292,60 +297,106 @@ class PosixFile:
 
 
 class PosixStorage:
-    """Files below a directory of the operating system."""
+    """Files below a directory of the operating system, whose own path may go by links.
+
+    Below it no link is followed. Its folders can only be changed by who could do all else, so a
+    folder that was seen once is not looked at again.
+    """
+
+    FOLDER_MODE = 0o700
 
     def __init__(self, root: str) -> None:
         self.root = root
+        self._seen: set[str] = {""}
 
     def _path(self, name: str) -> str:
-        return os.path.join(self.root, name)
+        """Of a name whose folders are no links. Raises PermissionError."""
+        require_inside(name)
+        folder = name.rpartition("/")[0]
+        if folder not in self._seen:
+            self._see(folder)
+        return f"{self.root}/{name}"
+
+    def _folder(self, name: str) -> str:
+        """Of a folder that is itself no link, either; it need not be there."""
+        require_inside(name)
+        if name not in self._seen:
+            self._see(name)
+        return f"{self.root}/{name}"
+
+    def _see(self, folder: str) -> None:
+        if len(self._seen) > _FOLDERS_SEEN_MAX:
+            self._seen = {""}
+        at = 0
+        while at >= 0:
+            at = folder.find("/", at + 1)
+            part = folder[:at] if at >= 0 else folder
+            if part in self._seen:
+                continue
+            path = f"{self.root}/{part}"
+            try:
+                mode = os.lstat(path).st_mode
+            except OSError:  # what is wanted with it will say so
+                return
+            if stat.S_ISLNK(mode):
+                raise ownfiles.link_refused(path)
+            self._seen.add(part)
 
     def open(self, name: str, *, write: bool = False) -> PosixFile:
         """Open a file that exists."""
-        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
-        return PosixFile(os.open(self._path(name), flags), name)
+        flags = os.O_RDWR if write else os.O_RDONLY
+        return PosixFile(ownfiles.open_file(self._path(name), flags), name)
 
     @changes
     def create(self, name: str) -> PosixFile:
         """Make an empty file and its directories."""
         path = self._path(name)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            return PosixFile(os.open(path, flags, 0o600), name)
+            return PosixFile(ownfiles.create_file(path), name)
         except FileNotFoundError:
-            self._make_parent(path)
-        return PosixFile(os.open(path, flags, 0o600), name)
-
-    def _make_parent(self, path: str) -> None:
-        folder = os.path.dirname(path)
-        try:
-            os.mkdir(folder)  # nearly always its own parent is there
-        except OSError:
-            os.makedirs(folder, exist_ok=True)
+            self.make_directory(name.rpartition("/")[0])
+        return PosixFile(ownfiles.create_file(path), name)
 
     def exists(self, name: str) -> bool:
-        """Whether the name is there."""
-        return os.path.exists(self._path(name))
+        """Whether the name is there; a link is, and can be nothing but removed."""
+        return os.path.lexists(self._path(name))
 
     def size_of(self, name: str) -> int:
         """Length of a file."""
-        return os.stat(self._path(name)).st_size
+        status = os.lstat(self._path(name))
+        if stat.S_ISLNK(status.st_mode):
+            raise ownfiles.link_refused(f"{self.root}/{name}")
+        return status.st_size
 
     def list(self, name: str) -> list[str]:
         """Names in a directory, sorted."""
         try:
-            return sorted(os.listdir(self._path(name)))
+            return sorted(os.listdir(self._folder(name)))
         except FileNotFoundError:
             return []
 
     def is_directory(self, name: str) -> bool:
         """Whether the name is a directory."""
-        return os.path.isdir(self._path(name))
+        try:
+            return stat.S_ISDIR(os.lstat(self._path(name)).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     @changes
     def make_directory(self, name: str) -> None:
         """Make a directory and its parents."""
-        os.makedirs(self._path(name), exist_ok=True)
+        path = self._folder(name)
+        try:
+            os.mkdir(path, self.FOLDER_MODE)  # nearly always its own parent is there
+        except FileNotFoundError:
+            if not name:
+                os.makedirs(self.root, self.FOLDER_MODE)
+                return
+            self.make_directory(name.rpartition("/")[0])
+            os.mkdir(path, self.FOLDER_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
 
     @changes
     def rename(self, old: str, new: str) -> None:
@@ -360,7 +411,7 @@ class PosixStorage:
     @changes
     def sync_directory(self, name: str) -> None:
         """Fsync the directory."""
-        descriptor = os.open(self._path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(self._folder(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
@@ -375,6 +426,16 @@ class PosixStorage:
         """Space in use."""
         room = os.statvfs(self.root)
         return (room.f_blocks - room.f_bfree) * room.f_frsize
+
+
+def require_inside(name: str) -> None:
+    """Raise PermissionError for a name that could lead out of a store, whatever is there.
+
+    Names of topics and queues are parts of names of files, and files say what topics there are.
+    """
+    if name[:1] == "/" or "\0" in name or (".." in name and ".." in name.split("/")):
+        text = "a name that leads out of the store: what names it so is damaged, or was forged"
+        raise PermissionError(errno.EPERM, text, name.replace("\0", "\\0"))
 
 
 def clear_behind(file: File, start: int, size: int) -> None:

@@ -10,6 +10,8 @@ import os
 import struct
 from typing import Final
 
+from shm.ownfiles import open_file
+
 LOCK_NAME: Final = "lock"
 _F_OFD_GETLK: Final = 36
 # struct flock of 64-bit Linux: type, whence, start, length, pid (must be 0).
@@ -19,7 +21,7 @@ FLOCK: Final = struct.Struct("hhqqi4x")
 def is_held(store: str | os.PathLike[str]) -> bool:
     """True if some broker, or a child of one, holds the lock."""
     try:
-        descriptor = os.open(os.path.join(store, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_file(os.path.join(store, LOCK_NAME), os.O_RDWR)
     except FileNotFoundError:
         return False
     try:

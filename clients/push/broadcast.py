@@ -19,6 +19,7 @@ from clients.session import Session, now_ns
 from shm import groupwire
 from shm.errors import Corrupt, GroupIllegal, Incompatible
 from shm.groupwire import ConsumeFrom
+from shm.ownfiles import replace_whole
 
 SAVE_NS: Final = 5_000_000_000
 
@@ -91,12 +92,9 @@ class OffsetFile:
         for queue, offset in sorted(self.offsets.items()):
             table.setdefault(queue.topic, {})[str(queue.queue_id)] = offset
         fresh = self.path.with_suffix(".tmp")
-        with fresh.open("w", encoding="utf-8") as file:
-            content = {"store": self._store, "life": f"{self.life:x}", "offsets": table}
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
+        content = {"store": self._store, "life": f"{self.life:x}", "offsets": table}
+        text = json.dumps(content, indent=1).encode()
+        replace_whole(self.path, text, temporary=fresh, sync=True)
         self._saved = (self.life, dict(self.offsets))
 
     def close(self) -> None:

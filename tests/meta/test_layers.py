@@ -16,7 +16,7 @@ from tests.support.forked import run_program
 from tests.support.tree import PACKAGES, ROOT, module_name, python_files
 
 #: The modules of shm that touch the operating system.
-EDGE = ("arena", "board", "bell", "storage", "clock", "marks")
+EDGE = ("arena", "board", "bell", "storage", "ownfiles", "clock", "marks")
 #: Loaded by the command line, the control path or Spark: no numba below these.
 WITHOUT_NUMBA = {
     *("shm.structs", "shm.layout", "shm.limits", "shm.codes", "shm.errors", "shm.record"),
@@ -41,6 +41,8 @@ def test_the_pure_part_of_shm_is_kept_from_its_whole_edge() -> None:
     importers = {name for name in edge["allowed_importers"] if name.startswith("shm.")}
     assert importers - set(edge["protected_modules"]) == {
         "shm.controllane",
+        "shm.jit",
+        "shm.storelock",
         "shm.configfile",
         "shm.imported",
         "shm.indexnote",

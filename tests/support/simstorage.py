@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm.storage import mark_failed_change
+from shm.storage import mark_failed_change, require_inside
 from tests.support.faults import PAGE_BYTES, FaultPlan, KilledError
 from tests.support.simdisk import Change, Disk, Inode, NameChange, parent_of
 
@@ -167,12 +167,11 @@ class SimStorage:
 
     def open(self, name: str, *, write: bool = False) -> SimFile:
         """Open a file that exists."""
-        self.require_alive()
         return SimFile(self, name, self._inode(name), write=write)
 
     def create(self, name: str) -> SimFile:
         """Make an empty file and its directories."""
-        if name in self.disk.names.entries:
+        if self._require_name(name) in self.disk.names.entries:
             raise FileExistsError(errno.EEXIST, "exists", name)
         self.make_directory(parent_of(name))
         inode = self.disk.new_inode()
@@ -181,8 +180,7 @@ class SimStorage:
 
     def exists(self, name: str) -> bool:
         """Whether a file or directory of that name is there."""
-        self.require_alive()
-        return name in self.disk.names.entries
+        return self._require_name(name) in self.disk.names.entries
 
     def size_of(self, name: str) -> int:
         """Length of a file."""
@@ -191,19 +189,17 @@ class SimStorage:
 
     def list(self, name: str) -> list[str]:
         """Names in a directory, sorted."""
-        self.require_alive()
+        self._require_name(name)
         inside = (entry for entry in self.disk.names.entries if entry and parent_of(entry) == name)
         return sorted(entry.rpartition("/")[2] for entry in inside)
 
     def is_directory(self, name: str) -> bool:
         """Whether the name is a directory."""
-        self.require_alive()
-        return self.disk.names.entries.get(name, self) is None
+        return self.disk.names.entries.get(self._require_name(name), self) is None
 
     def make_directory(self, name: str) -> None:
         """Make a directory and its parents if absent."""
-        self.require_alive()
-        if name in self.disk.names.entries:
+        if self._require_name(name) in self.disk.names.entries:
             if self.disk.names.entries[name] is not None:
                 raise FileExistsError(errno.EEXIST, "is a file", name)
             return
@@ -214,7 +210,7 @@ class SimStorage:
     def rename(self, old: str, new: str) -> None:
         """Atomically put a file in another's place."""
         inode = self._inode(old)
-        if not self.is_directory(parent_of(new)):
+        if not self.is_directory(parent_of(self._require_name(new))):
             raise FileNotFoundError(errno.ENOENT, "no such directory", new)
         effect = NameChange(old, new, inode)
         self.change("rename", new, lambda: self.disk.change(effect), detail=f"from {old}")
@@ -274,9 +270,14 @@ class SimStorage:
         if self.dead:
             raise KilledError(self.process)
 
-    def _inode(self, name: str) -> Inode:
+    def _require_name(self, name: str) -> str:
+        """The rule of the real one; a dead process does nothing."""
         self.require_alive()
-        inode = self.disk.names.entries.get(name)
+        require_inside(name)
+        return name
+
+    def _inode(self, name: str) -> Inode:
+        inode = self.disk.names.entries.get(self._require_name(name))
         if inode is None:
             kind = IsADirectoryError if name in self.disk.names.entries else FileNotFoundError
             raise kind(errno.ENOENT, "no such file", name)

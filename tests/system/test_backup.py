@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from shm import layout
 from shm.board import Board
 from shm.codes import ExitCode
 from shm.errors import Rejected
+from tests.support.adversary import Victim
 from tests.support.brokers import ServingBroker, command
 from tests.support.watchdog import poll_until
 
@@ -44,6 +46,18 @@ def drain(home: Path, group: str, topic: str, count: int) -> list[bytes]:
         poll_until(more, f"{count} messages of {topic}")
         consumer.commit()
     return bodies
+
+
+def leave_unfinished(home: Path, destination: Path) -> None:
+    """A back-up that is killed amid the copy."""
+
+    def die(*_progress: object) -> None:
+        os._exit(9)
+
+    def work() -> None:
+        backup(home, destination, die)
+
+    assert Victim(work).end() == 9
 
 
 def verify(store: Path) -> None:
@@ -150,8 +164,14 @@ def test_what_cannot_be_backed_up_is_refused(tmp_path: Path) -> None:
         refused = command("store", "backup", tmp_path / "there", "--home", broker.home)
         assert refused.returncode == ExitCode.USAGE
         assert "new directory" in refused.stderr
-        # One that was broken off is replaced.
-        (tmp_path / "done.partial" / "store").mkdir(parents=True)
+        # Nobody's folder is removed; one that was broken off is replaced.
+        theirs = tmp_path / "theirs.partial" / "kept"
+        theirs.mkdir(parents=True)
+        with pytest.raises(Rejected, match="no back-up that was broken off"):
+            backup(broker.home, tmp_path / "theirs")
+        assert theirs.is_dir()
+        leave_unfinished(broker.home, tmp_path / "done")
+        assert (tmp_path / "done.partial" / "store" / "gantry").is_dir()
         assert backup(broker.home, tmp_path / "done").durable > 0
         broker.process.kill()
         broker.process.wait()

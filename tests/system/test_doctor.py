@@ -70,6 +70,16 @@ def test_rights(home: Path, folder: str) -> None:
     assert "chmod 700" in require_wrong(findings(home)["rights"]).mend
 
 
+def test_what_a_start_refuses_of_a_home(home: Path, tmp_path: Path) -> None:
+    home.chmod(0o777)
+    assert "others may write" in require_wrong(findings(home)["home"]).found
+    home.chmod(0o700)
+    assert "home" not in findings(home)
+    (home / "store" / "index").symlink_to(tmp_path)
+    assert str(home / "store" / "index") in require_wrong(findings(home)["home"]).found
+    (home / "store" / "index").unlink()
+
+
 def test_owner(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert findings(home)["owner"].verdict == "ok"
     own = os.geteuid()

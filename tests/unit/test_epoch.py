@@ -142,10 +142,10 @@ def test_a_store_of_the_same_inode_on_another_disk_has_other_boards(tmp_path: Pa
 
     def work() -> None:
         otherselves.enter_namespaces()
-        otherselves.mount("tmpfs", str(home))
+        otherselves.mount("tmpfs", str(home), "mode=700")
         with opened(home) as door:
             inode = store_of(home).stat().st_ino
-            otherselves.mount("tmpfs", str(home))  # hides the first
+            otherselves.mount("tmpfs", str(home), "mode=700")  # hides the first
             make_directories(home)
             assert store_of(home).stat().st_ino == inode
             epoch.forget_old_boards(home, "")

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -100,7 +100,8 @@ class StagingFolder:
     def drop(self, files: Iterable[Staged]) -> None:
         """Remove files that are not to be sent."""
         for file in files:
-            Path(self.root, file.name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                self._storage.unlink(file.name)
 
     def clear(self) -> None:
         """Remove all that is staged: what was sent, and what tasks that failed have left."""

@@ -47,8 +47,8 @@ class Table:
             raise SettingIllegal(text)
         self.files = files
         files.make_directory(DIRECTORY)
-        for folder in ("", ".."):  # a manifest that is lost with its folder would begin anew
-            files.sync_directory(folder)
+        files.sync_directory("")
+        files.sync_parent()  # a manifest that is lost with its folder would begin anew
         self._lock = files.lock(_LOCK)
         try:
             self.manifest = load_manifest(files)

@@ -19,6 +19,8 @@ _RENAME_EXCHANGE = 2
 class TableFiles(PosixStorage):
     """Files below the table's root, by names relative to it."""
 
+    FOLDER_MODE = 0o777  # less the umask: tables are for whom it lets in
+
     def path(self, name: str) -> str:
         """A name as a path of the operating system."""
         return self._path(name)
@@ -62,6 +64,14 @@ class TableFiles(PosixStorage):
             os.fsync(file.descriptor)
         finally:
             file.close()
+
+    def sync_parent(self) -> None:
+        """Make the table's own name durable."""
+        descriptor = os.open(os.path.join(self.root, ".."), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def remove_tree(self, name: str) -> None:
         """Remove a directory with what is in it; who still writes there keeps what he adds."""

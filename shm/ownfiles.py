@@ -1,0 +1,235 @@
+"""Edge to the operating system: files and folders that are made or written for this user alone.
+
+Whatever is opened for writing on the way down from a home is opened here, or by `shm.storage` with
+what is here: no symbolic link is followed, a file that is made is new, and what belongs to somebody
+else, or lies where others may write, is refused with what to do about it. So nobody who could write
+into a place before we came leads us to another one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final
+
+from shm.errors import NotPermitted
+
+_ROOT: Final = 0
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_PRIVATE: Final = 0o700
+#: Mode of a store that is being made private: the next start goes on if this one is killed.
+_NOT_YET_PRIVATE: Final = 0o1700
+#: As many as the kernel follows.
+_LINKS_MAX: Final = 40
+
+
+def user() -> int:
+    """Whose files are own."""
+    return os.geteuid()
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def open_file(path: str | os.PathLike[str], flags: int) -> int:
+    """A descriptor as os.open gives it, but never by way of a link. Raises PermissionError."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EEXIST, errno.ENOTDIR) and os.path.islink(path):
+            raise link_refused(path) from error
+        raise
+
+
+def create_file(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a new file. Raises FileExistsError; PermissionError for a link."""
+    return open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[IO[bytes]]:
+    """A file of one's own to write at its end, made if it is not there."""
+    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with os.fdopen(descriptor, "ab") as file:
+        _require_owner(path, os.fstat(descriptor))
+        yield file
+
+
+def replace_whole(
+    path: Path, data: bytes, *, temporary: Path | None = None, mode: int = 0o600, sync: bool = False
+) -> None:
+    """Write a file whole: who reads it finds the old one or the new one.
+
+    It is called `temporary` first, beside it; what has that name is removed. Raises OSError.
+    """
+    fresh = temporary or path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(create_file(fresh), "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+    os.replace(fresh, path)
+
+
+def link_refused(path: str | os.PathLike[str]) -> PermissionError:
+    """The error for a link where none may be."""
+    text = "a symbolic link, which is not followed here: remove it, or put there what it names"
+    return PermissionError(errno.EPERM, text, os.fspath(path))
+
+
+# ---------------------------------------------------------------------------------------- folders
+
+
+def make_home(home: Path) -> None:
+    """Make a home, or see that the one that is there is this user's own.
+
+    Raises NotPermitted, OSError.
+    """
+    home.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+    require_home(home)
+
+
+def require_home(home: Path) -> None:
+    """Raise NotPermitted for a home of another user but root, or in which others may write.
+
+    A link on the way to it is fine if root or this user made it.
+    """
+    _require_links_own(home)
+    status = home.stat()
+    _require_owner(home, status, or_root=True)
+    if status.st_mode & _OTHERS_WRITE:
+        raise NotPermitted(
+            f"others may write into {home}: look at what is in it, then `chmod 700 {home}`; or"
+            " name a folder below it, which a start makes",
+            home=str(home),
+        )
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder with 0700, or see that it is an own one, and no link, and give it 0700.
+
+    Raises NotPermitted, PermissionError for a link, OSError.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=_PRIVATE)
+    descriptor = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _require_owner(folder, os.fstat(descriptor))
+        os.fchmod(descriptor, _PRIVATE)
+    finally:
+        os.close(descriptor)
+
+
+def make_store(store: Path) -> None:
+    """Make a store's folder, or see that it is an own one.
+
+    It alone may be a link to another disk, if root or this user made the link.
+    Raises NotPermitted, OSError.
+    """
+    with suppress(FileExistsError):
+        store.mkdir(mode=_PRIVATE)
+    _require_links_own(store)
+    _require_owner(store, store.stat())
+
+
+def make_all_private(root: Path) -> None:
+    """Give a tree's folders 0700 and its files 0600, when nobody else can come in any more.
+
+    Raises NotPermitted for what is another user's, PermissionError for a link.
+    """
+    os.chmod(root, _NOT_YET_PRIVATE)
+    for path in _below(os.path.join(root, "")):
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            raise link_refused(path)
+        _require_owner(path, status)
+        wanted = _PRIVATE if stat.S_ISDIR(status.st_mode) else 0o600
+        if stat.S_IMODE(status.st_mode) != wanted:
+            os.chmod(path, wanted)
+    os.chmod(root, _PRIVATE)
+
+
+def is_private(folder: Path) -> bool:
+    """Whether nobody else can come in, and all in it was once seen to be so."""
+    return stat.S_IMODE(folder.stat().st_mode) == _PRIVATE
+
+
+def require_own(path: Path, *, or_root: bool = False) -> None:
+    """Raise NotPermitted if a file or folder is another user's."""
+    _require_owner(path, path.stat(), or_root=or_root)
+
+
+def require_trusted(path: Path) -> None:
+    """Raise PermissionError for what another user has, or others may write, or is a link."""
+    _require_trusted(path, path.lstat())
+
+
+def read_trusted(path: Path) -> bytes:
+    """All bytes of a file that only this user can have written. Raises PermissionError, OSError."""
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        _require_trusted(path, os.fstat(file.fileno()))
+        return file.read()
+
+
+def _require_trusted(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise link_refused(path)
+    if status.st_uid != user() or status.st_mode & _OTHERS_WRITE:
+        text = "it belongs to another user, or others may write there"
+        raise PermissionError(errno.EPERM, text, os.fspath(path))
+
+
+def _below(folder: str) -> Iterator[str]:
+    """All paths below a folder, a folder before what it holds, which it is asked for later."""
+    with os.scandir(folder) as entries:
+        found = list(entries)
+    for entry in found:
+        yield entry.path
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(entry.path)
+
+
+def _require_owner(
+    path: str | os.PathLike[str], status: os.stat_result, *, or_root: bool = False
+) -> None:
+    owner = status.st_uid
+    if owner == user() or (or_root and owner == _ROOT):
+        return
+    raise NotPermitted(
+        f"{os.fspath(path)} belongs to user {owner}, this process is user {user()}: run it as that"
+        f" user, or `chown -R` the home to this one with its broker stopped",
+        path=os.fspath(path),
+    )
+
+
+def _require_links_own(path: Path) -> None:
+    """Raise NotPermitted if another user has made a link on the way to a path."""
+    left = [*reversed(path.absolute().parts[1:])]
+    at, links = Path("/"), 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            at = at.parent
+            continue
+        status = (at / part).lstat()
+        if not stat.S_ISLNK(status.st_mode):
+            at = at / part
+            continue
+        if status.st_uid not in (_ROOT, user()):
+            raise NotPermitted(
+                f"{at / part} is a link that user {status.st_uid} has made: name the home by the"
+                " path that it leads to, or remove the link",
+                path=str(at / part),
+            )
+        links += 1
+        if links > _LINKS_MAX:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = Path(os.readlink(at / part))
+        left.extend(reversed(target.parts[1:] if target.is_absolute() else target.parts))
+        at = Path("/") if target.is_absolute() else at
