@@ -17,7 +17,7 @@ from clients.attachment import Attachment
 from clients.batch import MessageBatch
 from clients.closing import OfOneProcess
 from clients.member import GroupMember, Terms
-from clients.message import Message, MessageQueue
+from clients.message import MessageQueue, ReceivedMessage
 from clients.queries.bytime import offset_at
 from clients.queries.moments import milliseconds
 from clients.session import Session, deadline_after, now_ns
@@ -110,7 +110,7 @@ class PullConsumer(OfOneProcess):
                 self._guarded(Attachment.arm_for_select)
         return batch
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[ReceivedMessage]:
         """Messages for ever; with `auto_commit` each is passed when the next one is asked for.
 
         After `break` another loop goes on with the message behind. A body that cannot be unpacked
@@ -133,7 +133,7 @@ class PullConsumer(OfOneProcess):
 
     def _loop_over(
         self, batch: MessageBatch, fetched: dict[int, tuple[Assigned, int]]
-    ) -> Iterator[Message]:
+    ) -> Iterator[ReceivedMessage]:
         numbers, offsets = batch.board_queues.tolist(), batch.queue_offsets.tolist()
         pace = _Pace()
         for row in range(len(batch)):

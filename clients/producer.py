@@ -25,6 +25,7 @@ from clients.message import (
     Durability,
     Message,
     MessageParts,
+    ReceivedMessage,
     SendReceipt,
     message_of,
 )
@@ -60,7 +61,7 @@ class Producer(HoldsState, OfOneProcess):
         durability: Durability | None = None,
         timeout: float | None = None,
         producer_group: str | None = None,
-        transaction_checker: Callable[[Message], TransactionResolution] | None = None,
+        transaction_checker: Callable[[ReceivedMessage], TransactionResolution] | None = None,
     ) -> None:
         """Attach. Raises BrokerGone, NotPermitted, Incompatible, GroupIllegal.
 

@@ -102,6 +102,7 @@ class Failure(NamedTuple):
     why: str
     chunk: Chunk
     keep: bool  # ordered: the message stays in its place and comes again
+    attempt: int = 0  # which delivery it was, from 1 on; 0: not known
 
 
 class Pace:

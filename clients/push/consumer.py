@@ -21,6 +21,7 @@ from clients.push.listener import Listener, ListenerThread, Rules
 from clients.push.member import PushMember, Resumed
 from clients.push.messagemodel import MessageModel
 from clients.push.options import Options, PushOptions
+from clients.push.telling import FaultLog
 from clients.push.watch import Limits
 from clients.session import Session
 from clients.signals import heard
@@ -102,10 +103,11 @@ class PushConsumer(OfOneProcess):
 
     def _start_threads(self, dispatcher: Dispatcher) -> None:
         options = self.options
+        faults = FaultLog()
         rules = Rules(options.max_attempts, options.orderly, options.is_broadcast)
         for number in range(options.concurrency):
             name = f"gantrymq-listener-{self.group}-{number}"
-            thread = ListenerThread(name, self._listener, self._handoff, rules)
+            thread = ListenerThread(name, self._listener, self._handoff, rules, faults)
             thread.start()
             self._threads.append(thread)
         dispatcher.start()

@@ -321,8 +321,9 @@ class Dispatcher(threading.Thread):
         window = failures[0].window
         match notice:
             case groupwire.SentBack(offsets=offsets, dead=dead):
-                if log.isEnabledFor(logging.INFO):
-                    log_sent_back(failures, dict(zip(offsets, dead, strict=True)))
+                if any(dead) or log.isEnabledFor(logging.INFO):
+                    fates = dict(zip(offsets, dead, strict=True))
+                    log_sent_back(self.member.group, failures, fates)
                 self._was_sent_back(window, failures)
             case groupwire.Counted(attempts=attempts):
                 failure = failures[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,12 +14,15 @@ from clients.message import Message, ReceivedMessage
 from clients.push.chunks import Chunk, Failure
 from clients.push.consumeresult import ConsumeResult, begin_listening, take_delay
 from clients.push.handoff import Handoff
-from shm.groupwire import DEAD_LETTER, WHY_CHARACTERS
+from clients.push.telling import FaultLog
+from shm.errors import shown
+from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 
 log = logging.getLogger("gantrymq")
 
 
-Listener = Callable[[Message], ConsumeResult | None]
+#: What is called with each message; it may also take any `Message`.
+Listener = Callable[[ReceivedMessage], ConsumeResult | None]
 
 
 class Rules(NamedTuple):
@@ -36,11 +39,15 @@ SUCCESS: Final = ConsumeResult.SUCCESS
 class ListenerThread(threading.Thread):
     """Takes chunks and calls the listener, until it is dismissed."""
 
-    def __init__(self, name: str, listener: Listener, handoff: Handoff, rules: Rules) -> None:
+    def __init__(
+        self, name: str, listener: Listener, handoff: Handoff, rules: Rules, faults: FaultLog
+    ) -> None:
+        """`faults` is the log of all threads of a consumer."""
         super().__init__(name=name, daemon=True)
         self._listener = listener
         self._handoff = handoff
         self._rules = rules
+        self._faults = faults
         self._pid = os.getpid()
 
     def run(self) -> None:
@@ -84,9 +91,9 @@ class ListenerThread(threading.Thread):
                 if result is None or result is SUCCESS:
                     end = row + 1
                     continue
-                why = _why_not(result)
+                why = self._why_not(result, chunk, row)
             except BaseException as error:
-                result, why = _caught(error, self._pid)
+                result, why = self._caught(error, chunk, row)
             failure = self._judge(chunk, row, message, result is ConsumeResult.DEAD_LETTER, why)
             if failure is not None and ordered:
                 chunk.rows.appendleft(row)
@@ -96,12 +103,35 @@ class ListenerThread(threading.Thread):
             end = row + 1
         return end, None
 
+    def _caught(self, error: BaseException, chunk: Chunk, row: int) -> tuple[ConsumeResult, str]:
+        """Result and reason of a listener that raised, in its consumer's process; else raise it."""
+        if os.getpid() != self._pid:
+            raise error  # in a child that the listener forked this thread is all there is
+        if isinstance(error, _ExhaustedError):
+            return ConsumeResult.DEAD_LETTER, str(error)
+        why = f"{type(error).__name__}: {error}"
+        self._faults.tell(chunk.run.offsets[row], chunk.run.window.queue, why, error)
+        return ConsumeResult.FAILURE, why
+
+    def _why_not(self, result: object, chunk: Chunk, row: int) -> str:
+        """Reason of a listener that did not answer SUCCESS."""
+        if isinstance(result, ConsumeResult):
+            return _ANSWERED[result]
+        why = f"the listener answered {shown(result)}, which is no ConsumeResult"
+        if isinstance(result, Coroutine):
+            result.close()  # nobody awaits it: it would warn of that, too
+            why = "the listener returned a coroutine, which nobody awaits: its work was not done"
+        self._faults.tell(chunk.run.offsets[row], chunk.run.window.queue, why, None)
+        return why
+
     def _judge(
         self, chunk: Chunk, row: int, message: Message | None, dead: bool, why: str
     ) -> Failure | None:
         """What becomes of a failed message; None: nothing, it is done with."""
         run, rules = chunk.run, self._rules
         delay, offset = take_delay(message), run.offsets[row]
+        if delay != LADDER and why == _ANSWERED[ConsumeResult.FAILURE]:
+            why = f"the listener asked to be given it again after {delay / 1000:g} s"
         log.info("message %d of %s failed: %s", offset, run.window.queue, why)
         if rules.drop_failed:
             log.error("message %d of %s is dropped: %s", offset, run.window.queue, why)
@@ -113,7 +143,9 @@ class ListenerThread(threading.Thread):
         if dead or (rules.orderly and attempt >= rules.max_attempts):
             delay = DEAD_LETTER
         keep = rules.orderly and delay != DEAD_LETTER
-        return Failure(run.window, run.low(row), offset, delay, why[:WHY_CHARACTERS], chunk, keep)
+        return Failure(
+            run.window, run.low(row), offset, delay, why[:WHY_CHARACTERS], chunk, keep, attempt
+        )
 
 
 class _ExhaustedError(Exception):
@@ -130,20 +162,4 @@ def _looked_at(chunk: Chunk, message: ReceivedMessage) -> ReceivedMessage:
     return msgspec.structs.replace(message, delivery_attempt=(message.delivery_attempt or 1) + more)
 
 
-def _caught(error: BaseException, pid: int) -> tuple[ConsumeResult, str]:
-    """Result and reason of a listener that raised, in its consumer's process; else raise it."""
-    if os.getpid() != pid:
-        raise error  # in a child that the listener forked this thread is all there is
-    if isinstance(error, _ExhaustedError):
-        return ConsumeResult.DEAD_LETTER, str(error)
-    log.debug("traceback of a failed listener", exc_info=error)
-    return ConsumeResult.FAILURE, f"{type(error).__name__}: {error}"
-
-
 _ANSWERED: Final = {result: f"the listener answered {result.name}" for result in ConsumeResult}
-
-
-def _why_not(result: object) -> str:
-    if isinstance(result, ConsumeResult):
-        return _ANSWERED[result]
-    return f"the listener answered {result!r}, which is no ConsumeResult"

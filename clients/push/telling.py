@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, Final
 
-from shm.errors import ConsumerFailed
+from shm.errors import ConsumerFailed, Corrupt
+from shm.properties import DLQ_PREFIX
 
 if TYPE_CHECKING:
+    from clients.message import MessageQueue
     from clients.push.chunks import Failure
 
 log = logging.getLogger("gantrymq")
+#: What failed in listeners, and messages that were given up.
+listening = logging.getLogger("gantrymq.listener")
+#: A kind of failure that was told is quiet for so long.
+QUIET_S: Final = 60.0
+KINDS_MAX: Final = 1000
 
 
 def failed(name: str, error: BaseException) -> ConsumerFailed:
@@ -24,8 +33,70 @@ def failed(name: str, error: BaseException) -> ConsumerFailed:
     return fault
 
 
-def log_sent_back(failures: list[Failure], dead: dict[int, bool]) -> None:
-    """What has become of failed messages, by offset."""
+class FaultLog:
+    """What listeners raise: of each kind the first one with its traceback, then some, counted.
+
+    A kind is a type and the line that raised it. One that goes on is told once a minute, so that a
+    log shows it and no loop fills the disk.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: dict[object, list[float]] = {}  # when told last, and failures since
+
+    def tell(self, offset: int, queue: MessageQueue, why: str, error: BaseException | None) -> None:
+        """A listener has failed; without `error` by what it answered."""
+        kind = _kind_of(why, error)
+        now = time.monotonic()
+        with self._lock:
+            known = self._kinds.get(kind)
+            if known is not None and now - known[0] < QUIET_S:
+                known[1] += 1
+                return
+            if known is None and len(self._kinds) >= KINDS_MAX:
+                self._kinds.clear()
+            more = f" ({known[1]:.0f} more since it was told last)" if known else ""
+            self._kinds[kind] = [now, 0]
+        listening.warning(
+            "the listener failed at message %d of %s: %s%s",
+            offset, queue, why, more, exc_info=error,
+        )  # fmt: skip
+
+
+def _kind_of(why: str, error: BaseException | None) -> object:
+    if error is None:
+        return why.partition("0x")[0]
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = trace and (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+    return type(error), where
+
+
+def log_sent_back(group: str, failures: list[Failure], dead: dict[int, bool]) -> None:
+    """What has become of failed messages, by offset: dead letters loudly."""
     for failure in failures:
-        where = "dead letter" if dead[failure.offset] else "to be tried again"
-        log.info("%s %d: %s: %s", failure.window.queue, failure.offset, where, failure.why)
+        if dead[failure.offset]:
+            _log_dead(group, failure)
+        else:
+            what = (failure.window.queue, failure.offset, "to be tried again", failure.why)
+            log.info("%s %d: %s: %s", *what)
+
+
+def _log_dead(group: str, failure: Failure) -> None:
+    queue, run = failure.window.queue, failure.chunk.run
+    rows = range(run.first, len(run.offsets))
+    row = next((row for row in rows if run.offsets[row] == failure.offset), -1)
+    topic, name, attempts = queue.topic, f"message {failure.offset}", failure.attempt
+    try:
+        message = run.batch[row]
+        topic, name = message.topic, f"message {message.message_id}"
+        attempts = attempts or message.delivery_attempt
+    except Corrupt:  # which is why
+        pass
+    listening.error(
+        "dead letter: %s of topic %s, which group %s got at queue %d, offset %d, is in %s after"
+        " %d attempts: %s",
+        name, topic, group, queue.queue_id, failure.offset, DLQ_PREFIX + group, attempts,
+        failure.why,
+    )  # fmt: skip

@@ -26,7 +26,7 @@ from shm.transactionwire import Check, End, Enlist, Unknown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clients.message import Message
+    from clients.message import ReceivedMessage
     from clients.transactions.transaction import Owner
     from shm.record import Record
 
@@ -44,7 +44,7 @@ class CheckAnswers:
         self,
         home: str | os.PathLike[str] | None,
         group: str,
-        checker: Callable[[Message], TransactionResolution],
+        checker: Callable[[ReceivedMessage], TransactionResolution],
         known: Owner,
     ) -> None:
         """`known`: the producer's own; those that run are not asked about."""

@@ -21,7 +21,7 @@ from shm.transactionwire import End, Ended
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clients.message import Message
+    from clients.message import ReceivedMessage
     from clients.receipts import Pending
     from clients.transactions.checks import CheckAnswers
     from clients.transactions.transaction import TransactionResolution
@@ -96,7 +96,7 @@ class Transactions:
         """Commit once the halves are in the log, without waiting."""
         return self._commits.begin(transaction)
 
-    def answer_checks(self, checker: Callable[[Message], TransactionResolution]) -> None:
+    def answer_checks(self, checker: Callable[[ReceivedMessage], TransactionResolution]) -> None:
         """Let a thread of its own answer the group's checks from now on."""
         from clients.transactions.checks import CheckAnswers
 
