@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 _PER_SECOND: Final = 1_000
 _LOOK_S: Final = 0.02
-_COMMAND: Final = ("nice", "-n", "10", sys.executable, "-m", "gantrymq", "ingest", "--continuous")
+_COMMAND: Final = (
+    "nice", "-n", "10", sys.executable, "-m", "gantrymq", "ingest", "--spark", "--continuous",
+)  # fmt: skip
 #: Without an end: it looks again as soon as it is done.
 _AT_ONCE: Final = ("--every", "0.1")
 

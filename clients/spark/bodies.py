@@ -5,9 +5,9 @@ Both are rare: rows without them pay one look at all flags. Nothing here imports
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from shm.record_columns import RecordColumns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: What bodies of one part unpack to together; one of them may have as much (stored_body).
+PART_BYTES_MAX: Final = 256 << 20
 
 #: Called with the log position of a record and what is wrong; raises if that ends the read.
 Refuse = Callable[[int, str], None]
@@ -75,21 +78,47 @@ def _fill(columns: dict[str, NDArray[Any]], first: int, parts: list[Member]) -> 
     columns["properties_bytes"][place] = [part.properties_bytes for part in parts]
 
 
-def unpack_bodies(rows: Rows, refuse: Refuse) -> Rows:
-    """With the plain form of compressed bodies; null where there is none."""
+def unpacked(rows: Rows, refuse: Refuse) -> Iterator[Rows]:
+    """With the plain form of compressed bodies, null where there is none.
+
+    In parts whose bodies are no more together than an Arrow column holds, whatever they unpack to;
+    damage comes with the last one.
+    """
     packed = rows.records.intact & (rows.records.sys_flag & SYS_COMPRESSED != 0)
     packed[list(rows.failed)] = False
-    if not packed.any():
-        return rows
     plain, failed = dict(rows.plain), dict(rows.failed)
+    first = total = 0
     for row in np.flatnonzero(packed).tolist():
         try:
-            plain[row] = plain_body(_stored(rows, row), int(rows.records.sys_flag[row]))
+            body = plain_body(_stored(rows, row), int(rows.records.sys_flag[row]))
         except ValueError as error:
             plain[row] = None
             failed[row] = f"the body cannot be unpacked: {error}"
             refuse(rows.base + int(rows.records.at[row]), failed[row])
-    return replace(rows, plain=plain, failed=failed)
+            continue
+        if total and total + len(body) > PART_BYTES_MAX:
+            yield replace(_between(rows, plain, failed, first, row), damage=None)
+            first, total = row, 0
+            plain = {number: known for number, known in plain.items() if number >= row}
+        plain[row] = body
+        total += len(body)
+    yield _between(rows, plain, failed, first, len(rows)) if packed.any() else rows
+
+
+def _between(
+    rows: Rows, plain: dict[int, bytes | None], failed: dict[int, str], first: int, end: int
+) -> Rows:
+    """Rows [first, end) with what is known of their bodies."""
+    chosen = np.zeros(len(rows), np.bool_)
+    chosen[first:end] = True
+    return replace(
+        rows,
+        records=rows.records.where(chosen),
+        topic_numbers=rows.topic_numbers[first:end],
+        crc_ok=rows.crc_ok[first:end],
+        plain={row - first: body for row, body in plain.items() if first <= row < end},
+        failed={row - first: why for row, why in failed.items() if first <= row < end},
+    )
 
 
 def _stored(rows: Rows, row: int) -> memoryview:

@@ -20,7 +20,6 @@ from clients.spark.jsonbodies import TypedBodies
 from clients.spark.options import BODY_ERROR
 from clients.spark.properties import Properties, bytes_without_trailer, list_offsets, values_of
 from shm import layout
-from shm.errors import StoreFailed
 from shm.messageid import format_host, offset_message_id
 from shm.record_columns import RecordColumns, gather
 
@@ -32,9 +31,6 @@ _TRANSACTIONS: Final = ("none", "prepared", "commit", "rollback")
 _MS_MIN: Final = -62_135_596_800_000
 _MS_MAX: Final = 253_402_300_799_999
 _KEY_SEPARATOR: Final = 0x20
-
-#: Unpacked bodies of one batch: Spark's binary columns have offsets of 31 bits.
-_PLAIN_BYTES_MAX: Final = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -144,12 +140,6 @@ def bodies_of(rows: Rows) -> Any:  # noqa: ANN401 - pa.BinaryArray
 
 
 def _in_order(plain: Mapping[int, bytes | None]) -> Any:  # noqa: ANN401 - pa.BinaryArray
-    total = sum(len(body) for body in plain.values() if body)
-    if total > _PLAIN_BYTES_MAX:
-        raise StoreFailed(
-            f"{len(plain)} compressed bodies of one batch unpack to {total} bytes, which no Arrow"
-            " column holds; read without column body, or fewer messages by topic or time"
-        )
     return pa.array([plain[row] for row in sorted(plain)], pa.binary())
 
 

@@ -119,7 +119,7 @@ class ReadOptions:
     #: Spark's type of `body`: binary as stored, string, or a struct of what its JSON holds.
     body_type: str = COLUMN_TYPES["body"]
     include_system: bool = False
-    include_active: bool = False
+    include_active: bool = True
     report_bad_records: bool = False
     include_lost: bool = False
     queues: frozenset[int] = frozenset()  # empty: all
@@ -151,7 +151,7 @@ class ReadOptions:
             columns=_columns(given.get("columns"), _known_columns(body_type, reports=reports)),
             body_type=body_type,
             include_system=_flag(given, "includesystem"),
-            include_active=_flag(given, "includeactive"),
+            include_active=_choice(given, "includeactive", ("true", "false")) == "true",
             report_bad_records=reports,
             include_lost=_flag(given, "includelost"),
             queues=frozenset(_queues(given.get("queue", ""))),

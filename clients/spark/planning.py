@@ -302,6 +302,15 @@ def _is_whole(segment: Segment, last: Checkpoint | None) -> bool:
     return last is None or last.clean or segment.end <= last.durable
 
 
+def unread_bytes(options: ReadOptions, position: int) -> int:
+    """Bytes of records behind a position of the segment that is being written; they are there."""
+    used, _ = used_segments(PosixStorage(options.store), options)
+    if not used or position < used[-1].base:
+        return 0
+    first = position - used[-1].base
+    return int(sidecar.walk(used[-1].view, used[-1].base, first)[-1]) - first
+
+
 def load_sidecar(storage: PosixStorage, segment: Segment) -> Sidecar | None:
     """A segment's sidecar; None without one, or if it is damaged or another segment's."""
     name = f"{sidecar.DIRECTORY}/{segment.base:020d}"

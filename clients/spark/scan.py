@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clients.spark.bodies import Refuse, split_batches, unpack_bodies
+from clients.spark.bodies import Refuse, split_batches, unpacked
 from clients.spark.chain import Chain, chain, sums_hold, why_broken
 from clients.spark.columns import Rows, bodies_of
 from clients.spark.damage import Damage, Stretch
@@ -108,7 +108,10 @@ def _with_types(rows: Rows, decoder: BodyDecoder, refuse: Refuse) -> Rows:
 def read_plain(part: SegmentRange, options: ReadOptions, *, bodies: bool) -> Iterator[Rows]:
     """As `read`, before columns are made; some come with damage alone."""
     for rows in read_rows(part, options):
-        yield unpack_bodies(rows, _refusal(part, options)) if bodies else rows
+        if bodies:
+            yield from unpacked(rows, _refusal(part, options))
+        else:
+            yield rows
 
 
 def read_rows(part: SegmentRange, options: ReadOptions) -> Iterator[Rows]:

@@ -9,7 +9,7 @@
 Options and columns: docs/spark.md. Bodies are as they were sent: those that a client of RocketMQ
 has compressed (SF-25) are unpacked, and inner batches (RD-70) are split into their messages;
 `sys_flag` is as stored. A half message is a row of its system topic. The segment that is being
-written is left out unless `includeActive` is true. It must not import numba, which costs every
+written is read too unless `includeActive` is false. It must not import numba, which costs every
 Python worker of Spark a second.
 """
 

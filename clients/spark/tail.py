@@ -69,12 +69,13 @@ class Tail:
 def tail_of(storage: PosixStorage, segment: Segment, *, durable_only: bool) -> Tail:
     """The tail as it is now. Raises Corrupt if the store does not say which part of it is ours.
 
-    With `durable_only` our own broker's word alone counts: positions of who goes on later must not
-    move. Else what a broker wrote that was stopped in order counts as durable too, RocketMQ's too.
+    What a broker wrote that was stopped in order counts as durable, RocketMQ's too: it has synced
+    all. With `durable_only` our own broker's word alone counts where there is one: positions of who
+    goes on later must not move.
     """
     last = checkpoint_of(storage)
     durable = last.durable - segment.base if last else 0
-    if not durable_only and not storage.exists(_ABORT):
+    if not (durable_only and last) and not storage.exists(_ABORT):
         durable = max(durable, _written_end(segment))
     return Tail(ranges_of(storage), durable, durable_only)
 

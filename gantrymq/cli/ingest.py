@@ -1,4 +1,4 @@
-"""`gantrymq ingest`: keeps a table of Parquet files equal to the log of a store, by Spark."""
+"""`gantrymq ingest`: keeps a table of Parquet files equal to the log of a store."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
 HELP = """Keep a table of Parquet files equal to the log: each message once, whatever is killed.
 
-Files are OUT/topic=T/date=YYYY-MM-DD/*.parquet, written aside and renamed; any reader of Parquet
-sees each message once. OUT/_gantry/manifest.json names them and the position that the next run
-goes on from. Retention leaves what the table does not have yet (--name is its pin).
+Files are OUT/data/folder=topic-T/date=YYYY-MM-DD/*.parquet, written aside and renamed; any reader
+of Parquet sees each message of OUT/data once. OUT/_gantry/manifest.json names them and the position
+that the next run goes on from. All that is durable is read, also of the segment being written.
+Retention leaves what the table does not have yet (--name is its pin).
 
 \b
 Example: gantrymq ingest --store ~/.local/state/gantrymq/store --out flights --topic flights
-Example: gantrymq ingest --store ./stopped --out table --active --no-spark --json
-Example: gantrymq ingest --store ./stopped --out paid --filter "TAGS = 'paid'" --no-spark
+Example: gantrymq ingest --store ./stopped --out table --json
+Example: gantrymq ingest --store ./stopped --out paid --filter "TAGS = 'paid'"
 Exit codes: 0 done, or stopped by SIGTERM; 2 an option is wrong; 70 a record is damaged, or a part
 of the log is gone; 74 an I/O error; 75 another ingest writes the table.
 """
@@ -51,8 +52,11 @@ class Source:
         str | None, typer.Option(help="Only these, with commas; more may be added by a later run.")
     ] = None
     active: Annotated[
-        bool, typer.Option("--active", help="Also what is durable of the last segment.")
-    ] = False
+        bool,
+        typer.Option(
+            "--active/--no-active", help="Also what is durable of the segment being written."
+        ),
+    ] = True
     bad_records: Annotated[
         str, typer.Option(help="fail, or report: damaged ones are rows with crc_ok false.")
     ] = "fail"
@@ -80,12 +84,16 @@ class Target:
         ),
     ] = False
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks at the log.")] = 5.0
-    spark: Annotated[bool, typer.Option(help="Run tasks by Spark, or in this process alone.")] = (
-        True
-    )
+    spark: Annotated[
+        bool | None,
+        typer.Option(
+            help="Run tasks by Spark, or in this process alone; else as --master is given or not."
+        ),
+    ] = None
     master: Annotated[
-        str, typer.Option(help="Spark's master; a cluster's too, where store and table are shared.")
-    ] = "local[*]"
+        str | None,
+        typer.Option(help="Spark's master (local[*], or a cluster's: store and table are shared)."),
+    ] = None
     memory: Annotated[str, typer.Option(help="Heap of Spark's JVM.")] = "1g"
     json: Annotated[
         bool,
@@ -156,7 +164,7 @@ def run_ingest(
             progress.look(job.manifest, 0)
             if every_s is None or stop.wait(every_s):
                 break
-        progress.end(job.manifest)
+        progress.end(job.manifest, job.left_out(), active=options.read.include_active)
 
 
 def _step(job: Ingest, progress: Progress) -> bool:
@@ -177,14 +185,26 @@ def tasks_run(target: Target) -> Iterator[Run]:
     """Who runs tasks: Spark, which starts with the first of them, or this process."""
     from clients.spark.table.job import run_here
 
-    if not target.spark:
+    if not by_spark(target):
         yield run_here
         return
-    runner = SparkRunner(target.master, target.memory)
+    runner = SparkRunner(target.master or "local[*]", target.memory)
     try:
         yield runner
     finally:
         runner.close()
+
+
+def by_spark(target: Target) -> bool:
+    """Whether Spark runs the tasks: on one machine a JVM costs more than it brings.
+
+    Raises SettingIllegal.
+    """
+    if target.spark is False and target.master is not None:
+        from shm.errors import SettingIllegal
+
+        raise SettingIllegal("--master names Spark's master: leave it or --no-spark out")
+    return target.master is not None if target.spark is None else target.spark
 
 
 class SparkRunner:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from clients.spark.table.manifest import Manifest
 
 _MIB = 1 << 20
+_NOT_DURABLE = (
+    "they are not durable yet, or a RocketMQ writes it, which does not say what is; a later run, or"
+    " one after its stop, reads them"
+)
 #: Seconds after which one that follows the log says how far it is.
 TOLD_S = 60.0
 
@@ -96,13 +100,17 @@ class Progress:
             self._out.flush()
             self._told, self._told_rows = self._clock(), self._rows
 
-    def end(self, manifest: Manifest) -> None:
-        """The last line: what this run did and what the table is."""
+    def end(self, manifest: Manifest, left_out: int = 0, *, active: bool = True) -> None:
+        """The last line: what this run did and what the table is.
+
+        `left_out` bytes are behind its position; `active` if the segment being written was read.
+        """
         seconds = self._clock() - self._started
         rate = self._bytes / _MIB / max(seconds, 1e-9)
         if self._as_json:
             table = {"table_rows": manifest.rows, "table_files": len(manifest.files)}
             lost = {"bad_rows": self._bad, "gap_bytes": self._lost, "seconds": seconds}
+            lost["left_out_bytes"] = left_out
             self._line("end", position=manifest.position, rows=self._rows, **table, **lost)
             return
         self._out.write(
@@ -114,6 +122,11 @@ class Progress:
             self._out.write(f"{self._bad} damaged records are rows with crc_ok = false\n")
         if self._lost:
             self._out.write(f"{self._lost} bytes of the log were gone: see gaps of the manifest\n")
+        if left_out:
+            why = _NOT_DURABLE if active else "--active reads what is durable of it"
+            self._out.write(
+                f"{left_out} bytes of the segment that is being written were left out: {why}\n"
+            )
 
     def _line(self, event: str, **values: object) -> None:
         if self._as_json:

@@ -35,7 +35,7 @@ PATIENCE_S = 240.0 if BY_SPARK else 60.0
 
 def start(store: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
     runner = ("--master", "local[2]", "--memory", "512m") if BY_SPARK else ("--no-spark",)
-    words = ["--store", str(store), "--out", str(out), *runner, "--active", *more]
+    words = ["--store", str(store), "--out", str(out), *runner, *more]
     return subprocess.Popen([sys.executable, "-m", "gantrymq", "ingest", *words])
 
 
@@ -137,7 +137,7 @@ def test_sigterm_ends_a_continuous_ingest_with_a_whole_table(
     with Broker.temporary(mapped_file_size_commit_log=1 << 18) as broker:
         store = store_of(broker.home)
         with Producer(home=broker.home) as producer:
-            words = ["--store", str(store), "--out", str(out), "--no-spark", "--active", "--json"]
+            words = ["--store", str(store), "--out", str(out), "--no-spark", "--json"]
             command = [sys.executable, "-m", "gantrymq", "ingest", *words, *FOLLOW]
             job = subprocess.Popen(command, stdout=subprocess.PIPE)
             try:

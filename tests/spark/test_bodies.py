@@ -11,13 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from clients.spark import columns as spark_columns
-from shm.errors import Corrupt, StoreFailed
+from clients.spark import bodies
+from clients.spark.options import ReadOptions
+from clients.spark.planning import plan
+from clients.spark.scan import read_plain
+from shm.errors import Corrupt
 from shm.properties import encode_properties
 from shm.record import Record
 from tests.support.queue_files import random_record
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.spark_rows import everything
+from tests.support.trials import mends
 from tests.unit.test_stored_body import LZ4, PACKED, PLAIN, ZLIB, ZSTD, member
 
 SEGMENT_BYTES = 1 << 19
@@ -108,10 +112,16 @@ def test_a_read_without_bodies_unpacks_none(stored: Store, tmp_path: Path) -> No
     assert everything(tmp_path, columns="queue_offset") == [{"queue_offset": 0}]
 
 
-def test_more_than_a_column_holds_is_refused_by_name(
-    stored: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@mends("D2")
+@pytest.mark.parametrize("most", [1, 2 * len(PLAIN), 3 * len(PLAIN) - 1])
+def test_more_than_a_column_holds_comes_in_parts(
+    stored: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(spark_columns, "_PLAIN_BYTES_MAX", 2 * len(PLAIN))
+    """Some KiB of compressed bodies may unpack to gigabytes; a single one has its own limit."""
     stored(*mixed())
-    with pytest.raises(StoreFailed, match=f"3 compressed bodies .* {3 * len(PLAIN)} bytes"):
-        everything(tmp_path)
+    whole = everything(tmp_path)
+    monkeypatch.setattr(bodies, "PART_BYTES_MAX", most)
+    assert everything(tmp_path) == whole
+    read = ReadOptions.parse({"store": str(tmp_path), "includeActive": "true"})
+    (part,) = plan(read)
+    assert len(list(read_plain(part, read, bodies=True))) == {1: 3}.get(most, 2)

@@ -22,6 +22,11 @@ def rows_of(store: Path, **options: str) -> list[dict[str, Any]]:
     return rows_with(ReadOptions.parse({"store": str(store), **options}))
 
 
+def sealed_rows(store: Path, **options: str) -> list[dict[str, Any]]:
+    """The same of segments that are closed alone, unless the options say otherwise."""
+    return rows_of(store, **{"includeActive": "false", **options})
+
+
 def rows_with(chosen: ReadOptions) -> list[dict[str, Any]]:
     """What a read yields, by position."""
     types = COLUMN_TYPES | BAD_TYPES

@@ -29,7 +29,7 @@ from clients.spark.scan import read_rows
 from clients.spark.stream import first_offset, next_offset, parts_between
 from shm.errors import Incompatible, SettingIllegal, StoreFailed
 from tests.support.golden import unpack
-from tests.support.spark_rows import rows_of, rows_with
+from tests.support.spark_rows import rows_with, sealed_rows
 from tests.support.streams import first_position, next_position
 from tests.support.tables import SEGMENT_BYTES, GrowingStore
 from tests.support.trials import mends
@@ -77,7 +77,7 @@ def test_micro_batches_have_each_record_once_within_their_limits(
         found += batch
         at = end
     assert at == growing.end
-    assert found == [row["physical_offset"] for row in rows_of(growing.root)]
+    assert found == [row["physical_offset"] for row in sealed_rows(growing.root)]
 
 
 def test_a_record_beyond_the_limit_is_passed_alone(growing: GrowingStore) -> None:
@@ -111,7 +111,7 @@ def test_a_lost_part_is_an_error_or_logged(
         parts_between(options(growing.root), {"position": 100}, {"position": end})
     with caplog.at_level(logging.WARNING):
         found = positions(options(growing.root, failOnDataLoss="false"), 100, end)
-    assert found == [row["physical_offset"] for row in rows_of(growing.root)]
+    assert found == [row["physical_offset"] for row in sealed_rows(growing.root)]
     assert "has lost positions" in caplog.text
     assert first_position(options(growing.root)) == SEGMENT_BYTES
     assert survey(options(growing.root), 0).gaps(0, end) == [(0, SEGMENT_BYTES)]
@@ -128,7 +128,7 @@ def test_a_start_that_is_gone_is_an_error_or_logged(
     chosen = options(growing.root, startOffset="7", failOnDataLoss="false")
     assert first_position(chosen) == SEGMENT_BYTES
     assert f"has lost positions 7 to {SEGMENT_BYTES}" in caplog.text
-    second = rows_of(growing.root)[1]["physical_offset"]
+    second = sealed_rows(growing.root)[1]["physical_offset"]
     for there in (SEGMENT_BYTES + 9, second):
         chosen = options(growing.root, startOffset=str(there))
         assert first_position(chosen) == second, "where a record begins"
@@ -175,15 +175,17 @@ def test_a_record_that_retention_removed_is_not_missed(growing: GrowingStore) ->
 
 
 def test_offsets_queues_and_keys_select(growing: GrowingStore) -> None:
-    everything = rows_of(growing.root)
+    everything = sealed_rows(growing.root)
     first, last = everything[20]["physical_offset"], everything[50]["physical_offset"]
-    assert rows_of(growing.root, startOffset=str(first), endOffset=str(last)) == everything[20:50]
-    assert rows_of(growing.root, startOffset=str(first - 1)) == everything[20:]
-    chosen = rows_of(growing.root, startQueueOffset="5", endQueueOffset="9")
+    assert (
+        sealed_rows(growing.root, startOffset=str(first), endOffset=str(last)) == everything[20:50]
+    )
+    assert sealed_rows(growing.root, startOffset=str(first - 1)) == everything[20:]
+    chosen = sealed_rows(growing.root, startQueueOffset="5", endQueueOffset="9")
     assert chosen == [row for row in everything if 5 <= row["queue_offset"] < 9] != []
-    assert rows_of(growing.root, queue="0,5") == everything
-    assert rows_of(growing.root, queue="1") == []
-    assert rows_of(growing.root, key="nobody") == []
+    assert sealed_rows(growing.root, queue="0,5") == everything
+    assert sealed_rows(growing.root, queue="1") == []
+    assert sealed_rows(growing.root, key="nobody") == []
     with pytest.raises(SettingIllegal, match="queue ids"):
         options(growing.root, queue="a")
 
@@ -243,14 +245,16 @@ def test_messages_of_inner_batches_count_by_themselves(tmp_path: Path) -> None:
     """Offsets, keys and filters of the members, not of the record around them."""
     store = unpack("batch", tmp_path).store
     words = {"includeActive": "true"}
-    everything = rows_of(store, **words)
+    everything = sealed_rows(store, **words)
     inner = [row for row in everything if row["sys_flag"] & 0xC0 == 0xC0]
     one = inner[1]
     assert one["physical_offset"] == inner[0]["physical_offset"]
     offset = one["queue_offset"]
-    found = rows_of(store, startQueueOffset=str(offset), endQueueOffset=str(offset + 1), **words)
+    found = sealed_rows(
+        store, startQueueOffset=str(offset), endQueueOffset=str(offset + 1), **words
+    )
     assert found == [row for row in everything if row["queue_offset"] == offset]
     assert one in found
     assert inner[0] not in found
     identity = f"UNIQ_KEY = '{one['message_id']}'"
-    assert rows_of(store, filter=identity, **words) == [one]
+    assert sealed_rows(store, filter=identity, **words) == [one]

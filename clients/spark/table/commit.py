@@ -53,7 +53,9 @@ class Table:
         try:
             self.manifest = load_manifest(files)
             intent = load_intent(files)
-            if intent is not None:
+            if intent is not None and self._names_too_long(intent):
+                self._undo(intent)
+            elif intent is not None:
                 self._finish(intent)
             files.remove_tree(ASIDE)
         except BaseException:
@@ -75,11 +77,37 @@ class Table:
     def commit(
         self, manifest: Manifest, moves: Iterable[Move] = (), swaps: Iterable[Swap] = ()
     ) -> None:
-        """Put durable files into place and the manifest behind them; all of it or nothing."""
+        """Put durable files into place and the manifest behind them; all of it or nothing.
+
+        Raises SettingIllegal, before anything is done, for names that no folder can have.
+        """
         intent = Intent(manifest, tuple(moves), tuple(swaps))
+        if long := self._names_too_long(intent):
+            raise SettingIllegal(
+                f"{self.files.path(long[0])} is too long a name here: give a table of this log a"
+                " folder with a shorter path, on a file system with names of 255 bytes",
+                path=long[0],
+            )
         if intent.moves or intent.swaps:
             save(self.files, INTENT, intent)
         self._finish(intent)
+
+    def _names_too_long(self, intent: Intent) -> list[str]:
+        """Of an intent's names those that cannot be given."""
+        finals = [*(move.final for move in intent.moves), *(swap.final for swap in intent.swaps)]
+        return [name for name in finals if not self.files.can_have(name)]
+
+    def _undo(self, intent: Intent) -> None:
+        """Take back an intent of an older version, which checked no names: its step is done again.
+
+        What lies in place of it is not in the manifest, and so not in the table.
+        """
+        known = {file.path for file in self.manifest.files} if self.manifest else set()
+        for move in intent.moves:
+            if move.final not in known and self.files.exists(move.final):
+                self.files.unlink(move.final)
+                self.files.remove_empty(os.path.dirname(move.final))
+        self.files.unlink(INTENT)
 
     def _finish(self, intent: Intent) -> None:
         """Steps 2 and 3; safe to do again from any point on."""

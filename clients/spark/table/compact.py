@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from clients.spark.table.files import TableFiles
 from clients.spark.table.manifest import DataFile, Swap
-from clients.spark.table.writing import file_name, open_writer, schema_of
+from clients.spark.table.writing import BUFFERED_MAX, ROW_GROUP, file_name, open_writer, schema_of
 
 #: A merged file has about this size at most.
 TARGET_BYTES: Final = 256 << 20
@@ -47,7 +47,7 @@ class Merged:
 
 def mergeable(files: tuple[DataFile, ...]) -> list[tuple[DataFile, ...]]:
     """At most one run of small neighbours per partition."""
-    ordered = sorted(files, key=lambda file: (file.folder, file.start))
+    ordered = sorted(files, key=lambda file: (file.folder, file.start, file.path))
     found = []
     for _, group in groupby(ordered, key=lambda file: file.folder):
         run = _run_of(list(group))
@@ -79,7 +79,7 @@ def merge(task: MergeTask) -> Merged:
     """Write the new file and link all others beside it. Raises OSError, Corrupt."""
     files = TableFiles(task.root)
     folder = task.files[0].folder
-    name = file_name(task.files[0].start, task.files[-1].end)
+    name = _new_name(files.list(folder), task.files[0].start, task.files[-1].end)
     files.make_directory(task.aside)
     aside = f"{task.aside}/{name}"
     rows = _write(files.path(aside), [files.path(file.path) for file in task.files], task.types)
@@ -94,19 +94,37 @@ def merge(task: MergeTask) -> Merged:
     return Merged(Swap(task.aside, folder, name), made, task.files)
 
 
+def _new_name(there: list[str], start: int, end: int) -> str:
+    """One that the partition has not: the file is in place once its name is (manifest.Swap)."""
+    numbered = (file_name(start, end, number) for number in count())
+    return next(name for name in numbered if name not in there)
+
+
 def _write(path: str, sources: list[str], types: dict[str, str]) -> int:
     """All rows of the sources with every column that one of them has; how many there are."""
     opened = [parquet.ParquetFile(source) for source in sources]
     present = {name for file in opened for name in file.schema_arrow.names}
     schema = schema_of({name: kind for name, kind in types.items() if name in present})
     rows = 0
+    kept: list[Any] = []
     with open_writer(path, schema) as writer:
         for file in opened:
             for batch in _batches(file, schema):
-                writer.write_batch(batch)
+                kept.append(batch)
                 rows += len(batch)
+                if _is_group(kept):
+                    writer.write_table(pa.Table.from_batches(kept), row_group_size=ROW_GROUP)
+                    kept.clear()
             file.close()
+        if kept:
+            writer.write_table(pa.Table.from_batches(kept), row_group_size=ROW_GROUP)
     return rows
+
+
+def _is_group(kept: list[Any]) -> bool:
+    """Whether there is enough for a row group, so that it does not grow with the file's bodies."""
+    rows = sum(map(len, kept))
+    return rows >= ROW_GROUP or sum(batch.nbytes for batch in kept) >= BUFFERED_MAX
 
 
 def _batches(file: Any, schema: pa.Schema) -> Iterator[Any]:  # noqa: ANN401 - pa.RecordBatch

@@ -14,6 +14,7 @@ from shm.storage import PosixStorage
 _RENAMEAT2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_LIMITS = ("PC_NAME_MAX", "PC_PATH_MAX")
 
 
 class TableFiles(PosixStorage):
@@ -24,6 +25,22 @@ class TableFiles(PosixStorage):
     def path(self, name: str) -> str:
         """A name as a path of the operating system."""
         return self._path(name)
+
+    def can_have(self, name: str) -> bool:
+        """Whether a file may have that name: no part of it, and not all of it, is too long."""
+        parts = os.fsencode(name).split(b"/")
+        whole = len(os.fsencode(self._path(name)))
+        name_max, path_max = (os.pathconf(self.root, what) for what in _LIMITS)
+        return max(map(len, parts)) <= name_max and whole < path_max
+
+    def remove_empty(self, name: str) -> None:
+        """Remove a directory and those above it, as far as nothing is in them."""
+        while name:
+            try:
+                os.rmdir(self._path(name))
+            except OSError:
+                return
+            name = os.path.dirname(name)
 
     def lock(self, name: str) -> int:
         """Keep others out as long as this process lives. Raises StoreBusy if one is in."""

@@ -18,11 +18,11 @@ import msgspec
 
 from clients.spark.continuity import proof_at, require_same
 from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
-from clients.spark.planning import SegmentRange, Survey, survey
+from clients.spark.planning import SegmentRange, Survey, survey, unread_bytes
 from clients.spark.table.commit import Table
 from clients.spark.table.compact import Merged, MergeTask, merge, mergeable
 from clients.spark.table.files import TableFiles
-from clients.spark.table.manifest import VERSION, Manifest
+from clients.spark.table.manifest import LAYOUT, VERSION, Manifest
 from clients.spark.table.pin import Pin
 from clients.spark.table.writing import RangeTask, Written, types_of, write_range
 from shm.errors import Incompatible, SettingIllegal, StoreFailed
@@ -108,16 +108,20 @@ class Ingest:
 
     def _begin(self, look: Survey) -> None:
         read, known = self._read, self._table.manifest
-        columns = types_of(read)
         topics = tuple(sorted(read.topics))
         if known is None:
             self._pin.move(0)
             look = survey(look.options, durable_only=True)  # retention may have gone on before
             low, proof = look.low, proof_at(look, look.low)
             asked = (topics, read.include_system, read.filter)
-            self._table.commit(Manifest(VERSION, 1, low, low, *asked, columns, proof))
+            columns = types_of(read, LAYOUT)
+            made = Manifest(VERSION, 1, low, low, *asked, columns, proof, LAYOUT)
+            self._table.commit(made)
         else:
             self._require_same(known, look, topics)
+            if known.layout == 1 and not known.files:
+                self._commit(layout=LAYOUT)
+            columns = types_of(read, self.manifest.layout)
             grown = known.columns | columns
             changed: dict[str, Any] = {"columns": grown} if grown != known.columns else {}
             if known.proof.says_nothing:
@@ -189,6 +193,7 @@ class Ingest:
                 ends[part.base] if part.end is None else part.base + part.end,
                 self._table.files.root,
                 aside,
+                self.manifest.layout,
             )
             for part in parts
         ]
@@ -211,6 +216,13 @@ class Ingest:
         proof = proof_at(found, gap[1], self.manifest.proof)
         self._commit(position=gap[1], proof=proof, gaps=(*self.manifest.gaps, gap))
         return self._step("gap", started, found, size=gap[1] - gap[0])
+
+    def left_out(self) -> int:
+        """Bytes of the log behind the table's position that are written, and may not be read yet.
+
+        They are not durable, or nobody says so, or the segment they are in was not asked for.
+        """
+        return unread_bytes(self._read, self.manifest.position)
 
     def compact(self) -> Step | None:
         """Merge small files; None if there is nothing to gain."""

@@ -22,6 +22,8 @@ DIRECTORY: Final = "_gantry"
 MANIFEST: Final = f"{DIRECTORY}/manifest.json"
 INTENT: Final = f"{DIRECTORY}/intent.json"
 VERSION: Final = 1
+#: Of folders and columns: 1 had `topic=T/date=D/` beside `_gantry/`, and no column `topic`.
+LAYOUT: Final = 2
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -35,15 +37,15 @@ class DataFile(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> str:
-        """Its partition: `topic=.../date=...`."""
+        """Its partition: `data/folder=topic-.../date=...`."""
         return self.path.rpartition("/")[0]
 
 
 class Manifest(msgspec.Struct, frozen=True):
     """The table as of one generation: all of the log from `begin` to `position` but for `gaps`.
 
-    `topics` are those asked for (none: all), `filter` an SQL92 expression ("": none), `columns` the
-    Spark types of all columns so far.
+    `layout` says how folders are called. `topics` are those asked for (none: all), `filter` an
+    SQL92 expression ("": none), `columns` the Spark types of all columns so far.
     """
 
     version: int
@@ -56,6 +58,7 @@ class Manifest(msgspec.Struct, frozen=True):
     columns: dict[str, str] = {}
     #: Whether a log is the one that was read up to `position`; empty of an older version.
     proof: Proof = Proof()
+    layout: int = 1
     gaps: tuple[tuple[int, int], ...] = ()
     files: tuple[DataFile, ...] = ()
 

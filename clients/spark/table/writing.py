@@ -6,11 +6,13 @@ from the positions. A task that is run twice writes two sets aside, of which one
 
 from __future__ import annotations
 
+import hashlib
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -23,24 +25,30 @@ from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
 from clients.spark.planning import SegmentRange
 from clients.spark.scan import read_plain, require_there
 from clients.spark.table.files import TableFiles
-from clients.spark.table.manifest import DataFile, Move
+from clients.spark.table.manifest import LAYOUT, DataFile, Move
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Columns that are the names of folders.
+#: Names of folders. What a reader takes for columns of them must not parse as numbers or times,
+#: but for the date: the topic is a column of the files.
 TOPIC: Final = "topic"
 DATE: Final = "date"
+#: Readers are given this folder: all in it is Parquet.
+DATA: Final = "data"
+#: What a folder's name may have in bytes: no usual file system takes fewer.
+_NAME_BYTES_MAX: Final = 143
+_MARK_DIGITS: Final = 32
 #: What Hive, Spark and their like read as null.
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _DAY_MS: Final = 86_400_000
 #: Behind it are years that neither Spark nor Python knows (clients/spark/columns.py).
 _DAYS_MAX: Final = 2_932_896
 #: Bytes of rows that a task keeps before it writes; compressed bodies may unpack to any size.
-_BUFFERED_MAX: Final = 192 << 20
-_ROW_GROUP: Final = 1 << 17
+BUFFERED_MAX: Final = 192 << 20
+ROW_GROUP: Final = 1 << 17
 #: Few values, many times.
-_REPEATED: Final = ("tag", "born_host", "transaction")
+_REPEATED: Final = (TOPIC, "tag", "born_host", "transaction")
 _MAPS_AND_BODIES: Final = ("body", "properties", "keys")
 
 
@@ -48,7 +56,7 @@ _MAPS_AND_BODIES: Final = ("body", "properties", "keys")
 class RangeTask:
     """A range whose records begin in [start, end) of the log, and the folder aside for its files.
 
-    `root` is the table's path; the options' columns are those to write, with `topic` left out.
+    `root` is the table's path, `layout` the manifest's.
     """
 
     options: ReadOptions
@@ -57,6 +65,7 @@ class RangeTask:
     end: int
     root: str
     aside: str
+    layout: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +77,11 @@ class Written:
     bad: int
 
 
-def columns_of(options: ReadOptions) -> tuple[str, ...]:
-    """Columns within the files."""
-    return tuple(name for name in options.columns if name != TOPIC)
-
-
-def types_of(options: ReadOptions) -> dict[str, str]:
-    """Spark's types of the columns within the files."""
+def types_of(options: ReadOptions, layout: int) -> dict[str, str]:
+    """Spark's types of the columns within the files; the topic is always one of them."""
     known = COLUMN_TYPES | BAD_TYPES
-    return {name: known[name] for name in columns_of(options)}
+    topic = (TOPIC,) if layout > 1 else ()
+    return {name: known[name] for name in (*topic, *options.columns) if name != TOPIC or topic}
 
 
 def schema_of(types: dict[str, str]) -> pa.Schema:
@@ -84,32 +89,35 @@ def schema_of(types: dict[str, str]) -> pa.Schema:
     return pa.schema([(name, ARROW_TYPES[kind]) for name, kind in types.items()])
 
 
-def file_name(start: int, end: int) -> str:
-    """Name within its partition of a file about the records that begin in [start, end)."""
-    return f"{start:020d}-{end:020d}.parquet"
+def file_name(start: int, end: int, number: int = 0) -> str:
+    """Name within its partition of a file about the records that begin in [start, end).
+
+    Where there are several they are numbered.
+    """
+    which = f"-{number}" if number else ""
+    return f"{start:020d}-{end:020d}{which}.parquet"
 
 
 def write_range(task: RangeTask) -> list[Written]:
     """Write and sync the files of one range. Raises Corrupt, StoreFailed, OSError."""
-    columns = columns_of(task.options)
-    schema = schema_of(types_of(task.options))
-    with _Sink(task, schema) as sink:
-        for rows in read_plain(task.part, task.options, bodies="body" in columns):
-            if len(rows):
-                _add_rows(sink, rows, schema)
-            if rows.damage is not None:
-                _add_damage(sink, rows.damage, schema)
-            require_there(task.part, task.options)
-        return sink.finish()
+    schema = schema_of(types_of(task.options, task.layout))
+    sink = _Sink(task, schema)
+    for rows in read_plain(task.part, task.options, bodies="body" in schema.names):
+        if len(rows):
+            _add_rows(sink, rows, schema)
+        if rows.damage is not None:
+            _add_damage(sink, rows.damage, schema)
+        require_there(task.part, task.options)
+    return sink.finish()
 
 
 def _add_rows(sink: _Sink, rows: Rows, schema: pa.Schema) -> None:
     batch = rows.batch(schema)
     failed = np.zeros(len(rows), np.bool_)
     failed[list(rows.failed)] = True
-    for partition, chosen in _partitions(rows):
+    for topic, day, chosen in _partitions(rows):
         part = batch if len(chosen) == len(batch) else batch.take(pa.array(chosen))
-        sink.add(partition, part, int(failed[chosen].sum()))
+        sink.add(topic, day, part, int(failed[chosen].sum()))
 
 
 def _add_damage(sink: _Sink, damage: Damage, schema: pa.Schema) -> None:
@@ -119,11 +127,11 @@ def _add_damage(sink: _Sink, damage: Damage, schema: pa.Schema) -> None:
         topics = np.array([stretch.topic for stretch in few.stretches])
         for topic in np.unique(topics).tolist():
             chosen = np.flatnonzero(topics == topic)
-            sink.add(partition_of(topic, -1), batch.take(pa.array(chosen)), len(chosen))
+            sink.add(topic, -1, batch.take(pa.array(chosen)), len(chosen))
 
 
-def _partitions(rows: Rows) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Folders of the rows and which rows belong there, in the log's order."""
+def _partitions(rows: Rows) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
+    """Topics and days of the rows and which rows are of each, in the log's order."""
     days = rows.records.store_timestamp // _DAY_MS
     days = np.where((days < 0) | (days > _DAYS_MAX), -1, days)
     codes = (days + 1) * len(rows.topics) + rows.topic_numbers
@@ -132,15 +140,23 @@ def _partitions(rows: Rows) -> Iterator[tuple[str, NDArray[np.int64]]]:
     ends = np.cumsum(np.bincount(place))
     for number, code in enumerate(found.tolist()):
         day, topic = divmod(code, len(rows.topics))
-        folder = partition_of(rows.topics[topic], day - 1)
         first = int(ends[number - 1]) if number else 0
-        yield folder, order[first : int(ends[number])]
+        yield rows.topics[topic], day - 1, order[first : int(ends[number])]
 
 
-def partition_of(topic: str, day: int) -> str:
-    """The folder of a topic and a day since 1970 (below 0: none), as Hive writes names."""
+def partition_of(topic: str, day: int, layout: int = LAYOUT) -> str:
+    """The folder of a topic and a day since 1970 (below 0: none), as Hive writes names.
+
+    A name that is too long for a file system is cut, and ends with a hash of the topic.
+    """
     date = _NULL if day < 0 else datetime.fromtimestamp(day * _DAY_MS // 1000, UTC).date()
-    return f"{TOPIC}={quote(topic, safe='') or _NULL}/{DATE}={date}"
+    before, key = ("", "topic=") if layout == 1 else (f"{DATA}/", "folder=")
+    sign = "" if layout == 1 else "topic-"
+    words = f"{key}{sign}{quote(topic, safe='')}" if topic else f"{key}{_NULL}"
+    if len(words) > _NAME_BYTES_MAX:
+        mark = hashlib.sha256(topic.encode()).hexdigest()[:_MARK_DIGITS]
+        words = f"{words[: _NAME_BYTES_MAX - len(mark) - 1].rstrip('%')}~{mark}"
+    return f"{before}{words}/{DATE}={date}"
 
 
 def open_writer(path: str, schema: pa.Schema) -> Any:  # noqa: ANN401 - parquet.ParquetWriter
@@ -155,8 +171,20 @@ def open_writer(path: str, schema: pa.Schema) -> Any:  # noqa: ANN401 - parquet.
     )
 
 
+class _Part(NamedTuple):
+    """A file aside that is whole: which of its partition's, with rows and bad ones."""
+
+    partition: str
+    number: int
+    rows: int
+    bad: int
+
+
 class _Sink:
-    """Files of one task, by partition: rows are kept until there are many, or the end is there."""
+    """Files of one task, by partition: rows are kept until there are many, or the end is there.
+
+    One file is open at a time: a log may have more topics than a process may have files.
+    """
 
     def __init__(self, task: RangeTask, schema: pa.Schema) -> None:
         self._task = task
@@ -165,56 +193,45 @@ class _Sink:
         self._attempt = uuid.uuid4().hex
         self._kept: dict[str, list[Any]] = {}
         self._kept_bytes = 0
-        #: Rows and bad ones.
-        self._counts: dict[str, tuple[int, int]] = {}
-        #: The place of a partition numbers its file.
-        self._writers: dict[str, Any] = {}
+        #: Of what is kept.
+        self._bad: Counter[str] = Counter()
+        self._made: Counter[str] = Counter()
+        self._parts: list[_Part] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for writer in self._writers.values():
-            writer.close()
-
-    def add(self, partition: str, batch: Any, bad: int) -> None:  # noqa: ANN401
+    def add(self, topic: str, day: int, batch: Any, bad: int) -> None:  # noqa: ANN401
         """Take a record batch, in the log's order; `bad` of its rows stand for no sound message."""
-        rows, known = self._counts.get(partition, (0, 0))
-        self._counts[partition] = rows + len(batch), known + bad
+        partition = partition_of(topic, day, self._task.layout)
+        self._bad[partition] += bad
         self._kept.setdefault(partition, []).append(batch)
         self._kept_bytes += batch.get_total_buffer_size()
-        if self._kept_bytes > _BUFFERED_MAX:
+        if self._kept_bytes > BUFFERED_MAX:
             self._flush()
 
     def _flush(self) -> None:
         for partition, batches in self._kept.items():
-            writer = self._writers.get(partition)
-            if writer is None:
-                path = self._path(len(self._writers))
-                writer = self._writers[partition] = open_writer(path, self._schema)
-            writer.write_table(pa.Table.from_batches(batches), row_group_size=_ROW_GROUP)
+            aside = self._aside(len(self._parts))
+            rows = pa.Table.from_batches(batches)
+            with open_writer(self._files.path(aside), self._schema) as writer:
+                writer.write_table(rows, row_group_size=ROW_GROUP)
+            self._files.sync_file(aside)
+            part = _Part(partition, self._made[partition], len(rows), self._bad[partition])
+            self._parts.append(part)
+            self._made[partition] += 1
         self._kept.clear()
+        self._bad.clear()
         self._kept_bytes = 0
 
     def finish(self) -> list[Written]:
-        """Write what is left, sync all files and say what they are."""
+        """Write what is left, and say what the files are; all are durable."""
         self._flush()
-        found = []
-        for number, (partition, writer) in enumerate(self._writers.items()):
-            writer.close()
-            self._files.sync_file(self._aside(number))
-            found.append(self._written(partition, number))
-        return found
+        return [self._written(number, part) for number, part in enumerate(self._parts)]
 
-    def _written(self, partition: str, number: int) -> Written:
+    def _written(self, number: int, part: _Part) -> Written:
         start, end = self._task.start, self._task.end
-        rows, bad = self._counts[partition]
-        final = f"{partition}/{file_name(start, end)}"
-        file = DataFile(final, start, end, rows, self._files.size_of(self._aside(number)))
-        return Written(Move(self._aside(number), final), file, bad)
+        aside = self._aside(number)
+        final = f"{part.partition}/{file_name(start, end, part.number)}"
+        file = DataFile(final, start, end, part.rows, self._files.size_of(aside))
+        return Written(Move(aside, final), file, part.bad)
 
     def _aside(self, number: int) -> str:
         return f"{self._task.aside}/{self._task.start:020d}-{self._attempt}-{number}.part"
-
-    def _path(self, number: int) -> str:
-        return self._files.path(self._aside(number))
