@@ -26,6 +26,7 @@ from typing import Final, Literal
 
 from brokerd import config, epoch
 from clients.home import SOCKET_NAME, read_board_file, run_of, store_of
+from clients.spark.needs import JAVA_MIN
 from shm import layout, ownfiles
 from shm.board import attach_board
 from shm.codes import BrokerState
@@ -38,7 +39,6 @@ from shm.storelock import is_held
 Verdict = Literal["ok", "note", "wrong"]
 
 PYTHON_MIN: Final = (3, 11)
-JAVA_MIN: Final = 17  # what Spark 4 asks for
 #: Descriptors of a session in the supervisor: connection, arena, bell. Others have fewer.
 SESSION_DESCRIPTORS: Final = 3
 OTHER_DESCRIPTORS: Final = 256

@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from clients.spark.operations import operations
-from clients.spark.source import GantryDataSource
+from clients.spark.needs import java_of, what_is_wrong, why_java_ended
 from shm import errors
 from shm.errors import GantryError, SettingIllegal, Unavailable
+
+try:
+    from clients.spark.operations import operations
+    from clients.spark.source import GantryDataSource
+except ImportError as error:
+    if text := what_is_wrong("pyspark", "pyarrow"):
+        raise ImportError(f"{text} ({error})", name=error.name) from error
+    raise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["GantryDataSource", "operations", "own_error", "session"]
 
+_ABOUT_PANDAS = "PySpark does not yet fully support pandas"
+_NO_JVM = "JAVA_GATEWAY_EXITED"
 #: A local Spark talks to itself only: nothing of it listens on the network.
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 #: The last line of a Python worker's traceback, as Spark passes it on.
@@ -40,12 +49,13 @@ def session(
     """Start (or return the running) local Spark with the source registered, its UI off.
 
     Spark's Python workers run this interpreter: with Spark's default, `python3` of the PATH, they
-    would lack the package. Times are shown in UTC. Raises SettingIllegal if there is no Java.
+    would lack the package. Times are shown in UTC. Raises SettingIllegal if there is no Java that
+    it can run.
     """
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
-        raise SettingIllegal("Spark needs Java 17 or newer: install it, or set JAVA_HOME to one")
+    java = java_of(os.environ)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     chosen = {
@@ -60,7 +70,14 @@ def session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        with warnings.catch_warnings():  # of a pandas that nobody uses here
+            warnings.filterwarnings("ignore", _ABOUT_PANDAS, FutureWarning)
+            spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() != _NO_JVM:
+            raise
+        raise SettingIllegal(why_java_ended(java)) from error
     spark.dataSource.register(GantryDataSource)
     return spark
 

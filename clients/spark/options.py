@@ -75,6 +75,7 @@ _KNOWN: Final = {
         "schema",
         "pushFilters",
         "failOnDataLoss",
+        "allowMissing",
         "maxRowsPerTrigger",
         "maxBytesPerTrigger",
     )
@@ -129,6 +130,7 @@ class ReadOptions:
     filter: str = ""  # SQL92 over properties; empty: none
     push_filters: bool = False
     fail_on_data_loss: bool = True
+    allow_missing: bool = False
     max_rows: int | None = None  # of one micro-batch
     max_bytes: int | None = None
 
@@ -160,6 +162,7 @@ class ReadOptions:
             end_queue_offset=_number(given, "endqueueoffset", OFFSET_MAX),
             filter=_filter(given.get("filter", "")),
             push_filters=_flag(given, "pushfilters"),
+            allow_missing=_flag(given, "allowmissing"),
             fail_on_data_loss=_choice(given, "failondataloss", ("true", "false")) == "true",
             max_rows=_limit(given, "maxrowspertrigger"),
             max_bytes=_limit(given, "maxbytespertrigger"),
@@ -190,8 +193,13 @@ class ReadOptions:
     @property
     def schema(self) -> str:
         """The columns as Spark's DDL."""
+        return ", ".join(self.column_types)
+
+    @property
+    def column_types(self) -> list[str]:
+        """Each column's name and type, in order."""
         types = COLUMN_TYPES | BAD_TYPES | {"body": self.body_type, BODY_ERROR: "string"}
-        return ", ".join(f"{name} {types[name]}" for name in self.columns)
+        return [f"{name} {types[name]}" for name in self.columns]
 
 
 def _words(text: str) -> list[str]:

@@ -266,7 +266,9 @@ def survey(options: ReadOptions, start: int = 0, *, durable_only: bool = False) 
     """
     storage = PosixStorage(options.store)
     if not storage.is_directory(COMMIT_LOG):
-        raise SettingIllegal(f"no {COMMIT_LOG}/ in {options.store!r}: is it a store's root?")
+        home = storage.is_directory(f"store/{COMMIT_LOG}")
+        hint = f"it is a home: use {options.store}/store" if home else "is it a store's root?"
+        raise SettingIllegal(f"no {COMMIT_LOG}/ in {options.store!r}: {hint}")
     used, lengths = used_segments(storage, options)
     low = used[0].base if used else 0
     log_end = used[-1].base + lengths[-1] if used else 0

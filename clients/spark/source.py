@@ -33,6 +33,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from clients.spark.catalog import options_in, options_of_table, with_options
 from clients.spark.columns import COLUMNS
 from clients.spark.options import ReadOptions
 from clients.spark.planning import plan
@@ -41,6 +42,7 @@ from clients.spark.scan import read
 from clients.spark.sink.options import WriteOptions
 from clients.spark.sink.writer import GantryStreamWriter, GantryWriter
 from clients.spark.stream import Offset, end_position, first_offset, next_offset, parts_between
+from clients.spark.topics import require_topics
 from shm.errors import SettingIllegal
 
 if TYPE_CHECKING:
@@ -59,18 +61,28 @@ class GantryDataSource(DataSource):
 
     def schema(self) -> str:
         """All columns, or those of option `columns` in its order."""
-        return ReadOptions.parse(self.options).schema
+        of_table = options_of_table(self.options)
+        if of_table is None:
+            return ReadOptions.parse(self.options).schema
+        return with_options(ReadOptions.parse(of_table).column_types, of_table)
 
     def reader(self, schema: StructType) -> GantryReader:
         """Reader of the columns that the schema names."""
-        options = ReadOptions.parse(self.options)
+        options = self._read_options(schema)
         # Spark refuses a reader that takes filters unless its own setting is on.
         kind = FilteringReader if options.push_filters else GantryReader
         return kind(options, _arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> GantryStreamReader:
         """Reader of a stream of the columns that the schema names."""
-        return GantryStreamReader(ReadOptions.parse(self.options), _arrow_schema(schema))
+        return GantryStreamReader(self._read_options(schema), _arrow_schema(schema))
+
+    def _read_options(self, schema: StructType) -> ReadOptions:
+        """Those of a table, and what a query of it says besides (`WITH (...)`)."""
+        told = options_of_table(self.options) or self.options
+        options = ReadOptions.parse(options_in(schema) | dict(told))
+        require_topics(options)
+        return options
 
     def writer(self, schema: StructType, overwrite: bool) -> GantryWriter:
         """Writer of a frame's rows into a topic."""

@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
-def load(storage: Storage, name: str, kind: type[_Kind]) -> _Kind | None:
-    """What a file says; None if there is none. Raises Corrupt."""
+def load(storage: Storage, name: str, kind: type[_Kind], remedy: str = "") -> _Kind | None:
+    """What a file says; None if there is none. Raises Corrupt, whose text ends with `remedy`."""
     try:
         data = read_file(storage, name)
     except FileNotFoundError:
         return None
     if not sum_holds(data):
-        raise Corrupt(f"{name} of {storage.root} is damaged: its checksum differs", path=name)
+        raise Corrupt(
+            f"{name} of {storage.root} is damaged: its checksum differs{remedy}", path=name
+        )
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise Corrupt(f"{name} of {storage.root} is damaged: {error}", path=name) from None
+        raise Corrupt(f"{name} of {storage.root} is damaged: {error}{remedy}", path=name) from None
 
 
 def save(storage: Storage, name: str, value: msgspec.Struct) -> None:

@@ -32,7 +32,8 @@ Retention leaves what the table does not have yet (--name is its pin).
 Example: gantrymq ingest --store ~/.local/state/gantrymq/store --out flights --topic flights
 Example: gantrymq ingest --store ./stopped --out table --json
 Example: gantrymq ingest --store ./stopped --out paid --filter "TAGS = 'paid'"
-Exit codes: 0 done, or stopped by SIGTERM; 2 an option is wrong; 70 a record is damaged, or a part
+Exit codes: 0 done, or stopped by SIGTERM; 2 an option is wrong, a topic is not there, or the store
+is not the table's; 70 a record is damaged, or a part
 of the log is gone; 74 an I/O error; 75 another ingest writes the table.
 """
 
@@ -45,6 +46,9 @@ class Source:
     topic: Annotated[
         list[str] | None, typer.Option(help="Only this topic; may be given again.")
     ] = None
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Also a --topic that is not there yet.")
+    ] = False
     filter: Annotated[
         str, typer.Option(help="Only messages whose properties fit: SQL92, as subscriptions have.")
     ] = ""
@@ -106,6 +110,14 @@ class Target:
 @grouped
 def ingest(source: Source, target: Target) -> None:
     """Run the job."""
+    from clients.spark.needs import explained
+
+    packages = ("pyspark", "pyarrow") if by_spark(target) else ("pyarrow",)
+    with explained(*packages):
+        _ingest(source, target)
+
+
+def _ingest(source: Source, target: Target) -> None:
     from gantrymq.cli.ingest_show import Progress
 
     options = options_of(source, target)
@@ -129,6 +141,7 @@ def options_of(source: Source, target: Target) -> IngestOptions:
     words = {"store": str(source.store.resolve()), "topic": ",".join(source.topic or ())}
     words |= {"badRecords": source.bad_records, "includeActive": str(source.active)}
     words["filter"] = source.filter
+    words["allowMissing"] = str(source.allow_missing)
     if source.columns is not None:
         words["columns"] = source.columns
     if source.on_data_loss not in ("fail", "report"):

@@ -27,6 +27,8 @@ from tests.support.spark_rows import comparable, expected_row
 from tests.support.spark_rows import rows_of as log_rows
 from tests.support.tables import listed, require_equal
 from tests.support.terminal import Terminal
+from tests.support.trials import mends
+from tests.unit.test_ingest_readers import NUMBERS, make_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -183,7 +185,7 @@ def run_ingest(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[d
     """Run the command in this process, which has a session; its lines of JSON."""
     from gantrymq.cli.app import app
 
-    app(["ingest", "--json", *map(str, words)], standalone_mode=False)
+    app(["ingest", "--json", "--spark", *map(str, words)], standalone_mode=False)
     said = capsys.readouterr()
     assert said.err == "", "progress is for terminals"
     return [json.loads(line) for line in said.out.splitlines()]
@@ -193,15 +195,42 @@ def test_ingest_writes_parquet(
     golden: Golden, tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: SparkSession
 ) -> None:
     store, out = golden("plain").store, tmp_path / "table"
-    *_, commit, end = run_ingest(capsys, "--store", store, "--out", out)
-    found = require_equal(out, store)
-    assert (commit["event"], commit["rows"], commit["segments"]) == ("commit", found.count, 5)
-    assert (end["table_rows"], end["position"]) == (found.count, commit["position"])
-    written = rows_of(spark.read.parquet(str(out)).drop("date"))
+    _, *commits, end = run_ingest(capsys, "--store", store, "--out", out)
+    found = require_equal(out, store, includeActive="true")
+    assert {step["event"] for step in commits} == {"commit"}
+    assert sum(step["rows"] for step in commits) == found.count
+    assert sum(step["segments"] for step in commits) == 6
+    assert (end["table_rows"], end["position"]) == (found.count, commits[-1]["position"])
+    written = rows_of(spark.read.parquet(str(out / "data")).drop("date", "folder"))
     expected = [row | {"properties": dict(row["properties"])} for row in log_rows(store)]
     assert written == expected
     begin, end = run_ingest(capsys, "--store", store, "--out", out)
     assert (begin["event"], end["event"], end["rows"]) == ("begin", "end", 0)
+
+
+@mends("D4")
+def test_topics_of_a_table_are_strings(spark: SparkSession, tmp_path: Path) -> None:
+    """Though all of them look like numbers."""
+    data = make_table(tmp_path, NUMBERS)
+    found = spark.read.parquet(str(data)).select("topic")
+    assert found.schema["topic"].dataType.simpleString() == "string"
+    assert {row["topic"] for row in found.collect()} == set(NUMBERS)
+
+
+@mends("D6")
+def test_a_table_of_the_catalog(spark: SparkSession, golden: Golden, unique_name: str) -> None:
+    """Its OPTIONS hold for each query, which may say more; properties of other kinds are passed."""
+    store, name = golden("plain").store, re.sub(r"\W", "_", unique_name)
+    text = "TAGS IS NULL OR TAGS <> 'a'"
+    words = f"OPTIONS (store '{store}', filter \"{text}\") TBLPROPERTIES (a 1)"
+    spark.sql(f"CREATE TABLE {name} USING gantrymq {words} COMMENT 'orders'")
+    try:
+        shown = rows_of(spark.table(name))
+        assert shown == rows_of(frame(spark, store))
+        fewer = spark.sql(f"SELECT * FROM {name} WITH (`endOffset` = '3000')")
+        assert 0 < fewer.count() < len(shown)
+    finally:
+        spark.sql(f"DROP TABLE {name}")
 
 
 @pytest.mark.usefixtures("spark")
@@ -218,7 +247,7 @@ def test_ingest_shows_its_progress_on_a_terminal(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    read = ReadOptions(str(golden("plain").store))
+    read = ReadOptions(str(golden("plain").store), include_active=False)
     printed = io.StringIO()
     with Terminal() as terminal, os.fdopen(os.dup(terminal.slave), "w") as screen:
         with Progress(printed, screen, as_json=False) as progress:

@@ -14,11 +14,12 @@ from pyspark.sql.types import StructType
 from clients.home import store_of
 from clients.session import Session
 from clients.spark.sink.staging import stage
-from gantrymq import Broker
+from gantrymq import Broker, Producer
 from gantrymq.spark import GantryDataSource, own_error
 from shm import wire
 from shm.errors import BrokerGone, GantryError, MessageIllegal, SettingIllegal, TopicNotFound
 from tests.support.spark_rows import everything
+from tests.support.trials import mends
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,6 +76,30 @@ def test_rows_are_read_as_they_were_written(spark: SparkSession, broker: Broker)
     assert {int(row["body"]) for row in rows} == set(range(ROWS)) - {7}
     parked = everything(store_of(broker.home), topic="rmq_sys_wheel_timer")
     assert [row["body"] for row in parked] == [b"7"]
+
+
+@mends("D5")
+def test_what_was_read_can_be_written(spark: SparkSession, mortal: Broker) -> None:
+    """With the properties that the broker has put there, which are another message's then."""
+    with Producer(home=mortal.home) as producer:
+        for number in range(20):
+            producer.send(
+                "first", b"%d" % number, tag="t", keys=["k", f"k{number}"], properties={"n": "1"}
+            )
+    source = spark.read.format("gantrymq").options(store=str(store_of(mortal.home))).load()
+    columns = ("body", "tag", "keys", "properties")
+    write(source.select(*columns), mortal, topic="second")
+    source = source.where("topic = 'first'")
+    write(source.select("body", "properties"), mortal, topic="third")
+    shown = [
+        sorted(
+            (row["body"], row["tag"], row["keys"], dict(row["properties"])["n"])
+            for row in everything(store_of(mortal.home), topic=topic)
+        )
+        for topic in ("first", "second", "third")
+    ]
+    assert len(shown[0]) == 20
+    assert shown[0] == shown[1] == shown[2]
 
 
 def test_what_is_done_again_doubles_nothing(

@@ -20,6 +20,7 @@ from clients import message as rules
 from clients.delays import due_of
 from clients.message import Message
 from shm.errors import Corrupt, MessageIllegal
+from shm.limits import RESERVED_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,12 +125,13 @@ def messages_of(batch: Batch) -> Iterator[Message]:
     """A staged batch, message by message."""
     columns = [batch.column(field.name).to_pylist() for field in SCHEMA]
     for topic, body, tag, keys, properties, queue_id, group, due_ms in zip(*columns, strict=True):
+        stored = dict(properties or ())  # of a row that was read, with what the broker put there
         yield Message(
             topic,
             body,
-            tag=tag,
-            keys=tuple(keys or ()),
-            properties=dict(properties or ()),
+            tag=stored.get("TAGS") if tag is None else tag,
+            keys=tuple(stored.get("KEYS", "").split()) if keys is None else tuple(keys),
+            properties={k: v for k, v in stored.items() if k not in RESERVED_KEYS},
             queue_id=queue_id,
             message_group=group,
             delivery_timestamp=due_ms,

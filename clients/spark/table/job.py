@@ -25,6 +25,7 @@ from clients.spark.table.files import TableFiles
 from clients.spark.table.manifest import LAYOUT, VERSION, Manifest
 from clients.spark.table.pin import Pin
 from clients.spark.table.writing import RangeTask, Written, types_of, write_range
+from clients.spark.topics import require_topics
 from shm.errors import Incompatible, SettingIllegal, StoreFailed
 
 #: Ranges of 64 MiB of one step: what is done again after a kill, and waited for by a clean stop.
@@ -87,6 +88,7 @@ class Ingest:
         self._pin = Pin(options.read.store, options.name, options.out, options.until_ratio)
         sealed = replace(self._read, include_active=False)  # to walk that takes its time
         look = survey(sealed, durable_only=True)  # a wrong store leaves no folder
+        require_topics(self._read)
         self._table = Table(files or TableFiles(options.out))
         try:
             self._begin(look)

@@ -26,6 +26,13 @@ VERSION: Final = 1
 LAYOUT: Final = 2
 
 
+_REMEDY: Final = (
+    ": without it nobody knows which files belong to the table. Put the folder back from a copy, or"
+    " ingest into another one (--out): it gets what the log still has. The Parquet files are whole,"
+    " and may be read as they are"
+)
+
+
 class DataFile(msgspec.Struct, frozen=True):
     """One Parquet file: rows of one topic and day from records that begin in [start, end)."""
 
@@ -93,7 +100,7 @@ class Intent(msgspec.Struct, frozen=True):
 
 def load_manifest(storage: Storage) -> Manifest | None:
     """The table's manifest; None if there is none. Raises Corrupt or Incompatible."""
-    found = load(storage, MANIFEST, Manifest)
+    found = load(storage, MANIFEST, Manifest, _REMEDY)
     if found is not None and found.version != VERSION:
         text = f"{MANIFEST} of {storage.root} has version {found.version}, not {VERSION}"
         raise Incompatible(text, path=MANIFEST)
@@ -102,4 +109,4 @@ def load_manifest(storage: Storage) -> Manifest | None:
 
 def load_intent(storage: Storage) -> Intent | None:
     """The step that is being made, or was when its writer died. Raises Corrupt."""
-    return load(storage, INTENT, Intent)
+    return load(storage, INTENT, Intent, _REMEDY)
