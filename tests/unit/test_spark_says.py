@@ -28,7 +28,9 @@ def growing(store_dir: Path) -> GrowingStore:
     """A store of one segment that says which topics it has."""
     made = GrowingStore(store_dir)
     made.grow()
-    table = {"topicConfigTable": {name: {} for name in ("orders", "%RETRY%bills", "t/1", "new")}}
+    table: dict[str, object] = {
+        "topicConfigTable": {name: {} for name in ("orders", "%RETRY%bills", "t/1", "new")}
+    }
     (store_dir / "config").mkdir()
     (store_dir / "config" / "topics.json").write_text(json.dumps(table))
     return made
@@ -124,7 +126,7 @@ def test_a_read_asks_for_topics_that_are_there(growing: GrowingStore) -> None:
     with pytest.raises(TopicNotFound, match="did you mean 'orders'"):
         require_topics(options("orders,oders"))
     require_topics(options("oders", allowMissing="true"))
-    table = {"topicConfigTable": {"new": {}}}
+    table: dict[str, object] = {"topicConfigTable": {"new": {}}}
     (growing.root / "config" / "topics.json").write_text(json.dumps(table))
     require_topics(options("orders,new"))
     (growing.root / "config" / "topics.json").unlink()
