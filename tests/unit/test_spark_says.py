@@ -126,7 +126,7 @@ def test_a_read_asks_for_topics_that_are_there(growing: GrowingStore) -> None:
     with pytest.raises(TopicNotFound, match="did you mean 'orders'"):
         require_topics(options("orders,oders"))
     require_topics(options("oders", allowMissing="true"))
-    table: dict[str, object] = {"topicConfigTable": {"new": {}}}
+    table = {"topicConfigTable": {"new": "a topic"}}
     (growing.root / "config" / "topics.json").write_text(json.dumps(table))
     require_topics(options("orders,new"))
     (growing.root / "config" / "topics.json").unlink()
