@@ -57,7 +57,7 @@ class BatchSends:
             return BatchFuture.of_nothing()
         level = self._sends.known_level(wished.topic, durability)
         if level is None:
-            level = self._sends.level_of(wished.topic, durability)
+            level = self._sends.level_of(wished.topic, durability, timeout)
         flags |= BATCH | RECEIPT | (DURABLE if level == Level.DURABLE else 0)
         link = self._link
         with link.lock:
@@ -90,6 +90,7 @@ class BatchSends:
             return link.lane.put_batch(form, laid.payload, laid.lengths)
 
         last = link.put_until_room(attempt, deadline, lambda: laid.entry_bytes if laid else 0)
+        link.require_taken()
         link.ring_if_wanted()
         if laid is not None:
             for tag in laid.tags:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from types import TracebackType
@@ -20,7 +19,7 @@ from clients.member import GroupMember, Terms
 from clients.message import MessageQueue, ReceivedMessage
 from clients.queries.bytime import offset_at
 from clients.queries.moments import milliseconds
-from clients.session import Session, deadline_after, now_ns
+from clients.session import Session, deadline_after, now_ns, pause
 from clients.subscription import Subscription, describe, digest
 from shm.errors import ArgumentIllegal, BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
 from shm.groupwire import STICKY, ConsumeFrom
@@ -299,7 +298,7 @@ class PullConsumer(OfOneProcess):
                 gone_since = gone_since or now_ns()
                 if now_ns() >= min(deadline_ns, gone_since + REATTACH_NS):
                     raise
-                time.sleep(_RETRY_S)  # nobody could ring: there is no broker
+                pause(_RETRY_S)
             except (Evicted, GroupIllegal):
                 self._lose()
                 raise

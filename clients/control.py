@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,44 +17,83 @@ from shm import layout, wire
 from shm.errors import BrokerGone, GantryError, Timeout
 
 ANSWER_S: Final = 30.0
+#: A call that waits looks so often whether one that a signal handler made has heard its answer.
+_AGAIN_S: Final = 0.05
 
 F = TypeVar("F", bound=wire.Frame)
 
 
 class ControlChannel(Closing):
-    """A connection that asks and waits for the answer; one thread at a time."""
+    """A connection that asks and waits for the answer; one thread at a time.
+
+    A signal handler may ask amid a request of its thread.
+    """
 
     def __init__(self, home: Path, answer_s: float = ANSWER_S) -> None:
         """`answer_s`: how long an answer is waited for. Raises BrokerGone."""
         self.home = home
         self.channel = connect(home, answer_s)
+        self.channel.settimeout(min(_AGAIN_S, answer_s))
         self._answer_s = answer_s
         self._serial = 0  # of the last request
+        #: By serial, of requests in hand: what has come for them.
+        self._answers: dict[int, tuple[wire.AnyFrame, list[int]] | None] = {}
 
     def ask(self, frame: wire.Frame) -> tuple[wire.AnyFrame, list[int]]:
         """Send a request; the caller owns the descriptors of the answer.
 
         Raises what the broker refuses with, Timeout, or BrokerGone.
         """
+        self._serial += 1
+        serial = self._serial
+        self._answers[serial] = None
         try:
-            self._serial += 1
-            wire.send(self.channel, msgspec.structs.replace(frame, serial=self._serial))
-            received = wire.receive(self.channel)
-            while received and received[0].serial not in (0, self._serial):
-                close_all(received[1])  # nobody waits for it any more
-                received = wire.receive(self.channel)
+            received = self._exchange(msgspec.structs.replace(frame, serial=serial), serial)
         except TimeoutError as error:
             raise Timeout(
                 f"the broker at {self.home} did not answer in {self._answer_s:.0f} s"
             ) from error
         except OSError as error:
             raise gone(self.home) from error
+        finally:
+            del self._answers[serial]
         if received is None:
             raise gone(self.home)
         answer, descriptors = received
         if isinstance(answer, wire.Refused):
             raise answer.as_error()
         return answer, descriptors
+
+    def _exchange(self, frame: wire.Frame, serial: int) -> tuple[wire.AnyFrame, list[int]] | None:
+        """Send it and take what comes, for requests that this one came amid of, too."""
+        until = time.monotonic() + self._answer_s
+        sent = False
+        while self._answers[serial] is None:
+            try:
+                if not sent:
+                    wire.send(self.channel, frame)
+                    sent = True
+                received = wire.receive(self.channel)
+            except TimeoutError:
+                if self._answers[serial] is None and time.monotonic() >= until:
+                    raise
+                continue
+            if received is None:
+                return None
+            self._sort(received, serial)
+        return self._answers[serial]
+
+    def _sort(self, received: tuple[wire.AnyFrame, list[int]], serial: int) -> None:
+        told = received[0].serial or serial  # 0: told outside of requests, and the end of all
+        if told in self._answers:
+            self._answers[told] = received
+        else:
+            close_all(received[1])  # nobody waits for it any more
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether what comes next is for a request in hand."""
+        return bool(self._answers)
 
     def hear(self) -> wire.Frame | None:
         """What has come outside of a request, None if it was an answer that nobody waits for.
@@ -62,6 +102,8 @@ class ControlChannel(Closing):
         """
         try:
             received = wire.receive(self.channel)
+        except TimeoutError:
+            return None  # a signal handler has taken it
         except (OSError, msgspec.MsgspecError) as error:
             raise gone(self.home) from error
         if received is None:

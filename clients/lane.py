@@ -71,10 +71,14 @@ class WriterLane:
         self.words[frames.UP_CURSOR] = data.size
         store_word(self.arena, self.plan.control + layout.LANE_UP_TAIL, data.size)
 
-    def drain(self) -> NDArray[np.int64]:
-        """New completions, rows of frames.COMPLETION_WORDS in order of seq."""
-        count = take_completions(self.arena, self.words, self._rows)
-        return self._rows[: count * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS)
+    def drain(self, *, amid: bool = False) -> NDArray[np.int64]:
+        """New completions, rows of frames.COMPLETION_WORDS in order of seq.
+
+        `amid`: for a signal handler while its thread has rows of another call in hand.
+        """
+        rows = np.zeros_like(self._rows) if amid else self._rows
+        count = take_completions(self.arena, self.words, rows)
+        return rows[: count * frames.COMPLETION_WORDS].reshape(-1, frames.COMPLETION_WORDS)
 
     def spin_completed(self, rounds: int) -> bool:
         """Look out for a completion without sleeping."""

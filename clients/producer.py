@@ -315,7 +315,7 @@ class Producer(HoldsState, OfOneProcess):
         self, wished: Message, durability: str | None, flags: int, timeout: float | None
     ) -> ReceiptFuture:
         due = due_of(wished)
-        level = self._sends.level_of(wished.topic, durability)
+        level = self._sends.level_of(wished.topic, durability, timeout)
         flags |= RECEIPT | (DURABLE if level == Level.DURABLE else 0)
         seq = self._sends.submit(wished, flags, timeout, due)
         return ReceiptFuture.of(self._link.pages.page_of(seq), seq, wished.topic, level, due)

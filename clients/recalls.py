@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from enum import StrEnum
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -44,11 +45,11 @@ class Recaller:
 
     def __init__(self, home: str | os.PathLike[str] | None) -> None:
         self._home = home
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may recall amid a recall
         self._session: Session | None = None
         self._lane: ControlLane | None = None
         self._store_id = ""
-        self._serial = 0
+        self._serials = count(1)
 
     def recall(self, topic: str, handle: str, timeout: float) -> RecallOutcome:
         """Cancel a message.
@@ -77,16 +78,16 @@ class Recaller:
             self._lane = ControlLane(self._session.arena, self._session.plan.scheduler, End.CLIENT)
         session, lane = self._session, self._lane
         assert lane is not None, "opened together"
-        self._serial += 1
-        request = schedulerwire.encode(Recall(self._serial, topic, handle))
+        serial = next(self._serials)
+        request = schedulerwire.encode(Recall(serial, topic, handle))
         answers: list[Recalled] = []
 
         def is_answered() -> bool:
-            answers.extend(self._take(lane))
+            answers.extend(self._take(lane, serial))
             if answers:
                 return True
             lane.arm(ClientState.ARMED)
-            answers.extend(self._take(lane))
+            answers.extend(self._take(lane, serial))
             return bool(answers)
 
         while not answers or answers[-1].refusal == schedulerwire.INDEX_BEHIND:
@@ -102,14 +103,14 @@ class Recaller:
             session.wait(min(deadline_ns, now + _REPEAT_NS), is_answered)
         return _outcome(answers[-1])
 
-    def _take(self, lane: ControlLane) -> list[Recalled]:
+    def _take(self, lane: ControlLane, serial: int) -> list[Recalled]:
         found = []
         while (body := lane.take()) is not None:
             try:
                 notice = schedulerwire.decode_notice(body)
             except msgspec.DecodeError as error:
                 raise Incompatible(f"the scheduler says what is not understood: {error}") from error
-            if notice.serial == self._serial:
+            if notice.serial == serial:
                 found.append(notice)
         return found
 

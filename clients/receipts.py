@@ -71,7 +71,7 @@ class Pages:
         page = self._pages.get(number)
         return self._pages.setdefault(number, Page(self._owner)) if page is None else page
 
-    def fill(self, rows: NDArray[np.int64]) -> None:
+    def fill(self, rows: NDArray[np.int64], *, forget: bool = True) -> None:
         """Take completions in order of seq; forget pages that nobody can ask for any more.
 
         The thread that sent a message may not have asked for its page yet when another thread
@@ -89,7 +89,7 @@ class Pages:
                 rows = rows[len(part) :]
         else:
             self._scatter(rows)
-        if len(self._pages) > _PAGES_KEPT:
+        if forget and len(self._pages) > _PAGES_KEPT:
             newest = last >> PAGE_BITS
             for number in [number for number in self._pages if number < newest - 1]:
                 del self._pages[number]

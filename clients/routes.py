@@ -71,16 +71,17 @@ class Routes:
 
     def _slot(self, session: Session, topic: str, block: bytes) -> int:
         """The slot of a topic with that property block; blocks without a tag share one."""
-        if (topic, block) in self._slots:
-            return self._slots.index((topic, block))
-        number = len(self._slots)
-        if number >= limits.ROUTES_MAX:
+        session.open_topic(topic)
+        # A signal handler may come between any of these: it finds the slot, and writes it, too.
+        if (topic, block) not in self._slots and len(self._slots) >= limits.ROUTES_MAX:
             raise MessageIllegal(
                 f"a producer sends to {limits.ROUTES_MAX} topics at most: use another one",
                 topic=topic,
             )
+        if (topic, block) not in self._slots:
+            self._slots.append((topic, block))
+        number = self._slots.index((topic, block))
         self._write(session, number, topic, block)
-        self._slots.append((topic, block))
         return number
 
     def _write(self, session: Session, number: int, topic: str, block: bytes) -> None:

@@ -12,7 +12,6 @@ from clients.arguments import QUEUE_ID
 from clients.delays import NOW
 from clients.writerlink import WriterLink
 from shm.codes import EntryFlag, Level
-from shm.kernels import ring
 
 if TYPE_CHECKING:
     import os
@@ -38,14 +37,13 @@ class Sends:
         """`timeout` in seconds and `durability` are those of sends that do not say."""
         self.link = WriterLink(home, timeout)
         self._level = None if durability is None else rules.level_of(durability)
-        self._form = np.zeros(ring.FORM_WORDS, np.int64)
 
     def known_level(self, topic: str, durability: str | None) -> Level | None:
         """What a receipt waits for; None for a topic that is not known yet."""
         level = self._wished_level(durability)
         return self.link.routes.known_level(topic) if level is None else level
 
-    def level_of(self, topic: str, durability: str | None) -> Level:
+    def level_of(self, topic: str, durability: str | None, timeout: float | None = None) -> Level:
         """What a receipt waits for. Raises TopicNotFound, or what a session raises."""
         level = self._wished_level(durability)
         if level is not None:
@@ -53,7 +51,7 @@ class Sends:
         link = self.link
         with link.lock:
             link.require_open()
-            return link.routes.level_asked(link.living(link.deadline(None)), topic)
+            return link.routes.level_asked(link.living(link.deadline(timeout)), topic)
 
     def _wished_level(self, durability: str | None) -> Level | None:
         return self._level if durability is None else rules.level_of(durability)
@@ -88,6 +86,7 @@ class Sends:
             seq = link.put_until_room(
                 lambda: link.lane.put(form, body, extra_array), deadline, lambda: len(body)
             )
+            link.require_taken()
         link.ring_if_wanted()
         return seq
 
@@ -100,8 +99,9 @@ class Sends:
         """
         if queue_id is not None:
             queue_id = QUEUE_ID("queue_id", queue_id)
-        self._form[:] = (
+        # A new one each time: a signal handler may send, too, before this one is put.
+        form = (
             flags, route, -1 if queue_id is None else queue_id, time.time_ns() // 1_000_000, 0, 0,
             *due,
         )  # fmt: skip
-        return self._form
+        return np.array(form, np.int64)

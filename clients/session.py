@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -70,7 +71,7 @@ class Session(Closing, OfOneProcess):
         self.session = 0
         self._why_over: GantryError | None = None
         self._topics: dict[str, wire.TopicOpened] = {}
-        self._requests = threading.Lock()
+        self._requests = threading.RLock()
         self._turn = threading.Condition()
         self._poller = 0  # the thread that sleeps on the descriptors, or was broken off there
         self._control = ControlChannel(self.home)
@@ -190,15 +191,22 @@ class Session(Closing, OfOneProcess):
             if self._another_polls:
                 self._turn.wait(timeout_ns / 1e9)
                 return
-            self._poller = threading.get_ident()
+            amid, self._poller = self._poller != 0, threading.get_ident()
+        rung = False
         try:
-            for descriptor in self._readable(timeout_ns):
+            for descriptor in self._readable(timeout_ns, amid=amid):
                 if descriptor == self.bell.fileno():
+                    rung = True
                     self.bell.clear()
                 else:
                     self._hear()
+        except (OSError, ValueError):
+            if self.is_open:
+                raise  # else a signal handler has closed it amid the sleep: `check` says so
         finally:
             self._poller = 0
+            if amid and rung:
+                self.bell.ring()  # for the sleep of this thread that a signal handler cut short
             with self._turn:
                 self._turn.notify_all()
 
@@ -207,11 +215,15 @@ class Session(Closing, OfOneProcess):
         # A signal may have broken off this thread's own turn where nothing could note its end.
         return self._poller not in (0, threading.get_ident())
 
-    def _readable(self, timeout_ns: int) -> list[int]:
-        """Which of bell and control socket can be read; only one thread at a time asks."""
-        if timeout_ns < 10_000_000:
-            return _readable(self.bell.fileno(), self._control.channel.fileno(), timeout_ns)
-        return [descriptor for descriptor, _mask in self._sleeper.poll(timeout_ns / 1e6)]
+    def _readable(self, timeout_ns: int, *, amid: bool = False) -> list[int]:
+        """Which of bell and control socket can be read; only one thread at a time asks.
+
+        `amid`: maybe while it waits here, as a signal handler does.
+        """
+        if timeout_ns >= 10_000_000 and not amid:
+            with suppress(RuntimeError):  # a signal handler may have given a turn away amid ours
+                return [descriptor for descriptor, _mask in self._sleeper.poll(timeout_ns / 1e6)]
+        return _readable(self.bell.fileno(), self._control.channel.fileno(), timeout_ns)
 
     def sleep_by(
         self, sleep: Callable[[NDArray[np.int64], int], int], state: NDArray[np.int64], left_ns: int
@@ -277,6 +289,8 @@ class Session(Closing, OfOneProcess):
         if not self._requests.acquire(blocking=False):
             return  # an answer is on its way to somebody
         try:
+            if self._control.is_asking:
+                return  # to this thread, whose request a signal handler has come amid of
             if not _readable(self._control.channel.fileno(), self._control.channel.fileno(), 0):
                 return
             heard = self._control.hear()
@@ -318,7 +332,7 @@ class Session(Closing, OfOneProcess):
     def _leave_to_parent(self) -> None:
         """In a forked child: let go of the parent's descriptors, so that its end is noticed."""
         self.is_open = False
-        self._requests = threading.Lock()
+        self._requests = threading.RLock()
         self._turn = threading.Condition()
         self._why_over = Closed(
             "this session was opened by the parent of this forked process: open a new one"
@@ -329,6 +343,11 @@ class Session(Closing, OfOneProcess):
 def now_ns() -> int:
     """CLOCK_BOOTTIME, by which deadlines are counted: it goes on while the machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def pause(seconds: float) -> None:
+    """Wait where nobody could ring: there is no broker."""
+    time.sleep(seconds)
 
 
 def _readable(one: int, other: int, timeout_ns: int) -> list[int]:

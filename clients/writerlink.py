@@ -23,7 +23,7 @@ from clients.fastcall import FastPut
 from clients.lane import DRAIN_ROWS, WriterLane
 from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from clients.routes import Routes
-from clients.session import Session, deadline_after, now_ns
+from clients.session import Session, deadline_after, now_ns, pause
 from shm import layout, limits
 from shm.codes import EntryFlag, Status
 from shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
@@ -66,6 +66,9 @@ class WriterLink:
         self._refused: Counter[tuple[int, int, int]] = Counter()
         self._watched: list[Pending[Any]] = []
         self._sleepers = 0
+        self._is_looking = False
+        self._looks = 0
+        self._is_replacing = False
         self._watcher: threading.Thread | None = None
 
     def open(self) -> None:
@@ -219,19 +222,31 @@ class WriterLink:
         self.lane.watch(lookout)
 
     def look(self) -> None:
-        """Take the completions that are there, without waiting."""
+        """Take the completions that are there, without waiting.
+
+        A signal handler may do so amid a look of its thread: it leaves that one's rows, and the
+        pages that they belong into, alone.
+        """
         with self.lock:
-            while True:
-                rows = self.lane.drain()
-                if self.lane.wants_bell:
-                    self.session.writer_bell.ring()
-                if not len(rows):
-                    return
-                if self.lane.words[frames.BAD]:
-                    self._note_refusals(rows)
-                self.pages.fill(rows)
-                if len(rows) < DRAIN_ROWS:
-                    return
+            amid, self._is_looking = self._is_looking, True
+            self._looks += 1
+            look = self._looks
+            try:
+                while self._take_completions(look, amid) == DRAIN_ROWS:
+                    pass
+            finally:
+                self._is_looking = amid
+
+    def _take_completions(self, look: int, amid: bool) -> int:
+        rows = self.lane.drain(amid=amid)
+        cut_short = look != self._looks  # what the lane says of this call may be of another by now
+        if self.lane.wants_bell or cut_short:
+            self.session.writer_bell.ring()
+        if len(rows):
+            if self.lane.words[frames.BAD] or cut_short:
+                self._note_refusals(rows)
+            self.pages.fill(rows, forget=not amid)
+        return len(rows)
 
     def look_now_and_then(self, last: int, count: int) -> None:
         """After `count` puts the Python way up to a seq: completions must not pile up."""
@@ -320,6 +335,15 @@ class WriterLink:
 
     def _replace_session(self, deadline: int, up_bytes: int) -> None:
         """Go on with a new session and what may not be in the log; a failure changes nothing."""
+        if self._is_replacing:
+            raise BrokerGone("the session is just being replaced, by what a signal handler has cut")
+        self._is_replacing = True
+        try:
+            self._replace(deadline, up_bytes)
+        finally:
+            self._is_replacing = False
+
+    def _replace(self, deadline: int, up_bytes: int) -> None:
         if self.fast is not None:
             self.fast.detach()
         while True:
@@ -330,7 +354,7 @@ class WriterLink:
             except BrokerGone:
                 if now_ns() >= deadline:
                     raise
-                threading.Event().wait(REATTACH_S)
+                pause(REATTACH_S)
         # Only now will nothing more be taken from the old ring. What was taken is answered, in
         # the ring or from the log: so first the entries that were left, then the answers.
         entries = self.lane.unsettled()
@@ -390,6 +414,11 @@ class WriterLink:
     def require_open(self) -> None:
         if not self.is_open:
             raise Closed("this producer is closed, or belongs to the parent of this process")
+
+    def require_taken(self) -> None:
+        """After a put: raise Closed if a signal handler has closed this before it could count."""
+        if not self.is_open and self.lane.taken() < self.lane.put_end:
+            self.require_open()
 
     def end(self) -> None:
         self.is_open = False

@@ -43,6 +43,8 @@ class EventBell:
 
     def ring(self) -> None:
         """Wake the owner; a counter that is already full means that it has been rung."""
+        if self.descriptor < 0:
+            return  # closed by a signal handler, or another thread, just now
         try:
             os.eventfd_write(self.descriptor, 1)
         except BlockingIOError:
@@ -50,6 +52,8 @@ class EventBell:
 
     def clear(self) -> None:
         """Forget rings so far."""
+        if self.descriptor < 0:
+            return
         try:
             os.eventfd_read(self.descriptor)
         except BlockingIOError:

@@ -23,7 +23,7 @@ from clients.push.messagemodel import MessageModel
 from clients.push.options import Options, PushOptions
 from clients.push.telling import FaultLog
 from clients.push.watch import Limits
-from clients.session import Session
+from clients.session import Session, now_ns
 from clients.signals import heard
 from clients.subscription import Subscription, describe, digest
 from shm.errors import Closed, GroupIllegal, Timeout
@@ -176,11 +176,11 @@ class PushConsumer(OfOneProcess):
         self._events.put(None)
         if threading.current_thread() in (dispatcher, *self._threads):
             return
-        dispatcher.join(timeout)
-        if dispatcher.is_alive():
-            raise Timeout(f"listeners are still at work after {timeout} s; they go on")
-        for thread in self._threads:
-            thread.join(timeout)
+        until = None if timeout is None else now_ns() + int(timeout * 1e9)
+        for thread in (dispatcher, *self._threads):
+            thread.join(None if until is None else max(0.0, (until - now_ns()) / 1e9))
+            if dispatcher.is_alive():
+                raise Timeout(f"listeners are still at work after {timeout} s; they go on")
         self._close_offsets()
         error, dispatcher.error = dispatcher.error, None
         if error is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from clients.session import Session, now_ns
+from clients.session import Session, now_ns, pause
 from shm import controllane, layout, limits, transactionwire
 from shm.codes import ClientState
 from shm.controllane import ControlLane
@@ -44,8 +44,8 @@ class CheckerLink:
 
     def __init__(self, home: str | os.PathLike[str] | None) -> None:
         self._home = home
-        self._lock = threading.Lock()
-        self._opening = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may end a transaction amid another
+        self._opening = threading.RLock()
         self._session: Session | None = None
         self._store_id = ""
         self._lane: ControlLane | None = None
@@ -144,7 +144,7 @@ class CheckerLink:
                 if self._is_closed or now_ns() >= deadline_ns:
                     raise
                 is_put = False
-                threading.Event().wait(_PAUSE_S)
+                pause(_PAUSE_S)
 
     def _ask(self, serial: int, body: bytes, is_put: bool, deadline_ns: int) -> bool:
         """Until the writer has told that what was asked for is done, or the answer is there: False.

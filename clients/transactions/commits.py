@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from clients.receipts import Pending, ReceiptFuture
-from clients.session import now_ns
+from clients.session import now_ns, pause
 from shm import limits, transactionwire
 from shm.codes import Level
 from shm.errors import Closed, GantryError, Timeout, Unavailable
@@ -164,7 +164,7 @@ class Commits:
             except (Unavailable, Closed):
                 self._owner.require_open()
                 self._link.lose()
-                threading.Event().wait(_PAUSE_S)
+                pause(_PAUSE_S)
                 self._repeat()
 
     def _wait_answer(self, future: CommitFuture, deadline_ns: int) -> None:

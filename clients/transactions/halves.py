@@ -114,7 +114,7 @@ class HalfSends:
         extras, properties = half_extras(due_of(wished), wished.properties)
         if properties is not wished.properties:
             wished = _with_properties(wished, properties)
-        level = self._sends.level_of(wished.topic, durability)
+        level = self._sends.level_of(wished.topic, durability, timeout)
         flags |= DURABLE if level == Level.DURABLE else 0
         seq = self._sends.submit(wished, flags, timeout, HALF, block + extras)
         return HalfReceipt.of(link.pages.page_of(seq), seq, wished.topic, level)
