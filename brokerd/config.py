@@ -109,7 +109,7 @@ class Settings:
         True, "", "the first send to an unknown topic creates it"
     )
     default_topic_queue_nums: int = _setting(
-        8, "queues", "queues of a topic that a send creates: this, but 4 at most (CQ-105)",
+        8, "queues", "queues of a topic that a send creates: this, but 4 at most",
         (1, limits.QUEUES_PER_TOPIC_MAX),
     )  # fmt: skip
     retry_queue_nums: int = _setting(

@@ -169,7 +169,7 @@ def _require_stopped(storage: Storage, root: Path) -> None:
     if not storage.exists(epoch.STORE_FILE):
         raise Incompatible(
             f"{root} is another broker's store: delete its consumequeue/ and index/ instead, and"
-            " it makes them again (SF-120)",
+            " it makes them again",
             store=str(root),
         )
     if storage.exists(epoch.ABORT_NAME):

@@ -61,6 +61,12 @@ class MessageBatch(Sequence[ReceivedMessage]):
     def __len__(self) -> int:
         return self._count
 
+    def __repr__(self) -> str:
+        count = f"{self._count} message{'s' * (self._count != 1)}"
+        numbers = np.unique(self.board_queues).tolist()
+        topics = ", ".join(sorted({self._queues[number].topic for number in numbers}))
+        return f"<MessageBatch: {count}{' of ' * bool(topics)}{topics}>"
+
     @property
     def bodies(self) -> ByteColumn:
         """Bodies as they were sent. An item that cannot be unpacked raises Corrupt."""

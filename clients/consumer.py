@@ -399,6 +399,11 @@ class PullConsumer(OfOneProcess):
         if attachment is not None and attachment.session.is_open:
             attachment.session.bell.ring()
 
+    def __repr__(self) -> str:
+        what = f"{self.group!r}, {describe(self._filters)}"
+        state = "closed" if self._closed else f"{len(self._member.assigned)} queues"
+        return f"<PullConsumer {what}, {state}>"
+
     def __enter__(self) -> Self:
         self._require_open()
         return self

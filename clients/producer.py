@@ -18,6 +18,7 @@ from clients.batchsends import BatchSends
 from clients.closing import OfOneProcess
 from clients.delays import DELAY_PARTS, NOW, due_of
 from clients.fastcall import FastPut, is_available, make_native
+from clients.home import find_home
 from clients.message import (
     NO_PROPERTIES,
     BatchParts,
@@ -421,6 +422,11 @@ class Producer(HoldsState, OfOneProcess):
             flush()
         finally:
             self._link.end()
+
+    def __repr__(self) -> str:
+        group = f", group {self.producer_group!r}" if self.producer_group else ""
+        state = "open" if self._link.is_open else "closed"
+        return f"<Producer at {find_home(self._home)}{group}, {state}>"
 
     def __enter__(self) -> Self:
         self._link.require_open()

@@ -68,6 +68,10 @@ class Broker(Closing, OfOneProcess):
             raise
         return broker
 
+    def __repr__(self) -> str:
+        state = "running" if self.process.poll() is None else "stopped"
+        return f"<Broker at {self.home}, {state}>"
+
     def stop(self) -> None:
         """Stop cleanly; the files stay until the end of the `with`. Safe to call twice.
 

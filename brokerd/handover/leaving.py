@@ -3,7 +3,7 @@
 The order is HO-72's: recover, finish the queues, append what transactions lack and finish them
 again, then `timerlog/`, then `config/`, then what would mislead goes, `abort` last. Only op records
 and copies of what is committed change the log (HO-45), so a hand-over that was killed is simply run
-again, and so is one that has become too old (HO-18). GantryMQ itself reads none of what is
+again, and so is one that has become too old. GantryMQ itself reads none of what is
 written here but group offsets, and starts on the store as before.
 """
 
@@ -102,7 +102,7 @@ class HandedOver:
         lines += [f"  {name}={value}" for name, value in self.settings.items()]
         lines.append(
             f"Start it before {_when(self.start_before_ms)}, or run this again: it never looks at"
-            " timers that are older (HO-18)."
+            " timers that are older."
         )
         return "\n".join(lines)
 

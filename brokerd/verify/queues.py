@@ -237,7 +237,7 @@ class QueueCheck:
         for root in (DIRECTORY, MEMBERS):
             for topic in self._storage.list(root):
                 if self._batches.root_of(topic) != root:
-                    what = "queue of a kind that is not its topic's (SF-77)"
+                    what = "queue of a kind that is not its topic's"
                     self._report.add(f"{root}/{topic}", None, what)
                     continue
                 for folder in self._listed(f"{root}/{topic}"):

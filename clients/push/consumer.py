@@ -61,7 +61,17 @@ class PushConsumer(OfOneProcess):
         home: str | os.PathLike[str] | None = None,
         **options: Unpack[PushOptions],
     ) -> None:
-        """Nothing is attached before `start`, `run` or `with`; `options` as `Options` has them.
+        """Nothing is attached before `start`, `run` or `with`.
+
+        Options, by keyword: `concurrency`, how many threads call the listener (8); `orderly`, one
+        message of a queue at a time, in order (False); `model`, MessageModel.CLUSTERING (one member
+        gets a message) or BROADCASTING (each); `max_attempts`, deliveries in all before a message
+        is a dead letter (17); `consume_from`, where a group begins that has no offset yet
+        (ConsumeFrom.LAST_OFFSET), TIMESTAMP with `consume_timestamp`, a datetime;
+        `consume_timeout`, seconds after which a message that a listener still has is given to
+        another member (900); `instance`, a name that tells broadcasting consumers of one group and
+        user apart ("default"); `assignment`, how queues are spread over members: "sticky" moves
+        few (the default), "average" does as RocketMQ.
 
         `subscription` lists topics, or maps them to tags ("a || b", "*"). Raises GroupIllegal,
         MessageIllegal, FilterSyntaxError; TypeError for an option that does not exist.
@@ -187,6 +197,10 @@ class PushConsumer(OfOneProcess):
             raise error
 
     close = stop
+
+    def __repr__(self) -> str:
+        state = "running" if self.is_running else "ended" if self._pid else "not started"
+        return f"<PushConsumer {self.group!r}, {describe(self._filters)}, {state}>"
 
     def __enter__(self) -> Self:
         self.start()

@@ -148,6 +148,9 @@ class Client(Closing, OfOneProcess):
 
     # --------------------------------------------------------------------------------------- end
 
+    def __repr__(self) -> str:
+        return f"<Client at {self.home}{', closed' * self._is_closed}>"
+
     def close(self) -> None:
         """Give the board's map back. Safe to call twice."""
         self._is_closed = True

@@ -22,7 +22,6 @@ from shm.messageid import format_host
 from shm.properties import DLQ_PREFIX
 
 if TYPE_CHECKING:
-    from clients.queries.inner import Messages
     from shm.record import Record
 
 _TRAILER: Final = layout.TRAILER_KEY.decode()
@@ -92,13 +91,20 @@ class Results(Protocol):
         """The next older record. Raises Corrupt."""
 
 
+class HandedOut(Results, Protocol):
+    """A search that knows where in the log it is."""
+
+    @property
+    def before(self) -> int | None: ...
+
+
 class Found:
     """Messages, newest first, read as they are asked for: iterate, or take pages.
 
     After Corrupt the next call goes on behind the damaged message.
     """
 
-    def __init__(self, results: Messages, limit: int | None) -> None:
+    def __init__(self, results: HandedOut, limit: int | None) -> None:
         self._results = results
         self._left = limit
 

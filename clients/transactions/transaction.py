@@ -8,14 +8,17 @@ when the producer has died, a `transaction_checker` of its group is asked.
 from __future__ import annotations
 
 from _thread import RLock
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from types import TracebackType
+from typing import Final, Protocol, Self
 
 from clients.arguments import judged
 from clients.closing import OfOneProcess
 from clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
 from clients.session import now_ns
 from clients.transactions.checkerlink import TOLD
+from clients.writerlink import WriterLink
 from shm import transactionwire
 from shm.errors import (
     Closed,
@@ -27,13 +30,6 @@ from shm.errors import (
 )
 from shm.kernels import frames
 from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, Ended
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from clients.writerlink import WriterLink
-
 
 _ROW_MASK: Final = PAGE_ROWS - 1
 #: Errors of an END that leave the halves as they were.

@@ -28,7 +28,7 @@ def name_fault(name: str) -> str:
     """What is wrong with a group's name (CQ-100); empty if nothing is."""
     legal = all(c.isascii() and (c.isalnum() or c in "_-%|") for c in name)
     if not name or not legal or len(name.encode()) > limits.GROUP_BYTES_MAX:
-        return f"{name!r} is no group name: letters, digits and _-%| only (CQ-100)"
+        return f"{name!r} is no group name: letters, digits and _-%| only"
     if name.startswith(SYSTEM_GROUP_PREFIX):
         return f"groups {SYSTEM_GROUP_PREFIX}... are the broker's own: take another name"
     return ""

@@ -88,7 +88,7 @@ class Resets:
             low = self._board.word(at + layout.QUEUE_MIN_OFFSET)
             high = self._board.word(at + layout.QUEUE_MAX_OFFSET)
             if not low <= offset <= max(low, high):
-                return f"{key[0]}/{key[1]} holds {low} to {high}, not {offset} (CQ-40)"
+                return f"{key[0]}/{key[1]} holds {low} to {high}, not {offset}"
         return ""
 
     def count_of(self, session: int) -> int:
