@@ -69,8 +69,8 @@ class Desk(Protocol):
         """The session's connection is gone."""
         ...
 
-    def carry_out(self, frame: wire.AnyFrame) -> wire.Frame | Later:
-        """Any other request."""
+    def carry_out(self, frame: wire.AnyFrame, session: int) -> wire.Frame | Later:
+        """Any other request, of a session, or of a command line (0)."""
         ...
 
     def commit(self) -> None:
@@ -302,7 +302,7 @@ class Connection:
             what = type(frame).__name__
             raise NotPermitted(f"{what} is for the user who started this broker, and root")
         else:
-            answer = self._server.desk.carry_out(frame)
+            answer = self._server.desk.carry_out(frame, self.session)
             if isinstance(answer, Later):
                 self._owed = True
                 self._server.owe(self, frame, answer)

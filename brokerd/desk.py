@@ -103,14 +103,16 @@ class SessionDesk:
         """Put into the files what requests have changed since: one write for all."""
         self._broker.metadata.commit()
 
-    def carry_out(self, frame: wire.AnyFrame) -> wire.Frame | Later:
+    def carry_out(self, frame: wire.AnyFrame, session: int) -> wire.Frame | Later:
         """Answer a request. Raises GantryError to refuse."""
         metadata = self._broker.metadata
         match frame:
             case wire.OpenTopic(name, create, of_member):
-                return _later(metadata.plan_open(name, create=create, of_member=of_member))
+                return self._later(
+                    session, metadata.plan_open(name, create=create, of_member=of_member)
+                )
             case wire.CreateTopic(name, queues, level):
-                return _later(metadata.plan_create(name, queues, level))
+                return self._later(session, metadata.plan_create(name, queues, level))
             case wire.DeleteTopic(name):
                 answer = metadata.plan_delete(name)
                 return Later(lambda: (answer(), wire.Done())[1])
@@ -124,6 +126,18 @@ class SessionDesk:
             case _:
                 raise Rejected(f"a client does not send {type(frame).__name__}")
 
+    def _later(self, session: int, answer: Callable[[], TopicSlot]) -> Later:
+        """The answer to who asked for a topic, which keeps its place as long as that one lives."""
+        record = self._broker.sessions.get(session)
+
+        def opened() -> wire.Frame:
+            topic = answer()
+            if record is not None:
+                record.opened.add(topic.slot)
+            return _opened(topic)
+
+        return Later(opened)
+
     def _settings(self) -> wire.Settings:
         rows = describe(self._broker.configuration)
         return wire.Settings(
@@ -135,10 +149,6 @@ class SessionDesk:
     def _count_sessions(self) -> None:
         count = len(self._broker.sessions)
         self._broker.board.set_half(layout.BOARD_SESSION_COUNT, count)
-
-
-def _later(answer: Callable[[], TopicSlot]) -> Later:
-    return Later(lambda: _opened(answer()))
 
 
 def _opened(topic: TopicSlot) -> wire.TopicOpened:

@@ -7,7 +7,7 @@ on the disk before anybody is told of a topic.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -15,10 +15,11 @@ from typing import Any, Final, Protocol, TypeVar
 from brokerd import topics
 from brokerd.batchqueues import BATCH, KIND_ATTRIBUTE
 from brokerd.config import Settings
+from brokerd.places import NEW, Place, Places
 from brokerd.subscriptions import Subscriptions
 from brokerd.topics import TopicConfig
 from shm import layout
-from shm.board import Board, TopicSlot
+from shm.board import NOBODYS, Board, TopicSlot
 from shm.clock import Clock
 from shm.codes import Level
 from shm.configfile import TableText, read_config, restore_config, write_config
@@ -90,6 +91,10 @@ class Metadata:
         self._counter = 0
         self._unsaved = False
         self._slots: dict[str, int] = {}
+        self._places = Places()
+        #: Deleted, and may leave the board as far as is known.
+        self.departing: set[str] = set()
+        self._leaving: set[str] = set()  # of them those that are marked so
         self._board: Board | None = None
 
     def load(self) -> None:
@@ -124,6 +129,9 @@ class Metadata:
         self._adopt(found)
         for config in sorted(self._topics.values(), key=lambda config: config.name):
             self._add_slot(config, self._queues_of(config, found))
+        # Of the others no record is left: the next write of the file leaves them out.
+        noted = {name for name, _queue_id in found.queues} | set(found.topics)
+        self._deleted = {name: n for name, n in self._deleted.items() if name in noted}
         for name, queues in sorted(self._deleted.items()):
             self._add_slot(TopicConfig(name, queues, 0, 0), queues)
         for (name, queue_id), numbers in found.queues.items():
@@ -246,6 +254,7 @@ class Metadata:
 
         One that could not be made by a send is there as if it had been deleted: hidden (DT-16).
         """
+        self._stay(name)
         if name in self._slots:
             return
         try:
@@ -295,10 +304,21 @@ class Metadata:
             return partial(self._require_same, self._topics[name], config)
         if name in self._deleted:
             return self._create_again(config)
-        self._require_room(queues)
+        place = self._places.take(queues)
+        try:
+            self._require_room(queues if place.base < 0 else 0, int(place.slot < 0))
+        except Rejected:
+            self._places.give(place, queues)
+            raise
         self._put(config)
-        show = partial(self._add_slot, config, queues)
-        return self._stage(Change(name, queues, 1, show, partial(self._drop, name)))
+
+        def take_back() -> None:
+            self._drop(name)
+            self._places.give(place, queues)
+
+        more = queues if place.base < 0 else 0
+        show = partial(self._add_slot, config, queues, place)
+        return self._stage(Change(name, more, int(place.slot < 0), show, take_back))
 
     def _put(self, config: TopicConfig) -> None:
         self._topics[config.name] = config
@@ -310,10 +330,11 @@ class Metadata:
 
     def _create_again(self, config: TopicConfig) -> Callable[[], TopicSlot]:
         """In the slot and queues of old: queue offsets go on, for the log holds the old ones."""
+        self._stay(config.name)
         old, board = self._slot(config.name), self._on_board
         missing = config.write_queues - old.queue_count
         if missing > 0:
-            self._require_room(missing)
+            self._require_room(missing, 0)
             self.commit()  # others may be about to have the board's next queues
             if old.queue_base + old.queue_count != board.half(layout.BOARD_QUEUE_COUNT):
                 raise Rejected(
@@ -379,12 +400,60 @@ class Metadata:
             at = self._on_board.topic_at(slot.slot)
             self._on_board.set_half(at + layout.TOPIC_PERM, 0)
             self._on_board.set_half(at + layout.TOPIC_SYSTEM, 1)
+            if not topics.is_retry_kind(name):  # `groups` may still have copies for these
+                self.departing.add(name)
 
         def take_back() -> None:
             self._put(config)
             del self._deleted[name]
 
         return self._stage(Change(name, 0, 0, show, take_back))
+
+    # ------------------------------------------------------------------------------- leaving
+
+    def begin_leaving(self, opened: Container[int]) -> list[str]:
+        """Mark deleted topics that leave the board, but for slots in `opened`; their names."""
+        for name in list(self.departing):
+            slot = self._slot(name)
+            if self._is_used(slot):
+                self.departing.discard(name)
+            elif slot.slot not in opened:
+                self._leaving.add(name)
+                at = self._on_board.topic_at(slot.slot)
+                self._on_board.set_half(at + layout.TOPIC_SYSTEM, layout.LEAVING)
+        if self._leaving:
+            self._on_board.count_change(layout.BOARD_TOPIC_CHANGES)
+        return list(self._leaving)
+
+    def leave(self, names: Iterable[str]) -> None:
+        """Take topics off the board that nobody uses any more; those that stay are not touched."""
+        board = self._on_board
+        for name in self._leaving.intersection(names):
+            slot = self._slot(name)
+            if self._is_used(slot):
+                self._stay(name)
+                continue
+            self._leaving.discard(name)
+            self.departing.discard(name)
+            del self._slots[name], self._deleted[name]
+            _clear(board, slot.slot)
+            self._places.give(Place(slot.slot, slot.queue_base), slot.queue_count)
+        board.count_change(layout.BOARD_TOPIC_CHANGES)
+
+    def _is_used(self, slot: TopicSlot) -> bool:
+        """Whether a record of it may be in the log."""
+        board = self._on_board
+        places = [board.queue_at(slot.queue_base + number) for number in range(slot.queue_count)]
+        return any(board.word(at + layout.QUEUE_NEXT_OFFSET) for at in places)
+
+    def _stay(self, name: str) -> None:
+        """A topic is wanted after all."""
+        self.departing.discard(name)
+        if name in self._leaving:
+            self._leaving.discard(name)
+            at = self._on_board.topic_at(self._slots[name])
+            self._on_board.set_half(at + layout.TOPIC_SYSTEM, 1)
+            self._on_board.count_change(layout.BOARD_TOPIC_CHANGES)
 
     def _adopt(self, found: RecoveredLog) -> None:
         """Take in topics that only the log knows: `topics.json` was lost or is older."""
@@ -442,11 +511,11 @@ class Metadata:
             )
         return slot
 
-    def _require_room(self, queues: int) -> None:
+    def _require_room(self, queues: int, slots: int) -> None:
         board, staged = self._on_board, self._staged.values()
-        slots = sum(change.slots for change in staged)
+        slots += sum(change.slots for change in staged)
         queues += sum(change.queues for change in staged)
-        if board.half(layout.BOARD_TOPIC_COUNT) + slots >= board.topics_max:
+        if board.half(layout.BOARD_TOPIC_COUNT) + slots > board.topics_max:
             raise Rejected(f"the broker has {board.topics_max} topics: raise topics_max")
         if board.half(layout.BOARD_QUEUE_COUNT) + queues > board.queues_max:
             raise Rejected(f"the broker has {board.queues_max} queues: raise board_queues_max")
@@ -470,11 +539,12 @@ class Metadata:
         assert slot is not None, f"slot of {name} is complete"
         return slot
 
-    def _add_slot(self, config: TopicConfig, queues: int) -> TopicSlot:
-        self._require_room(queues)
+    def _add_slot(self, config: TopicConfig, queues: int, place: Place = NEW) -> TopicSlot:
+        self._require_room(queues if place.base < 0 else 0, int(place.slot < 0))
         board = self._on_board
-        slot = board.half(layout.BOARD_TOPIC_COUNT)
-        base = board.half(layout.BOARD_QUEUE_COUNT)
+        count, end = board.half(layout.BOARD_TOPIC_COUNT), board.half(layout.BOARD_QUEUE_COUNT)
+        slot = count if place.slot < 0 else place.slot
+        base = end if place.base < 0 else place.base
         for queue_id in range(queues):
             at = board.queue_at(base + queue_id)
             board.set_half(at + layout.QUEUE_TOPIC, slot)
@@ -482,6 +552,7 @@ class Metadata:
         name = config.name.encode()
         at = board.topic_at(slot)
         board.memory[at : at + layout.TOPIC_BYTES] = layout.TOPIC.pack(
+            ready=int(slot < count),  # one that is used again has been all the time
             queue_base=base,
             queue_count=queues,
             write_queues=config.write_queues,
@@ -493,7 +564,17 @@ class Metadata:
         )
         # Whoever uses the slot has learnt of it by a later message, so plain stores are enough.
         board.set_half(at + layout.TOPIC_READY, 1)
-        board.set_half(layout.BOARD_QUEUE_COUNT, base + queues)
-        board.set_half(layout.BOARD_TOPIC_COUNT, slot + 1)
+        board.set_half(layout.BOARD_QUEUE_COUNT, max(end, base + queues))
+        board.set_half(layout.BOARD_TOPIC_COUNT, max(count, slot + 1))
+        if slot < count:
+            board.count_change(layout.BOARD_TOPIC_CHANGES)
         self._slots[config.name] = slot
         return self._slot(config.name)
+
+
+def _clear(board: Board, slot: int) -> None:
+    """Leave a slot to nobody: lists by slot stay whole, and no topic has such a name."""
+    at, name = board.topic_at(slot), f"{NOBODYS}{slot}".encode()
+    board.memory[at : at + layout.TOPIC_BYTES] = layout.TOPIC.pack(
+        ready=1, name_bytes=len(name), system=1, name=name
+    )

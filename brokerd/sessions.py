@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from brokerd.access import DESCRIPTORS_KEPT, Peer, is_reserved
@@ -42,6 +42,7 @@ class SessionRecord:
     scheduler: bool = False
     transactions: bool = False
     owner: int = 0  # Role of the agent whose own it is; 0: a client's
+    opened: set[int] = field(default_factory=set)  # slots of topics that it was told of
 
     @property
     def pid(self) -> int:
@@ -100,6 +101,15 @@ class Sessions:
     def unsettled(self) -> list[SessionRecord]:
         """Sessions that are over, and whose end a living `groups` has still to put down."""
         return list(self._unsettled.values())
+
+    def own(self) -> list[SessionRecord]:
+        """The agents' own."""
+        return list(self._own)
+
+    def opened(self) -> set[int]:
+        """Slots of topics that clients' sessions were told of, ended ones that still count too."""
+        held = (*self._open.values(), *self._unsettled.values())
+        return set().union(*(record.opened for record in held))
 
     def get(self, session: int) -> SessionRecord | None:
         """A session that is attached."""

@@ -25,6 +25,7 @@ from brokerd.reactor import Reactor
 from brokerd.sessions import SessionRecord
 from brokerd.subscriptions import fields_of
 from brokerd.textfile import Textfile
+from brokerd.vacancies import Vacancies
 from brokerd.watchdog import Hangs, Watchdog
 from shm import layout, wire
 from shm.codes import BrokerState, ExitCode, Role
@@ -63,6 +64,7 @@ class Supervisor:
         self._watchdog = Watchdog(broker.board, tuple(agents.CONSTRUCTORS), manager, broker.log)
         limit_s = broker.configuration.settings.hung_agent_timeout
         self._hangs = Hangs(broker.board, limit_s)
+        self._vacancies = Vacancies(broker.metadata, broker.sessions, self._tell_all)
         self._textfile = Textfile(broker)
         self._control = ControlServer(broker.home, self.reactor, self.desk, broker.log)
         self._crews: list[Crew] = []
@@ -89,6 +91,7 @@ class Supervisor:
         if self._stopping:
             return work + self._advance_stop(now_ns)
         self._end_hung(now_ns)
+        self._vacancies.look(self._crews, now_ns)
         return work + self._start_again(now_ns)
 
     def arm(self, now_ns: int) -> int:
@@ -263,6 +266,9 @@ class Supervisor:
         if note.event == wire.SESSIONS_SETTLED:
             for session in note.fields["sessions"]:
                 self.broker.sessions.settled(session)
+            return
+        if note.event == wire.PASSED:
+            self._vacancies.passed(crew.pid, note.fields["number"])
             return
         if note.event == wire.TOPIC_WANTED:
             self.broker.metadata.have(str(note.fields["topic"]))

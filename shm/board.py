@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NAME_PREFIX = "/gantrymq-"
+#: How the name of a topic slot begins that belongs to nobody now.
+NOBODYS = "\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class TopicSlot:
     level: int
     perm: int
     system: bool
+    #: Deleted, and on its way out: nobody puts anything into it.
+    leaving: bool = False
 
 
 class Board:
@@ -136,6 +140,7 @@ class Board:
             row["level"],
             row["perm"],
             bool(row["system"]),
+            row["system"] == layout.LEAVING,
         )
 
     def topics(self) -> list[TopicSlot]:

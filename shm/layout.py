@@ -319,8 +319,8 @@ BOARD: Final = Struct(
         Field("pad0", 48, "zero"),
         Field("state", "u4", "codes.BrokerState", "supervisor; any agent sets FAILED"),
         Field("failed_errno", "u4", "errno behind FAILED", "the agent that failed"),
-        Field("topic_count", "u4", "topic slots in use; only grows", "supervisor"),
-        Field("queue_count", "u4", "queue slots in use; only grows", "supervisor"),
+        Field("topic_count", "u4", "topic slots that were ever used; only grows", "supervisor"),
+        Field("queue_count", "u4", "queue slots that were ever used; only grows", "supervisor"),
         Field("session_count", "u4", "attached sessions", "supervisor"),
         Field("topic_changes", "u4", "slots of topics that changed; only grows", "supervisor"),
         Field("pad1", 104, "zero"),
@@ -485,11 +485,17 @@ TOPIC: Final = Struct(
         Field("level", "u4", "codes.Level", "supervisor"),
         Field("perm", "u4", "CQ-103", "supervisor"),
         Field("name_bytes", "u4", "length of the name", "supervisor"),
-        Field("system", "u4", "1: clients may not send to it", "supervisor"),
+        Field(
+            "system",
+            "u4",
+            "1: clients may not send to it; LEAVING: agents, too, put nothing into it any more",
+            "supervisor",
+        ),
         Field("reserved", 32, "zero"),
         Field("name", 256, "UTF-8", "supervisor"),
     ),
 )
+LEAVING: Final = 2
 TOPICS_AT: Final = PROCESSES_AT + PROCESSES_MAX * PROCESS_BYTES
 TOPIC_BYTES: Final = TOPIC.size
 TOPIC_READY: Final = TOPIC.offset("ready")

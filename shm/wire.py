@@ -211,6 +211,12 @@ class SessionRemoved(Frame, frozen=True):
     session: int
 
 
+class Pass(Frame, frozen=True):
+    """Say so, by a Note `PASSED`, when all before this is heard and the cycle after it is over."""
+
+    number: int
+
+
 class Stop(Frame, frozen=True):
     """Finish what has been accepted, make it durable, exit with 0."""
 
@@ -239,6 +245,8 @@ GROUP_LEFT: Final = "group_left"
 #: Event of the Note by which `groups` says whose end is in the ledger (`sessions`): until then the
 #: supervisor keeps their memory for a successor of `groups`.
 SESSIONS_SETTLED: Final = "sessions_settled"
+#: Event of the Note by which a process of agents answers `Pass` (field `number`).
+PASSED: Final = "passed"
 #: Event of the Note by which retention asks for higher first offsets: `queues` holds pairs of a
 #: board queue and the first queue offset whose record stays. It asks again until the board says so.
 QUEUES_BEGIN: Final = "queues_begin"
@@ -265,7 +273,7 @@ class Note(Frame, frozen=True):
 AnyFrame = (
     Hello | OpenTopic | CreateTopic | DeleteTopic | ShowSettings | ShowMembers | StopBroker
     | Welcome | TopicOpened | Done | Settings | Members | Refused | SessionAdded
-    | SessionRemoved | Stop | CutOff | Failed | Note
+    | SessionRemoved | Pass | Stop | CutOff | Failed | Note
 )  # fmt: skip
 
 _ENCODER = msgspec.msgpack.Encoder()

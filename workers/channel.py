@@ -60,6 +60,11 @@ class SessionEvents:
         events, self._events = self._events, []
         return events
 
+    @property
+    def unheard(self) -> bool:
+        """Whether something has changed that its agent has not asked for."""
+        return bool(self._events)
+
     def stopping(self) -> bool:
         """True once it is this agent's turn to finish."""
         return self._stopping
@@ -92,6 +97,7 @@ class SocketSessionTable:
         channel.setblocking(False)
         self.channel = channel
         self.stop_wanted = False
+        self._pass = 0  # number of a `Pass` that is not answered
         self._views: list[SessionEvents] = []
         self._sessions: set[int] = set()
         self._next_look_ns = 0
@@ -123,6 +129,12 @@ class SocketSessionTable:
         while self._take_one():
             count += 1
         return count
+
+    def answer_pass(self) -> None:
+        """Called at the end of a cycle: say that all was heard, if that is asked and is so."""
+        if self._pass and not any(view.unheard for view in self._views):
+            number, self._pass = self._pass, 0
+            self.note("debug", wire.PASSED, number=number)
 
     def say(self, frame: wire.Frame) -> None:
         """Speak to the supervisor; waits while its side is full."""
@@ -162,6 +174,8 @@ class SocketSessionTable:
                 self._add(frame, descriptors)
             case wire.SessionRemoved():
                 self._remove(frame.session)
+            case wire.Pass(number):
+                self._pass = number
             case wire.Stop():
                 self.stop_wanted = True
             case _:

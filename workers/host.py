@@ -47,6 +47,7 @@ class Host:
             done = seat.agent.do_work(now_ns)
             seat.idle = done == 0
             work += done
+        self._table.answer_pass()
         if self._table.stop_wanted and not self.finished:
             self._finish_in_turn()
         return work

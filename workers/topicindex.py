@@ -19,8 +19,10 @@ _ROOM_FIRST: Final = 16
 class TopicIndex:
     """Follows the board; `words` is what `index_topics` makes, four times as long as needed."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, *, to_put: bool = False) -> None:
+        """`to_put`: for an agent that puts copies: without topics that leave the board."""
         self._board = board
+        self._to_put = to_put
         self._memory = board.array()
         self.words: NDArray[np.int64] = np.zeros(_ROOM_FIRST, np.int64)
         #: Of topics, as the board had them: how many, and how often they were changed.
@@ -40,9 +42,23 @@ class TopicIndex:
         while room < 4 * found[0]:
             room *= 2
         self.words = np.zeros(room, np.int64)
-        index_topics(self._memory, found[0], self.words)
+        index_topics(self._memory_of(found[0]), found[0], self.words)
         self.count, self.changes = found
         return True
+
+    def _memory_of(self, count: int) -> NDArray[np.uint8]:
+        """The board, or a copy of its topics where some are not to be found."""
+        if not self._to_put:
+            return self._memory
+        table = self._memory[: self._board.topic_at(count)]
+        systems = table[layout.TOPICS_AT + layout.TOPIC_SYSTEM :: layout.TOPIC_BYTES]
+        leaving = np.flatnonzero(systems == layout.LEAVING)
+        if not len(leaving):
+            return self._memory
+        table = table.copy()
+        for slot in leaving.tolist():  # a name that nobody has
+            table[self._board.topic_at(slot) + layout.TOPIC_NAME] = 0
+        return table
 
     def _on_board(self) -> tuple[int, int]:
         board = self._board

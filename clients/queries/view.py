@@ -18,6 +18,7 @@ from clients.queries.inner import QUEUES as BATCH_QUEUES
 from clients.queries.inner import batch_offsets
 from clients.running import board_name, find_board
 from shm import configfile, layout, wire
+from shm.board import NOBODYS
 from shm.errors import BrokerGone, TopicNotFound
 from shm.indexnote import DEFAULT_SHAPE, DIRECTORY, NOTE_FILE, Shape, parse_header, read_note
 from shm.lognames import DIRECTORY as LOG
@@ -217,6 +218,7 @@ class RunningStore:
         if state != known:
             names = [topic.name for topic in board.topics()]
             if len(names) == state[0]:  # all are complete
+                names = [name for name in names if not name.startswith(NOBODYS)]
                 self._topics = state, names
         return names
 

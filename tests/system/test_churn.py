@@ -6,9 +6,12 @@ import os
 from pathlib import Path
 
 from clients.consumer import PullConsumer
+from clients.control import look_at
+from clients.home import store_of
 from clients.producer import Producer
 from clients.session import Session
-from shm import layout
+from shm import layout, wire
+from shm.board import NOBODYS
 from tests.support.brokers import ServingBroker
 from tests.support.footprint import Footprint, footprints
 from tests.support.push import FIRST
@@ -17,6 +20,10 @@ from tests.support.watchdog import poll_until
 
 #: `make soak ONLY=churn` has thousands.
 SESSIONS = int(os.environ.get("GANTRYMQ_TEST_SESSIONS", "400"))
+#: Likewise; groups and topics of as many names.
+NAMES = int(os.environ.get("GANTRYMQ_TEST_NAMES", "200"))
+#: Slots of the board, far fewer.
+TOPICS_MAX, QUEUES_MAX = 64, 256
 #: What is counted first: until then caches fill.
 FIRST_SESSIONS = 100
 
@@ -66,3 +73,83 @@ def test_sessions_that_have_ended_leave_nothing_in_any_process(
         after = settled(broker)
         print(*(f"{name}: {counts}" for name, counts in after.items()), sep="\n")
         assert [name for name in after if after[name].exceeds(before[name])] == [], (before, after)
+
+
+def make_and_delete(home: Path, name: str) -> None:
+    """A topic that a producer and a consumer open, without a message."""
+    with look_at(home) as look:
+        look.request(wire.CreateTopic(name, 3, "written"), wire.TopicOpened)
+        with PullConsumer("g", [name], home=home, consume_from=FIRST) as consumer:
+            consumer.poll(1, timeout=0.0)
+        look.request(wire.DeleteTopic(name), wire.Done)
+
+
+def test_topics_that_come_and_go_share_their_places_on_the_board(
+    tmp_path: Path, unique_name: str
+) -> None:
+    """More of them than the board has slots; no process and no file grows with their number."""
+    limits = {"topics_max": TOPICS_MAX, "board_queues_max": QUEUES_MAX}
+    with ServingBroker(tmp_path / "home", **limits) as broker:
+        broker.wait_until_ready()
+
+        def go_on(first: int, count: int) -> dict[str, Footprint]:
+            for number in range(first, first + count):
+                poll_until(lambda: has_room(broker), "topics have left")
+                make_and_delete(broker.home, f"{unique_name}-{number}")
+            poll_until(lambda: not deleted(broker), "all have left")
+            return settled(broker)
+
+        before, files = go_on(0, TOPICS_MAX), sizes(broker)
+        after = go_on(TOPICS_MAX, NAMES)
+        print(*(f"{name}: {counts}" for name, counts in after.items()), sep="\n")
+        print(sizes(broker))
+        assert [name for name in after if after[name].exceeds(before[name])] == [], (before, after)
+        more = {name: size for name, size in sizes(broker).items() if size > files[name] + 8192}
+        assert not more, (files, more)
+
+
+def has_room(broker: ServingBroker) -> bool:
+    return len(deleted(broker)) < TOPICS_MAX // 2
+
+
+def deleted(broker: ServingBroker) -> list[str]:
+    """Topics without permission that have not left the board."""
+    found = broker.board.topics()
+    return [topic.name for topic in found if not topic.perm and not topic.name.startswith(NOBODYS)]
+
+
+def sizes(broker: ServingBroker) -> dict[str, int]:
+    """Bytes of each small file of the store, and of folders' lists."""
+    store = store_of(broker.home)
+    found = {str(path.relative_to(store)): path for path in store.rglob("*")}
+    # A group's offsets stay when a topic is deleted: who makes it again goes on with them.
+    others = ("commitlog/", "index/", "gantry/spare", "gantry/reserve", "gantry/ledger")
+    large = (*others, "config/consumerOffset.json")
+    return {
+        name: path.stat().st_size if path.is_file() else 64 * len(os.listdir(path))
+        for name, path in found.items()
+        if not name.startswith(large)
+    }
+
+
+def test_who_has_opened_a_topic_keeps_its_place(tmp_path: Path, unique_name: str) -> None:
+    """It was deleted, and others are made and deleted: none of them gets what is sent to it."""
+    limits = {"topics_max": TOPICS_MAX, "board_queues_max": QUEUES_MAX}
+    with ServingBroker(tmp_path / "home", **limits) as broker:
+        broker.wait_until_ready()
+        with Producer(broker.home) as producer, look_at(broker.home) as look:
+            look.request(wire.CreateTopic(unique_name, 3, "written"), wire.TopicOpened)
+            number = producer._link.session.open_topic(unique_name).slot
+            look.request(wire.DeleteTopic(unique_name), wire.Done)
+            for other in range(2 * TOPICS_MAX):
+                poll_until(lambda: has_room(broker), "topics have left")
+                make_and_delete(broker.home, f"{unique_name}-{other}")
+            poll_until(lambda: deleted(broker) == [unique_name], "all others have left")
+            topic = broker.board.topic(number)
+            assert topic is not None
+            assert topic.name == unique_name
+            look.request(wire.CreateTopic(unique_name, 3, "written"), wire.TopicOpened)
+            producer.send(unique_name, b"the same place")
+            assert broker.board.topic(number).perm  # type: ignore[union-attr]
+        with PullConsumer("h", [unique_name], home=broker.home, consume_from=FIRST) as consumer:
+            assert bytes(consumer.poll(1, timeout=60.0).bodies[0]) == b"the same place"

@@ -59,21 +59,22 @@ class Move:
 
 
 class Topics:
-    """The board's topics and queues by number, read again when there are more."""
+    """The board's topics and queues by number, read again when there are others."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
         self.by_slot: dict[int, TopicSlot] = {}
         self.slots: dict[str, int] = {}
         self._keys: dict[int, QueueKey] = {}
-        self._seen: tuple[int, ...] = ()
-        self._counts = (-1, -1)
+        self._seen: tuple[tuple[int, int, int, str], ...] = ()
+        self._counts = (-1, -1, -1)
 
     def moved(self) -> bool:
         """True if the board's counts say that there is something to read; costs next to nothing."""
         counts = (
             self.board.half(layout.BOARD_TOPIC_COUNT),
             self.board.half(layout.BOARD_QUEUE_COUNT),
+            self.board.half(layout.BOARD_TOPIC_CHANGES),
         )
         moved = counts != self._counts
         self._counts = counts
@@ -82,12 +83,12 @@ class Topics:
     def refresh(self) -> bool:
         """True if topics or queues have come since the last call."""
         topics = self.board.topics()
-        seen = tuple(number for t in topics for number in (t.slot, t.queue_base, t.queue_count))
+        seen = tuple((t.slot, t.queue_base, t.queue_count, t.name) for t in topics)
         if seen == self._seen:
             return False
         self._seen = seen
         self.by_slot = {topic.slot: topic for topic in topics}
-        self.slots = {topic.name: topic.slot for topic in topics}
+        self.slots = {topic.name: topic.slot for topic in topics if not topic.leaving}
         self._keys = {
             topic.queue_base + queue_id: (topic.name, queue_id)
             for topic in topics

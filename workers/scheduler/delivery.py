@@ -75,7 +75,7 @@ class Delivery:
         self._outlet = outlet
         self._window = LogWindow(storage, board, views)
         self._form = np.zeros(parked.FORM_WORDS, np.int64)
-        self._index = TopicIndex(board)
+        self._index = TopicIndex(board, to_put=True)
         self._time: Timeline | None = None
         self._flying: deque[_Put] = deque()
         self._again: Rows = NOTHING
