@@ -1,7 +1,7 @@
 """Topics: `config/topics.json` and the board's topic and queue tables; groups by name.
 
-A topic keeps its board slot, and its queues their slots, as long as the broker lives. The file is
-on the disk before anybody is told of a topic.
+A topic keeps its board slot, and its queues theirs, until it is deleted and has left
+(brokerd/vacancies.py). The file is on the disk before anybody is told of a topic.
 """
 
 from __future__ import annotations

@@ -76,8 +76,14 @@ class BoardCollector(Collector):
         numbers = {
             "failed_errno": ("errno behind the state failed.", layout.BOARD_FAILED_ERRNO),
             "sessions": ("Attached sessions.", layout.BOARD_SESSION_COUNT),
-            "topic_slots": ("Topic slots in use, of topics_max.", layout.BOARD_TOPIC_COUNT),
-            "queue_slots": ("Queue slots in use, of board_queues_max.", layout.BOARD_QUEUE_COUNT),
+            "topic_slots": (
+                "Topic slots that were ever used, of topics_max; deleted topics leave theirs.",
+                layout.BOARD_TOPIC_COUNT,
+            ),
+            "queue_slots": (
+                "Queue slots that were ever used, of board_queues_max; likewise.",
+                layout.BOARD_QUEUE_COUNT,
+            ),
         }
         for name, (text, offset) in numbers.items():
             yield GaugeMetricFamily(f"gantrymq_{name}", text, value=board.half(offset))
