@@ -87,6 +87,10 @@ class Target:
             help="Go on until SIGTERM or SIGINT; a line a minute, but on a terminal.",
         ),
     ] = False
+    merge: Annotated[
+        bool,
+        typer.Option(help="Make one of many small files; queries that run meanwhile may fail."),
+    ] = True
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks at the log.")] = 5.0
     spark: Annotated[
         bool | None,
@@ -129,7 +133,7 @@ def _ingest(source: Source, target: Target) -> None:
         tasks_run(target) as run,
         stopping() as stop,
     ):
-        run_ingest(options, run, progress, stop, every_s)
+        run_ingest(options, run, progress, stop, every_s, merge=target.merge)
 
 
 def options_of(source: Source, target: Target) -> IngestOptions:
@@ -162,17 +166,21 @@ def run_ingest(
     progress: Progress,
     stop: threading.Event,
     every_s: float | None = None,
+    *,
+    merge: bool = True,
 ) -> None:
     """Step until the table has all, or with a pause of `every_s` for ever; `stop` ends both.
 
-    A step that has begun is finished. Raises what Ingest does.
+    With `merge` small files are merged, also those that earlier runs have left. A step that has
+    begun is finished. Raises what Ingest does.
     """
     from clients.spark.table.job import Ingest
 
     with Ingest(options, run) as job:
         progress.begin(job.manifest)
         while not stop.is_set():
-            if _step(job, progress):
+            stepped = _step(job, progress)
+            if (merge and _merge(job, progress)) or stepped:
                 continue
             progress.look(job.manifest, 0)
             if every_s is None or stop.wait(every_s):
@@ -181,15 +189,21 @@ def run_ingest(
 
 
 def _step(job: Ingest, progress: Progress) -> bool:
-    """One step, and a compaction behind it if there are many small files; False if up to date."""
+    """One step; False if the table has all."""
     done = job.step()
     if done is None:
         return False
     progress.step(done)
-    merged = job.compact()
-    if merged is not None:
-        progress.step(merged)
     progress.look(job.manifest, done.lag_bytes)
+    return True
+
+
+def _merge(job: Ingest, progress: Progress) -> bool:
+    """One compaction; False if there are not many small files."""
+    merged = job.compact()
+    if merged is None:
+        return False
+    progress.step(merged)
     return True
 
 

@@ -31,7 +31,15 @@ LISTS = {
 ROWS: dict[str, str] = tomllib.loads((ROOT / "tests/support/trials.toml").read_text("utf-8"))
 
 #: Rows that no test can show mended, with the reason: no defect after all, or due elsewhere.
-EXCUSED: dict[str, str] = {}
+EXCUSED: dict[str, str] = {
+    "D9": (
+        "half of it is mended: a merge makes row groups of 131,072 rows (test_ingest.py::"
+        "test_a_merge_makes_whole_row_groups). That no query which has listed a folder meets a file"
+        " gone needs names that open and are not listed, which no file system has: so `--no-merge`"
+        " leaves merging to a run at a quiet hour, and docs/spark.md says what a query meets;"
+        " tables with snapshots (Delta, Iceberg) are the remedy"
+    ),
+}
 
 #: pytest's mark; its arguments are rows.
 mends = pytest.mark.mends

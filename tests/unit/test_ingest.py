@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from clients.spark import planning
 from clients.spark.options import ReadOptions
@@ -182,6 +183,27 @@ def test_small_files_become_one(growing: GrowingStore, out: Path) -> None:
     merged = [file for file in manifest.files if file.end - file.start > SEGMENT_BYTES]
     assert merged
     assert all(file.rows >= compact.FILES_MIN for file in merged)
+
+
+def test_a_merge_makes_whole_row_groups(growing: GrowingStore, out: Path) -> None:
+    """Groups of a few rows each cost a reader more than the rows; merging may be left for later."""
+    chosen = options(growing.root, out)
+
+    def run(*, merge: bool) -> None:
+        with Progress(io.StringIO(), io.StringIO(), as_json=False) as progress:
+            run_ingest(chosen, run_here, progress, threading.Event(), merge=merge)
+
+    for _ in range(2 * compact.FILES_MIN):
+        run(merge=False)
+        growing.grow()
+    before = listed(out)
+    groups = [parquet.ParquetFile(out / name).num_row_groups for name in before]
+    assert set(groups) == {1}
+    run(merge=True)
+    after = listed(out)
+    assert len(after) < len(before) / 2, "also what earlier runs have left"
+    assert {parquet.ParquetFile(out / name).num_row_groups for name in after} == {1}
+    require_equal(out, growing.root)
 
 
 def test_columns_may_be_added_later(
