@@ -119,7 +119,8 @@ def test_maps_made_before_a_kill_hold_through_recovery() -> None:
                 views = []
                 for path in segment.parent.parent.rglob("[0-9]" * 17 + "*"):
                     # An agent may have written under this name first, and renamed it since.
-                    with suppress(FileNotFoundError), closing(storage.open(str(path))) as file:
+                    name = str(path.relative_to(storage.root))
+                    with suppress(FileNotFoundError), closing(storage.open(name)) as file:
                         views.append(file.view())
                 os.kill(os.getpid(), signal.SIGSTOP)
                 while not over.exists():
