@@ -45,7 +45,8 @@ SILENT_NS: Final = 10_000_000_000
 WAITING_MAX: Final = 128
 #: How long one waits: less than a client does for an answer.
 WAIT_NS: Final = 20_000_000_000
-_FRAMES_AT_ONCE: Final = 32
+#: Frames of one connection before others have their turn: one may make a topic, which is a write.
+_FRAMES_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)

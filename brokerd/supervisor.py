@@ -303,7 +303,7 @@ class Supervisor:
         self.broker.ring_all()
         for role in child.roles:
             self._note_process(role, 0)
-            if code == -signal.SIGKILL:
+            if code == -signal.SIGKILL and not child.hung_ns:
                 forget_hand(self.broker.board, role)
         name = children.name_of(child.roles)
         if self._stopping:

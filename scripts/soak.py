@@ -90,6 +90,8 @@ PARTS = (
     Part("churn", suite("-s", "tests/system/test_churn.py"), 
          {"GANTRYMQ_TEST_SESSIONS": "20000", "GANTRYMQ_TEST_NAMES": "5000"},
          {"sessions that come and go": 20_000, "topics that come and go": 5_000}),
+    Part("floods", module("tests.system.floods", "--seconds", "30"),
+         counts={"seconds of a flood of each kind of request": 30}),
     Part("bench", suite("tests/meta/test_bench_smoke.py"), {"GANTRYMQ_TEST_BENCH": "all"},
          {"smokes of the bench's rows": 1}),
     Part("models", suite("tests/sim/test_store_faults.py", "tests/sim/test_storage_sites.py",

@@ -47,8 +47,8 @@ from workers.session import Attached, Session, SessionTable, pass_turn
 
 MINUTE_NS: Final = 60_000_000_000
 #: What requests of all sessions may cost in one cycle, and those of one; a unit is some 20 us.
-CYCLE_COST: Final = 512
-SESSION_COST: Final = 128
+CYCLE_COST: Final = 256
+SESSION_COST: Final = 64
 #: A request costs 1, and so much more for each queue or topic that it names; those that make a
 #: group be balanced anew cost more than what they name.
 COST_OF_ITEM: Final = 1 / 8
