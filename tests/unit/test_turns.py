@@ -33,7 +33,7 @@ def life(tmp_path: Path) -> Life:
 
 def unknown(life: Life, number: int, wait_ms: int = 90_000) -> str:
     """A handle of nothing, in the bucket of that time."""
-    return handle_of(at_message(life.clock.wall_ms() + wait_ms, key=f"{number:032x}"))
+    return handle_of(at_message(life.clock.wall_ms() + wait_ms, key=f"{number + (1 << 64):032x}"))
 
 
 class Reads:
