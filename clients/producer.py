@@ -30,12 +30,14 @@ from clients.message import (
     SendReceipt,
     message_of,
 )
-from clients.recalls import Recaller, RecallOutcome
+from clients.recalloutcome import RecallOutcome
+from clients.recalls import Recaller
 from clients.receipts import ReceiptFuture
 from clients.sends import DURABLE, RECEIPT, URGENT, Sends
 from clients.transactions.desk import Transactions, require_group
 from clients.transactions.halves import HalfSends
-from clients.transactions.transaction import Transaction, TransactionResolution
+from clients.transactions.resolution import TransactionResolution
+from clients.transactions.transaction import Transaction
 from shm import jit
 from shm.codes import Level
 from shm.errors import MessageIllegal

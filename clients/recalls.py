@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from clients.recalloutcome import RecallOutcome
 from clients.session import Session, deadline_after, now_ns
 from shm import schedulerwire
 from shm.codes import ClientState, Status
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
 
 #: A scheduler that was replaced has forgotten what it was asked.
 _REPEAT_NS: Final = 500_000_000
-
-
-class RecallOutcome(StrEnum):
-    """What became of a message that was to be cancelled."""
-
-    CANCELLED = schedulerwire.CANCELLED  # it will never be delivered
-    #: It is in its topic. Without a key index: or its time has passed, whatever became of it.
-    ALREADY_DELIVERED = schedulerwire.ALREADY_DELIVERED
-    UNKNOWN_HANDLE = schedulerwire.UNKNOWN_HANDLE  # no message in the log has this handle
 
 
 class Recaller:

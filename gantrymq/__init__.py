@@ -1,7 +1,7 @@
 """The names that applications import; the code lives in `clients`, `shm` and `brokerd`.
 
 Each name is loaded when it is first used, so `import gantrymq` costs next to nothing. There is no
-logic here.
+logic here, but that the first name that needs machine code says so if it has to be compiled.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clients.consumer import ConsumeFrom, MessageBatch, PullConsumer
+    from clients.batch import MessageBatch
+    from clients.consumer import PullConsumer
     from clients.message import (
         BatchParts,
         Message,
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from clients.push.options import PushOptions
     from clients.queries.client import Client
     from clients.queries.found import Found, FoundMessage
-    from clients.recalls import RecallOutcome
+    from clients.recalloutcome import RecallOutcome
     from clients.receipts import ReceiptFuture
     from clients.subscription import FilterExpression, FilterType
-    from clients.transactions.transaction import Transaction, TransactionResolution
+    from clients.transactions.resolution import TransactionResolution
+    from clients.transactions.transaction import Transaction
     from gantrymq.temporary import Broker
     from shm.errors import (
         ArgumentIllegal,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
         TransactionInDoubt,
         Unavailable,
     )
+    from shm.groupwire import ConsumeFrom
 
 __all__ = [
     "ArgumentIllegal",
@@ -113,14 +116,14 @@ _HOMES = {
     "BatchParts": "clients.message",
     "Broker": "gantrymq.temporary",
     "Client": "clients.queries.client",
-    "ConsumeFrom": "clients.consumer",
+    "ConsumeFrom": "shm.groupwire",
     "ConsumeResult": "clients.push.consumeresult",
     "FilterExpression": "clients.subscription",
     "FilterType": "clients.subscription",
     "Found": "clients.queries.found",
     "FoundMessage": "clients.queries.found",
     "Message": "clients.message",
-    "MessageBatch": "clients.consumer",
+    "MessageBatch": "clients.batch",
     "MessageModel": "clients.push.messagemodel",
     "MessageParts": "clients.message",
     "MessageQueue": "clients.message",
@@ -128,13 +131,17 @@ _HOMES = {
     "PullConsumer": "clients.consumer",
     "PushConsumer": "clients.push.consumer",
     "PushOptions": "clients.push.options",
-    "RecallOutcome": "clients.recalls",
+    "RecallOutcome": "clients.recalloutcome",
     "ReceiptFuture": "clients.receipts",
     "ReceivedMessage": "clients.message",
     "SendReceipt": "clients.message",
     "Transaction": "clients.transactions.transaction",
-    "TransactionResolution": "clients.transactions.transaction",
+    "TransactionResolution": "clients.transactions.resolution",
 }
+
+
+#: Names that need machine code, which the first of them compiles.
+_OF_MACHINE_CODE = {"MessageBatch", "Producer", "PullConsumer", "PushConsumer", "Transaction"}
 
 
 def __getattr__(name: str) -> object:
@@ -145,6 +152,8 @@ def __getattr__(name: str) -> object:
         return version("gantrymq")
     if name not in __all__:
         raise AttributeError(f"module 'gantrymq' has no attribute {name!r}")
+    if name in _OF_MACHINE_CODE:
+        import_module("clients.warming").warm_up()
     value: object = getattr(import_module(_HOMES.get(name, "shm.errors")), name)
     globals()[name] = value
     return value

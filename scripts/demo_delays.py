@@ -16,7 +16,7 @@ from clients.consumer import ConsumeFrom, PullConsumer
 from clients.message import Message, SendReceipt
 from clients.producer import Producer
 from clients.push.consumer import PushConsumer
-from clients.recalls import RecallOutcome
+from clients.recalloutcome import RecallOutcome
 from shm.properties import DLQ_PREFIX
 
 TOPIC = "demo-orders"

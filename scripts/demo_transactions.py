@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.message import Message
 from clients.producer import Producer
-from clients.transactions.transaction import TransactionResolution
+from clients.transactions.resolution import TransactionResolution
 
 TOPIC: Final = "demo-payments"
 GROUP: Final = "demo-bank"

@@ -14,7 +14,7 @@ from clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
 from clients.session import now_ns
 from clients.stored_body import plain_body
 from clients.transactions.checkerlink import CheckerLink
-from clients.transactions.transaction import TransactionResolution
+from clients.transactions.resolution import TransactionResolution
 from shm import transactionwire
 from shm.errors import Closed, GantryError, Unavailable
 from shm.messageid import format_host

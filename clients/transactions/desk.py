@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clients.message import ReceivedMessage
     from clients.receipts import Pending
     from clients.transactions.checks import CheckAnswers
-    from clients.transactions.transaction import TransactionResolution
+    from clients.transactions.resolution import TransactionResolution
     from clients.writerlink import WriterLink
 
 #: While the disk is full the decision is asked for again so often.

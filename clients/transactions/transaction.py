@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from _thread import RLock
 from collections.abc import Callable
-from enum import StrEnum
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -36,14 +35,6 @@ _ROW_MASK: Final = PAGE_ROWS - 1
 _STILL_OPEN: Final = frozenset(
     {transactionwire.DISK_FULL, transactionwire.UNSTORABLE, transactionwire.REFUSED}
 )
-
-
-class TransactionResolution(StrEnum):
-    """What a `transaction_checker` says of a transaction that nobody has ended."""
-
-    COMMIT = "commit"
-    ROLLBACK = "rollback"
-    UNKNOWN = "unknown"  # not decided yet: ask again later
 
 
 class Owner(Protocol):

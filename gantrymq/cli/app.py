@@ -31,6 +31,7 @@ from gantrymq.cli import (
     top,
     topic,
     tx,
+    warm,
 )
 
 _EPILOG = (
@@ -50,6 +51,7 @@ app.command("serve", help=serve.HELP)(serve.serve)
 app.command("status", help=status.HELP)(status.status)
 app.command("top", help=top.HELP)(top.top)
 app.command("doctor", help=doctor.HELP)(doctor.doctor)
+app.command("warm", help=warm.HELP)(warm.warm)
 app.command("metrics", help=metrics.HELP)(metrics.metrics)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")

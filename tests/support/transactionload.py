@@ -9,7 +9,7 @@ from typing import Self
 
 from clients.message import Message
 from clients.producer import Producer
-from clients.transactions.transaction import TransactionResolution
+from clients.transactions.resolution import TransactionResolution
 from shm.properties import HALF_TOPIC, OP_TOPIC
 from tests.support.stores import Stored
 from tests.support.watchdog import PATIENCE_S

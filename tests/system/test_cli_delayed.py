@@ -14,7 +14,7 @@ import pytest
 from clients.producer import Producer
 from clients.push.consumer import PushConsumer
 from clients.push.consumeresult import ConsumeResult
-from clients.recalls import RecallOutcome
+from clients.recalloutcome import RecallOutcome
 from gantrymq.temporary import Broker
 from shm.codes import ExitCode
 from tests.support.applications import bodies_of

@@ -13,7 +13,7 @@ import pytest
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.message import Message
 from clients.producer import Producer
-from clients.transactions.transaction import TransactionResolution
+from clients.transactions.resolution import TransactionResolution
 from gantrymq.cli.board import describe, running_board
 from gantrymq.cli.tx_show import look
 from gantrymq.temporary import Broker

@@ -12,7 +12,7 @@ import pytest
 
 from clients.message import Message, ReceivedMessage
 from clients.producer import Producer
-from clients.transactions.transaction import TransactionResolution
+from clients.transactions.resolution import TransactionResolution
 from gantrymq.temporary import Broker
 from shm.errors import Closed, GantryError, TransactionDecided
 from tests.support.transactions import delivered

@@ -14,7 +14,8 @@ import pytest
 from clients.home import store_of
 from clients.message import Message
 from clients.producer import Producer
-from clients.transactions.transaction import Transaction, TransactionResolution
+from clients.transactions.resolution import TransactionResolution
+from clients.transactions.transaction import Transaction
 from shm.codes import Role
 from tests.support.brokers import ServingBroker
 from tests.support.forked import start_program

@@ -16,7 +16,8 @@ from clients.producer import Producer
 from clients.session import now_ns
 from clients.transactions.checkerlink import CheckerLink
 from clients.transactions.endform import EndForm
-from clients.transactions.transaction import Transaction, TransactionResolution
+from clients.transactions.resolution import TransactionResolution
+from clients.transactions.transaction import Transaction
 from gantrymq.temporary import Broker
 from shm import limits
 from shm.errors import (

@@ -13,7 +13,7 @@ from brokerd.verify import verify
 from clients.consumer import ConsumeFrom, PullConsumer
 from clients.message import Message
 from clients.producer import Producer
-from clients.transactions.transaction import TransactionResolution
+from clients.transactions.resolution import TransactionResolution
 from gantrymq.cli.tx_show import look
 from tests.support.brokers import ServingBroker
 from tests.support.golden import dump_lines, unpack
