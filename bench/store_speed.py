@@ -101,10 +101,9 @@ def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[i
     from shm import jit, layout
     from shm.clock import SystemClock
     from shm.storage import PosixStorage
-    from workers.agent import Agent, Bells
+    from workers.agent import Bells
+    from workers.housekeeper.indexer import Indexer
     from workers.reader.agent import Reader
-    from workers.reader.indexer import Indexer
-    from workers.sparetime import InSpareTime
 
     store = store_of(home)
     storage = PosixStorage(str(store))
@@ -121,19 +120,20 @@ def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[i
     metadata.publish(board, Recovered(appended=end, durable=end))
     bells = Bells.each(_Silent)
     reader = Reader(storage, clock, board, _Nobody(), bells, settings)
-    agent: Agent = reader
+    parts: list[Reader | Indexer] = [reader]
     if index:
-        indexer = Indexer(storage, clock, board, _Nobody(), settings, reader.view_of)
-        agent = InSpareTime(reader, indexer)
+        parts.append(Indexer(storage, clock, board, _Nobody(), settings))
     jit.warm()
     started = time.monotonic()
     spent = []
     for word in (layout.BOARD_DISPATCHED, *([layout.BOARD_INDEXED] if index else [])):
         while board.word(word) < end:
-            if not agent.do_work(clock.monotonic_ns()) and time.monotonic() > deadline:
+            work = sum(part.do_work(clock.monotonic_ns()) for part in parts)
+            if not work and time.monotonic() > deadline:
                 raise BenchError(f"dispatch: stopped at {board.word(layout.BOARD_DISPATCHED)}")
         spent.append(time.monotonic() - started)
-    agent.close()
+    for part in parts:
+        part.close()
     units = sum(
         board.queue(topic.queue_base + queue)["written"]
         for topic in board.topics()

@@ -26,11 +26,12 @@ CONSTRUCTORS: Final = {
     Role.FLUSHER: ("brokerd.flusher", "Flusher"),
     Role.READER: ("workers.reader.agent", "Reader"),
     Role.GROUPS: ("workers.groups.agent", "open_groups"),
+    Role.HOUSEKEEPER: ("workers.housekeeper.agent", "Housekeeper"),
 }
 #: Agents that send: each has a session of its own with the writer, for all of the broker's life.
 SENDERS: Final = (Role.SCHEDULER, Role.GROUPS, Role.TXN_CHECKER)
 #: What works in their spare time. All of these import kernels: not before they are compiled.
-SECONDS: Final = ("workers.reader.indexer", "brokerd.retention", "workers.sparetime")
+SECONDS: Final = ("brokerd.retention", "workers.sparetime")
 
 
 class _Constructor(Protocol):
@@ -79,8 +80,6 @@ def _with_second(role: Role, agent: Agent, env: AgentEnv, sessions: SessionTable
     """The agent, together with the one that has its spare time."""
     from brokerd.retention import open_retention
     from workers.groups.agent import Groups
-    from workers.reader.agent import Reader
-    from workers.reader.indexer import Indexer
     from workers.sparetime import InSpareTime
 
     if isinstance(agent, Groups) and env.settings.profile != "temporary":
@@ -88,11 +87,6 @@ def _with_second(role: Role, agent: Agent, env: AgentEnv, sessions: SessionTable
         return InSpareTime(
             agent,
             open_retention(env.storage, env.clock, env.board, sessions, env.settings, ledger),
-        )
-    if isinstance(agent, Reader) and env.settings.message_index_enable:
-        return InSpareTime(
-            agent,
-            Indexer(env.storage, env.clock, env.board, sessions, env.settings, agent.view_of),
         )
     return agent
 

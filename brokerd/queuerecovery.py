@@ -19,7 +19,7 @@ from shm.kernels import scan
 from shm.queuenames import DIRECTORY as QUEUES
 from shm.queuenames import MEMBERS, queue_directory
 from shm.storage import Storage, clear_behind
-from workers.reader.queues import PROGRESS_FILE, read_progress
+from workers.housekeeper.progress import PROGRESS_FILE, read_progress
 
 if TYPE_CHECKING:
     from brokerd.config import Settings

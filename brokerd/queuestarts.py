@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from brokerd.queuefiles import QueueKey, unit_of
-from workers.reader.queues import read_table, save_table
+from workers.housekeeper.progress import read_table, save_table
 
 if TYPE_CHECKING:
     from shm.storage import Storage

@@ -34,7 +34,7 @@ from shm.queuenames import MEMBERS
 from shm.sidecar import DIRECTORY as SIDECARS
 from shm.storage import PosixStorage
 from workers.agent import Bells
-from workers.reader.queues import PROGRESS_FILE
+from workers.housekeeper.progress import PROGRESS_FILE
 from workers.scheduler.note import FILE as SCHEDULE_FILE
 from workers.scheduler.timerbuckets import DIRECTORY as TIMERS
 from workers.transactions.note import FILE as TRANSACTIONS_FILE
@@ -245,18 +245,20 @@ def _recovered(
 
 
 def _dispatch(storage: Storage, settings: Settings, board: Board) -> None:
-    """Let the reader and the indexer do all that is left, and stop."""
+    """Let the reader and the housekeeper do all that is left, and stop."""
     from brokerd.agents import AgentEnv, build
 
     nobody, clock = _Nobody(), SystemClock()
     patient = replace(settings, stop_timeout=_PATIENCE_S)  # nobody waits for the stop's end
     bells = Bells.each(_NoBell)
-    reader = build(Role.READER, AgentEnv(storage, clock, board, bells, patient, nobody))
-    try:
-        while reader.do_work(clock.monotonic_ns()):
-            pass  # the last call has stopped it, or failed
-    finally:
-        reader.close()
+    env = AgentEnv(storage, clock, board, bells, patient, nobody)
+    for role in (Role.READER, Role.HOUSEKEEPER):
+        agent = build(role, env)
+        try:
+            while agent.do_work(clock.monotonic_ns()):
+                pass  # the last call has stopped it, or failed
+        finally:
+            agent.close()
     if nobody.failure:
         number, what = nobody.failure
         raise StoreFailed(what, errno=number)

@@ -226,8 +226,9 @@ class Supervisor:
             for session in self.broker.sessions.unsettled:
                 crew.outbox.tell(session.added(), session)
                 crew.outbox.tell(wire.SessionRemoved(session.session))
-        for session in self.broker.sessions:
-            crew.outbox.tell(session.added(), session)
+        if _meets_sessions(crew):
+            for session in self.broker.sessions:
+                crew.outbox.tell(session.added(), session)
         for role in crew.roles:
             self._note_process(role, crew.pid)
 
@@ -357,11 +358,16 @@ class Supervisor:
             self._control.evict(session, why)
 
     def _tell_all(self, frame: wire.Frame, session: SessionRecord | None = None) -> None:
-        for crew in self._crews:
+        for crew in filter(_meets_sessions, self._crews):
             crew.outbox.tell(frame, session)
 
     def _pids(self) -> dict[str, int]:
         return {children.name_of(crew.roles): crew.pid for crew in self._crews}
+
+
+def _meets_sessions(crew: Crew) -> bool:
+    """Whether one of its agents has to do with sessions: the others get no arena of a client."""
+    return any(role is not Role.HOUSEKEEPER for role in crew.roles)
 
 
 _PEEK: Final = 0x2 | 0x40  # MSG_PEEK, MSG_DONTWAIT

@@ -96,6 +96,7 @@ class Role(IntEnum):
     GROUPS = 4
     SCHEDULER = 5
     TXN_CHECKER = 6
+    HOUSEKEEPER = 7
 
 
 class Level(IntEnum):

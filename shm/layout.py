@@ -354,8 +354,8 @@ BOARD: Final = Struct(
             "indexed",
             "i8",
             "log positions below have their index entries; -1: no index is kept; goes back when the"
-            " reader is replaced",
-            "indexer",
+            " housekeeper is replaced",
+            "housekeeper",
         ),
         Field("pad8", 120, "zero"),
         Field(

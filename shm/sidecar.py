@@ -56,31 +56,44 @@ class Sidecar:
         """The file's bytes. Raises ValueError with too many topics."""
         if len(self.names) > TOPICS_MAX:
             raise ValueError(f"{len(self.names)} topics in one segment")
-        raw = [name.encode() for name in self.names]
-        dictionary = b"".join(len(name).to_bytes(2, "big") + name for name in raw)
-        head = layout.SIDECAR.pack(
-            magic=layout.SIDECAR_MAGIC,
-            version=VERSION,
-            records=len(self.positions),
-            base=self.base,
-            segment_bytes=self.segment_bytes,
-            end=self.end,
-            first_ms=self.first_ms,
-            last_ms=self.last_ms,
-            topics=len(raw),
-            blocks=len(self.block_crcs),
-            dictionary_bytes=len(dictionary),
-        )
+        head, tail = ends(self, len(self.positions))
         payload = b"".join(
             (
                 self.positions.astype(">u4").tobytes(),
                 self.topic_numbers.astype(">u2").tobytes(),
-                dictionary,
-                self.block_crcs.astype(">u4").tobytes(),
+                tail,
             )
         )
-        crc = zlib.crc32(payload, zlib.crc32(head))
-        return head[:_CRC_AT] + crc.to_bytes(4, "big") + payload
+        return with_crc(head, zlib.crc32(payload, zlib.crc32(head))) + payload
+
+
+def ends(about: Sidecar, records: int) -> tuple[bytes, bytes]:
+    """A file's first bytes, with a CRC of 0, and those behind positions and topic numbers.
+
+    For who writes a file of so many `records` piece by piece: the arrays of `about` may be empty.
+    The CRC is that of the first bytes and of all that follows.
+    """
+    raw = [name.encode() for name in about.names]
+    dictionary = b"".join(len(name).to_bytes(2, "big") + name for name in raw)
+    head = layout.SIDECAR.pack(
+        magic=layout.SIDECAR_MAGIC,
+        version=VERSION,
+        records=records,
+        base=about.base,
+        segment_bytes=about.segment_bytes,
+        end=about.end,
+        first_ms=about.first_ms,
+        last_ms=about.last_ms,
+        topics=len(raw),
+        blocks=len(about.block_crcs),
+        dictionary_bytes=len(dictionary),
+    )
+    return head, dictionary + about.block_crcs.astype(">u4").tobytes()
+
+
+def with_crc(head: bytes, crc: int) -> bytes:
+    """A file's first bytes with their CRC."""
+    return head[:_CRC_AT] + crc.to_bytes(4, "big")
 
 
 # ---------------------------------------------------------------------------------------- reading

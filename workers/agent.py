@@ -57,6 +57,7 @@ class Bells:
     flusher: Bell
     reader: Bell
     groups: Bell
+    housekeeper: Bell
 
     @classmethod
     def each(cls, make: Callable[[], Bell]) -> Self:

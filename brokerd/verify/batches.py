@@ -21,7 +21,7 @@ from shm.kernels import scan
 from shm.lognames import segment_name
 from shm.queuenames import DIRECTORY, MEMBERS, has_members
 from shm.storage import map_file
-from workers.reader.queues import read_progress
+from workers.housekeeper.progress import read_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from shm.indexnote import DIRECTORY as INDEX
 from shm.indexnote import NOTE_FILE, read_note, safe_time
 from shm.storage import read_file
 from workers.groups import deadletternote
-from workers.reader.queues import PROGRESS_FILE
+from workers.housekeeper.progress import PROGRESS_FILE
 from workers.scheduler.note import FILE as SCHEDULE_FILE
 from workers.transactions.note import FILE as TRANSACTIONS_FILE
 

@@ -18,7 +18,7 @@ from shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
 from shm.storage import Storage, read_file
 from shm.storelock import is_held
 from workers.groups.offsetfile import FILE as OFFSETS_FILE
-from workers.reader.queues import PROGRESS_FILE
+from workers.housekeeper.progress import PROGRESS_FILE
 
 if TYPE_CHECKING:
     from brokerd.verify.report import Report

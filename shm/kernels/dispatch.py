@@ -67,7 +67,6 @@ UNKNOWN_TOPIC = int(Stop.UNKNOWN_TOPIC)
 IDLE = -1
 NEW_TOPICS = -2  # of the board: `index`, TOPIC_COUNT and TOPIC_CHANGES
 NEW_SEGMENT = -3  # the view, BASE and SEGMENT_BYTES
-NEW_ROOM = -4  # `passed`, NOTED
 
 # The reader's words for its kernels: indexes into `form`.
 AT = 0  # offset in the segment's view of the next record
@@ -86,16 +85,14 @@ SEGMENT_BYTES = 12
 TOPIC_COUNT = 13  # of the board, as `index` has them
 TOPIC_CHANGES = 14
 ROOM = 15  # records that the next call passes at most
-NOTED = 16  # records that `passed` keeps from calls before
-KEEPING = 17  # 1: `passed` keeps those of this call as well
-PROCESS = 18  # where the reader's counters are on the board
-CYCLES = 19
-WORK = 20  # records dispatched ever
-HELD = 21  # out: touched queues that show nothing yet
-STAMP = 22  # counts what became visible
-SLEEPERS = 23  # sessions in the table of arenas
-ROOM_MAX = 24  # bounds ROOM; 0: nothing does
-FORM_WORDS = 25
+PROCESS = 16  # where the reader's counters are on the board
+CYCLES = 17
+WORK = 18  # records dispatched ever
+HELD = 19  # out: touched queues that show nothing yet
+STAMP = 20  # counts what became visible
+SLEEPERS = 21  # sessions in the table of arenas
+ROOM_MAX = 22  # bounds ROOM; 0: nothing does
+FORM_WORDS = 23
 
 # A touched queue: TOUCH_WORDS in `touched`.
 TOUCH_QUEUE, TOUCH_FIRST, TOUCH_COUNT, TOUCH_START = range(4)
@@ -197,13 +194,11 @@ def _next_offset(board: Bytes, form: Words, queue: int, marks: Words, touched: W
 @kernel()
 def _collect(
     memory: Bytes, form: Words, tables: tuple[Bytes, Words, Words, Words, Words],
-    sizes: tuple[int, int], notes: Words, columns: tuple[Words, Words],
+    sizes: tuple[int, int], notes: Words, row: Words,
 ) -> int:  # fmt: skip
     """First pass: parse records, note their units. Returns a Stop."""
     board, index, delays, marks, touched = tables
     mask, levels = sizes
-    row, passed = columns
-    noted = form[NOTED]
     room = min(form[ROOM], bound_of(form[ROOM_MAX]))
     while form[RECORDS] < room:
         at = form[AT]
@@ -230,7 +225,6 @@ def _collect(
                 read_properties(memory, row)
                 tags = _tags_code(row, topic, form[SCHEDULE], delays, levels)
                 _note_unit(row, queue, tags, form, marks, touched, notes, expected)
-        passed[noted + form[RECORDS]] = at << 16 | topic
         form[RECORDS] += 1
         form[LAST_MS] = row[STORE_MS]
         form[AT] = at + row[SIZE]
@@ -257,7 +251,7 @@ def _lay_out(form: Words, marks: Words, touched: Words, notes: Words, units: Byt
 
 
 @kernel()
-def _begin(board: Bytes, form: Words, room: int) -> int:
+def _begin(board: Bytes, form: Words) -> int:
     """Look at `appended`; DONE if there is something and all is at hand for it."""
     form[RECORDS] = 0
     form[UNITS] = 0
@@ -276,30 +270,27 @@ def _begin(board: Bytes, form: Words, room: int) -> int:
         return NEW_TOPICS
     if at < 0 or at >= form[SEGMENT_BYTES]:
         return NEW_SEGMENT
-    if form[NOTED] + form[ROOM] > room:
-        return NEW_ROOM
     form[AT] = at
     form[END_AT] = min(appended - form[BASE], form[SEGMENT_BYTES])
     return DONE
 
 
-@kernel(i8, BYTES_RO, WORDS, BYTES, WORDS, WORDS, WORDS, WORDS, WORDS, BYTES, WORDS, WORDS)
+@kernel(i8, BYTES_RO, WORDS, BYTES, WORDS, WORDS, WORDS, WORDS, WORDS, BYTES, WORDS)
 def dispatch_log(
     memory: Bytes, form: Words, board: Bytes, index: Words, delays: Words, marks: Words,
-    touched: Words, notes: Words, units: Bytes, passed: Words, row: Words,
+    touched: Words, notes: Words, units: Bytes, row: Words,
 ) -> int:  # fmt: skip
     """Make the units of what was appended behind form[DISPATCHED], in one segment's view.
 
     Units that a queue has already (queue offset below its `written`) are passed over. `marks` is
-    zero, a word per queue of the board, and is left zero. `passed` gets offset << 16 | topic slot
-    of every record, from form[NOTED] on. form[ROOM] and ROOM_MAX bound the call; `touched`, `notes`
-    and `units` have room for as many as ROOM. Returns IDLE, NEW_TOPICS, NEW_SEGMENT or NEW_ROOM
-    before anything is done, and else DONE, LIMIT, FILLER, END, TRUNCATED, INVALID (form[CULPRIT]
-    says where) or UNKNOWN_TOPIC.
+    zero, a word per queue of the board, and is left zero. form[ROOM] and ROOM_MAX bound the call;
+    `touched`, `notes` and `units` have room for as many as ROOM. Returns IDLE, NEW_TOPICS or
+    NEW_SEGMENT before anything is done, and else DONE, LIMIT, FILLER, END, TRUNCATED, INVALID
+    (form[CULPRIT] says where) or UNKNOWN_TOPIC.
     """
     raw_form = machine.raw(form)
     raw_board = machine.raw(board)
-    begun = _begin(raw_board, raw_form, passed.size)
+    begun = _begin(raw_board, raw_form)
     if begun != DONE:
         return begun
     raw_marks = machine.raw(marks)
@@ -307,8 +298,7 @@ def dispatch_log(
     raw_notes = machine.raw(notes)
     tables = (raw_board, machine.raw(index), machine.raw(delays), raw_marks, raw_touched)
     sizes = (index.size - 1, delays.size)
-    columns = (machine.raw(row), machine.raw(passed))
-    stop = _collect(machine.raw(memory), raw_form, tables, sizes, raw_notes, columns)
+    stop = _collect(machine.raw(memory), raw_form, tables, sizes, raw_notes, machine.raw(row))
     _lay_out(raw_form, raw_marks, raw_touched, raw_notes, machine.raw(units))
     if form[UNITS]:
         wide = min(form[TOUCHED] * DISPATCH_RECORDS_PER_QUEUE, notes.size // NOTE_WORDS)
@@ -321,8 +311,6 @@ def advance(board: Bytes, form: Words, following: int) -> int:
     """What the last call passed is dispatched, and the log up to `following`; say so."""
     form[DISPATCHED] = following
     form[WORK] += form[RECORDS]
-    if form[KEEPING]:
-        form[NOTED] += form[RECORDS]
     atomics.store_release(board, BOARD_DISPATCHED, following)
     machine.store64(board, form[PROCESS] + PROCESS_WORK, form[WORK])
     return following

@@ -21,7 +21,7 @@ from tests.support.watchdog import poll_until
 
 AGENT_MARKS = sorted(name for name in MARKS if not name.startswith("recovery."))
 #: At the first passing agents have hardly anything in hand.
-PASSING = {"reader.after_sidecar": 1, "writer.before_roll": 2, "writer.after_roll": 2}
+PASSING = {"housekeeper.after_sidecar": 1, "writer.before_roll": 2, "writer.after_roll": 2}
 PASSING |= {name: 1 for name in AGENT_MARKS if name.endswith("_note")}
 PASSING |= {name: 2 if "slots" in name else 1 for name in AGENT_MARKS if name[:7] == "indexer"}
 
@@ -35,7 +35,7 @@ def test_an_agent_that_dies_at_a_mark_is_replaced_alone(
 ) -> None:
     """Nothing is lost or doubled, every receipt is true, and the producer notices nothing."""
     part = name.partition(".")[0]
-    role = Role.READER if part == "indexer" else Role[part.upper()]
+    role = Role.HOUSEKEEPER if part == "indexer" else Role[part.upper()]
     monkeypatch.setenv("GANTRYMQ_MARK", f"{name}:{PASSING.get(name, 5)}")
     monkeypatch.setenv("GANTRYMQ_MARKS_REACHED", str(tmp_path))
     broker = start_broker()

@@ -153,14 +153,14 @@ def batch_in_pieces() -> None:
 
 def noted_before_synced() -> None:
     """The indexer notes as sure what is not on the disk yet."""
-    from workers.reader.indexfiles import OpenFile
+    from workers.housekeeper.indexfiles import OpenFile
 
     put_over(OpenFile, "sync", lambda *_: None)
 
 
 def noted_before_written() -> None:
     """The indexer notes as sure what it has gathered, before it is in the file."""
-    from workers.reader.indexer import Indexer
+    from workers.housekeeper.indexer import Indexer
 
     def gathered(indexer: Indexer, *, slots: bool) -> int:
         indexer._note_wanted = True
@@ -183,7 +183,7 @@ def noted_before_written() -> None:
 
 def keys_lost_at_a_full_file() -> None:
     """Keys of a record whose file is full are forgotten instead of going to the next file."""
-    from workers.reader.indexer import Indexer
+    from workers.housekeeper.indexer import Indexer
 
     close_full = Indexer._close_full
 

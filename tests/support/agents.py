@@ -12,7 +12,7 @@ from shm.board import Board, attach_board
 from shm.codes import BrokerState, Role
 from tests.support.watchdog import poll_until
 
-AGENTS = (Role.SCHEDULER, Role.TXN_CHECKER, Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS)
+AGENTS = tuple(role for role in Role if role is not Role.SUPERVISOR)
 
 
 def board_of(home: Path) -> Board:

@@ -11,7 +11,7 @@ from shm.storage import PosixStorage, Storage
 from tests.support.golden import GoldenStore
 from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.simclock import SimClock
-from workers.reader.indexer import Indexer
+from workers.housekeeper.indexer import Indexer
 
 
 class Indexing:

@@ -35,7 +35,7 @@ from workers.agent import Agent, Bells
 from workers.outlet import Copy, Outcome, Outlet
 from workers.session import Session
 
-ROLES = (Role.SCHEDULER, Role.WRITER, Role.FLUSHER, Role.READER)
+ROLES = (Role.SCHEDULER, Role.WRITER, Role.FLUSHER, Role.READER, Role.HOUSEKEEPER)
 SIZES = {
     "mapped_file_size_commit_log": 1 << 18,
     "mapped_file_size_consume_queue": 20 * 500,

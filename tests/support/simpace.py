@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from brokerd import pagecache, retention
-from workers.reader import catchup, extensions, indexer
+from workers.housekeeper import indexer
+from workers.reader import catchup, extensions
 from workers.scheduler import agent as scheduler
 from workers.scheduler import progress as progressnote
 from workers.scheduler import recalls

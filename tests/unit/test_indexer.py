@@ -25,8 +25,8 @@ from tests.support.keyed import SEGMENT_BYTES, write_keyed_log
 from tests.support.sealed import segment_of, write_segment
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.reader import indexer
-from workers.reader.indexfiles import WRITE_BYTES, choose, next_name
+from workers.housekeeper import indexer
+from workers.housekeeper.indexfiles import WRITE_BYTES, choose, next_name
 
 SLOTS, ENTRIES = 64, 150
 

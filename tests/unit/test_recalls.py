@@ -19,7 +19,7 @@ from shm.storage import PosixFile
 from tests.support.memory_sessions import memory_session
 from tests.support.parking import Life, Parked, after_message, at_message, origins
 from tests.support.simclock import SimClock
-from workers.reader.indexer import Indexer
+from workers.housekeeper.indexer import Indexer
 from workers.scheduler.timerbuckets import DIRECTORY
 from workers.scheduler.timerpool import ENTRY
 

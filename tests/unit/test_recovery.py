@@ -30,8 +30,9 @@ from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
 from workers.agent import Bells
+from workers.housekeeper.agent import Housekeeper
+from workers.housekeeper.progress import PROGRESS_FILE, save_progress
 from workers.reader.agent import Reader
-from workers.reader.queues import PROGRESS_FILE, save_progress
 
 QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
 
@@ -59,16 +60,18 @@ def recover_again(machine: SimMachine, storage: SimStorage) -> Recovered:
 
 
 def let_reader_work(machine: SimMachine, storage: SimStorage, found: Recovered) -> Board:
-    """Start as far as the reader, and let it make all units."""
+    """Start as far as the reader, and let it make all units; the housekeeper makes them durable."""
     settings = machine.configuration.settings
     metadata = Metadata(storage, settings, machine.simulation.clock)
     metadata.load()
     board = machine._format(1 << 16)
     metadata.publish(board, found)
     bells = Bells.each(SimBell)
-    reader = Reader(storage, machine.simulation.clock, board, MemorySessions(), bells, settings)
-    while reader.do_work(0):
-        pass
+    for opener in (Reader, Housekeeper):
+        sessions = MemorySessions()
+        agent = opener(storage, machine.simulation.clock, board, sessions, bells, settings)
+        while agent.do_work(0):
+            pass
     assert board.word(layout.BOARD_DISPATCHED) == found.appended
     return board
 

@@ -23,7 +23,7 @@ from tests.support.faults import FaultPlan, KilledError, Moment, fail_at, kill_a
 from tests.support.retaining import HOUR_MS, QUEUES, Rig, units_of, written_machine
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
-from workers.reader.queues import PROGRESS_FILE, save_progress
+from workers.housekeeper.progress import PROGRESS_FILE, save_progress
 
 SEGMENT = 16 * 1024
 

@@ -1,1 +1,1 @@
-"""The reader: from the log to queues, sidecars and IndexFiles, and to who waits for them."""
+"""The reader: from the log to queues, and to who waits for them."""

@@ -1,8 +1,8 @@
 """The reader: turns the log into ConsumeQueues and says what consumers may see.
 
 Units first, `written` next, `max_offset` last: at once for topics of level `written`, for level
-`durable` when the record is on the disk. When a segment is rolled and durable it is sealed: queues
-synced, sidecar written, progress saved.
+`durable` when the record is on the disk. It syncs nothing but bits of filters that it adds later:
+what makes queues durable, seals and indexes is the housekeeper.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from workers.failure import declare_failed, unfit_record
 from workers.reader.catchup import CatchUp
 from workers.reader.extensions import Extensions
 from workers.reader.queues import QueueFiles
-from workers.reader.sealing import Sealer
 from workers.reader.visibility import Visibility
 from workers.topicindex import TopicIndex
 
@@ -46,7 +45,7 @@ _GO_ON = (dispatch.DONE, dispatch.LIMIT)
 
 
 class Reader:
-    """Agent; only writer of ConsumeQueues, `dispatched`, `max_offset`, sidecars, `checkpoint`.
+    """Agent; only writer of ConsumeQueues, their extensions, `dispatched`, `written`, `max_offset`.
 
     A cycle is short of work for Python: kernels are bound to their arrays (`_bind`), and what they
     leave in `form` is read by a memoryview, whose items are ints.
@@ -83,14 +82,13 @@ class Reader:
         self._view.flags.writeable = False
         self._queues = QueueFiles(storage, board)
         self._visible = Visibility(board, self._form, self._touched)
-        self._sealer = Sealer(storage, board, self._queues, self._form)
         self._extensions: Extensions | None = None
         self.catch_up: CatchUp | None = None
         if settings.enable_consume_queue_ext:
-            self._extensions = Extensions(storage, board, self._queues, settings)
+            self._extensions = Extensions(storage, board, settings)
             self._extensions.refresh(self._dispatched)
         if self._extensions is not None and self._extensions.filters is not None:
-            self.catch_up = CatchUp(storage, board, self._queues, self._extensions)
+            self.catch_up = CatchUp(storage, board, self._extensions)
         self._seen_durable = -1
         self._busy = self._flood = False
         self._work_ns = self._napped_ns = 0
@@ -102,7 +100,6 @@ class Reader:
         self._disarm = partial(store_half, self._words, layout.BOARD_READER_ARMED, 0)
         self._bind()
         self._visible.recover()
-        self._sealer.find_unsealed(self._dispatched)
 
     @property
     def _dispatched(self) -> int:
@@ -112,7 +109,7 @@ class Reader:
     # ------------------------------------------------------------------------------- duty cycle
 
     def do_work(self, now_ns: int) -> int:
-        """Dispatch what was appended, show what became durable, seal what was rolled."""
+        """Dispatch what was appended, show what became durable."""
         events = self._table.poll()
         if events:
             self._visible.follow(events)
@@ -130,7 +127,7 @@ class Reader:
             self._fail(error.fields.get("errno") or 0, str(error))
             return 0
         if not work and self._table.stopping():
-            self._finish_stop()
+            self._stopped = True
         return work
 
     def _cycle(self, now_ns: int) -> int:
@@ -142,8 +139,8 @@ class Reader:
             self._busy = self._busy or is_busy(work, since_ns)
             self._flood = work >= limits.FLOOD_RECORDS
             self._work_ns = now_ns
-        if self._visible.waits() or self._sealer.waits():
-            work += self._follow_durable(idle=not work)
+        if self._visible.waits():
+            work += self._follow_durable()
         if self.catch_up is not None and not self._table.stopping():
             work += self.catch_up.step(now_ns, busy=work > 0)
         return work
@@ -160,8 +157,7 @@ class Reader:
             self._napped_ns = self._nap_ns(now_ns)
             return self._napped_ns
         self._napped_ns = 0
-        watching = self._visible.waits() or self._sealer.waits()
-        return IDLE_NS if self._arm(self._seen_durable if watching else -1) else 0
+        return IDLE_NS if self._arm(self._seen_durable if self._visible.waits() else -1) else 0
 
     def _nap_ns(self, now_ns: int) -> int:
         if self._flood:
@@ -179,24 +175,19 @@ class Reader:
             self._extensions.close()
         self._queues.close()
 
-    def _follow_durable(self, *, idle: bool) -> int:
-        """Show what is on the disk by now; without other work, seal a segment."""
-        durable = self._seen_durable = self._board.word(layout.BOARD_DURABLE)
-        shown = self._visible.show_durable(durable)
-        return self._sealer.seal(durable) if idle and not shown else shown
+    def _follow_durable(self) -> int:
+        """Show what is on the disk by now."""
+        self._seen_durable = self._board.word(layout.BOARD_DURABLE)
+        return self._visible.show_durable(self._seen_durable)
 
     # --------------------------------------------------------------------------------- dispatch
-
-    def view_of(self, base: int) -> NDArray[np.uint8] | None:
-        """The map of the segment that is being dispatched, if it is the one at `base`."""
-        return self._view if self._out[dispatch.BASE] == base else None
 
     def _bind(self) -> None:
         """Bind the kernel to the arrays of now."""
         self._dispatch_log = partial(
             dispatch_log,
             self._view, self._form, self._words, self._index.words, self._delays, self._marks,
-            self._touched, self._notes, self._units, self._sealer.collector.passed, self._row,
+            self._touched, self._notes, self._units, self._row,
         )  # fmt: skip
 
     def _dispatch(self) -> int:
@@ -218,7 +209,6 @@ class Reader:
         passed = records
         if stop == dispatch.FILLER:
             following = base + out[dispatch.SEGMENT_BYTES]
-            self._sealer.rolled(base)
             passed += 1
         elif stop not in _GO_ON and not (stop == dispatch.UNKNOWN_TOPIC and records):
             self._refuse(Stop(stop), base)
@@ -244,10 +234,8 @@ class Reader:
         """Make anew what the kernel asks for before it begins."""
         if what == dispatch.NEW_TOPICS:
             self._read_topics()
-        elif what == dispatch.NEW_SEGMENT:
-            self._enter_segment()
         else:
-            self._sealer.collector.make_room()
+            self._enter_segment()
         self._bind()
 
     def _read_topics(self) -> None:
@@ -264,7 +252,6 @@ class Reader:
         base = self._dispatched // size * size
         self._view = map_file(self._storage, segment_name(base))
         self._form[dispatch.BASE] = base
-        self._sealer.collector.begin(base, whole=self._dispatched == base)
 
     def _refuse(self, stop: Stop, base: int) -> None:
         """A record that was appended can't be read: stop rather than skip it (LW-5)."""
@@ -296,10 +283,6 @@ class Reader:
         self._queues.write(queue, first, self._unit_bytes[end - units * layout.CQ_UNIT_BYTES : end])
 
     # -------------------------------------------------------------------------- stop and failure
-
-    def _finish_stop(self) -> None:
-        self._sealer.save_progress()
-        self._stopped = True
 
     def _wait_for_space(self, now_ns: int) -> None:
         """A full disk is no failure: nothing was passed over, and all is tried again from there."""

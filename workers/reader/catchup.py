@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from shm.storage import Storage
     from workers.reader.extensions import Extensions
     from workers.reader.filters import Bound
-    from workers.reader.queues import QueueFiles
 
 #: Units that a step looks at, and bitmaps that it writes: about a millisecond, as is
 #: limits.CATCH_UP_WORK, at which it ends as well.
@@ -45,12 +44,9 @@ work_max = limits.CATCH_UP_WORK
 class CatchUp:
     """Works on one filter at a time; `step` returns how much it did."""
 
-    def __init__(
-        self, storage: Storage, board: Board, queues: QueueFiles, extensions: Extensions
-    ) -> None:
+    def __init__(self, storage: Storage, board: Board, extensions: Extensions) -> None:
         self._storage = storage
         self._board = board
-        self._queues = queues
         self._extensions = extensions
         self._steps: Generator[int, None, None] | None = None
         self._done: set[Covered] = set()  # what consumers do not know yet
@@ -92,8 +88,9 @@ class CatchUp:
         waiting = self._waiting()
         if self._done and (waiting is None or now_ns - self._told_ns >= TELL_NS):
             assert self._extensions.filters is not None, "they have been caught up"
+            if self._extensions.sync_bits():
+                return True
             self._told_ns = now_ns
-            self._queues.sync()
             self._extensions.filters.lower(self._done)
             self._done = set()
             return True

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shm import layout, limits
-from shm.bitmapnote import extension_directory, extension_files
+from shm.bitmapnote import extension_directory
+from shm.errors import StoreFailed
 from shm.kernels import dispatch, extend
 from shm.queuenames import queue_directory
 from shm.storage import clear_behind, map_file
@@ -22,7 +23,6 @@ from workers.reader.filters import Filters
 if TYPE_CHECKING:
     from shm.board import Board
     from shm.storage import File, Storage
-    from workers.reader.queues import QueueFiles
 
 OPEN_FILES_MAX: Final = 1024
 #: A bit more than the units of a call need: where a file ends there is a mark of two bytes.
@@ -36,11 +36,10 @@ class Extensions:
     """Makes and writes extensions of all queues but those of system topics."""
 
     def __init__(
-        self, storage: Storage, board: Board, queues: QueueFiles, settings: Any  # noqa: ANN401
+        self, storage: Storage, board: Board, settings: Any  # noqa: ANN401
     ) -> None:  # fmt: skip
         self._storage = storage
         self._board = board
-        self._queues = queues
         self.filters: Filters | None = None
         self.file_bytes: int = settings.mapped_file_size_consume_queue_ext
         if settings.enable_calc_filter_bit_map:
@@ -61,8 +60,7 @@ class Extensions:
         self._pieces = np.zeros(0, np.int64)
         self._count = 0
         self._open: OrderedDict[tuple[int, int], File] = OrderedDict()
-        for name in extension_files(storage):  # a reader before may have left them unsynced
-            queues.note_written(name)
+        self._with_new_bits: set[str] = set()  # files that have got some, and are not synced yet
 
     def refresh(self, position: int) -> None:
         """Before records from `position` on are dispatched. Raises OSError."""
@@ -149,6 +147,7 @@ class Extensions:
         base = address // self.file_bytes * self.file_bytes
         unit = bytearray(self._unit_bytes)
         file = self._file(queue, base)
+        self._with_new_bits.add(file.name)  # also if a reader that died has set them
         if file.read_into(unit, address - base) != len(unit):
             return False
         fields = layout.CQ_EXT_UNIT.unpack(unit)
@@ -165,11 +164,30 @@ class Extensions:
             file.write_at(bitmap, address - base + layout.CQ_EXT_BITMAP)
         return True
 
+    def sync_bits(self) -> bool:
+        """Sync a file of those with bits added later; False if there is none. Raises StoreFailed.
+
+        Their names are on the disk since the units with their addresses are, or are made again.
+        """
+        if not self._with_new_bits:
+            return False
+        name = self._with_new_bits.pop()
+        try:
+            file = self._storage.open(name, write=True)
+        except FileNotFoundError:
+            return True  # retention was here
+        try:
+            file.sync()
+        except OSError as error:  # final, also if space was short
+            raise StoreFailed(f"sync of {name}: {error}", errno=error.errno) from error
+        finally:
+            file.close()
+        return True
+
     # ---------------------------------------------------------------------------------- the files
 
     def _file(self, queue: int, base: int) -> File:
         name = f"{self._folder(queue)}/{base:020d}"
-        self._queues.note_written(name)
         file = self._open.get((queue, base))
         if file is None:
             self._close_passed(queue, base)

@@ -6,7 +6,6 @@ Layout: shm/layout.py INDEX_HEADER, INDEX_ENTRY. What of them is sure: shm/index
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -106,20 +105,17 @@ def next_name(last: str, now_ms: int) -> str:
 
 @dataclass(slots=True)
 class Segment:
-    """The map of the segment that is read; `shared` gives those that somebody has already."""
+    """The map of the segment that is read."""
 
     storage: Storage
-    shared: Callable[[int], NDArray[np.uint8] | None]
     _base: int = field(default=-1)
     _view: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
 
     def view(self, base: int) -> NDArray[np.uint8]:
         """Of the segment at a log position. Raises FileNotFoundError if it is gone."""
         if base != self._base:
-            view = self.shared(base)  # its pages are there: each fault costs as much as a record
-            if view is None:
-                view = map_file(self.storage, segment_name(base))
-            self._view, self._base = view, base
+            self._view = map_file(self.storage, segment_name(base))
+            self._base = base
         return self._view
 
 

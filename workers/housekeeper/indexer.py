@@ -1,6 +1,5 @@
-"""The indexer: follows `dispatched` and keeps RocketMQ's IndexFiles. Nobody waits for it.
+"""The indexer: follows `dispatched` and keeps RocketMQ's IndexFiles, a little at a time.
 
-It lives in the reader's process and works while the reader has nothing to do, a little at a time.
 Entries are gathered in memory, then written: entries, header, slots, so that whoever reads the
 files meanwhile misses the newest at most. Now and then all is synced and noted as sure; after a
 crash what lies behind the note is made again from the log, nothing before it (LW-7).
@@ -23,12 +22,10 @@ from shm.kernels.index import index_log, relink
 from shm.marks import mark
 from shm.storage import is_disk_full
 from workers.failure import declare_failed, unfit_record
-from workers.reader import indexfiles
-from workers.reader.indexfiles import OpenFile, Segment
+from workers.housekeeper import indexfiles
+from workers.housekeeper.indexfiles import OpenFile, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shm.board import Board
     from shm.clock import Clock
     from shm.storage import Storage
@@ -46,7 +43,10 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 
 
 class Indexer:
-    """Agent; only writer of `index/`, `gantry/index.json`, one word of `checkpoint`, `indexed`."""
+    """One half of the housekeeper; only writer of `index/`, `gantry/index.json`, `indexed`.
+
+    `do_work` makes a short step, as an agent's.
+    """
 
     name = "indexer"
 
@@ -57,11 +57,9 @@ class Indexer:
         board: Board,
         sessions: SessionTable,
         settings: Any,  # noqa: ANN401 - brokerd.config.Settings
-        view_of: Callable[[int], NDArray[np.uint8] | None] = lambda _base: None,
     ) -> None:
-        """`view_of`: maps of segments that somebody has already, by their log position."""
         self._storage = storage
-        self._segment = Segment(storage, view_of)
+        self._segment = Segment(storage)
         self._clock = clock
         self._board = board
         self._table = sessions
@@ -141,7 +139,7 @@ class Indexer:
         return self._gather(now_ns) if behind and due else self._finish(behind)
 
     def arm(self, now_ns: int) -> int:
-        """How long there is nothing to do. The reader, whose process this is, wakes it."""
+        """How long there is nothing to do."""
         if self._failed or self._stopped:
             return IDLE_NS
         if now_ns < self._space_ns:
@@ -151,9 +149,6 @@ class Indexer:
         if self._position < self._board.word(layout.BOARD_DISPATCHED):
             return max(0, self._gathered_ns - now_ns)
         return IDLE_NS
-
-    def disarm(self) -> None:
-        """Nothing was announced."""
 
     def close(self) -> None:
         """Give the file back."""
