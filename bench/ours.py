@@ -138,13 +138,13 @@ def stop_hard(server: Serving) -> None:
     psutil.wait_procs(processes, _STOP_S)
 
 
-def make_topic(server: Serving, queues: int) -> None:
-    """Make the topic with so many queues."""
+def make_topic(server: Serving, queues: int, topic: str = TOPIC) -> None:
+    """Make the topic, or another one, with so many queues."""
     from clients.control import look_at
     from shm import wire
 
     with look_at(server.home) as control:
-        control.request(wire.CreateTopic(TOPIC, queues, "written"), wire.TopicOpened)
+        control.request(wire.CreateTopic(topic, queues, "written"), wire.TopicOpened)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from bench import (
     e2e_push,
     e2e_queries,
     e2e_scale,
+    e2e_sealing,
     e2e_spark,
     e2e_startup,
     e2e_throughput,
@@ -64,6 +65,8 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
     "batch-bodies": e2e_throughput.bodies_in_flight,
     "sync": e2e_latency.sync_written,
     "paced": e2e_latency.paced_end_to_end,
+    "sealing-load": e2e_sealing.beside_load,
+    "sealing-paced": e2e_sealing.after_load,
     "durable": e2e_latency.sync_durable,
     "durable-64": e2e_latency.durable_in_flight,
     "poll": e2e_throughput.full_log,
@@ -127,6 +130,7 @@ def lines(sizes: Sizes) -> list[Line]:
     return [
         *_throughput(),
         *_latency(),
+        *_sealing(),
         *_durable(),
         *_store(sizes),
         *_startup(),
@@ -224,6 +228,22 @@ def _latency() -> list[Line]:
             redis,
             goal=ratio_at_most(2),
         ),
+    ]
+
+
+def _sealing() -> list[Line]:
+    """The same messages while segments are sealed, and with the housekeeper halted."""
+    beside = {"sealing-paced": "alone", "sealing-load": "beside a producer at full speed"}
+    return [
+        Line(
+            "sealing",
+            f"paced 1 k/s {what}, {percentile}",
+            value("segments are sealed", "us", name, f"sealing_{percentile}_us"),
+            value("none is", "us", name, f"halted_{percentile}_us"),
+            ratio_at_most(1.5) if percentile == "p99" else None,
+        )
+        for name, what in beside.items()
+        for percentile in ("p50", "p99")
     ]
 
 

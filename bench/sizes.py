@@ -30,6 +30,9 @@ class Sizes:
     redis_messages: int
     sync_sends: int
     paced_messages: int
+    sealing_s: float
+    sealing_segment_bytes: int
+    """So small that several are full in so many seconds of load."""
     durable_sends: int
     in_flight_sends: int
     poll_messages: int
@@ -84,6 +87,8 @@ SMOKE: Final = Sizes(
     redis_messages=2_000,
     sync_sends=100,
     paced_messages=100,
+    sealing_s=0.7,
+    sealing_segment_bytes=1 << 20,
     durable_sends=20,
     in_flight_sends=200,
     poll_messages=2_000,
@@ -118,6 +123,8 @@ QUICK: Final = Sizes(
     redis_messages=50_000,
     sync_sends=3_000,
     paced_messages=2_000,
+    sealing_s=1.5,
+    sealing_segment_bytes=64 << 20,
     durable_sends=500,
     in_flight_sends=10_000,
     poll_messages=1_000_000,
@@ -152,6 +159,8 @@ FULL: Final = Sizes(
     redis_messages=200_000,
     sync_sends=10_000,
     paced_messages=5_000,
+    sealing_s=3.0,
+    sealing_segment_bytes=64 << 20,
     durable_sends=2_000,
     in_flight_sends=50_000,
     poll_messages=4_000_000,
