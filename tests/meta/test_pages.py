@@ -48,7 +48,7 @@ def test_the_maps_name_every_package_and_agent() -> None:
     alone = {"writer", "flusher", "supervisor"}
     assert {agent for agent in alone if f"{agent}.py" not in internals} == set()
     packages = {path.parent.name for path in (ROOT / "workers").glob("*/agent.py")}
-    assert packages == {"reader", "groups", "scheduler", "transactions"}
+    assert packages == {"reader", "housekeeper", "groups", "scheduler", "transactions"}
     (line,) = (line for line in internals.splitlines() if "`agent.py` in " in line)
     assert [name for name in packages if name not in line] == []
 

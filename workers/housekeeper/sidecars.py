@@ -152,7 +152,6 @@ class SidecarWriter:
         """Of topics that nobody has told the board of: an old segment's, in a restored store."""
         found = sidecar.build_from_segment(view, self._base)
         self.last_ms = found.last_ms
-        mark("housekeeper.before_sidecar")
         replace_file(self._storage, self._name, found.encode())
 
 
