@@ -194,7 +194,9 @@ def step_the_clock(world: World) -> None:
 
 def break_the_disk(world: World) -> None:
     """A write or sync of an agent fails; the broker ends and starts again."""
-    role = world.dice.choice([Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS])
+    role = world.dice.choice(
+        [Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS, Role.HOUSEKEEPER]
+    )
     storage = world.machine.stores.get(role.name.lower())
     if storage is not None:
         kind = world.dice.choice(["write", "sync"])

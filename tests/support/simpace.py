@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from brokerd import pagecache, retention
+from workers.housekeeper import agent as housekeeper
 from workers.housekeeper import indexer
 from workers.reader import catchup, extensions
 from workers.scheduler import agent as scheduler
@@ -16,7 +17,10 @@ FULL_SOON = {"log_page_cache": 8 * 1024, "max_hash_slot_num": 40, "max_index_num
 #: How often an agent looks for what rings no bell. A real one does each millisecond, or more seldom
 #: where a look costs much: a hundred steps of others here, most of which would be its own.
 LOOK_NS = 5_000_000
-_LOOKS = ((scheduler, "LOOK_NS"), (checker, "LOOK_NS"), (recalls, "TRACE_AGAIN_NS"))
+_LOOKS = (
+    (scheduler, "LOOK_NS"), (checker, "LOOK_NS"), (housekeeper, "LOOK_NS"),
+    (recalls, "TRACE_AGAIN_NS"),
+)  # fmt: skip
 _INTERVALS = tuple((m, "interval_ns") for m in (indexer, progressnote, transactionnote))
 _PACE = tuple((retention.PACE, name) for name in ("grace", "patience", "first", "between", "look"))
 #: Work of filters at one time: two records' or three's of `simbits.EXPRESSION`.

@@ -6,7 +6,7 @@ It seals segments and keeps the key index, in short steps with rests between the
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from shm import layout
 from shm.codes import Role
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from shm.storage import Storage
     from workers.session import SessionTable
 
-#: It is never rung: so often it looks at the board.
-LOOK_NS: Final = 500_000_000
+#: It is never rung: so often it looks at the board. A variable: the simulator's is small.
+LOOK_NS = 500_000_000
 
 
 class Housekeeper:

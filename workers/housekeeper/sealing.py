@@ -76,8 +76,8 @@ class Sealer:
         stopping = self._table.stopping()
         if stopping and not self._stop_ns:
             self._stop_ns = now_ns + self._patience_ns
-        if now_ns < self._job_ns:
-            return int(stopping)
+        if now_ns < self._job_ns and not stopping:
+            return 0
         try:
             return self._step(now_ns) or int(stopping and not self._stopped)
         except StoreFailed as error:
