@@ -152,6 +152,7 @@ class Sealer:
         yield from writer.steps(cold=base + size <= self._cold_below)
         self._sealed.add(f"{base:020d}")
         mark("housekeeper.after_sidecar")
+        yield 0
         yield from self._save(synced, writer.last_ms)
 
     def _sync(self) -> Steps:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 RECORDS_A_STEP: Final = 2048
 BLOCKS_A_STEP: Final = 1
 #: Pieces of so many records that are written in one step.
-_PIECES_A_STEP: Final = 32
+PIECES_A_STEP: Final = 32
 
 
 class SidecarWriter:
@@ -133,8 +133,8 @@ class SidecarWriter:
             (self._slots, lambda piece: ranks[piece].tobytes()),
         )
         for pieces, encode in columns:
-            for first in range(0, len(pieces), _PIECES_A_STEP):
-                data = b"".join(map(encode, pieces[first : first + _PIECES_A_STEP]))
+            for first in range(0, len(pieces), PIECES_A_STEP):
+                data = b"".join(map(encode, pieces[first : first + PIECES_A_STEP]))
                 file.write_at(data, at)
                 file.start_sync(at, len(data))
                 at, crc = at + len(data), zlib.crc32(data, crc)
