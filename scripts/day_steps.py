@@ -36,6 +36,7 @@ _KILLED: Final[tuple[tuple[str, str, tuple[Shell, ...], tuple[Shell, ...]], ...]
     ("flusher", "it is replaced; orders wait for the disk meanwhile.", (), ()),
     ("reader", "it is replaced; consumers get nothing new meanwhile.", (), ()),
     ("groups", "it is replaced; commits wait meanwhile.", (), ()),
+    ("housekeeper", "it is replaced; nobody notices.", (), ()),
     (
         "scheduler",
         "it is replaced; what is due comes a little later.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brokerd import pagecache, retention
 from workers.housekeeper import agent as housekeeper
-from workers.housekeeper import indexer
+from workers.housekeeper import indexer, pace
 from workers.reader import catchup, extensions
 from workers.scheduler import agent as scheduler
 from workers.scheduler import progress as progressnote
@@ -26,7 +26,7 @@ _PACE = tuple((retention.PACE, name) for name in ("grace", "patience", "first", 
 #: Work of filters at one time: two records' or three's of `simbits.EXPRESSION`.
 _WORK = ((extensions, "work_max"), (catchup, "work_max"))
 _INDEX = ((indexer, "pending_max"), (indexer, "slots_after"))
-_PAGES = ((pagecache, "STEP_BYTES"),)
+_PAGES = ((pagecache, "STEP_BYTES"), (pace, "FIRST_SHARE"))
 _CHANGED = (*_LOOKS, *_INTERVALS, *_PACE, *_WORK, *_INDEX, *_PAGES)
 _REAL = [(owner, name, getattr(owner, name)) for owner, name in _CHANGED]
 
@@ -36,6 +36,7 @@ def hurry() -> None:
     for module, name in _LOOKS:
         setattr(module, name, LOOK_NS)
     indexer.interval_ns = 5_000_000
+    pace.FIRST_SHARE = 0.5
     extensions.work_max = catchup.work_max = 300
     pagecache.STEP_BYTES = 4096
     indexer.pending_max, indexer.slots_after = 24, 40  # a file has 100

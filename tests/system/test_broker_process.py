@@ -28,7 +28,7 @@ from tests.support.forked import start_program
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until
 
-AGENTS = (Role.SCHEDULER, Role.TXN_CHECKER, Role.WRITER, Role.FLUSHER, Role.READER, Role.GROUPS)
+AGENTS = tuple(role for role in Role if role is not Role.SUPERVISOR)
 
 
 def soon() -> int:

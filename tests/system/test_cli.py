@@ -99,6 +99,7 @@ def test_status_shows_the_board(home: Path) -> None:
         "groups",
         "scheduler",
         "txn_checker",
+        "housekeeper",
     ]
     assert "ready" in command("status", "--home", home).stdout
 

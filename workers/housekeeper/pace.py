@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 #: Messages have stopped coming when none has come for so long.
 QUIET_NS: Final = 20_000_000
-#: Shares of a processor: while none comes, and while they do with little left to do; at most.
+#: Shares of a processor: while they come, with little left to do (a variable: the simulator's runs
+#: are short) and at most; while none comes.
+FIRST_SHARE = 1 / 16
 QUIET_SHARE: Final = 0.75
-FIRST_SHARE: Final = 1 / 16
 MOST_SHARE: Final = 0.5
 #: The share doubles with each so many bytes of the log that are still to be done.
 STRIDE_BYTES: Final = 512 << 20

@@ -12,7 +12,7 @@ from shm import layout, sidecar
 from shm.errors import StoreFailed
 from shm.indexnote import CHECKPOINT_FILE, safe_time
 from shm.marks import mark
-from shm.storage import is_disk_full
+from shm.storage import is_disk_full, is_failed_change
 from workers.failure import declare_failed
 from workers.housekeeper.progress import save_progress
 from workers.housekeeper.queuesync import QueueSync
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workers.session import SessionTable
 
 IDLE_NS: Final = 1_000_000_000
-SPACE_RETRY_NS: Final = 1_000_000_000
+AGAIN_NS: Final = 1_000_000_000
 #: Between two looks whether the log has become durable.
 _DURABLE_NS: Final = 5_000_000
 
@@ -84,7 +84,9 @@ class Sealer:
             self._fail(error.fields.get("errno") or 0, str(error))
         except OSError as error:
             if is_disk_full(error):
-                self._wait_for_space(now_ns, stopping=stopping)
+                self._try_later("no_space_for_sealing", error, now_ns, stopping=stopping)
+            elif not is_failed_change(error):  # it looks again later
+                self._try_later("sealing_cannot_look", error, now_ns, stopping=stopping)
             else:
                 self._fail(error.errno or 0, f"sealing at {self._next}: {error}")
         return 0
@@ -197,11 +199,11 @@ class Sealer:
 
     # ----------------------------------------------------------------------------------- failure
 
-    def _wait_for_space(self, now_ns: int, *, stopping: bool) -> None:
+    def _try_later(self, event: str, error: OSError, now_ns: int, *, stopping: bool) -> None:
         """Nothing was lost: the job is done again, or by the next life."""
         self._job, self._finishing = None, False
-        self._job_ns = now_ns + SPACE_RETRY_NS
-        self._table.note("warning", "no_space_for_sealing", position=self._next)
+        self._job_ns = now_ns + AGAIN_NS
+        self._table.note("warning", event, position=self._next, error=str(error))
         self._stopped = stopping
 
     def _fail(self, errno: int, what: str) -> None:
