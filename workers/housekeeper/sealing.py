@@ -83,12 +83,8 @@ class Sealer:
         except StoreFailed as error:
             self._fail(error.fields.get("errno") or 0, str(error))
         except OSError as error:
-            if is_disk_full(error):
-                self._try_later("no_space_for_sealing", error, now_ns, stopping=stopping)
-            elif not is_failed_change(error):  # it looks again later
-                self._try_later("sealing_cannot_look", error, now_ns, stopping=stopping)
-            else:
-                self._fail(error.errno or 0, f"sealing at {self._next}: {error}")
+            self._heed(error, now_ns)
+            self._stopped = stopping  # the next life does the job again
         return 0
 
     def arm(self, now_ns: int) -> int:
@@ -199,12 +195,16 @@ class Sealer:
 
     # ----------------------------------------------------------------------------------- failure
 
-    def _try_later(self, event: str, error: OSError, now_ns: int, *, stopping: bool) -> None:
-        """Nothing was lost: the job is done again, or by the next life."""
-        self._job, self._finishing = None, False
-        self._job_ns = now_ns + AGAIN_NS
-        self._table.note("warning", event, position=self._next, error=str(error))
-        self._stopped = stopping
+    def _heed(self, error: OSError, now_ns: int) -> None:
+        """A change that failed is final; else nothing was lost, and the job is done again."""
+        table, where, why = self._table, self._next, str(error)
+        self._job, self._finishing, self._job_ns = None, False, now_ns + AGAIN_NS
+        if is_disk_full(error):
+            table.note("warning", "no_space_for_sealing", position=where, error=why)
+        elif not is_failed_change(error):
+            table.note("warning", "sealing_cannot_look", position=where, error=why)
+        else:
+            self._fail(error.errno or 0, f"sealing at {where}: {error}")
 
     def _fail(self, errno: int, what: str) -> None:
         self._failed = True
