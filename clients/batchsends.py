@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clients.arguments import judged
@@ -12,6 +13,7 @@ from shm.codes import Level
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from clients.backlog import Put
     from clients.message import Message
     from clients.sends import Sends
 
@@ -35,7 +37,22 @@ class BatchSends:
         """What the native put leaves to Python; done at once if there are no messages."""
         if timeout is not None:
             durability, timeout = judged("Producer.send", durability, timeout)
-        return self._send(Wished(messages, bodies, parts), durability, 0, timeout)
+        wished = Wished(messages, bodies, parts)
+        if not wished.items:
+            return self._send(wished, durability, 0, timeout)
+
+        def put(seconds: float, wished: Wished = wished) -> BatchFuture:
+            return self._send(wished, durability, 0, seconds)
+
+        def keep() -> tuple[Put, str, int]:
+            kept = [self._sends.kept(item) for item in wished.messages()]
+            items = [item for item, _size in kept]
+            size = sum(size for _item, size in kept)
+            return partial(put, wished=Wished(items, None, {})), wished.topic, size
+
+        future = self._link.soon(put, keep, BatchFuture, timeout)
+        assert future is not None, "batches have futures"
+        return future
 
     def urgent(
         self,
@@ -55,6 +72,7 @@ class BatchSends:
         if not wished.items:
             self._link.require_open()
             return BatchFuture.of_nothing()
+        self._link.backlog.wait(self._link.deadline(timeout))
         level = self._sends.known_level(wished.topic, durability)
         if level is None:
             level = self._sends.level_of(wished.topic, durability, timeout)

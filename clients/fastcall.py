@@ -104,6 +104,7 @@ class FastPut(HoldsState):
         first = fastput.PART_NAMES
         self.state[first : first + 3] = [id(name) for name in part_names]
         self._page: object = None
+        self._is_attached = self._is_held_back = False
         self._hold(form, oneway, urgent, urgent_durable, asynchronous, half, texts, part_names)
 
     def _hold(self, *things: object) -> None:
@@ -207,11 +208,21 @@ class FastPut(HoldsState):
         self.state[fastput.ARENA] = arena.ctypes.data
         self.state[fastput.LANE] = lane.ctypes.data
         self.state[fastput.BELL] = bell
-        self.state[fastput.ENABLED] = 1
+        self._is_attached = True
+        self._enable()
 
     def detach(self) -> None:
         """Send everything the Python way from now on."""
-        self.state[fastput.ENABLED] = 0
+        self._is_attached = False
+        self._enable()
+
+    def hold_back(self, held: bool) -> None:
+        """Likewise, while earlier sends wait for the broker."""
+        self._is_held_back = held
+        self._enable()
+
+    def _enable(self) -> None:
+        self.state[fastput.ENABLED] = int(self._is_attached and not self._is_held_back)
 
     def learn(self, topic: str, tag: str | None, route: int, level: Level) -> None:
         """Remember a route by the identity of these very objects, which are kept alive.

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, Unpack, overload
 
 from clients.arguments import TIMEOUT_S, judged
+from clients.backlog import Put
 from clients.batches import BatchFuture
 from clients.batchsends import BatchSends
 from clients.closing import OfOneProcess
@@ -308,7 +310,9 @@ class Producer(HoldsState, OfOneProcess):
         """Wait until everything sent is in the log. Raises what a oneway send was refused with."""
         (timeout,) = judged("Producer.flush", timeout)
         self._link.require_open()
-        self._link.wait_taken(self._link.deadline(timeout))
+        deadline = self._link.deadline(timeout)
+        self._link.backlog.wait(deadline)
+        self._link.wait_taken(deadline)
         self._link.look()
         self._link.raise_refusal()
 
@@ -339,7 +343,20 @@ class Producer(HoldsState, OfOneProcess):
         if transaction is not None or type(body) is Transaction:
             wishes = (durability, timeout, RECEIPT)
             return self._halves.send(transaction, message, body, wishes, parts)
-        receipt = self._send(message_of(message, body, parts), durability, 0, timeout)
+        wished = message_of(message, body, parts)
+        due_of(wished)
+
+        def put(seconds: float, wished: Message = wished) -> ReceiptFuture:
+            return self._send(wished, durability, 0, seconds)
+
+        def keep() -> tuple[Put, str, int]:
+            kept, size = self._sends.kept(wished)
+            return partial(put, wished=kept), kept.topic, size
+
+        receipt = self._link.soon(put, keep, ReceiptFuture, timeout)
+        assert receipt is not None, "it is not sent one-way"
+        if self._link.backlog:
+            return receipt
         self._link.look_now_and_then(receipt._seq, 1)
         if type(message) is str and parts.keys() <= _NATIVE:
             self._sends.teach(message, parts.get("tag"))
@@ -367,8 +384,17 @@ class Producer(HoldsState, OfOneProcess):
         if "transaction" in parts or type(body) is Transaction:
             raise MessageIllegal("a transaction needs to know what is stored: use send")
         wished = message_of(message, body, parts)
-        self._sends.submit(wished, 0, None, due_of(wished))
-        if type(message) is str and parts.keys() <= _NATIVE:
+        due = due_of(wished)
+
+        def put(seconds: float, wished: Message = wished) -> None:
+            self._sends.submit(wished, 0, seconds, due)
+
+        def keep() -> tuple[Put, str, int]:
+            kept, size = self._sends.kept(wished)
+            return partial(put, wished=kept), kept.topic, size
+
+        self._link.soon(put, keep, None, None)
+        if not self._link.backlog and type(message) is str and parts.keys() <= _NATIVE:
             self._sends.teach(message, parts.get("tag"))
 
     # -------------------------------------------------------------------------------- transactions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from clients import message as rules
@@ -73,9 +74,10 @@ class Sends:
         body = np.frombuffer(rules.check_body(wished.body).toreadonly(), np.uint8)
         extra = rules.extra_block(wished.keys, wished.properties, wished.message_group)
         link = self.link
+        deadline = link.deadline(timeout)
+        link.backlog.wait(deadline)
         with link.lock:
             link.require_open()
-            deadline = link.deadline(timeout)
             session = link.living(deadline)
             route, block = link.routes.number(session, wished.topic, wished.tag)
             queue_id = link.routes.queue_of(session, wished)
@@ -89,6 +91,14 @@ class Sends:
             link.require_taken()
         link.ring_if_wanted()
         return seq
+
+    def kept(self, wished: Message) -> tuple[Message, int]:
+        """A message as it is now, to be sent later, and its bytes. Raises MessageIllegal."""
+        rules.check_topic(wished.topic)
+        rules.tag_block(wished.tag)
+        rules.extra_block(wished.keys, wished.properties, wished.message_group)
+        body = rules.check_body(wished.body).tobytes()
+        return msgspec.structs.replace(wished, body=body), len(body)
 
     def form(
         self, flags: int, route: int, queue_id: int | None, due: Due = NOW

@@ -14,11 +14,13 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.backlog import Backlog, Put
 from clients.fastcall import FastPut
 from clients.lane import DRAIN_ROWS, WriterLane
 from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
@@ -31,6 +33,7 @@ from shm.kernels import frames, ring
 from shm.kernels.words import spin
 from shm.lookout import Lookout
 
+F = TypeVar("F", bound="Pending[Any]")
 RECEIPT: Final = int(EntryFlag.RECEIPT)
 #: Receipts asked for between two looks at the completions.
 LOOK_MASK: Final = 1023
@@ -69,6 +72,10 @@ class WriterLink:
         self._is_looking = False
         self._looks = 0
         self._is_replacing = False
+        self.is_away = False  # since it was looked for the last time
+        self._impatient: set[int] = set()  # threads that do not wait for it
+        self.backlog = Backlog(self)
+        self._unsent: Counter[tuple[type[GantryError], str]] = Counter()
         self._watcher: threading.Thread | None = None
 
     def open(self) -> None:
@@ -89,6 +96,11 @@ class WriterLink:
         The error is the most frequent refusal's, and tells of all.
         """
         refused, self._refused = self._refused, Counter()
+        unsent, self._unsent = self._unsent, Counter()
+        if unsent:
+            whys = [f"{why} ({n} of them)" for (_, why), n in unsent.most_common(_REFUSALS_TOLD)]
+            kind = next(iter(unsent))[0]
+            raise kind(f"{unsent.total()} messages sent one-way are not stored: {'; '.join(whys)}")
         if not refused:
             return
         errors = [
@@ -101,6 +113,43 @@ class WriterLink:
         worst = errors[0][0]
         text = f"{refused.total()} messages sent one-way are not stored: {'; '.join(whys)}"
         raise type(worst)(text, **worst.fields)
+
+    def soon(
+        self, put: Put, keep: Callable[[], tuple[Put, str, int]], late: type[F] | None,
+        timeout: float | None,
+    ) -> F | None:  # fmt: skip
+        """Hand over at once; while the broker is away, later, by a thread.
+
+        `keep` gives what is handed over then, its topic and bytes; `late` is the class of what the
+        caller gets then. Waits for room in the ring only. Raises QueueFull, or as both do.
+        """
+        deadline = self.deadline(timeout)
+        me = threading.get_ident()
+        if not self.backlog and not self.is_away:
+            self._impatient.add(me)
+            try:
+                return cast("F | None", put(max(0.0, (deadline - now_ns()) / 1e9)))
+            except BrokerGone:
+                self.require_open()
+            finally:
+                self._impatient.discard(me)
+        self.require_open()
+        kept, topic, size = keep()
+        future = None if late is None else late()
+        if future is not None:
+            future._page, future._seq, future._topic = self._nowhere, 1, topic
+        self.backlog.add(kept, future, topic, size, deadline)
+        return future
+
+    @cached_property
+    def _nowhere(self) -> Page:
+        """Stands for the page of messages that are not handed over yet."""
+        return Page(self)
+
+    def note_unsent(self, topic: str, error: BaseException) -> None:
+        """A one-way send came to nothing: `raise_refusal` tells."""
+        kind = type(error) if isinstance(error, GantryError) else GantryError
+        self._unsent[kind, f"to {topic}: {error}"] += 1
 
     def put_until_room(
         self, attempt: Callable[[], int], deadline: int, size: Callable[[], int]
@@ -331,30 +380,42 @@ class WriterLink:
     def _attach_again(self, deadline: int) -> None:
         """After the broker's end: a new session under the old identity. Raises BrokerGone."""
         self.require_open()
+        if threading.get_ident() in self._impatient:
+            raise BrokerGone("the broker is away")
         self._replace_session(deadline, self._up_bytes)
 
     def _replace_session(self, deadline: int, up_bytes: int) -> None:
         """Go on with a new session and what may not be in the log; a failure changes nothing."""
-        if self._is_replacing:
-            raise BrokerGone("the session is just being replaced, by what a signal handler has cut")
-        self._is_replacing = True
-        try:
-            self._replace(deadline, up_bytes)
-        finally:
-            self._is_replacing = False
-
-    def _replace(self, deadline: int, up_bytes: int) -> None:
         if self.fast is not None:
             self.fast.detach()
-        while True:
+        before = self.session
+        while self.session is before:
+            if self._is_replacing:
+                raise BrokerGone("the session is being replaced: a signal handler came between")
+            self._is_replacing = True
             try:
-                session = self._open_session(up_bytes)
-                self._wait_for_handover(session, deadline)
-                break
+                self._replace(deadline, up_bytes)
             except BrokerGone:
+                self.is_away = True
                 if now_ns() >= deadline:
                     raise
-                pause(REATTACH_S)
+            finally:
+                self._is_replacing = False
+            if self.session is before:
+                self._pause_unlocked()
+
+    def _pause_unlocked(self) -> None:
+        """Let others have the lock meanwhile: who does not wait must not wait for who does."""
+        lock: Any = self.lock
+        held = lock._release_save()
+        try:
+            pause(REATTACH_S)
+        finally:
+            lock._acquire_restore(held)
+
+    def _replace(self, deadline: int, up_bytes: int) -> None:
+        session = self._open_session(up_bytes)
+        self._wait_for_handover(session, deadline)
         # Only now will nothing more be taken from the old ring. What was taken is answered, in
         # the ring or from the log: so first the entries that were left, then the answers.
         entries = self.lane.unsettled()
@@ -364,6 +425,7 @@ class WriterLink:
         lane.refill(entries)
         old = self.session
         self._attach(session, lane)
+        self.is_away = False
         old.close()
         session.writer_bell.ring()
 
@@ -402,7 +464,8 @@ class WriterLink:
             raise MessageIllegal(f"{size} bytes do not fit into the ring to the broker")
         self.wait_taken(deadline)
         self._replace_session(deadline, wanted)
-        self._up_bytes = wanted
+        if self.lane.plan.up_bytes >= wanted:  # else another thread has replaced it meanwhile
+            self._up_bytes = wanted
 
     def ring_if_wanted(self) -> None:
         if self.lane.wants_bell:
@@ -425,6 +488,7 @@ class WriterLink:
         if self.fast is not None:
             self.fast.detach()
         self.session.close()
+        self.backlog.end()
 
 
 def _close_in_child() -> None:
@@ -433,6 +497,7 @@ def _close_in_child() -> None:
         if link.fast is not None:
             link.fast.detach()
         link.lock = threading.RLock()
+        link.backlog = Backlog(link)
 
 
 os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,180 @@
+"""Calls while the broker is away: each waits as long as its `timeout` says, by a clock of the test.
+
+Time passes where a call pauses, and nowhere else; each thread has its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import clients.session
+from clients.consumer import PullConsumer
+from clients.message import Message
+from clients.producer import Producer
+from clients.push.consumer import PushConsumer
+from clients.queries.client import Client
+from clients.receipts import ReceiptFuture
+from clients.transactions.transaction import Transaction
+from gantrymq.temporary import Broker
+from shm.errors import BrokerGone, Unavailable
+from tests.support.applications import FIRST, PATIENCE_S
+from tests.support.trials import mends
+
+#: What a call may wait for beyond its timeout: the pause in which it runs out.
+PAUSE_S = 0.06
+
+
+class _Clock:
+    """Stands in place of the module `time`: who sleeps is there at once, later."""
+
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+
+    @property
+    def passed_s(self) -> float:
+        """How long the thread that asks has slept."""
+        return float(getattr(self._of_thread, "passed", 0.0))
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, and other threads run."""
+        self._of_thread.passed = self.passed_s + seconds
+        time.sleep(0)
+
+    def clock_gettime_ns(self, clock: int) -> int:
+        """The machine's, and what has been slept."""
+        assert clock == self.CLOCK_BOOTTIME
+        return _BEGAN_NS + int(self.passed_s * 1e9)
+
+
+_BEGAN_NS = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+@pytest.fixture
+def away() -> Iterator[tuple[Broker, Producer, PullConsumer]]:
+    """Return a broker that is stopped after it had a producer and a consumer."""
+    with (
+        Broker.temporary() as broker,
+        Producer(broker.home, producer_group="g") as producer,
+        PullConsumer("pull", ["t"], home=broker.home, consume_from=FIRST) as consumer,
+    ):
+        producer.send("t", b"first")
+        broker.stop()
+        yield broker, producer, consumer
+        broker.start()
+
+
+@pytest.fixture
+def clock(
+    away: tuple[Broker, Producer, PullConsumer], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[_Clock]:
+    """Return the clock that waits go by once the broker is away."""
+    with monkeypatch.context() as patch:
+        patch.setattr(clients.session, "time", _Clock())
+        yield clients.session.time  # type: ignore[attr-defined, misc]
+
+
+#: Every public call with a timeout: what it is of, and what else it takes. `new` is a topic that
+#: the producer does not know.
+WAITS: dict[str, Callable[[Any, Any, float], object]] = {
+    "Producer.send": lambda p, _c, s: p.send("new", b"x", timeout=s),
+    "Producer.send, known": lambda p, _c, s: p.send("t", b"x", keys=["k"], timeout=s),
+    "Producer.send, durable": lambda p, _c, s: p.send("t", b"x", durability="durable", timeout=s),
+    "Producer.send, of a transaction": lambda p, _c, s: p.send(
+        "new", b"x", transaction=p.transaction(), timeout=s
+    ),
+    "Producer.send_batch": lambda p, _c, s: p.send_batch("new", [b"x"], timeout=s),
+    "Producer.flush": lambda p, _c, s: (p.send_oneway("t", b"x"), p.flush(timeout=s)),
+    "Producer.recall_message": lambda p, _c, s: p.recall_message("t", "no handle", timeout=s),
+    "PullConsumer.poll": lambda _p, c, s: c.poll(timeout=s),
+    "ReceiptFuture.result": lambda p, _c, s: p.send_async("t", b"x").result(s),
+    "ReceiptFuture.exception": lambda p, _c, s: p.send_async("t", b"x").exception(s),
+    "ReceiptFuture.result, late": lambda p, _c, s: p.send_async("new", b"x").result(s),
+    "BatchFuture.result": lambda p, _c, s: p.send_batch_async("t", [b"x"]).result(s),
+    "Transaction.rollback": lambda p, _c, s: p.transaction().rollback(s),
+    "Transaction.commit": lambda p, _c, s: p.transaction().commit(s),
+}
+#: These do not wait: what they hand over comes to its end in a future, or at `flush`.
+SOON: dict[str, Callable[[Any], Any]] = {
+    "Producer.send_async": lambda p: p.send_async("new", b"x", timeout=1.5),
+    "Producer.send_async, known": lambda p: p.send_async("t", b"x", keys=["k"], timeout=1.5),
+    "Producer.send_oneway": lambda p: p.send_oneway("new", b"x"),
+    "Producer.send_batch_async": lambda p: p.send_batch_async("new", [b"x"], timeout=1.5),
+}
+
+
+@mends("A2")
+def test_every_public_call_with_a_timeout_is_tried() -> None:
+    tried = {name.partition(",")[0] for name in [*WAITS, *SOON]}
+    kinds = (Producer, PullConsumer, PushConsumer, Client, Transaction, ReceiptFuture)
+    public = {
+        f"{kind.__name__}.{name}"
+        for kind in kinds
+        for name, method in inspect.getmembers(kind, callable)
+        if not name.startswith("_") and "timeout" in inspect.signature(method).parameters
+    }
+    assert public - {"PushConsumer.stop", "PushConsumer.close"} <= tried
+
+
+@mends("A2")
+@pytest.mark.parametrize("name", WAITS)
+def test_a_call_waits_as_long_as_it_was_told(
+    away: tuple[Broker, Producer, PullConsumer], clock: _Clock, name: str
+) -> None:
+    _broker, producer, consumer = away
+    before = clock.passed_s
+    with contextlib.suppress(Unavailable, ValueError):
+        WAITS[name](producer, consumer, 1.5)
+    assert clock.passed_s - before <= 1.5 + PAUSE_S
+
+
+@mends("A2")
+@pytest.mark.parametrize("name", SOON)
+def test_what_does_not_wait_comes_back_at_once(
+    away: tuple[Broker, Producer, PullConsumer], clock: _Clock, name: str
+) -> None:
+    """And tells its end, as long as it was given, in a future or at the next flush."""
+    _broker, producer, _consumer = away
+    before = clock.passed_s
+    future = SOON[name](producer)
+    assert clock.passed_s == before
+    with pytest.raises(BrokerGone):
+        future.result(PATIENCE_S) if future is not None else producer.flush(PATIENCE_S)
+    if future is not None:
+        assert future.done()
+
+
+@mends("A2")
+def test_a_loop_goes_on_while_the_broker_is_away_and_all_is_stored_in_order(
+    away: tuple[Broker, Producer, PullConsumer],
+) -> None:
+    broker, producer, consumer = away
+    order: list[str] = []
+
+    async def send(number: int) -> int:
+        receipt = await asyncio.wrap_future(
+            producer.send_async("new", b"%d" % number, queue_id=0, timeout=PATIENCE_S)
+        )
+        return receipt.queue_offset
+
+    async def run() -> list[int]:
+        waiting = [asyncio.ensure_future(send(number)) for number in range(5)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+            order.append("the loop goes on")
+        await asyncio.to_thread(broker.start)
+        return await asyncio.gather(*waiting)
+
+    assert asyncio.run(run()) == [0, 1, 2, 3, 4]
+    assert len(order) == 3
+    assert producer.send("new", Message("new", b"").body, queue_id=0).queue_offset == 5
+    assert bytes(consumer.poll(timeout=PATIENCE_S).bodies[0]) == b"first"
