@@ -36,7 +36,9 @@ def stopped_world() -> tuple[World, Disk]:
         producer.send_more(60)
     world.simulation.run_until(world.settled, STEPS_MAX)
     scenario.stop_cleanly(world)
-    return world, deepcopy(world.machine.disk)
+    disk = world.machine.disk
+    disk.pause = Disk().pause  # copies are no part of this world, which would be copied with them
+    return world, deepcopy(disk)
 
 
 def files(storage: SimStorage, *roots: str) -> dict[str, bytes]:
