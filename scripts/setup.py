@@ -43,6 +43,21 @@ def require_venv_module() -> None:
     run("apt-get", "install", "-y", "-q", package)
 
 
+def require_strace() -> None:
+    """Tests of power cuts record what a broker does to its files: install it when root, else say.
+
+    Nothing else needs it, so its lack is no failure here.
+    """
+    if shutil.which("strace") is not None:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        say("no strace: tests/crash/test_power_cut.py will fail (Debian: apt-get install strace)")
+        return
+    say("installing strace")
+    run("apt-get", "update", "-q")
+    run("apt-get", "install", "-y", "-q", "--no-install-recommends", "strace")
+
+
 def venv_works() -> bool:
     """True if `.venv` has a Python >= 3.11 with pip; a moved or half-made one does not."""
     check = "import sys, pip; sys.exit(sys.version_info < (3, 11))"
@@ -53,7 +68,7 @@ def venv_works() -> bool:
 
 
 def main() -> None:
-    """Venv, packages, Java; each step is skipped when it is already there."""
+    """Venv, packages, Java, strace; each step is skipped when it is already there."""
     if not venv_works():
         require_venv_module()
         say(f"making .venv with Python {sys.version.split()[0]}")
@@ -63,6 +78,7 @@ def main() -> None:
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install"]
     run(*pip, "-e", f".[{EXTRAS}]", "-c", "constraints.txt")
     run(python, "scripts/java.py", "--install")
+    require_strace()
     READY.write_text("made by scripts/setup.py; older than pyproject.toml = set up again\n")
     say("done")
 
