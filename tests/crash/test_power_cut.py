@@ -17,7 +17,7 @@ STATES = 25
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_was_promised_holds_after_a_power_cut(profile: str, tmp_path: Path, seed: int) -> None:
     """Sends, delays, retries, transactions, retention, ledger compaction and sealing go on."""
-    run = recorded(profile, seed, 2.0, tmp_path)
+    run = recorded(profile, seed, 4.0, tmp_path)
     kinds = {effect.kind for effect in run.recording.effects}
     assert {"write", "sync", "sync_names", "rename", "unlink"} <= kinds
     states = range(seed, seed + STATES)

@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--states", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", choices=PROFILES, help="one of them; both if not given")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of work, before strace's toll")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of work, before strace's toll")
     wanted = parser.parse_args()
     leaks.mark_this_run()
     began, failed = time.monotonic(), 0

@@ -25,7 +25,7 @@ def settings_of(profile: str) -> dict[str, object]:
         "board_queues_max": 1024,
         "flush_interval_commit_log": 50,
         "message_delay_level": "1s 2s",
-        "file_reserved_time": 1000,
+        "file_reserved_time": 300,
         "disk_max_used_space_ratio": 10,
         "disk_space_clean_forcibly_ratio": 100,
         "disk_space_warning_level_ratio": 100,

@@ -46,7 +46,8 @@ from tests.powercut.settings import (
 from tests.powercut.waiting import wait_until_ready
 from workers.groups import ledger
 
-_KINDS = ("now", "now", "now", "level", "later", "far", "half", "batch")
+_KINDS = (*["now"] * 9, *["level", "later", "half", "batch"] * 3, "far")
+_ENDS = (*["commit", "rollback"] * 5, "leave")
 
 
 class Told:
@@ -183,7 +184,7 @@ class Work:
             self.told("intent", "half", body, 0)
             producer.send(SAFE, body.encode(), transaction=transaction)
             self.told("durable", body)
-        end = self.dice.choice(["commit", "commit", "rollback", "leave"])
+        end = self.dice.choice(_ENDS)
         for body in bodies if end != "leave" else ():
             self.told("deciding", body, end)
         if end == "commit":
