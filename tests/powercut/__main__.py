@@ -8,12 +8,13 @@ Ends with 1 if a state breaks a promise, and says how to make just that one agai
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from tests.powercut.runs import PROFILES, recorded, try_states
+from tests.powercut.runs import PROFILES, read_again, recorded, try_states
 from tests.support import leaks
 
 
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profile", choices=PROFILES, help="one of them; both if not given")
     parser.add_argument("--seconds", type=float, default=4.0, help="of work, before strace's toll")
+    parser.add_argument("--recorded", type=Path, help="a folder that a failed run has left")
     wanted = parser.parse_args()
     leaks.mark_this_run()
     began, failed = time.monotonic(), 0
@@ -33,13 +35,25 @@ def main() -> int:
             print(f"state {seed} of {run.profile}: {broken}", flush=True)
 
     for profile in [wanted.profile] if wanted.profile else PROFILES:
-        with tempfile.TemporaryDirectory(prefix="gantrymq-") as name:
-            folder = Path(name)
-            run = recorded(profile, wanted.seed, wanted.seconds, folder)
-            effects, told = len(run.recording.effects), len(run.recording.told)
-            print(f"{profile}: {effects} changes of files, {told} events", flush=True)
-            seeds = range(wanted.seed, wanted.seed + wanted.states)
-            failed += len(try_states(run, seeds, folder, tell))
+        folder = Path(tempfile.mkdtemp(prefix="gantrymq-powercut-"))
+        again = wanted.recorded
+        run = (
+            read_again(profile, again)
+            if again
+            else recorded(profile, wanted.seed, wanted.seconds, folder)
+        )
+        effects, told = len(run.recording.effects), len(run.recording.told)
+        print(f"{profile}: {effects} changes of files, {told} events", flush=True)
+        seeds = range(wanted.seed, wanted.seed + wanted.states)
+        found = try_states(run, seeds, folder, tell)
+        failed += len(found)
+        if found and not again:
+            print(
+                f"repeat one: python -m tests.powercut --recorded {folder} --profile {profile}"
+                f" --states 1 --seed {found[0][0]}"
+            )
+        else:
+            shutil.rmtree(folder)
     print(f"{failed} states break a promise; {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 

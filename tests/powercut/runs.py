@@ -16,7 +16,7 @@ from clients.home import read_board_file, store_of
 from shm.board import unlink_board
 from tests.powercut.judge import Broken, Known, judge
 from tests.powercut.states import lay_out, state_at
-from tests.powercut.trace import Recording, record
+from tests.powercut.trace import Recording, read, record
 from tests.support.forked import start_forked
 from tests.support.simdisk import Disk
 
@@ -62,13 +62,19 @@ def recorded(profile: str, seed: int, seconds: float, folder: Path) -> Run:
     home, told = folder / "home", folder / "told"
     home.mkdir(mode=0o700)
     command = [sys.executable, "-m", "tests.powercut.work", home, told, seed, profile, seconds]
+    (folder / "store").write_text(str(store_of(home)), encoding="utf-8")
     recording = record([*map(str, command)], store_of(home), told, folder / "calls")
     errors = [each.text for each in recording.told if each.text.startswith('["error"')]
     if errors:
         raise RuntimeError(f"the work failed: {errors[:3]}")
     _clear(home)
-    (folder / "calls").unlink()
     return Run(profile, recording)
+
+
+def read_again(profile: str, folder: Path) -> Run:
+    """A run that was recorded in a folder before."""
+    store = Path((folder / "store").read_text(encoding="utf-8"))
+    return Run(profile, read(folder / "calls", store, store.parent.with_name("told")))
 
 
 def try_state(run: Run, seed: int, folder: Path) -> str:

@@ -4,7 +4,7 @@
 is a JSON list that names an event from an application's view, written right after it:
 
     ["durable", body]        a receipt of durability "durable"; also of a half or a delayed message
-    ["intent", kind, body, due_ms]   before the send: "now", "later" (due), "half"
+    ["intent", kind, body, due_ms, topic]   before the send: "now", "later" (due), "far", "half"
     ["decided", body, "commit" | "rollback"]   the transaction's end was answered
     ["got", group, body]     a listener returned SUCCESS, or a pull loop has the message
     ["ready"]                the broker is ready
@@ -143,8 +143,8 @@ class Work:
         pending = []
         for _ in range(self.dice.randint(1, 12)):
             body = self.body()
-            self.told("intent", "now", body, 0)
             topic = self.dice.choice([SAFE, SAFE, PLAIN])
+            self.told("intent", "now", body, 0, topic)
             keys = [body[:8]]
             pending.append((body, producer.send_async(topic, body.encode(), keys=keys)))
         for body, future in pending:
@@ -154,26 +154,26 @@ class Work:
     def _send_batch(self, producer: Producer) -> None:
         bodies = [self.body() for _ in range(self.dice.randint(2, 5))]
         for body in bodies:
-            self.told("intent", "now", body, 0)
+            self.told("intent", "now", body, 0, SAFE)
         producer.send_batch([Message(SAFE, body.encode()) for body in bodies])
         for body in bodies:
             self.told("durable", body)
 
     def _send_later(self, producer: Producer) -> None:
         body, delay = self.body(), self.dice.choice([0.05, 0.3, 0.9, 1.5])
-        self.told("intent", "later", body, int(time.time() * 1000) + int(delay * 1000))
+        self.told("intent", "later", body, int(time.time() * 1000) + int(delay * 1000), SAFE)
         producer.send(SAFE, body.encode(), delay=delay)
         self.told("durable", body)
 
     def _send_level(self, producer: Producer) -> None:
         body = self.body()
-        self.told("intent", "later", body, int(time.time() * 1000) + 1000)
+        self.told("intent", "later", body, int(time.time() * 1000) + 1000, SAFE)
         producer.send(SAFE, body.encode(), delay_level=1)
         self.told("durable", body)
 
     def _send_far(self, producer: Producer) -> None:
         body = self.body()
-        self.told("intent", "far", body, FAR_MS)
+        self.told("intent", "far", body, FAR_MS, SAFE)
         producer.send(SAFE, body.encode(), delivery_timestamp=FAR_MS)
         self.told("durable", body)
 
@@ -181,7 +181,7 @@ class Work:
         bodies = [self.body() for _ in range(self.dice.randint(1, 3))]
         transaction = producer.begin_transaction()
         for body in bodies:
-            self.told("intent", "half", body, 0)
+            self.told("intent", "half", body, 0, SAFE)
             producer.send(SAFE, body.encode(), transaction=transaction)
             self.told("durable", body)
         end = self.dice.choice(_ENDS)

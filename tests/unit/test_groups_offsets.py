@@ -372,6 +372,7 @@ def test_a_group_begins_at_the_log_s_end_while_the_reader_makes_older_units() ->
     rig = Rig(orders=2)
     rig.board.set_word(layout.BOARD_APPENDED, 5000)
     rig.board.set_word(layout.BOARD_RECOVERED_END, 5000)
+    rig.board.set_word(layout.BOARD_DURABLE, 5000)
     rig.board.set_word(layout.BOARD_DISPATCHED, 700)
     rig.fill(0, 3)
     rig.board.set_word(rig.board.queue_at(0) + layout.QUEUE_NEXT_OFFSET, 40)

@@ -41,6 +41,7 @@ from workers.groups.retrycopy import CopyMaker
 from workers.groups.roster import tell_joined, tell_left
 from workers.groups.sendbacks import SendBacks
 from workers.groups.settings import GroupsSettings
+from workers.groups.unknowncopies import note_unknown_copies
 from workers.inhand import InHand
 from workers.outlet import Outlet
 from workers.session import Attached, Session, SessionTable, pass_turn
@@ -88,10 +89,12 @@ class Groups:
         self.board = board
         self.membership = Membership(ledger, board)
         self.reports = Reports(self.membership, board, settings.consume_timeout * MINUTE_NS)
-        reader = LiveReader(ledger.storage, board)
+        self.reader = LiveReader(ledger.storage, board)
         self._hand = hand = InHand(board, Role.GROUPS)
         maker = CopyMaker(self.membership.topics, clock, settings)
-        self.sendbacks = SendBacks(self.membership, reader, maker, self._answer, sessions, hand)
+        self.sendbacks = SendBacks(
+            self.membership, self.reader, maker, self._answer, sessions, hand
+        )
         self.resets = Resets(self.membership, self._answer, self._end_session)
         self.finished = False
         self.failed = False
@@ -158,7 +161,7 @@ class Groups:
         """Put all changes into the ledger; False while the disk is full: nobody hears of them."""
         if now_ns >= self._retry_ns and self.ledger.flush_if_room():
             self._retry_ns = 0
-            return True
+            return self._secure()
         if not self._retry_ns:
             self._sessions.note("error", "no_space_for_groups", bytes=self.ledger.waiting_bytes)
         if now_ns >= self._retry_ns:
@@ -166,6 +169,15 @@ class Groups:
         for peer in self._peers.values():
             peer.hold_back()
         return False
+
+    def _secure(self) -> bool:
+        """Sync what nobody may hear of before; False while that waits for durable copies."""
+        if not self.ledger.must_sync:
+            return True
+        if not self.ledger.may_sync():
+            return False
+        self.ledger.sync(self.board.word(layout.BOARD_APPENDED))
+        return True
 
     def _count(self, slot: int, field: str, more: int) -> None:
         at = slot + layout.PROCESS.offset(field)
@@ -437,7 +449,7 @@ class Groups:
     def _keep_durable(self, now_ns: int, last: bool) -> None:
         if last or (now_ns - self._synced_ns >= SYNC_NS and self.ledger.may_sync()):
             self._synced_ns = now_ns
-            self.ledger.sync()
+            self.ledger.sync(self.board.word(layout.BOARD_APPENDED))
         if last or (now_ns - self._exported_ns >= EXPORT_NS and self.ledger.may_sync()):
             self._exported_ns = now_ns
             if not self._exports.write():
@@ -445,7 +457,7 @@ class Groups:
         if not self._filters.save(now_ns, last=last):
             self._sessions.note("warning", "no_space_for_consumer_filters")
         if last:
-            self.ledger.end()
+            self.ledger.end(self.board.word(layout.BOARD_APPENDED))
 
     def arm(self, now_ns: int) -> int:
         """Go to sleep unless a session has asked something since."""
@@ -507,8 +519,10 @@ def open_groups(
     ledger.load()
     import_offsets(ledger)
     groups = Groups(ledger, clock, board, sessions, settings, bells.writer)
+    if board.epoch != ledger.epoch:
+        note_unknown_copies(ledger, groups.reader)
     groups.membership.begin_life(board.epoch)
     groups.missing.restore()
     if ledger.flush_if_room() and ledger.may_sync():
-        ledger.sync()
+        ledger.sync(board.word(layout.BOARD_RECOVERED_END))
     return groups

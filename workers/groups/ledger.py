@@ -59,6 +59,8 @@ class Ledger:
         self.exports: deque[int] = deque(maxlen=EXPORTS_KEPT)
         self.last_lease = 0
         self.unsynced = False
+        #: Whether nobody may hear of the last changes before they outlive a power cut.
+        self.must_sync = False
         #: Whether all copies that it counts would outlive a power cut: who syncs it asks that.
         self.may_sync: Callable[[], bool] = lambda: True
         self.compact_bytes = COMPACT_BYTES
@@ -70,6 +72,8 @@ class Ledger:
         self._end = 0
         self.epoch = 0  # the last life of the broker that it knows
         self._compacted_bytes = 0
+        #: Copies of failed messages that lie below are known here: noted in what is durable.
+        self.copies_from = 0
         self._synced = 0  # bytes of the file that outlive a power cut; the file says it of fewer
         self._said_synced = 0
         self._file: File | None = None
@@ -81,7 +85,11 @@ class Ledger:
         return self.groups.setdefault(name, GroupProgress())
 
     def subscribe(self, group: str, topic: str, queues: int) -> None:
-        """Note that a group has fixed its start in a topic that had so many queues."""
+        """Note that a group has fixed its start in a topic that had so many queues.
+
+        Lost, it would be fixed anew, behind what has come meanwhile: `must_sync` from now on.
+        """
+        self.must_sync = True
         self._change(Kind.SUBSCRIBED, group, (topic, queues))
 
     def commit(self, group: str, key: QueueKey, offset: int, session: int = 0) -> None:
@@ -127,9 +135,12 @@ class Ledger:
         """Note how many deliveries of a message have failed."""
         self._change(Kind.FAILED, group, key, offset=offset, attempt=attempts)
 
-    def reset(self, group: str, key: QueueKey, offset: int) -> None:
-        """Begin anew at an offset: nothing is known of what lies behind it."""
-        self._change(Kind.RESET, group, key, offset=offset)
+    def reset(self, group: str, key: QueueKey, offset: int, log_end: int = 0) -> None:
+        """Begin anew at an offset: nothing is known of what lies behind it.
+
+        Copies below `log_end` in the log are of what was consumed before.
+        """
+        self._change(Kind.RESET, group, key, offset=offset, value=log_end)
 
     def end_lease(self, group: str, key: QueueKey, failed: bool) -> None:
         """Take a queue back; `failed` counts what was started as one more attempt."""
@@ -161,10 +172,10 @@ class Ledger:
         self._apply_epoch(epoch)
         self._append(Kind.EPOCH, value=epoch, offset=self.last_lease)
 
-    def end(self) -> None:
+    def end(self, log_end: int = 0) -> None:
         """Note a clean stop as the last entry: a file that lacks its end shows. Raises OSError."""
-        self.sync()
-        self._append(Kind.CLOSED, value=self.epoch)
+        self.sync(log_end)
+        self._append(Kind.CLOSED, value=self.epoch, offset=self.copies_from)
         if self.flush_if_room() and self._file:
             self._sync_file()
 
@@ -277,7 +288,9 @@ class Ledger:
                 self.last_lease = max(self.last_lease, row["offset"])
             elif kind is Kind.EXPORTED:
                 self.exports.append(row["value"])
-            elif kind not in {Kind.CLOSED, Kind.SYNCED}:
+            elif kind in {Kind.CLOSED, Kind.SYNCED}:
+                self.copies_from = max(self.copies_from, row["offset"])
+            else:
                 key = (names.topics[row["topic"]], row["queue_id"])
                 self._apply(kind, self.group(names.groups[row["group"]]), key, row)
         return end
@@ -289,7 +302,8 @@ class Ledger:
             return False
         assert self._file is not None, "load comes first"
         if self._synced > self._said_synced:
-            self._buffer[:0] = pack_entry(Kind.SYNCED, b"", value=self._synced)
+            known = {"value": self._synced, "offset": self.copies_from}
+            self._buffer[:0] = pack_entry(Kind.SYNCED, b"", **known)
             self._said_synced = self._synced
         self._file.write_at(bytes(self._buffer), self._end)
         self._end += len(self._buffer)
@@ -315,19 +329,23 @@ class Ledger:
             return False
         return True
 
-    def sync(self) -> None:
-        """Make it outlive a power cut; compact it if it has grown large. Raises OSError."""
+    def sync(self, log_end: int = 0) -> None:
+        """Make it outlive a power cut; compact it if it has grown large. Raises OSError.
+
+        `log_end`: where the log ends by now. A copy that comes later lies behind it.
+        """
         self.flush()
         if not self.unsynced:
             return
         self._sync_file()
+        self.copies_from = max(self.copies_from, log_end)
         if self._end > max(self.compact_bytes, COMPACT_GROWTH * self._compacted_bytes):
             self.compact()
 
     def _sync_file(self) -> None:
         assert self._file is not None, "load comes first"
         self._file.sync()
-        self.unsynced = False
+        self.unsynced = self.must_sync = False
         self._synced = self._end
 
     def compact(self) -> None:
@@ -360,6 +378,7 @@ class Ledger:
     def _write_state(self) -> None:
         self._group_numbers, self._topic_numbers = {}, {}
         self._append(Kind.EPOCH, value=self.epoch, offset=self.last_lease)
+        self._append(Kind.SYNCED, offset=self.copies_from)
         for checksum in self.exports:
             self._append(Kind.EXPORTED, value=checksum)
         for group, progress in self.groups.items():
@@ -405,7 +424,7 @@ _MEANING: Final[dict[Kind, Callable[[Progress, dict[str, Any]], object]]] = {
     Kind.DONE: lambda queue, row: queue.finish(row["offset"], row["value"]),
     Kind.SENDING: lambda queue, row: queue.send(row["offset"], row["attempt"], row["value"]),
     Kind.FAILED: lambda queue, row: queue.fail(row["offset"], row["attempt"]),
-    Kind.RESET: lambda queue, row: queue.reset(row["offset"]),
+    Kind.RESET: lambda queue, row: queue.reset(row["offset"], row["value"]),
 }
 
 

@@ -30,12 +30,14 @@ class Kind(IntEnum):
     ATTEMPTS = 9  # offset: first; value: behind the last; attempt: deliveries begun
     CLAMP = 11  # offset: lowest, value: highest offset that the queue holds
     EXPORTED = 10  # value: CRC-32 of the offsets about to be written to consumerOffset.json
-    CLOSED = 12  # value: the life of the broker that was stopped cleanly: nothing is missing
+    CLOSED = 12  # value: the life that was stopped cleanly: nothing is missing; offset: as SYNCED
     DONE = 13  # offset: first; value: behind the last of messages that are done with
     SENDING = 14  # offset; attempt: the copy's; value: the log's end before it, -1: it was not put
     FAILED = 15  # offset; attempt: failed deliveries by now
-    RESET = 16  # offset: next one to consume, whatever was known of the queue
-    SYNCED = 17  # value: so many bytes of the file were durable before this entry was written
+    RESET = 16  # offset: next one to consume, whatever was known of the queue; value: log's end
+    #: value: so many bytes of the file were durable before this entry was written; offset: all
+    #: copies of failed messages that lie below in the log are noted in them.
+    SYNCED = 17
 
 
 _KINDS: Final = frozenset(Kind)

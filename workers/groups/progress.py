@@ -40,6 +40,8 @@ class Progress:
     done: list[Done] = field(default_factory=list)
     #: Send-backs whose copy may be in the log: offset -> (the message's attempts, log position).
     sending: dict[int, tuple[int, int]] = field(default_factory=dict)
+    #: Copies that lie below in the log are of what was consumed before the last reset.
+    copies_from: int = 0
 
     def commit(self, offset: int) -> None:
         """Set the next offset to consume, forward or (a seek) backward."""
@@ -109,8 +111,9 @@ class Progress:
         while self.attempts_of(offset) < min(attempts, DELIVERIES_MAX):
             self.add_attempts([(offset, offset + 1)])
 
-    def reset(self, offset: int) -> None:
-        """Begin anew at an offset."""
+    def reset(self, offset: int, log_end: int = 0) -> None:
+        """Begin anew at an offset; copies below `log_end` are of what was consumed before."""
+        self.copies_from = log_end
         self.committed = self.started = offset
         self.attempts, self.done, self.sending = [], [], {}
 

@@ -131,7 +131,8 @@ class Resets:
         before: dict[int, int] = {}
         for queue, key in reset.keys.items():
             before[queue] = self._ledger.group(name).queue(key).committed
-            self._ledger.reset(name, key, reset.request.offsets[queue])
+            end = self._board.word(layout.BOARD_APPENDED)
+            self._ledger.reset(name, key, reset.request.offsets[queue], end)
             self._membership.blocked.discard((name, queue))
         self._membership.mark(name)
         answer = groupwire.WasReset(reset.request.serial, before, dict(reset.request.offsets))
