@@ -37,6 +37,7 @@ from shm.kernels import scan
 from shm.lognames import DIRECTORY, segment_name
 from shm.marks import mark
 from shm.ranges import Ranges, Stretch, read_ranges
+from shm.sidecar import DIRECTORY as SIDECARS
 from shm.storage import Storage
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def recover(
     """Bring log and queues to a state that agents can go on from. Raises Corrupt, OSError."""
     segment_bytes = settings.mapped_file_size_commit_log
     bases = segment_bases(storage, segment_bytes)
+    _remove_unfinished(storage)
     checkpoint = read_checkpoint(storage)
     durable = max(
         checkpoint.durable if checkpoint else 0,
@@ -104,6 +106,17 @@ def recover(
     if checkpoint is not None and checkpoint.clean:
         _no_longer_clean(storage, checkpoint, found)
     return found
+
+
+def _remove_unfinished(storage: Storage) -> None:
+    """Remove files that were being made when a life ended; nobody goes on with them.
+
+    Not in gantry/pins/: other programs make these, perhaps right now.
+    """
+    for folder in ("", "config", "gantry", SIDECARS):
+        for name in storage.list(folder):
+            if name.endswith(".new") or f"{folder}/{name}".startswith(f"{SPARE}."):
+                storage.unlink(f"{folder}/{name}".lstrip("/"))
 
 
 def _ended_at(ranges: Ranges | None) -> int:
