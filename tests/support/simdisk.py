@@ -272,7 +272,12 @@ class Disk:
             for c in self.pending
         ]
         twin.log, twin.cuts = list(self.log), self.cuts
+        twin.allocate_max = self.allocate_max
         return twin
+
+    def __deepcopy__(self, _memo: dict[int, object]) -> Disk:
+        """A clone: who watches this disk belongs to its machine."""
+        return self.clone()
 
 
 @cache
