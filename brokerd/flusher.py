@@ -56,6 +56,7 @@ class Flusher:
         self._segment_base = -1
         self._segment: File | None = None
         self._checkpoint = CheckpointFile(storage, board.boot_id, board.epoch)
+        self._kept_base = -1  # the segment in which the last checkpoint was kept
         self._pages = PageCache(
             storage, board, settings.log_page_cache, indexed=settings.message_index_enable
         )
@@ -190,6 +191,9 @@ class Flusher:
         dispatched = self._board.word(layout.BOARD_DISPATCHED)
         try:
             self._checkpoint.write(self._durable, store_ms, dispatched)
+            if self._segment_base != self._kept_base:
+                self._checkpoint.keep()
+                self._kept_base = self._segment_base
         except OSError as error:
             if is_disk_full(error):
                 self._table.note("warning", "no_space_for_checkpoint", durable=self._durable)

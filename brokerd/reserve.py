@@ -14,7 +14,8 @@ from shm.storage import is_disk_full
 if TYPE_CHECKING:
     from shm.storage import Storage
 
-NAME: Final = "gantry/reserve"
+DIRECTORY: Final = "gantry"
+NAME: Final = f"{DIRECTORY}/reserve"
 RESERVE_BYTES: Final = 256 * 1024
 #: With less on the disk somebody else needs it more.
 FREE_BYTES_MIN: Final = 4 * RESERVE_BYTES
@@ -29,12 +30,21 @@ def give_back(storage: Storage) -> bool:
 
 
 def keep(storage: Storage) -> None:
-    """Have the blocks, if there is room. Raises OSError for anything else than a full disk."""
-    if storage.exists(NAME) or storage.free_bytes() < FREE_BYTES_MIN:
+    """Have the blocks, if there is room, also after a power cut, which may have taken them.
+
+    Raises OSError for anything else than a full disk.
+    """
+    if storage.exists(NAME):
+        if storage.size_of(NAME) == RESERVE_BYTES:
+            return
+        storage.unlink(NAME)
+    if storage.free_bytes() < FREE_BYTES_MIN:
         return
     file = storage.create(NAME)
     try:
         file.allocate(RESERVE_BYTES)
+        file.sync()
+        storage.sync_directory(DIRECTORY)
     except OSError as error:
         storage.unlink(NAME)
         if not is_disk_full(error):

@@ -27,7 +27,7 @@ class Checkpoint:
 def newest_slot(data: bytes) -> Checkpoint | None:
     """The newest valid slot of the file's bytes, or None if there is none."""
     found: list[Checkpoint] = []
-    for at in (0, layout.GANTRY_CHECKPOINT_SLOT_BYTES):
+    for at in range(0, len(data), layout.GANTRY_CHECKPOINT_SLOT_BYTES):
         slot = data[at : at + layout.GANTRY_CHECKPOINT.size]
         if len(slot) < layout.GANTRY_CHECKPOINT.size:
             continue

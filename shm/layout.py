@@ -704,7 +704,8 @@ GANTRY_CHECKPOINT: Final = Struct(
         Field("crc", "u4", "CRC-32 of the bytes before"),
     ),
     order=">",
-    note="Two slots, 4096 bytes apart, written in turn: a torn write loses only the newer one.",
+    note="Three slots, 4096 bytes apart. Two are written in turn and not synced; the third, which"
+    " is at a start and with each segment, outlives a power cut that tears both.",
 )
 GANTRY_CHECKPOINT_MAGIC: Final = 0x6761_6E74_7279_4331
 GANTRY_CHECKPOINT_SLOT_BYTES: Final = 4096

@@ -23,7 +23,7 @@ WITHIN = {
     "told_of_the_next": (10, 10, "none"),
     "op_records_unread": (0, 10, "kill_a_decider"),
     "carried_out_again": (0, 10, "none"),
-    "told_what_was_read": (0, 20, "cut_power_amid_a_stall"),
+    "told_what_was_read": (30, 20, "cut_power_amid_a_stall"),
     "counted_unheard": (10, 20, "wait_for_checks"),
     "open_halves_removed": (0, 10, "let_time_pass"),
     "given_up_unlisted": (10, 10, "wait_for_checks"),

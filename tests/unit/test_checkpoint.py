@@ -7,12 +7,15 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
-from brokerd.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.checkpoint import FILE, CheckpointFile, read_checkpoint
 from brokerd.verify import verify
 from shm import layout
 from shm.storage import PosixStorage
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
 from tests.support.small_stores import RECORDS
 from tests.support.stores import read_log
+from tests.support.trials import mends
 
 
 def test_a_clean_stop_leaves_the_times_of_the_last_record(plain_store: Path) -> None:
@@ -48,3 +51,41 @@ def test_a_ledger_without_its_end_is_damage_unless_the_stop_had_no_room(
         for _slot in range(2):
             file.write(last.durable, last.store_ms, last.dispatched, clean=True, ledger_open=True)
     assert verify(cut).findings == []
+
+
+@mends("R7.4")
+def test_a_pair_of_torn_slots_leaves_what_was_kept() -> None:
+    """The slots that are written in turn are not synced: a power cut may tear both."""
+    storage = SimStorage(Disk())
+    with closing(CheckpointFile(storage, bytes(16), 7)) as file:
+        file.write(100, 1, 50)
+        file.keep()
+        for durable in range(200, 900, 100):
+            file.write(durable, 2, durable)
+    tear(storage)
+    found = read_checkpoint(storage)
+    assert found is not None
+    assert (found.durable, found.epoch, found.clean) == (100, 7, False)
+
+
+@mends("R7.4")
+def test_a_file_of_two_slots_gets_a_third() -> None:
+    """Stores of before had none; nothing of theirs is lost."""
+    storage = SimStorage(Disk())
+    with closing(CheckpointFile(storage, bytes(16), 7)) as file:
+        file.write(300, 1, 50)
+    storage.open(FILE, write=True).truncate(2 * layout.GANTRY_CHECKPOINT_SLOT_BYTES)
+    with closing(CheckpointFile(storage, bytes(16), 8)) as file:
+        file.keep()
+        file.write(400, 1, 50)
+        file.write(500, 1, 50)
+    tear(storage)
+    found = read_checkpoint(storage)
+    assert found is not None
+    assert found.durable == 300
+
+
+def tear(storage: SimStorage) -> None:
+    """Damage both slots inside a sector."""
+    for at in (0, layout.GANTRY_CHECKPOINT_SLOT_BYTES):
+        storage.open(FILE, write=True).write_at(bytes(20), at + 30)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from copy import copy, deepcopy
+from copy import copy
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from brokerd import epoch
-from brokerd.checkpoint import CheckpointFile, read_checkpoint
+from brokerd.checkpoint import FILE, CheckpointFile, read_checkpoint
 from brokerd.epoch import Life
 from brokerd.metadata import Metadata
 from brokerd.recovered import Recovered
@@ -29,6 +29,8 @@ from tests.support.memory_sessions import MemorySessions
 from tests.support.simbell import SimBell
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
+from tests.support.storedlog import read_log
+from tests.support.trials import mends
 from workers.agent import Bells
 from workers.housekeeper.agent import Housekeeper
 from workers.housekeeper.progress import PROGRESS_FILE, save_progress
@@ -50,7 +52,7 @@ def _stopped_world() -> scenario.World:
 def stopped_machine() -> tuple[SimMachine, SimStorage]:
     """A machine that has written several segments and was stopped, with a disk of its own."""
     machine = copy(_stopped_world().machine)
-    machine.disk = deepcopy(machine.disk)
+    machine.disk = machine.disk.clone()
     return machine, SimStorage(machine.disk)
 
 
@@ -238,7 +240,7 @@ def test_taking_another_brokers_records_over_can_be_killed_at_every_storage_call
     outcomes = []
     calls = 0
     for at in itertools.count(1):
-        tried = SimStorage(deepcopy(disk), "supervisor", FaultPlan([kill_at(at)]))
+        tried = SimStorage(disk.clone(), "supervisor", FaultPlan([kill_at(at)]))
         with contextlib.suppress(KilledError):
             recover_again(machine, tried)
         again = SimStorage(tried.disk)
@@ -257,6 +259,30 @@ def test_taking_another_brokers_records_over_can_be_killed_at_every_storage_call
 
 def read_whole_log(storage: SimStorage) -> dict[str, bytes]:
     return {name: read_file(storage, f"commitlog/{name}") for name in segments(storage)}
+
+
+@mends("R7.4")
+def test_a_hole_in_the_tail_is_no_damage_though_both_slots_of_the_checkpoint_are_torn() -> None:
+    """Behind what a power cut has torn there may be whole records: none of them was durable."""
+    machine, storage = stopped_machine()
+    life = Life(1, "that ended so")
+    appended = recover_again(machine, storage).appended
+    epoch.mark_running(storage, life, appended)
+    base = int(segments(storage)[-2])
+    log = [record for record in read_log(storage, appended) if record.position >= base]
+    hole, end = log[1].position, log[2].position
+    with contextlib.closing(CheckpointFile(storage, bytes(16), 1)) as file:
+        file.write(base, 0, 0)
+        file.keep()
+        for durable in (hole, hole):
+            file.write(durable, 0, 0)
+    for path, at, count in (
+        (f"commitlog/{base:020d}", hole - base, end - hole),
+        (FILE, 30, 20),
+        (FILE, layout.GANTRY_CHECKPOINT_SLOT_BYTES + 30, 20),
+    ):
+        storage.open(path, write=True).write_at(bytes(count), at)
+    assert recover_again(machine, storage).appended == hole
 
 
 def test_a_clean_stop_counts_until_the_next_start_only() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import random
+
+import pytest
 
 from brokerd import reserve
 from tests.support.faults import Fault, FaultPlan
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 
 def filled(disk: Disk, left: int) -> SimStorage:
@@ -41,3 +45,25 @@ def test_a_disk_that_gets_full_meanwhile_is_no_error() -> None:
     storage.make_directory("gantry")
     reserve.keep(storage)
     assert not storage.exists(reserve.NAME)
+
+
+@mends("R7.1")
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_outlive_a_power_cut(seed: int) -> None:
+    disk = Disk()
+    storage = SimStorage(disk)
+    storage.make_directory("gantry")
+    storage.sync_directory("")
+    reserve.keep(storage)
+    disk.power_cut(random.Random(seed))
+    assert SimStorage(disk).size_of(reserve.NAME) == reserve.RESERVE_BYTES
+
+
+@mends("R7.1")
+@pytest.mark.parametrize("length", [0, 4096, reserve.RESERVE_BYTES + 1])
+def test_blocks_that_a_power_cut_has_taken_are_kept_anew(length: int) -> None:
+    """Stores of before did not sync them."""
+    storage = SimStorage(Disk(file_bytes_max=2 * reserve.RESERVE_BYTES))
+    storage.create(reserve.NAME).truncate(length)
+    reserve.keep(storage)
+    assert storage.size_of(reserve.NAME) == reserve.RESERVE_BYTES

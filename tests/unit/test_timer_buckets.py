@@ -5,10 +5,18 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pytest
 
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.scheduler.timerbuckets import TimerBuckets
+from tests.support.trials import mends
+from workers.scheduler.timerbuckets import (
+    DIRECTORY,
+    MINUTE_MS,
+    TimerBuckets,
+    bucket_names,
+    entries_at,
+)
 from workers.scheduler.timerpool import ENTRY
 
 MADE = "1"
@@ -17,7 +25,7 @@ MS = 1_700_000_000_000
 
 def entries(*positions: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     found = np.zeros(len(positions), ENTRY)
-    found["ms"], found["position"] = MS, positions
+    found["ms"], found["position"], found["size"] = MS, positions, 100
     return found
 
 
@@ -48,3 +56,27 @@ def test_a_successor_makes_the_names_of_files_durable_that_it_has_found() -> Non
         third = take_over(SimStorage(storage.disk), 200)
         assert third.look_on(MS, {}, 1 << 20)[0]["position"].tolist()[-2:] == [100, 200]
         third.close()
+
+
+@mends("R7.2")
+@pytest.mark.parametrize("lost", [(0, 8), (0, 16), (0, 24), (8, 24), (16, 24)])
+def test_a_torn_entry_is_none(lost: tuple[int, int]) -> None:
+    """A sector that is missing reads as zeroes; its unit is read again, behind the note."""
+    storage = SimStorage(Disk())
+    first = TimerBuckets(storage)
+    first.belong_to(MADE)
+    first.append(entries(100))
+    first.append(entries(200))
+    first.close()
+    name = f"{DIRECTORY}/{(MS - 1) // MINUTE_MS}"
+    file = storage.open(name, write=True)
+    file.write_at(bytes(lost[1] - lost[0]), ENTRY.itemsize + lost[0])
+    successor = take_over(storage, 100)
+    assert successor.entries_of(MS)["position"].tolist() == [100]
+    (bucket,) = bucket_names(storage.list(DIRECTORY))
+    seen = [found["position"].tolist() for found in entries_at(storage, bucket, 0)]
+    assert seen in ([[100]], [[100, 200]])
+    opened = successor.open_next()
+    assert opened is not None
+    assert opened["position"].tolist() == [100]
+    successor.close()

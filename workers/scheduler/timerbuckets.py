@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from workers.scheduler.timerpool import DELETE_BIT, ENTRY, KILLERS, NEVER, in_order
+from shm.layout import RECORD_BYTES_MIN
+from workers.scheduler.timerpool import DELETE_BIT, ENTRY, KILLERS, NEVER, SIZE_MASK, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -238,7 +239,7 @@ class TimerBuckets:
         if len(entries):
             count = self._file(name)[0].read_into(entries.view(np.uint8).data, at)
             entries = entries[: count // ENTRY.itemsize]
-        counts = entries["ms"] > 0
+        counts = are_whole(entries, name)
         old = max(0, (self._old.get(name, 0) - at) // ENTRY.itemsize)
         counts[:old] &= entries["position"][:old] <= self._last_position
         return entries[counts]
@@ -312,10 +313,22 @@ def entries_at(storage: Storage, name: str, at: int) -> Iterator[Entries]:
             count = file.read_into(entries.view(np.uint8).data, at) // ENTRY.itemsize
             if not count:
                 return
-            yield entries[:count]
+            found = entries[:count]
+            yield found[are_whole(found, name)]
             at += count * ENTRY.itemsize
     finally:
         file.close()
+
+
+def are_whole(entries: Entries, name: str) -> NDArray[np.bool_]:
+    """Which entries of a bucket are not torn: a power cut leaves zeroes where a sector is missing.
+
+    One belongs into its bucket by its time, and is of a record. What a note counts is whole; units
+    behind that are read again.
+    """
+    first, last = span_of(name)
+    inside: NDArray[np.bool_] = (entries["ms"] > first) & (entries["ms"] <= last)
+    return inside & (entries["size"] & SIZE_MASK >= RECORD_BYTES_MIN)
 
 
 def owner_name(made: str) -> str:
