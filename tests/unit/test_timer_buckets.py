@@ -72,7 +72,6 @@ def test_a_torn_entry_is_none(lost: tuple[int, int]) -> None:
     file = storage.open(name, write=True)
     file.write_at(bytes(lost[1] - lost[0]), ENTRY.itemsize + lost[0])
     successor = take_over(storage, 100)
-    assert successor.entries_of(MS)["position"].tolist() == [100]
     (bucket,) = bucket_names(storage.list(DIRECTORY))
     seen = [found["position"].tolist() for found in entries_at(storage, bucket, 0)]
     assert seen in ([[100]], [[100, 200]])
