@@ -11,7 +11,7 @@ import pytest
 
 from gantrymq import Broker, Producer
 from shm import sidecar
-from tests.support.spark_rows import everything, rows_of
+from tests.support.spark_rows import everything, rows_of, sealed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,11 @@ def test_spark_reads_what_was_sent(store: Path, spark: SparkSession) -> None:
     rows = everything(store)
     assert sorted(int(row["body"].rstrip(b"x")) for row in rows) == list(range(SENT))
     assert all(row["keys"] == [f"k{int(row['body'].rstrip(b'x'))}"] for row in rows)
-    sealed = [row["physical_offset"] for row in rows_of(store)]
+    sealed = [row["physical_offset"] for row in sealed_rows(store)]
     assert 0 < len(sealed) < SENT
-    data = spark.read.format("gantrymq").option("store", str(store)).load()
-    assert sorted(row[0] for row in data.select("physical_offset").collect()) == sealed
+    whole = [row["physical_offset"] for row in rows_of(store)]
+    assert len(whole) == SENT
+    for places, active in ((sealed, "false"), (whole, "true")):
+        options = {"store": str(store), "includeActive": active}
+        data = spark.read.format("gantrymq").options(**options).load()
+        assert sorted(row[0] for row in data.select("physical_offset").collect()) == places
