@@ -208,10 +208,7 @@ def test_ingest_writes_parquet(
     assert sum(step["segments"] for step in commits) == 6
     assert (end["table_rows"], end["position"]) == (found.count, commits[-1]["position"])
     written = rows_of(spark.read.parquet(str(out / "data")).drop("date", "folder"))
-    expected = [
-        row | {"properties": dict(row["properties"])}
-        for row in log_rows(store, includeActive="false")
-    ]
+    expected = [row | {"properties": dict(row["properties"])} for row in log_rows(store)]
     assert written == expected
     begin, end = run_ingest(capsys, "--store", store, "--out", out)
     assert (begin["event"], end["event"], end["rows"]) == ("begin", "end", 0)
