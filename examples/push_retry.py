@@ -7,6 +7,7 @@ nobody can book, which ends in the group's dead-letter queue with its reason. Yo
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from gantrymq import (
@@ -19,6 +20,8 @@ from gantrymq import (
     PushConsumer,
 )
 
+#: Says what listeners raise, with tracebacks, and dead letters; here the letter is shown below.
+logging.getLogger("gantrymq.listener").setLevel(logging.CRITICAL)
 booked: list[str] = []
 all_booked = threading.Event()
 
