@@ -24,6 +24,10 @@ SESSIONS = int(os.environ.get("GANTRYMQ_TEST_SESSIONS", "400"))
 NAMES = int(os.environ.get("GANTRYMQ_TEST_NAMES", "200"))
 #: Slots of the board, far fewer.
 TOPICS_MAX, QUEUES_MAX = 64, 256
+#: One in so many of the topics has a consumer, whose group keeps an offset for it.
+CONSUMED = 64
+#: What the indexer keeps in memory grows with messages up to these.
+SMALL_INDEX = {"max_hash_slot_num": 500, "max_index_num": 1000}
 #: What is counted first: until then caches fill.
 FIRST_SESSIONS = 100
 
@@ -63,7 +67,7 @@ def settled(broker: ServingBroker) -> dict[str, Footprint]:
 def test_sessions_that_have_ended_leave_nothing_in_any_process(
     tmp_path: Path, unique_name: str
 ) -> None:
-    with ServingBroker(tmp_path / "home") as broker:
+    with ServingBroker(tmp_path / "home", **SMALL_INDEX) as broker:
         broker.wait_until_ready()
         for number in range(FIRST_SESSIONS):
             come_and_go(broker.home, unique_name, number)
@@ -75,12 +79,15 @@ def test_sessions_that_have_ended_leave_nothing_in_any_process(
         assert [name for name in after if after[name].exceeds(before[name])] == [], (before, after)
 
 
-def make_and_delete(home: Path, name: str) -> None:
-    """A topic that a producer and a consumer open, without a message."""
+def make_and_delete(home: Path, name: str, number: int) -> None:
+    """A topic that sessions open, without a message."""
     with look_at(home) as look:
         look.request(wire.CreateTopic(name, 3, "written"), wire.TopicOpened)
-        with PullConsumer("g", [name], home=home, consume_from=FIRST) as consumer:
-            consumer.poll(1, timeout=0.0)
+        with Session(home, producer=os.urandom(10), groups=True) as session:
+            session.open_topic(name)
+        if number % CONSUMED == 0:
+            with PullConsumer("g", [name], home=home, consume_from=FIRST) as consumer:
+                consumer.poll(1, timeout=0.0)
         look.request(wire.DeleteTopic(name), wire.Done)
 
 
@@ -95,7 +102,7 @@ def test_topics_that_come_and_go_share_their_places_on_the_board(
         def go_on(first: int, count: int) -> dict[str, Footprint]:
             for number in range(first, first + count):
                 poll_until(lambda: has_room(broker), "topics have left")
-                make_and_delete(broker.home, f"{unique_name}-{number}")
+                make_and_delete(broker.home, f"{unique_name}-{number}", number)
             poll_until(lambda: not deleted(broker), "all have left")
             return settled(broker)
 
@@ -143,7 +150,7 @@ def test_who_has_opened_a_topic_keeps_its_place(tmp_path: Path, unique_name: str
             look.request(wire.DeleteTopic(unique_name), wire.Done)
             for other in range(2 * TOPICS_MAX):
                 poll_until(lambda: has_room(broker), "topics have left")
-                make_and_delete(broker.home, f"{unique_name}-{other}")
+                make_and_delete(broker.home, f"{unique_name}-{other}", other)
             poll_until(lambda: deleted(broker) == [unique_name], "all others have left")
             topic = broker.board.topic(number)
             assert topic is not None
