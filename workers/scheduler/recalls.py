@@ -262,6 +262,9 @@ class RecallDesk:
         handle, places = asked.handle, asked.places
         if self._reads <= 0:
             return False
+        if not self._timers.buckets.has_all(places):  # done with: what was named there is, too
+            places.clear()
+            asked.named, asked.memory_looks = asked.named[:0], 0
         before = sum(places.values())
         found, is_all = self._timers.look_on(handle.due_ms, _hash_of(handle), places)
         self._reads -= sum(places.values()) != before

@@ -18,7 +18,7 @@ from shm.layout import RECORD_BYTES_MIN
 from workers.scheduler.timerpool import DELETE_BIT, ENTRY, KILLERS, NEVER, SIZE_MASK, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -204,6 +204,10 @@ class TimerBuckets:
         """Whether the bucket of a time was opened."""
         minute, second = _names_of(ms)
         return second in self._passed or (minute in self._passed and second not in self._known)
+
+    def has_all(self, names: Iterable[str]) -> bool:
+        """Whether all of these files are there, and none is done with or split."""
+        return all(name in self._known or name in self._passed for name in names)
 
     def look_on(self, ms: int, places: dict[str, int], most: int) -> tuple[Entries, bool]:
         """Up to `most` entries of a time's bucket, opened or not, behind what was looked at.
