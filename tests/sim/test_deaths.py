@@ -19,7 +19,7 @@ WITHIN_REACH = sorted(
     for name in MARKS
     if not name.startswith("recovery.")
     and not name.startswith("txn_checker.")  # nobody sends transactions there
-    and not name.startswith("housekeeper.")  # it seals full segments, and owes nobody a ring
+    and not name.startswith(("housekeeper.", "indexer."))  # they owe nobody a ring
     and not name.endswith(("_roll", "_sidecar", "_checkpoint", "_note", "_new_file"))
 )
 #: Before a sleep runs out; later than that a flusher's timer would wake the reader anyway.
