@@ -16,7 +16,7 @@ from brokerd.flusher import Flusher
 from brokerd.writer import open_writer
 from shm import layout
 from shm.arena import plan_arena
-from shm.codes import EntryFlag, Role
+from shm.codes import EntryFlag, Level, Role
 from shm.kernels import ring
 from shm.properties import encode_properties
 from shm.record import Filler, Record, parse_record
@@ -49,7 +49,8 @@ SEGMENT_BYTES = 1 << 16
 class RetryRig:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: Level = Level.WRITTEN) -> None:
+        """`level` of the topic `orders`."""
         sizes = {
             "mapped_file_size_commit_log": SEGMENT_BYTES,
             "mapped_file_size_consume_queue": 20_000,
@@ -61,6 +62,7 @@ class RetryRig:
         self.settings = SimpleNamespace(**(known | given))
         self.disk, self.clock = Disk(), SimClock()
         self.board = memory_board(TOPICS, segment_bytes=SEGMENT_BYTES)
+        self.board.set_half(self.board.topic_at(0) + layout.TOPIC_LEVEL, level)
         self.bells = Bells.each(SimBell)
         self.agents: dict[Role, Agent] = {}
         self.tables: dict[Role, MemorySessions] = {}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from shm import groupwire, layout
-from shm.codes import Role
+from shm.codes import Level, Role
 from shm.groupwire import DEAD_LETTER, LADDER, SendBack, SentBack
 from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 from shm.properties import encode_properties
@@ -114,6 +114,29 @@ def test_a_successor_syncs_nothing_before_the_copies_of_its_predecessor(torn: by
     rig.clock.advance(10_000_000_000)
     rig.settle()
     assert made_durable(rig.disk.log[before:])
+
+
+def test_a_successor_tells_nobody_of_a_durable_topics_copy_before_it_is_durable() -> None:
+    """P10: a power cut would still take the copy that its predecessor has put."""
+    rig = RetryRig(Level.DURABLE)
+    rig.send(b"m0")
+    rig.settle()
+    rig.clock.advance(10_000_000_000)  # it is visible once it is durable
+    rig.settle()
+    hand = member(rig)
+    rig.stalled.add(Role.FLUSHER)
+    request = SendBack(9, 0, hand.leases[0], 17, [0], [LADDER], ["no good"])
+    assert hand.say(request) == []
+    rig.start(Role.GROUPS)
+    rig.settle()
+    heard = hand.join() + hand.say(request)
+    assert rig.board.word(layout.BOARD_DURABLE) < rig.board.word(layout.BOARD_APPENDED)
+    assert not any(isinstance(notice, SentBack) for notice in heard)
+    rig.stalled.clear()
+    rig.clock.advance(10_000_000_000)
+    rig.settle()
+    assert only(hand.listen(), SentBack).offsets == [0]
+    assert len(rig.copies()) == 1
 
 
 def made_durable(calls: Sequence[str]) -> list[str]:

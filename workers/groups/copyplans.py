@@ -10,6 +10,7 @@ from shm.errors import Corrupt, MessageIllegal
 from shm.groupwire import DEAD_LETTER
 from shm.innerbatch import is_inner_batch
 from shm.limits import DELIVERIES_MAX
+from shm.properties import DLQ_PREFIX
 from shm.soundrecord import Sound
 from workers.groups.ledger import QueueKey
 from workers.groups.pending import Asked, InFlight, Name, Pending
@@ -19,6 +20,7 @@ from workers.groups.usualcopies import UsualCopies
 from workers.outlet import entry_of
 
 if TYPE_CHECKING:
+    from shm.record import Record
     from workers.groups.membership import Membership
     from workers.groups.records import LiveReader
     from workers.groups.unstorable import Unstorable
@@ -76,6 +78,14 @@ class CopyPlans:
                 launched.append(found)
         asked.taken += taken
         return launched
+
+    def found(self, name: Name, copy: Record) -> Pending:
+        """A copy that lies in the log, as if it had just been put."""
+        group, key, offset = name
+        dead = copy.topic.startswith(DLQ_PREFIX)
+        found = Pending((group, key), offset, b"", copy.origin, copy.reconsume_times, dead)
+        found.durable = self._maker.is_durable(key[0])
+        return found
 
     def _made(
         self, asked: Asked, held: Held, failures: Sequence[tuple[int, int, str]]

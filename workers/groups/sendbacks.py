@@ -320,15 +320,12 @@ class SendBacks:
 
     def _found(self, name: Name, record: Record) -> None:
         pending = self._flight.get(name)
-        if pending is not None:
-            pending.end = record.physical_offset + record.total_size
-            if self._is_stored(pending):
-                self._finish([pending])
-            return
-        group, key, offset = name
-        self.last_end = max(self.last_end, record.physical_offset + record.total_size)
-        self._ledger.finish(group, key, (offset, offset + 1))
-        self._note_settled(group, key)
+        if pending is None:  # a `groups` before has put it
+            pending = self._plans.found(name, record)
+            self._flight.add(pending)
+        pending.end = record.physical_offset + record.total_size
+        if self._is_stored(pending):
+            self._finish([pending])
 
     # ------------------------------------------------------------------------------------- sleeping
 
