@@ -1,10 +1,12 @@
 """Runs of push consumers that fail, die of messages, and are killed, as are all agents.
 
 Three producers, whose messages are due now or later, three members, a client that cancels, kills of
-agents, members and the broker, connections that end, a wall clock that is set.
-`python -m tests.sim.retries --seeds 0:20`. Prints the failing seed and exits 1. P5; P8: nothing is
-early, recalls win or lose; P9: attempts end in one dead letter; each failure is one copy. P10: all
-messages are finished, wait, or are dead. P12: whoever dies holds nobody up.
+agents, members and the broker, power cuts, connections that end, a wall clock that is set. Topics
+are `written` or `durable` by the seed. `python -m tests.sim.retries --seeds 0:20`. Prints the
+failing seed and exits 1. P5; P8: nothing is early, recalls win or lose; P9: attempts end in one
+dead letter; each failure is one copy. P10: all messages are finished, wait, or are dead; who was
+told that a durable topic's message was sent back has its copy after a power cut. P12: whoever dies
+holds nobody up.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from functools import partial
 from shm import layout
 from shm.properties import SCHEDULE_TOPIC
 from tests.sim import scenario
-from tests.sim.downfalls import kill_everything
+from tests.sim.downfalls import kill_everything, lose_power
 from tests.sim.scenario import World
 from tests.support.delivering import check_all_delivered, check_copies
-from tests.support.model import Model
+from tests.support.model import End, Model
 from tests.support.recalling import is_recall
 from tests.support.simmachine import SimMachine
 from tests.support.simpace import tarry
+from tests.support.simproducer import SimProducer
 from tests.support.simpusher import (
     DEAD,
     MAX_ATTEMPTS,
@@ -38,8 +41,11 @@ from tests.support.storedlog import Stored, broken, read_log, require
 from workers.groups.pending import Asked
 from workers.groups.sendbacks import SendBacks
 
-TOPICS = {PUSHED: (2, "written"), RETRY: (2, "written"), DEAD: (1, "written")}
-STEPS_MAX = 60_000
+#: Name -> how many queues it has.
+TOPICS = {PUSHED: 2, RETRY: 2, DEAD: 1}
+LEVELS = ("written", "durable")
+MEMBERS = 3
+STEPS_MAX = 150_000
 #: Room in each file: each attempt costs the ledger some entries.
 FILE_BYTES_MAX = 256 * 1024
 #: After all is calm: longer than the shorter delays.
@@ -50,40 +56,55 @@ class Pushing:
     """A machine with producers and push consumers only."""
 
     def __init__(self, seed: int) -> None:
-        simulation, model = Simulation(seed), Model(frozenset())
-        machine = SimMachine(simulation, model, TOPICS)
+        level = LEVELS[seed % len(LEVELS)]
+        self.durable = level == "durable"
+        simulation = Simulation(seed)
+        model = Model(frozenset(TOPICS) if self.durable else frozenset())
+        machine = SimMachine(simulation, model, {t: (n, level) for t, n in TOPICS.items()})
         machine.disk.file_bytes_max = FILE_BYTES_MAX
+        machine.recovered = self._recovered
         self.world = World(simulation, model, machine, [], [])
+        self.world.produces, self.world.consumes = _producer, self._pusher
         self.deliveries = Deliveries()
-        self.pushers: list[SimPusher] = []
         self._as_of = (0, -1)  # life and end of the log that was read
         self._low = 0  # where the log that was read begins
         self._uncopied: list[int] = []
         self._waits = False
-        for _ in range(3):
-            producer = self.world.add_producer(simulation.dice.randint(5, 30))
-            producer.topics = [PUSHED]  # nobody sends to a retry topic
-            self.add_pusher()
+        for _ in range(MEMBERS):
+            self.world.add_producer(simulation.dice.randint(5, 30))
+            self.world.add_consumer()
         self.world.add_recaller(scenario.RECALLS)
 
-    def add_pusher(self) -> None:
-        """A fresh member."""
-        self.world.born += 1
-        name = f"pusher-{self.world.born}"
-        pusher = SimPusher(name, self.world.machine, self.deliveries, self.dies)
-        self.pushers.append(pusher)
-        self.world.simulation.add(pusher)
+    def _pusher(self, name: str, machine: SimMachine) -> SimPusher:
+        return SimPusher(name, machine, self.deliveries, self.dies)
+
+    @property
+    def pushers(self) -> list[SimPusher]:
+        """Members that live: there are no other consumers here."""
+        return [member for member in self.world.consumers if isinstance(member, SimPusher)]
+
+    def _recovered(self, end: int, after: End) -> None:
+        """A power cut takes what was not durable, and positions above the end are used again."""
+        if after is End.POWER:
+            self.deliveries.power_cut(self.world.model.log, end, durable=self.durable)
 
     def dies(self, pusher: SimPusher) -> None:
         """A process dies, and its supervisor starts another."""
-        if pusher in self.pushers:
-            self.pushers.remove(pusher)
+        if pusher in self.world.consumers:
+            self.world.consumers.remove(pusher)
         pusher.die()
-        self.add_pusher()
+        self.world.add_consumer()
 
     def kill_a_pusher(self, _world: World) -> None:
         """Between two of its steps."""
         self.dies(self.world.dice.choice(self.pushers))
+
+    def lose_power(self, world: World) -> None:
+        """With all clients, as many of which come back; perhaps amid a stall of the disk."""
+        lose_power(world)
+        for _ in range(1, MEMBERS):
+            world.add_producer(world.dice.randint(5, 20))
+            world.add_consumer()
 
     def drop_a_session(self, world: World) -> None:
         """A member's socket ends; the process attaches again."""
@@ -161,6 +182,12 @@ class Pushing:
         self.world.model.tally["dead letters"] += len(dead)
 
 
+def _producer(name: str, machine: SimMachine, count: int) -> SimProducer:
+    producer = SimProducer(name, machine, count)
+    producer.topics = [PUSHED]  # nobody sends to a retry topic
+    return producer
+
+
 def run(seed: int, kinds: frozenset[str]) -> Pushing:
     """One run; raises what the oracle or an agent finds."""
     pushing = Pushing(seed)
@@ -171,6 +198,7 @@ def run(seed: int, kinds: frozenset[str]) -> Pushing:
         "kill_everything": kill_everything,
         "kill_a_pusher": pushing.kill_a_pusher,
         "drop_a_session": pushing.drop_a_session,
+        "lose_power": pushing.lose_power,
         "step_the_clock": scenario.step_the_clock,
     }
     chosen = [faults[name] for name in sorted(kinds)]
@@ -179,9 +207,7 @@ def run(seed: int, kinds: frozenset[str]) -> Pushing:
         pause = simulation.steps + world.dice.randint(20, 800)
         simulation.run_until(partial(simulation.has_reached, pause), STEPS_MAX)
         world.dice.choice(chosen)(world)
-    world.consumers.extend(pushing.pushers)  # so that nobody adds one of another group
     scenario.calm(world)
-    world.consumers.clear()
     tarry()
     simulation.run_until(pushing.settled, STEPS_MAX)
     waited_ns = simulation.clock.monotonic_ns() + WAIT_MS * 1_000_000
@@ -216,7 +242,7 @@ def answered_before_put() -> None:
 PLANTS = {plant.__name__: plant for plant in (not_looked_for, answered_before_put)}
 KINDS = frozenset({
     "kill_an_agent", "kill_at_a_call", "kill_everything", "kill_a_pusher", "drop_a_session",
-    "step_the_clock",
+    "lose_power", "step_the_clock",
 })  # fmt: skip
 
 

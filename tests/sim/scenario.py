@@ -42,6 +42,11 @@ OTHERS_LEAVE_BYTES = 32 * 1024
 WAIT_MS = 10_500
 
 
+def member(name: str, machine: SimMachine) -> SimConsumer:
+    """A consumer of the group."""
+    return SimConsumer(name, machine, GROUP)
+
+
 @dataclass(slots=True)
 class World:
     """What a scenario works on."""
@@ -55,7 +60,8 @@ class World:
     recallers: list[SimRecaller] = field(default_factory=list)
     born: int = 0
     strangers: int = 0
-    produces: type[SimProducer] = SimProducer
+    produces: Callable[[str, SimMachine, int], SimProducer] = SimProducer
+    consumes: Callable[[str, SimMachine], SimConsumer] = member
 
     @property
     def dice(self) -> random.Random:
@@ -73,7 +79,7 @@ class World:
     def add_consumer(self) -> SimConsumer:
         """A fresh member of the group."""
         self.born += 1
-        consumer = SimConsumer(f"consumer-{self.born}", self.machine, GROUP)
+        consumer = self.consumes(f"consumer-{self.born}", self.machine)
         self.consumers.append(consumer)
         self.simulation.add(consumer)
         return consumer

@@ -141,6 +141,8 @@ class SimMachine:
         self.told_losses: list[dict[str, object]] = []  # by this life of retention, heeded already
         self.expect_cut_off: set[str] = set()  # clients that break the rules on purpose
         self.then: Callable[[], None] | None = None  # what the next agent's death brings along
+        #: Told of each start: where the log ends, and what had gone before.
+        self.recovered: Callable[[int, End], None] = lambda end, after: None
         self._old_board: Board | None = None
         self._bells = Bells.each(SimBell)
         self._next_session = 1
@@ -258,6 +260,7 @@ class SimMachine:
         self.lives += 1
         self.simulation.note(f"life {self.lives}: recovered to {found.appended}")
         self.model.check_store(self._storage("oracle"), found.appended, self.ended_by, found.low)
+        self.recovered(found.appended, self.ended_by)
         self.board, self.metadata, self._seen_low = board, metadata, found.low
         self._check_queues()
         settled = found.appended if self.ended_by is End.STOP and self.lives > 1 else -1

@@ -14,7 +14,7 @@ from shm.kernels import progress
 from shm.record import Record
 from tests.support.simclients import SimConsumer
 from tests.support.simmachine import SimMachine
-from tests.support.storedlog import QueueName, require
+from tests.support.storedlog import QueueName, Stored, broken, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +36,19 @@ class Deliveries:
         self.sent_back: set[int] = set()  # `groups` has answered SentBack
         #: Sessions whose process died of a message, by its key.
         self.deaths: dict[str, list[int]] = defaultdict(list)
+
+    def power_cut(self, log: list[Stored], end: int, *, durable: bool) -> None:
+        """The log ends at `end` after a power cut: what lay behind may come again, as another.
+
+        What was told to be sent back has its copy, if its topic is `durable` (P10). Attempts that
+        the ledger's last second knew of are not counted any more.
+        """
+        copied = {record.origin for record in log}
+        for position in self.sent_back - copied if durable else ():
+            broken("P10", f"what lay at {position} was sent back, and has no copy after a cut")
+        self.sent_back &= copied
+        self.finished = {position for position in self.finished if position < end}
+        self.deaths.clear()
 
     def check_deaths(self, machine: SimMachine) -> None:
         """A message kills as often as it may be tried (P9).
@@ -207,8 +220,9 @@ class SimPusher(SimConsumer):
         lease = self.owned[queue][0]
         last = self._outbox[-1] if self._outbox else None
         offsets, delays = [offset], [delay]
-        if isinstance(last, SendBack) and (last.queue, last.lease) == (queue, lease):
-            self._outbox.pop()
+        same = isinstance(last, SendBack) and (last.queue, last.lease) == (queue, lease)
+        if isinstance(last, SendBack) and same and last.serial in self._failed:
+            self._outbox.pop()  # what is said again may have its answer by now
             del self._failed[last.serial]
             offsets = [*last.offsets, offset]
             delays = [*(known for _, known, _ in last.failures()), delay]
