@@ -95,6 +95,8 @@ PARTS = (
          {"sessions that come and go": 20_000, "topics that come and go": 5_000}),
     Part("floods", module("tests.system.floods", "--seconds", "30"),
          counts={"seconds of a flood of each kind of request": 30}),
+    Part("ends", suite("tests/system/test_method_ends.py"), {"GANTRYMQ_TEST_ENDS": "100000"},
+         {"orders in which producers and their methods end": 100_000}),
     Part("bench", suite("tests/meta/test_bench_smoke.py"), {"GANTRYMQ_TEST_BENCH": "all"},
          {"smokes of the bench's rows": 1}),
     Part("models", suite("tests/sim/test_store_faults.py", "tests/sim/test_storage_sites.py",

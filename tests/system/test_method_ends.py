@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 import subprocess
 import sys
 import threading
@@ -25,7 +26,7 @@ from tests.support.tree import ROOT
 from tests.support.trials import mends
 
 #: Orders of ends in this suite, over several processes.
-ORDERS, PROCESSES = 10_000, 4
+ORDERS, PROCESSES = int(os.environ.get("GANTRYMQ_TEST_ENDS", "10000")), 4
 #: Enough producers for a definition that each of them leaves behind to be plain to see.
 PRODUCERS = 20_000
 
