@@ -87,7 +87,7 @@ def backup(home: Path, destination: Path, progress: Progress | None = None) -> C
     if os.path.lexists(partial):
         raise Rejected(f"{partial} is there, and no back-up that was broken off: remove it first")
     partial.mkdir(mode=0o700, parents=True)
-    temporaryhome.mark(partial, _WORD)
+    temporaryhome.claim(partial, _WORD)
     store_of(partial).mkdir(mode=0o700)
     run = _Run(PosixStorage(str(source)), PosixStorage(str(store_of(partial))), progress)
     try:

@@ -23,11 +23,11 @@ def make() -> tuple[Path, str]:
     """Make a temporary home; it and its word, without which it stays."""
     home = Path(tempfile.mkdtemp(prefix="gantrymq-"))
     word = secrets.token_hex(16)
-    mark(home, word)
+    claim(home, word)
     return home, word
 
 
-def mark(folder: Path, word: str) -> None:
+def claim(folder: Path, word: str) -> None:
     """Say that a folder that has just been made is to be removed by who knows the word."""
     with os.fdopen(create_file(folder / MARKER), "w") as file:
         file.write(word)

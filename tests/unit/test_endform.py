@@ -11,14 +11,15 @@ from shm import layout
 from shm import transactionwire as wire
 from shm.controllane import BrokenLane, ControlLane, End
 from shm.kernels.words import store_word
+from shm.valueranges import NUMBER_MAX, WORD_MAX
 from tests.support.memory_sessions import memory_session
 
-NUMBERS = st.integers(0, (1 << 63) - 1)
+SERIALS, PLACES = st.integers(0, WORD_MAX), st.integers(0, NUMBER_MAX)
 
 
 @given(
     group=st.text(min_size=1, max_size=80), transaction=st.text("0123456789abcdef", min_size=32,
-    max_size=32), numbers=st.tuples(NUMBERS, NUMBERS, NUMBERS), commit=st.booleans(),
+    max_size=32), numbers=st.tuples(SERIALS, PLACES, PLACES), commit=st.booleans(),
     alone=st.booleans(),
 )  # fmt: skip
 def test_it_says_what_msgpack_says(

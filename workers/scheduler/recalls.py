@@ -89,11 +89,12 @@ class _Asked:
     patience_ns: int = 0
     again_ns: int = 0
     since_ns: int = -1  # when it was looked at first
-    #: How far its bucket was read, and what of it bears the handle; looks into memory; the trace
-    #: that goes on.
+    #: How far its bucket was read, and what of it bears the handle; looks into memory, and what
+    #: there bore it; the trace that goes on.
     places: dict[str, int] = field(default_factory=dict)
     named: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
     memory_looks: int = 0
+    remembered: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
     trace: Trace | None = None
 
 
@@ -239,7 +240,8 @@ class RecallDesk:
         if handle in self._flying_handles:
             return 0  # somebody else has asked: wait for what becomes of it
         is_all = self._read_on(asked)
-        for position, ms, is_recall in self._timers.that_wait(asked.named, handle.due_ms):
+        waiting = self._timers.that_wait(asked.named, asked.remembered, handle.due_ms)
+        for position, ms, is_recall in waiting:
             if is_recall:
                 asked.end = self._board.word(layout.BOARD_APPENDED)  # it may not be durable
                 return 1
@@ -260,15 +262,15 @@ class RecallDesk:
         A request that waits reads nothing twice: neither the bucket nor memory.
         """
         handle, places = asked.handle, asked.places
-        if self._reads <= 0:
-            return False
         if not self._timers.buckets.has_all(places):  # done with: what was named there is, too
             places.clear()
             asked.named, asked.memory_looks = asked.named[:0], 0
+        if self._reads <= 0:
+            return False
         before = sum(places.values())
         found, is_all = self._timers.look_on(handle.due_ms, _hash_of(handle), places)
         self._reads -= sum(places.values()) != before
-        asked.named = self._with_named(asked, found)
+        asked.named = np.concatenate((asked.named, self._that_bear(asked.handle, found)))
         if is_all and not asked.memory_looks:
             self._look_into_memory(asked)
         return is_all
@@ -277,19 +279,19 @@ class RecallDesk:
         """What is there may be due at another time than the handle says."""
         self._reads -= 1
         asked.memory_looks += 1
-        asked.named = self._with_named(asked, self._timers.in_memory(_hash_of(asked.handle)))
+        found = self._timers.in_memory(_hash_of(asked.handle))
+        fresh = self._that_bear(asked.handle, found)
+        asked.remembered = np.concatenate((asked.remembered, fresh))
         return 1
 
-    def _with_named(self, asked: _Asked, found: Entries) -> Entries:
-        """What was found before, and what of this bears the handle."""
-        if not len(found):
-            return asked.named
+    def _that_bear(self, handle: schedulerwire.Handle, found: Entries) -> Entries:
+        """Which of these entries, told apart by a hash so far, bear a handle."""
         rows = []
         for number, (position, is_recall) in enumerate(self._timers.places_of(found)):
             record = self._delivery.record(position)
-            if record is not None and names_target(record, asked.handle, is_recall=is_recall):
+            if record is not None and names_target(record, handle, is_recall=is_recall):
                 rows.append(number)
-        return np.concatenate((asked.named, found[rows]))
+        return found[rows]
 
     def _is_too_early(self, asked: _Asked) -> bool:
         """Whether it may name another record in a moment, or be recalled by one that is unread."""

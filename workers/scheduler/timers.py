@@ -327,16 +327,24 @@ class Timers:
         deletes = found["size"] & DELETE_BIT != 0
         return list(zip(found["position"].tolist(), deletes.tolist(), strict=True))
 
-    def that_wait(self, found: Entries, due_ms: int) -> list[tuple[int, int, bool]]:
-        """Which of these still wait, or take one out, these first: position, ms, is it a recall."""
+    def that_wait(
+        self, filed: Entries, remembered: Entries, due_ms: int
+    ) -> list[tuple[int, int, bool]]:
+        """Which of these still wait, or take one out, these first: position, ms, is it a recall.
+
+        `filed` were found in the bucket of `due_ms`, `remembered` in memory: what has left that
+        waits no more, whatever is filed under its time.
+        """
+        found = np.concatenate((filed, remembered))
         if not len(found):
             return []
         deletes = found["size"] & DELETE_BIT != 0
         there = (~self.moved.among(found) | deletes) & self._counted.leaves(found)
         # What was opened waits in memory, or does not wait any more.
-        filed = there & (deletes | (not self.buckets.is_open(due_ms)))
+        in_file = there & (deletes | (not self.buckets.is_open(due_ms)))
+        in_file[len(filed) :] = False
         places = found[["position", "ms"]].tolist()
-        rows = zip(places, deletes.tolist(), filed.tolist(), strict=True)
+        rows = zip(places, deletes.tolist(), in_file.tolist(), strict=True)
         waiting = [
             (position, ms, is_recall)
             for (position, ms), is_recall, is_filed in rows
