@@ -64,7 +64,7 @@ class Supervisor:
         self._watchdog = Watchdog(broker.board, tuple(agents.CONSTRUCTORS), manager, broker.log)
         limit_s = broker.configuration.settings.hung_agent_timeout
         self._hangs = Hangs(broker.board, limit_s)
-        self._vacancies = Vacancies(broker.metadata, broker.sessions, self._tell_all)
+        self._vacancies = Vacancies(broker.metadata, broker.sessions, self._tell_every_crew)
         self._textfile = Textfile(broker)
         self._control = ControlServer(broker.home, self.reactor, self.desk, broker.log)
         self._crews: list[Crew] = []
@@ -360,6 +360,10 @@ class Supervisor:
     def _tell_all(self, frame: wire.Frame, session: SessionRecord | None = None) -> None:
         for crew in filter(_meets_sessions, self._crews):
             crew.outbox.tell(frame, session)
+
+    def _tell_every_crew(self, frame: wire.Frame) -> None:
+        for crew in self._crews:
+            crew.outbox.tell(frame, None)
 
     def _pids(self) -> dict[str, int]:
         return {children.name_of(crew.roles): crew.pid for crew in self._crews}

@@ -303,7 +303,7 @@ def test_verify_names_what_is_wrong_in_either_kind_of_queue(own_copy: Golden) ->
     assert told == {
         ("batchconsumequeue", "wrong unit 1"),
         (MEMBERS, "wrong unit"),
-        ("consumequeue", "queue of a kind that is not its topic's (SF-77)"),
+        ("consumequeue", "queue of a kind that is not its topic's"),
     }
 
 

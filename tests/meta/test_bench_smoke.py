@@ -131,7 +131,10 @@ def test_a_contestant_runs_in_smoke(name: str, tmp_path: Path) -> None:
 def _require_every_process(ours: dict[str, Any]) -> None:
     """Producer, consumer, and each agent of the broker by its name reach the report."""
     seconds = ours["cpu_s_per_million"]
-    agents = ("supervisor", "writer", "flusher", "reader", "groups", "scheduler", "txn_checker")
+    agents = (
+        *("supervisor", "writer", "flusher", "reader", "groups", "scheduler", "txn_checker"),
+        "housekeeper",
+    )
     assert set(seconds) == {"producer", "consumer", *(f"broker/{agent}" for agent in agents)}
     assert seconds["producer"] > 0
     assert seconds["consumer"] > 0

@@ -25,11 +25,13 @@ from pathlib import Path
 from brokerd import epoch, retention
 from brokerd.__main__ import main as serve_home
 from clients.consumer import ConsumeFrom, PullConsumer
+from clients.home import store_of
 from clients.message import Message
 from clients.producer import Producer
 from clients.push.consumer import PushConsumer
 from clients.push.consumeresult import ConsumeResult
 from shm import jit, wire
+from shm.lognames import segment_name
 from tests.powercut.settings import (
     AUDIT,
     BILLING,
@@ -46,6 +48,8 @@ from tests.powercut.settings import (
 from tests.powercut.waiting import wait_until_ready
 from workers.groups import ledger
 
+#: A loaded machine takes its time until a segment is sealed and old.
+PATIENCE_S = 30.0
 _KINDS = (*["now"] * 9, *["level", "later", "half", "batch"] * 3, "far")
 _ENDS = (*["commit", "rollback"] * 5, "leave")
 
@@ -124,6 +128,9 @@ class Work:
         for thread in threads:
             thread.start()
         time.sleep(seconds)
+        first, until = store_of(self.home) / segment_name(0), time.monotonic() + PATIENCE_S
+        while first.exists() and time.monotonic() < until:  # until retention has removed something
+            time.sleep(0.05)
         self.stop.set()
 
     def _quietly(self, job: Callable[[], None]) -> None:

@@ -63,7 +63,7 @@ RESETS_MAX: Final = 16
 #: Requests between two looks for others that wait for the processor.
 POLITE: Final = 8
 #: How much of a fault a session is told.
-FAULT_CHARACTERS: Final = 300
+FAULT_CHARACTERS: Final = 600
 SYNC_NS: Final = 1_000_000_000
 EXPORT_NS: Final = 5_000_000_000  # CQ-30
 DISK_RETRY_NS: Final = 100_000_000
