@@ -19,6 +19,6 @@ def test_what_was_promised_holds_after_a_power_cut(profile: str, tmp_path: Path,
     """Sends, delays, retries, transactions, retention, ledger compaction and sealing go on."""
     run = recorded(profile, seed, 4.0, tmp_path)
     kinds = {effect.kind for effect in run.recording.effects}
-    assert {"write", "sync", "sync_names", "rename", "unlink"} <= kinds
+    assert {"write", "sync", "sync_names", "rename"} <= kinds
     states = range(seed, seed + STATES)
     assert try_states(run, states, tmp_path, lambda *_: None) == [], "seed and what is broken"

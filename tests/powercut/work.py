@@ -49,7 +49,7 @@ from tests.powercut.waiting import wait_until_ready
 from workers.groups import ledger
 
 #: A loaded machine takes its time until a segment is sealed and old.
-PATIENCE_S = 30.0
+PATIENCE_S = 5.0
 _KINDS = (*["now"] * 9, *["level", "later", "half", "batch"] * 3, "far")
 _ENDS = (*["commit", "rollback"] * 5, "leave")
 
@@ -108,6 +108,7 @@ class Work:
         self.home = home
         self.told = told
         self.dice = random.Random(seed)
+        self.calm = threading.Event()  # nothing more is sent
         self.stop = threading.Event()
         self._number = 0
         self._lock = threading.Lock()
@@ -128,6 +129,7 @@ class Work:
         for thread in threads:
             thread.start()
         time.sleep(seconds)
+        self.calm.set()
         first, until = store_of(self.home) / segment_name(0), time.monotonic() + PATIENCE_S
         while first.exists() and time.monotonic() < until:  # until retention has removed something
             time.sleep(0.05)
@@ -143,7 +145,7 @@ class Work:
     def send(self) -> None:
         """Sends of all kinds."""
         with Producer(self.home, durability="durable", producer_group="bank") as producer:
-            while not self.stop.is_set():
+            while not self.calm.is_set():
                 getattr(self, f"_send_{self.dice.choice(_KINDS)}")(producer)
 
     def _send_now(self, producer: Producer) -> None:
