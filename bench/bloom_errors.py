@@ -12,14 +12,14 @@ from bench.filter_jobs import RARE_EVERY, Crowd, FilterFill, crowd_of
 from bench.harness import Bench
 from bench.measure import Measurement
 from bench.ours import broker
-from brokerd.dump.queues import ExtFiles
-from clients.home import store_of
-from shm import layout
-from shm.bitmapnote import Covered, read_covered
-from shm.filter import parse_sql
-from shm.properties import parse_properties
-from shm.storage import PosixStorage, Storage, read_file
-from shm.storereader import StoreReader
+from gantrymq.brokerd.dump.queues import ExtFiles
+from gantrymq.clients.home import store_of
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import Covered, read_covered
+from gantrymq.shm.filter import parse_sql
+from gantrymq.shm.properties import parse_properties
+from gantrymq.shm.storage import PosixStorage, Storage, read_file
+from gantrymq.shm.storereader import StoreReader
 
 #: The same groups have other bits in each.
 _TOPICS: Final = tuple(f"crowded-{number}" for number in range(8))

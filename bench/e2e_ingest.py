@@ -21,7 +21,7 @@ from bench.ours import Serving, scratch, serving, stop
 from bench.sizes import PIPELINE_COMMANDS, warm_up
 
 if TYPE_CHECKING:
-    from clients.spark.table.manifest import Manifest
+    from gantrymq.clients.spark.table.manifest import Manifest
 
 _PER_SECOND: Final = 1_000
 _LOOK_S: Final = 0.02
@@ -114,8 +114,8 @@ def _ingesting(server: Serving, table: Path, *more: str) -> Iterator[Path]:
 
 
 def _manifest(table: Path) -> Manifest | None:
-    from clients.spark.table.manifest import load_manifest
-    from shm.storage import PosixStorage
+    from gantrymq.clients.spark.table.manifest import load_manifest
+    from gantrymq.shm.storage import PosixStorage
 
     return load_manifest(PosixStorage(str(table)))
 

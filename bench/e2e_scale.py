@@ -147,6 +147,6 @@ def _fill(bench: Bench, server: Serving, size: int) -> None:
 
 
 def _appended(server: Serving) -> int:
-    from shm.layout import BOARD_APPENDED
+    from gantrymq.shm.layout import BOARD_APPENDED
 
     return server.board().word(BOARD_APPENDED)

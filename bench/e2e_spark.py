@@ -36,7 +36,7 @@ _LOOK_S: Final = 0.05
 
 def reads(bench: Bench, body_bytes: int) -> Measurement:
     """Rows per second of a log: by Spark, by pyarrow alone, and of the same rows as Parquet."""
-    from clients.spark.options import COLUMN_TYPES
+    from gantrymq.clients.spark.options import COLUMN_TYPES
 
     with scratch(bench) as directory:
         store = str(sealed_log(bench, directory, body_bytes) / "store")
@@ -76,7 +76,7 @@ def sealed_log(bench: Bench, directory: Path, body_bytes: int) -> Path:
 
 
 def _wait_sealed(server: Serving, deadline: float) -> None:
-    from shm import layout, sidecar
+    from gantrymq.shm import layout, sidecar
 
     store = server.home / "store"
     while True:
@@ -112,7 +112,7 @@ def _spark() -> Iterator[SparkSession]:
         from gantrymq.spark import session
     except ImportError as error:
         raise Unavailable(f"{error}: the extra `spark` is not installed") from None
-    from shm.errors import SettingIllegal
+    from gantrymq.shm.errors import SettingIllegal
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark's own, about versions
@@ -146,9 +146,9 @@ def _ingest(store: str, directory: Path, count: int) -> None:
 
     Raises BenchError if the table lacks rows.
     """
-    from clients.spark.options import ReadOptions
-    from clients.spark.table.job import Ingest, IngestOptions
     from gantrymq.cli.ingest import SparkRunner
+    from gantrymq.clients.spark.options import ReadOptions
+    from gantrymq.clients.spark.table.job import Ingest, IngestOptions
 
     options = IngestOptions(ReadOptions.parse({"store": store}), str(directory / "table"), "bench")
     with Ingest(options, SparkRunner(f"local[{CORES}]", "1g")) as job:

@@ -14,7 +14,7 @@ from bench.harness import Bench
 from bench.measure import Measurement, histogram, latency, percentiles
 from bench.ours import Serving, broker, scratch, serving, stop_hard
 from bench.sizes import warm_up
-from clients.home import store_of
+from gantrymq.clients.home import store_of
 
 _NS: Final = 1e9
 #: Parking what is due soon must be over before it is due: so many per second at least.
@@ -125,7 +125,7 @@ def _work(bench: Bench, server: Serving, job: JobFactory, count: int) -> None:
 
 def _wait_counted(bench: Bench, server: Serving, count: int) -> None:
     """Wait until the scheduler has so many timers in its note, and has come to rest."""
-    from shm.codes import Role
+    from gantrymq.shm.codes import Role
 
     note = store_of(server.home) / "gantry" / "schedule.json"
     deadline, seen, since = time.monotonic() + bench.sizes.timeout_s, -1, time.monotonic()

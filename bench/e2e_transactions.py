@@ -12,8 +12,8 @@ from bench.crew import BenchError, Crew, JobFactory, Phase
 from bench.harness import Bench
 from bench.measure import Measurement
 from bench.ours import Serving, broker, scratch, serving, stop_hard
-from shm import layout
-from shm.properties import OP_TOPIC
+from gantrymq.shm import layout
+from gantrymq.shm.properties import OP_TOPIC
 
 _NS: Final = 1e9
 _KIB: Final = 1024
@@ -119,9 +119,9 @@ def _next_offset(server: Serving) -> int:
 
 
 def _first_record(server: Serving) -> int:
-    from clients.home import store_of
-    from shm.storage import PosixStorage
-    from shm.storereader import StoreReader
+    from gantrymq.clients.home import store_of
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.shm.storereader import StoreReader
 
     return StoreReader(PosixStorage(str(store_of(server.home)))).record(0).total_size
 

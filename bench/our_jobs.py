@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from clients.message import Durability, SendReceipt
-    from clients.receipts import ReceiptFuture
+    from gantrymq.clients.message import Durability, SendReceipt
+    from gantrymq.clients.receipts import ReceiptFuture
 
 TAG: Final = "x"
 _POLL_MESSAGES: Final = 16_384

@@ -24,7 +24,7 @@ from bench.harness import Bench
 from bench.measure import CpuMeter
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from gantrymq.shm.board import Board
 
 TOPIC: Final = "t"
 _STOP_S: Final = 30.0
@@ -45,14 +45,14 @@ class Serving:
 
     def board(self) -> Board:
         """Return the broker's board, mapped read-only."""
-        from clients.home import read_board_file
-        from shm.board import attach_board
+        from gantrymq.clients.home import read_board_file
+        from gantrymq.shm.board import attach_board
 
         return attach_board(read_board_file(self.home)["board"])
 
     def wait_for(self, what: str, timeout_s: float) -> None:
         """Wait until the `disk`, the `queues` or the key `index` have all that is in the log."""
-        from shm import layout
+        from gantrymq.shm import layout
 
         board = self.board()
         at = {
@@ -68,7 +68,7 @@ class Serving:
 
     def roles(self) -> dict[int, str]:
         """Return what each process of the broker is, as its board says: agents, or several."""
-        from shm.codes import Role
+        from gantrymq.shm.codes import Role
 
         board = self.board()
         found: dict[int, list[str]] = {}
@@ -140,8 +140,8 @@ def stop_hard(server: Serving) -> None:
 
 def make_topic(server: Serving, queues: int, topic: str = TOPIC) -> None:
     """Make the topic, or another one, with so many queues."""
-    from clients.control import look_at
-    from shm import wire
+    from gantrymq.clients.control import look_at
+    from gantrymq.shm import wire
 
     with look_at(server.home) as control:
         control.request(wire.CreateTopic(topic, queues, "written"), wire.TopicOpened)

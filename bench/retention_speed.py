@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from brokerd.removal import PUNCH_BYTES, PUNCH_PAUSE_NS
-from shm.storage import PosixStorage
+from gantrymq.brokerd.removal import PUNCH_BYTES, PUNCH_PAUSE_NS
+from gantrymq.shm.storage import PosixStorage
 
 MIB = 1 << 20
 SEGMENT = 256 * MIB

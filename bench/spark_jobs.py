@@ -47,9 +47,9 @@ class PlainPass:
     def __init__(self, store: str, columns: str, part: int, parts: int) -> None:
         import pyarrow as pa
 
-        from clients.spark.columns import ARROW_TYPES
-        from clients.spark.options import COLUMN_TYPES, ReadOptions
-        from clients.spark.planning import plan
+        from gantrymq.clients.spark.columns import ARROW_TYPES
+        from gantrymq.clients.spark.options import COLUMN_TYPES, ReadOptions
+        from gantrymq.clients.spark.planning import plan
 
         self._options = ReadOptions.parse({"store": store, "columns": columns})
         types = {name: ARROW_TYPES[COLUMN_TYPES[name]] for name in self._options.columns}
@@ -57,7 +57,7 @@ class PlainPass:
         self._ranges = plan(self._options)[part::parts]
 
     def run(self, phase: Phase) -> Outcome:
-        from clients.spark.scan import read
+        from gantrymq.clients.spark.scan import read
 
         del phase
         started = time.monotonic_ns()

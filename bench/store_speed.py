@@ -17,9 +17,9 @@ from bench.ours import Serving, make_topic, scratch, serving, stop_hard
 from bench.sizes import PIPELINE_COMMANDS
 
 if TYPE_CHECKING:
-    from brokerd.config import Configuration
-    from shm.board import Board
-    from workers.session import Attached, Detached
+    from gantrymq.brokerd.config import Configuration
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.session import Attached, Detached
 
 #: One segment holds the whole log, so that recovery has to scan all of it.
 _ONE_SEGMENT: Final = {"mapped_file_size_commit_log": 1 << 31}
@@ -57,12 +57,12 @@ def recovery(bench: Bench) -> Measurement:
 
 def _recover(home: Path) -> tuple[float, int]:
     """Seconds of `recover` and the log's bytes; kernels are loaded before."""
-    from brokerd import recovery as code
-    from brokerd.epoch import find_old_board
-    from clients.home import store_of
-    from shm import jit
-    from shm.board import unlink_board
-    from shm.storage import PosixStorage
+    from gantrymq.brokerd import recovery as code
+    from gantrymq.brokerd.epoch import find_old_board
+    from gantrymq.clients.home import store_of
+    from gantrymq.shm import jit
+    from gantrymq.shm.board import unlink_board
+    from gantrymq.shm.storage import PosixStorage
 
     storage = PosixStorage(str(store_of(home)))
     settings = _configuration(storage).settings
@@ -94,16 +94,16 @@ def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[i
 
     Returns records, seconds until all can be consumed, and until all is done.
     """
-    from brokerd.checkpoint import read_checkpoint
-    from brokerd.metadata import Metadata
-    from brokerd.recovered import Recovered
-    from clients.home import store_of
-    from shm import jit, layout
-    from shm.clock import SystemClock
-    from shm.storage import PosixStorage
-    from workers.agent import Bells
-    from workers.housekeeper.indexer import Indexer
-    from workers.reader.agent import Reader
+    from gantrymq.brokerd.checkpoint import read_checkpoint
+    from gantrymq.brokerd.metadata import Metadata
+    from gantrymq.brokerd.recovered import Recovered
+    from gantrymq.clients.home import store_of
+    from gantrymq.shm import jit, layout
+    from gantrymq.shm.clock import SystemClock
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.workers.agent import Bells
+    from gantrymq.workers.housekeeper.indexer import Indexer
+    from gantrymq.workers.reader.agent import Reader
 
     store = store_of(home)
     storage = PosixStorage(str(store))
@@ -144,8 +144,8 @@ def dispatch_log(home: Path, deadline: float, *, index: bool = False) -> tuple[i
 
 def _configuration(storage: object) -> Configuration:
     """The settings that the store's files have."""
-    from brokerd.config import load
-    from brokerd.dump.settings import load_settings
+    from gantrymq.brokerd.config import load
+    from gantrymq.brokerd.dump.settings import load_settings
 
     sizes = load_settings(storage)  # type: ignore[arg-type] # a PosixStorage
     given = {
@@ -157,8 +157,8 @@ def _configuration(storage: object) -> Configuration:
 
 def _plain_board(configuration: Configuration) -> Board:
     """A board that no other process sees."""
-    from shm import layout
-    from shm.board import Board, format_board
+    from gantrymq.shm import layout
+    from gantrymq.shm.board import Board, format_board
 
     settings = configuration.settings
     size = layout.board_bytes(settings.topics_max, settings.board_queues_max)

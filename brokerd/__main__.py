@@ -1,4 +1,4 @@
-"""`python -P -m brokerd --home DIR`: the broker without the command line around it."""
+"""`python -P -m gantrymq.brokerd --home DIR`: the broker without the command line around it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from brokerd import config, temporaryhome
-from clients.home import find_home
-from shm.errors import GantryError
-from shm.exitcode import exit_code
+from gantrymq.brokerd import config, temporaryhome
+from gantrymq.clients.home import find_home
+from gantrymq.shm.errors import GantryError
+from gantrymq.shm.exitcode import exit_code
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
         print(f"brokerd: {error}", file=sys.stderr)
         return exit_code(error)
     config.use_one_thread()
-    from brokerd.serve import serve
+    from gantrymq.brokerd.serve import serve
 
     return serve(home, configuration, lifeline=options.lifeline)
 

@@ -7,31 +7,31 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Final, Protocol, cast
 
-from brokerd.config import Settings
-from shm.bell import EventBell
-from shm.board import Board
-from shm.clock import Clock
-from shm.codes import Role
-from shm.storage import Storage
-from workers.agent import Agent, Bells
-from workers.channel import Descriptor, EpollWaiter, SocketSessionTable
-from workers.host import Host, Seat
-from workers.session import SessionTable
+from gantrymq.brokerd.config import Settings
+from gantrymq.shm.bell import EventBell
+from gantrymq.shm.board import Board
+from gantrymq.shm.clock import Clock
+from gantrymq.shm.codes import Role
+from gantrymq.shm.storage import Storage
+from gantrymq.workers.agent import Agent, Bells
+from gantrymq.workers.channel import Descriptor, EpollWaiter, SocketSessionTable
+from gantrymq.workers.host import Host, Seat
+from gantrymq.workers.session import SessionTable
 
 #: Where each agent's constructor is. The order is that of a clean stop.
 CONSTRUCTORS: Final = {
-    Role.SCHEDULER: ("workers.scheduler.agent", "Scheduler"),
-    Role.TXN_CHECKER: ("workers.transactions.agent", "TxnChecker"),
-    Role.WRITER: ("brokerd.writer", "open_writer"),
-    Role.FLUSHER: ("brokerd.flusher", "Flusher"),
-    Role.READER: ("workers.reader.agent", "Reader"),
-    Role.GROUPS: ("workers.groups.agent", "open_groups"),
-    Role.HOUSEKEEPER: ("workers.housekeeper.agent", "Housekeeper"),
+    Role.SCHEDULER: ("gantrymq.workers.scheduler.agent", "Scheduler"),
+    Role.TXN_CHECKER: ("gantrymq.workers.transactions.agent", "TxnChecker"),
+    Role.WRITER: ("gantrymq.brokerd.writer", "open_writer"),
+    Role.FLUSHER: ("gantrymq.brokerd.flusher", "Flusher"),
+    Role.READER: ("gantrymq.workers.reader.agent", "Reader"),
+    Role.GROUPS: ("gantrymq.workers.groups.agent", "open_groups"),
+    Role.HOUSEKEEPER: ("gantrymq.workers.housekeeper.agent", "Housekeeper"),
 }
 #: Agents that send: each has a session of its own with the writer, for all of the broker's life.
 SENDERS: Final = (Role.SCHEDULER, Role.GROUPS, Role.TXN_CHECKER)
 #: What works in their spare time. All of these import kernels: not before they are compiled.
-SECONDS: Final = ("brokerd.retention", "workers.sparetime")
+SECONDS: Final = ("gantrymq.brokerd.retention", "gantrymq.workers.sparetime")
 
 
 class _Constructor(Protocol):
@@ -78,9 +78,9 @@ def build(role: Role, env: AgentEnv) -> Agent:
 
 def _with_second(role: Role, agent: Agent, env: AgentEnv, sessions: SessionTable) -> Agent:
     """The agent, together with the one that has its spare time."""
-    from brokerd.retention import open_retention
-    from workers.groups.agent import Groups
-    from workers.sparetime import InSpareTime
+    from gantrymq.brokerd.retention import open_retention
+    from gantrymq.workers.groups.agent import Groups
+    from gantrymq.workers.sparetime import InSpareTime
 
     if isinstance(agent, Groups) and env.settings.profile != "temporary":
         ledger = agent.ledger

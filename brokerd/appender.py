@@ -11,30 +11,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from brokerd.commitlog import CommitLog
-from brokerd.lanes import LaneTable
-from brokerd.listeners import Listeners
-from brokerd.producers import Producers
-from brokerd.resume import keep_unanswered, learn_from_log
-from shm import layout, limits
-from shm.codes import Owed, Role, Status, Stop
-from shm.kernels import frames
-from shm.kernels.complete import STEP_APPENDED, STEP_SETTLED, STEP_SILENT, tell_lanes
-from shm.kernels.drain import SCRATCH_WORDS, drain_lanes
-from shm.kernels.entry import ROUTE_ID
-from shm.marks import is_asked, mark
-from shm.properties import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
-from shm.storage import is_disk_full
-from workers.failure import declare_failed
+from gantrymq.brokerd.commitlog import CommitLog
+from gantrymq.brokerd.lanes import LaneTable
+from gantrymq.brokerd.listeners import Listeners
+from gantrymq.brokerd.producers import Producers
+from gantrymq.brokerd.resume import keep_unanswered, learn_from_log
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import Owed, Role, Status, Stop
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.complete import STEP_APPENDED, STEP_SETTLED, STEP_SILENT, tell_lanes
+from gantrymq.shm.kernels.drain import SCRATCH_WORDS, drain_lanes
+from gantrymq.shm.kernels.entry import ROUTE_ID
+from gantrymq.shm.marks import is_asked, mark
+from gantrymq.shm.properties import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
+from gantrymq.shm.storage import is_disk_full
+from gantrymq.workers.failure import declare_failed
 
 if TYPE_CHECKING:
-    from brokerd.config import Settings
-    from brokerd.lanes import Lane
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.storage import Storage
-    from workers.agent import Bells
-    from workers.session import SessionTable
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.brokerd.lanes import Lane
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.agent import Bells
+    from gantrymq.workers.session import SessionTable
 
 DISK_RETRY_NS = 100_000_000
 #: Entries of one lane per batch.

@@ -20,27 +20,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from brokerd import config, lock, temporaryhome
-from brokerd.checkpoint import CheckpointFile, read_checkpoint
-from brokerd.epoch import STORE_FILE, settle_sizes
-from brokerd.synctree import rename_durably
-from clients.home import read_board_file, store_of
-from shm import layout, ownfiles
-from shm.board import attach_board
-from shm.codes import BrokerState
-from shm.configfile import BACKUP_SUFFIX, parse_config
-from shm.errors import DiskFull, GantryError, Incompatible, Rejected, StoreFailed, Timeout
-from shm.jsonsum import with_sum, without_sum
-from shm.lineage import COPIED_AT
-from shm.lognames import DIRECTORY, segment_name
-from shm.ranges import EVERYTHING, read_ranges, write_ranges
-from shm.storage import PosixStorage, is_disk_full, read_file
-from shm.storelock import is_held
-from workers.groups.deadletternote import FILE as DEAD_LETTERS
-from workers.groups.ledgerentries import NAME as LEDGER
+from gantrymq.brokerd import config, lock, temporaryhome
+from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
+from gantrymq.brokerd.epoch import STORE_FILE, settle_sizes
+from gantrymq.brokerd.synctree import rename_durably
+from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.shm import layout, ownfiles
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config
+from gantrymq.shm.errors import DiskFull, GantryError, Incompatible, Rejected, StoreFailed, Timeout
+from gantrymq.shm.jsonsum import with_sum, without_sum
+from gantrymq.shm.lineage import COPIED_AT
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.ranges import EVERYTHING, read_ranges, write_ranges
+from gantrymq.shm.storage import PosixStorage, is_disk_full, read_file
+from gantrymq.shm.storelock import is_held
+from gantrymq.workers.groups.deadletternote import FILE as DEAD_LETTERS
+from gantrymq.workers.groups.ledgerentries import NAME as LEDGER
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from gantrymq.shm.board import Board
 
 _CONFIG: Final = "config"
 _PIECE_BYTES: Final = 64 << 20

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from shm.configfile import read_config
-from shm.errors import Incompatible
-from shm.queuenames import MEMBERS, folder_of, topic_table
+from gantrymq.shm.configfile import read_config
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.queuenames import MEMBERS, folder_of, topic_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 KIND_ATTRIBUTE: Final = "queue.type"
 BATCH: Final = "BatchCQ"

@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from brokerd.dump.queues import BatchQueue
-from brokerd.queuefiles import QueueKey, write_units
-from shm import layout
-from shm.errors import Corrupt
-from shm.innerbatch import is_inner_batch, span_of
-from shm.lognames import segment_name
-from shm.properties import tags_code
-from shm.queuenames import MEMBERS, has_members
-from shm.record_columns import read_records
-from shm.storage import first_length, map_file
-from workers.logviews import LogViews
+from gantrymq.brokerd.dump.queues import BatchQueue
+from gantrymq.brokerd.queuefiles import QueueKey, write_units
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.innerbatch import is_inner_batch, span_of
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.properties import tags_code
+from gantrymq.shm.queuenames import MEMBERS, has_members
+from gantrymq.shm.record_columns import read_records
+from gantrymq.shm.storage import first_length, map_file
+from gantrymq.workers.logviews import LogViews
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from brokerd.config import Settings
-    from brokerd.recovered import Recovered
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.brokerd.recovered import Recovered
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 DIRECTORY: Final = BatchQueue.directory
 #: RocketMQ's default length of a file, for a store that has none (mapperFileSizeBatchConsumeQueue).

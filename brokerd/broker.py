@@ -11,24 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from brokerd import agents, epoch, lock, reserve
-from brokerd.agents import AgentEnv
-from brokerd.checkpoint import CheckpointFile, read_checkpoint
-from brokerd.config import FILE_NAME, Configuration
-from brokerd.epoch import Life
-from brokerd.log import Log
-from brokerd.metadata import Metadata
-from brokerd.sessions import Sessions
-from clients.home import board_file, run_of, store_of
-from shm import layout, ownfiles
-from shm.bell import EventBell
-from shm.board import Board, unlink_board
-from shm.clock import SystemClock
-from shm.codes import BrokerState
-from shm.identity import require_siblings
-from shm.storage import PosixStorage, is_disk_full
-from workers.agent import Bells
-from workers.groups.ledgerentries import is_closed
+from gantrymq.brokerd import agents, epoch, lock, reserve
+from gantrymq.brokerd.agents import AgentEnv
+from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
+from gantrymq.brokerd.config import FILE_NAME, Configuration
+from gantrymq.brokerd.epoch import Life
+from gantrymq.brokerd.log import Log
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.sessions import Sessions
+from gantrymq.clients.home import board_file, run_of, store_of
+from gantrymq.shm import layout, ownfiles
+from gantrymq.shm.bell import EventBell
+from gantrymq.shm.board import Board, unlink_board
+from gantrymq.shm.clock import SystemClock
+from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.storage import PosixStorage, is_disk_full
+from gantrymq.workers.agent import Bells
+from gantrymq.workers.groups.ledgerentries import is_closed
 
 #: Called with (done, total, what) while something takes long.
 Progress = Callable[[int, int, str], None]
@@ -83,7 +82,7 @@ class Broker:
 
     def _complete_batch_units(self) -> None:
         """For a RocketMQ; on a full disk the next start or hand-over does it."""
-        from brokerd.batchunits import complete_of_board
+        from gantrymq.brokerd.batchunits import complete_of_board
 
         try:
             complete_of_board(self.env.storage, self.board)
@@ -128,7 +127,6 @@ def open_broker(
     alive: Callable[[], bool] = lambda: True,
 ) -> Broker:
     """Bring a store up to the point where agents can start. Raises what exitcode.py knows."""
-    require_siblings()
     make_directories(home)
     timeout_s = configuration.settings.lock_timeout
     lock_descriptor = lock.acquire(store_of(home), timeout_s, alive)
@@ -157,8 +155,8 @@ def _open_locked(
         )
     _warm(progress)  # before any module of kernels is imported: they are loaded then
     agents.load_all()
-    from brokerd.handover.adoption import import_foreign
-    from brokerd.recovery import recover
+    from gantrymq.brokerd.handover.adoption import import_foreign
+    from gantrymq.brokerd.recovery import recover
 
     old_board = epoch.find_old_board(home)
     last = read_checkpoint(storage)
@@ -192,6 +190,6 @@ def _open_locked(
 
 
 def _warm(progress: Progress) -> None:
-    from shm import jit
+    from gantrymq.shm import jit
 
     jit.warm(progress)

@@ -10,9 +10,9 @@ import zlib
 from dataclasses import replace
 from typing import Final
 
-from shm import layout
-from shm.checkpoint import FILE, Checkpoint, newest_slot
-from shm.storage import File, Storage, read_file
+from gantrymq.shm import layout
+from gantrymq.shm.checkpoint import FILE, Checkpoint, newest_slot
+from gantrymq.shm.storage import File, Storage, read_file
 
 __all__ = ["FILE", "Checkpoint", "CheckpointFile", "read_checkpoint"]
 

@@ -20,16 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from brokerd import agents
-from brokerd.agents import AgentEnv
-from brokerd.sessions import SessionRecord
-from shm import wire
-from shm.codes import ExitCode, Role
-from shm.errors import BrokerGone, Corrupt, GantryError, Incompatible
-from shm.exitcode import exit_code
-from workers.agent import run
-from workers.channel import SocketSessionTable
-from workers.host import Host
+from gantrymq.brokerd import agents
+from gantrymq.brokerd.agents import AgentEnv
+from gantrymq.brokerd.sessions import SessionRecord
+from gantrymq.shm import wire
+from gantrymq.shm.codes import ExitCode, Role
+from gantrymq.shm.errors import BrokerGone, Corrupt, GantryError, Incompatible
+from gantrymq.shm.exitcode import exit_code
+from gantrymq.workers.agent import run
+from gantrymq.workers.channel import SocketSessionTable
+from gantrymq.workers.host import Host
 
 _PR_SET_PDEATHSIG: Final = 1
 #: Agents that clients wait for.

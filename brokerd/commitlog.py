@@ -8,9 +8,9 @@ there is a segment behind it: a power cut leaves no short one, and no gap.
 
 from __future__ import annotations
 
-from shm.errors import Corrupt, StoreFailed
-from shm.lognames import DIRECTORY, segment_name
-from shm.storage import File, Storage
+from gantrymq.shm.errors import Corrupt, StoreFailed
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.storage import File, Storage
 
 SPARE = "gantry/spare"
 

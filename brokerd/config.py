@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from brokerd.relations import PRECISIONS_BETWEEN, check_relations
-from shm import limits
-from shm.errors import SettingIllegal, shown
-from shm.indexnote import DEFAULT_SHAPE
-from shm.layout import CQ_UNIT_BYTES
+from gantrymq.brokerd.relations import PRECISIONS_BETWEEN, check_relations
+from gantrymq.shm import limits
+from gantrymq.shm.errors import SettingIllegal, shown
+from gantrymq.shm.indexnote import DEFAULT_SHAPE
+from gantrymq.shm.layout import CQ_UNIT_BYTES
 
 T = TypeVar("T", int, str, bool)
 KIB: Final = 1024

@@ -17,13 +17,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from brokerd.access import Access, Peer, is_reserved, own_access, peer_of
-from brokerd.log import Log
-from brokerd.reactor import Reactor
-from brokerd.sessions import ComingFree
-from clients.home import SOCKET_NAME, run_of, socket_address
-from shm import layout, wire
-from shm.errors import (
+from gantrymq.brokerd.access import Access, Peer, is_reserved, own_access, peer_of
+from gantrymq.brokerd.log import Log
+from gantrymq.brokerd.reactor import Reactor
+from gantrymq.brokerd.sessions import ComingFree
+from gantrymq.clients.home import SOCKET_NAME, run_of, socket_address
+from gantrymq.shm import layout, wire
+from gantrymq.shm.errors import (
     DiskFull,
     GantryError,
     Incompatible,
@@ -32,7 +32,7 @@ from shm.errors import (
     StoreFailed,
     Unavailable,
 )
-from shm.storage import is_disk_full
+from gantrymq.shm.storage import is_disk_full
 
 _BACKLOG: Final = 128
 #: Connections without a session, of command lines.

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from shm import layout
-from shm.errors import Corrupt
-from shm.limits import LATENESS_MS
-from shm.properties import DLQ_PREFIX
-from workers.groups.deadletternote import DeadLetterNote, counted, read_note
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.limits import LATENESS_MS
+from gantrymq.shm.properties import DLQ_PREFIX
+from gantrymq.workers.groups.deadletternote import DeadLetterNote, counted, read_note
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)

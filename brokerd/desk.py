@@ -6,19 +6,19 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from brokerd import agents
-from brokerd.config import describe
-from brokerd.control import Later
-from brokerd.roster import Roster
-from shm import layout, wire
-from shm.codes import Role
-from shm.errors import BrokerGone, Rejected
+from gantrymq.brokerd import agents
+from gantrymq.brokerd.config import describe
+from gantrymq.brokerd.control import Later
+from gantrymq.brokerd.roster import Roster
+from gantrymq.shm import layout, wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import BrokerGone, Rejected
 
 if TYPE_CHECKING:
-    from brokerd.access import Peer
-    from brokerd.broker import Broker
-    from brokerd.sessions import SessionRecord
-    from shm.board import TopicSlot
+    from gantrymq.brokerd.access import Peer
+    from gantrymq.brokerd.broker import Broker
+    from gantrymq.brokerd.sessions import SessionRecord
+    from gantrymq.shm.board import TopicSlot
 
 
 class TellAll(Protocol):

@@ -24,16 +24,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-from brokerd import config, epoch
-from clients.home import SOCKET_NAME, read_board_file, run_of, store_of
-from clients.spark.needs import JAVA_MIN
-from shm import layout, ownfiles
-from shm.board import attach_board
-from shm.codes import BrokerState
-from shm.errors import BrokerGone, GantryError, NotPermitted
-from shm.identity import require_siblings
-from shm.storage import PosixStorage
-from shm.storelock import is_held
+from gantrymq.brokerd import config, epoch
+from gantrymq.clients.home import SOCKET_NAME, read_board_file, run_of, store_of
+from gantrymq.clients.spark.needs import JAVA_MIN
+from gantrymq.shm import layout, ownfiles
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.errors import BrokerGone, GantryError, NotPermitted
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.storelock import is_held
 
 #: `note`: nothing needs to be done, but it is good to know.
 Verdict = Literal["ok", "note", "wrong"]
@@ -118,9 +117,8 @@ def _check_python(_patient: Patient) -> Iterator[Finding]:
 def _check_packages(_patient: Patient) -> Iterator[Finding]:
     again = "install gantrymq again into an environment of its own"
     try:
-        require_siblings()
         found = ", ".join(f"{name} {version(name)}" for name in ("numba", "llvmlite", "numpy"))
-    except (GantryError, PackageNotFoundError) as error:
+    except PackageNotFoundError as error:
         yield Finding("packages", "wrong", str(error), again)
         return
     yield Finding("packages", "ok", found)
@@ -173,7 +171,7 @@ def _check_memory(patient: Patient) -> Iterator[Finding]:
 
 
 def _check_kernels(_patient: Patient) -> Iterator[Finding]:
-    from shm.jit import cache_directory
+    from gantrymq.shm.jit import cache_directory
 
     folder = cache_directory()
     if not folder.exists():

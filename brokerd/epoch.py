@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.config import DEFAULTS, GIVEN, Configuration, Settings, run_of_tests
-from clients.home import board_file, read_board_file, store_of
-from shm import layout
-from shm.bitmapnote import DIRECTORY as EXTENSIONS
-from shm.board import (
+from gantrymq.brokerd.config import DEFAULTS, GIVEN, Configuration, Settings, run_of_tests
+from gantrymq.clients.home import board_file, read_board_file, store_of
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import DIRECTORY as EXTENSIONS
+from gantrymq.shm.board import (
     NAME_PREFIX,
     Board,
     attach_board,
@@ -24,12 +24,12 @@ from shm.board import (
     format_board,
     unlink_board,
 )
-from shm.errors import BrokerGone, Corrupt, Incompatible
-from shm.jsonsum import sum_holds, with_sum
-from shm.lineage import COPIED_AT, FIELD, FILE, Lineage, lineage_of
-from shm.ownfiles import replace_whole
-from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
-from shm.storage import PosixStorage, Storage, read_file, replace_file
+from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible
+from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.lineage import COPIED_AT, FIELD, FILE, Lineage, lineage_of
+from gantrymq.shm.ownfiles import replace_whole
+from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
+from gantrymq.shm.storage import PosixStorage, Storage, read_file, replace_file
 
 ABORT_NAME: Final = "abort"
 STORE_FILE: Final = FILE

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from brokerd.checkpoint import CheckpointFile
-from brokerd.commitlog import SPARE, prepare_spare
-from brokerd.pagecache import PageCache
-from shm import layout
-from shm.codes import Role
-from shm.kernels.ring import arm, publish_and_check, wants_durable
-from shm.kernels.words import store_half
-from shm.lognames import DIRECTORY, segment_name
-from shm.marks import mark
-from shm.storage import is_disk_full
-from workers.failure import declare_failed
-from workers.session import Session, follow
+from gantrymq.brokerd.checkpoint import CheckpointFile
+from gantrymq.brokerd.commitlog import SPARE, prepare_spare
+from gantrymq.brokerd.pagecache import PageCache
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.shm.kernels.ring import arm, publish_and_check, wants_durable
+from gantrymq.shm.kernels.words import store_half
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.marks import mark
+from gantrymq.shm.storage import is_disk_full
+from gantrymq.workers.failure import declare_failed
+from gantrymq.workers.session import Session, follow
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.storage import File, Storage
-    from workers.session import SessionTable
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.storage import File, Storage
+    from gantrymq.workers.session import SessionTable
 
 IDLE_NS = 100_000_000
 SPARE_RETRY_NS = 1_000_000_000

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from brokerd.checkpoint import read_checkpoint
-from brokerd.epoch import ABORT_NAME
-from brokerd.logend import damaged
-from brokerd.logscan import OURS, THEIRS, Piece, walk
-from brokerd.producers import Producers, identified, load_producers
-from shm import layout, limits
-from shm.kernels import scan
-from shm.ranges import EVERYTHING, OPEN, Ranges, read_ranges, write_ranges
-from shm.storage import Storage, read_file
+from gantrymq.brokerd.checkpoint import read_checkpoint
+from gantrymq.brokerd.epoch import ABORT_NAME
+from gantrymq.brokerd.logend import damaged
+from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, walk
+from gantrymq.brokerd.producers import Producers, identified, load_producers
+from gantrymq.shm import layout, limits
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.ranges import EVERYTHING, OPEN, Ranges, read_ranges, write_ranges
+from gantrymq.shm.storage import Storage, read_file
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from gantrymq.shm.board import Board
 
 
 def settle_ranges(

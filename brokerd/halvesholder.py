@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from brokerd.holders import Held, Loss, ask_to_move
-from brokerd.queuefiles import QueueKey, position_of
-from shm import layout
-from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC
-from workers.transactions.note import Note, read_note
+from gantrymq.brokerd.holders import Held, Loss, ask_to_move
+from gantrymq.brokerd.queuefiles import QueueKey, position_of
+from gantrymq.shm import layout
+from gantrymq.shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC
+from gantrymq.workers.transactions.note import Note, read_note
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 WHO = "the txn-checker"
 

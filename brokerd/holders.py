@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from brokerd.queuefiles import QueueKey, position_of
-from shm import layout
-from shm.errors import Corrupt
-from shm.lineage import lineage_of
-from shm.lognames import PINS
-from shm.storage import read_file
-from workers.groups.progress import UNSET
+from gantrymq.brokerd.queuefiles import QueueKey, position_of
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.lineage import lineage_of
+from gantrymq.shm.lognames import PINS
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.groups.progress import UNSET
 
 if TYPE_CHECKING:
-    from shm.board import Board, TopicSlot
-    from shm.storage import Storage
-    from workers.groups.ledger import Ledger
+    from gantrymq.shm.board import Board, TopicSlot
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.groups.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)

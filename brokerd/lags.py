@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workers.groups.offsetfile import TRANSACTIONS_GROUP
+from gantrymq.workers.groups.offsetfile import TRANSACTIONS_GROUP
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from gantrymq.shm.board import Board
 
 #: (topic, group) -> queue id -> next offset to consume
 Offsets = Mapping[tuple[str, str], Mapping[int, int]]

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout, limits
-from shm.kernels import frames
-from shm.kernels.record import legal_properties
-from shm.kernels.words import load_word, store_word
-from shm.lookout import Lookout
+from gantrymq.shm import layout, limits
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.record import legal_properties
+from gantrymq.shm.kernels.words import load_word, store_word
+from gantrymq.shm.lookout import Lookout
 
 if TYPE_CHECKING:
-    from brokerd.producers import Producers
-    from shm.board import Board
-    from workers.session import Session
+    from gantrymq.brokerd.producers import Producers
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.session import Session
 
 LOOPBACK = bytes([127, 0, 0, 1])
 _WORD_MAX = (1 << 63) - 1

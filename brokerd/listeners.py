@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm.kernels import frames
+from gantrymq.shm.kernels import frames
 
 if TYPE_CHECKING:
-    from workers.session import Session
+    from gantrymq.workers.session import Session
 
 _ROOM_FIRST: Final = 16
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from shm import ownfiles
-from shm.errors import StoreBusy
-from shm.storelock import FLOCK, LOCK_NAME
+from gantrymq.shm import ownfiles
+from gantrymq.shm.errors import StoreBusy
+from gantrymq.shm.storelock import FLOCK, LOCK_NAME
 
 _RETRY_S: Final = 0.02
 _F_OFD_SETLK: Final = 37

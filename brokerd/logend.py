@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from brokerd.epoch import ABORT_NAME
-from brokerd.logscan import OURS, THEIRS
-from brokerd.producers import has_our_host
-from shm import layout
-from shm.errors import Corrupt
-from shm.kernels import scan
-from shm.lognames import segment_name
-from shm.record import RECORD_MAGICS
-from shm.storage import map_file
+from gantrymq.brokerd.epoch import ABORT_NAME
+from gantrymq.brokerd.logscan import OURS, THEIRS
+from gantrymq.brokerd.producers import has_our_host
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.record import RECORD_MAGICS
+from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.ranges import Ranges
-    from shm.storage import Storage
+    from gantrymq.shm.ranges import Ranges
+    from gantrymq.shm.storage import Storage
 
 _WINDOW_BYTES: Final = 1 << 20
 

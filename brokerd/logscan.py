@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.codes import Stop
-from shm.kernels import census, scan
-from shm.lognames import segment_name
-from shm.storage import Storage, map_file
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels import census, scan
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.storage import Storage, map_file
 
 ROWS_PER_CALL = 4096  # and what else is done with them finds their bytes in the cache still
 #: Checks of what GantryMQ wrote (shm.ranges): every record has a true trailer.

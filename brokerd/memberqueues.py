@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from brokerd import batchqueues
-from brokerd.queuefiles import QueueKey, write_units
-from shm import layout
-from shm.errors import Corrupt
-from shm.innerbatch import is_inner_batch
-from shm.kernels import inner, scan
-from shm.queuenames import MEMBERS
-from shm.record_columns import number_names
+from gantrymq.brokerd import batchqueues
+from gantrymq.brokerd.queuefiles import QueueKey, write_units
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.innerbatch import is_inner_batch
+from gantrymq.shm.kernels import inner, scan
+from gantrymq.shm.queuenames import MEMBERS
+from gantrymq.shm.record_columns import number_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from brokerd.logscan import Piece
-    from shm.storage import Storage
+    from gantrymq.brokerd.logscan import Piece
+    from gantrymq.shm.storage import Storage
 
 #: Messages that one call of the kernel lists.
 _LISTED: Final = 1 << 16

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from brokerd import topics
-from brokerd.batchqueues import BATCH, KIND_ATTRIBUTE
-from brokerd.config import Settings
-from brokerd.places import NEW, Place, Places
-from brokerd.subscriptions import Subscriptions
-from brokerd.topics import TopicConfig
-from shm import layout
-from shm.board import NOBODYS, Board, TopicSlot
-from shm.clock import Clock
-from shm.codes import Level
-from shm.configfile import TableText, read_config, restore_config, write_config
-from shm.errors import Rejected, TopicNotFound
-from shm.jsonsum import with_sum, without_sum
-from shm.properties import DLQ_PREFIX, parse_delay_levels
-from shm.queuenames import has_members, is_folder_name, topic_table
-from shm.storage import Storage, is_disk_full, read_file, replace_file
+from gantrymq.brokerd import topics
+from gantrymq.brokerd.batchqueues import BATCH, KIND_ATTRIBUTE
+from gantrymq.brokerd.config import Settings
+from gantrymq.brokerd.places import NEW, Place, Places
+from gantrymq.brokerd.subscriptions import Subscriptions
+from gantrymq.brokerd.topics import TopicConfig
+from gantrymq.shm import layout
+from gantrymq.shm.board import NOBODYS, Board, TopicSlot
+from gantrymq.shm.clock import Clock
+from gantrymq.shm.codes import Level
+from gantrymq.shm.configfile import TableText, read_config, restore_config, write_config
+from gantrymq.shm.errors import Rejected, TopicNotFound
+from gantrymq.shm.jsonsum import with_sum, without_sum
+from gantrymq.shm.properties import DLQ_PREFIX, parse_delay_levels
+from gantrymq.shm.queuenames import has_members, is_folder_name, topic_table
+from gantrymq.shm.storage import Storage, is_disk_full, read_file, replace_file
 
 TOPICS_FILE: Final = "topics.json"
 #: Names whose records are still in the log, with their queues: they are dispatched, but hidden.

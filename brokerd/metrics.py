@@ -14,16 +14,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from brokerd.delays import Delays, dead_letters
-from brokerd.lags import lags
-from shm import layout
-from shm.codes import BrokerState, Role
-from shm.limits import LATENESS_MS
-from workers.groups.offsetfile import read_offsets
+from gantrymq.brokerd.delays import Delays, dead_letters
+from gantrymq.brokerd.lags import lags
+from gantrymq.shm import layout
+from gantrymq.shm.codes import BrokerState, Role
+from gantrymq.shm.limits import LATENESS_MS
+from gantrymq.workers.groups.offsetfile import read_offsets
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 POSITIONS: Final = {
     "low": layout.BOARD_LOW,

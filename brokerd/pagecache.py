@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.lognames import segment_name
-from shm.sidecar import DIRECTORY as SIDECARS
+from gantrymq.shm import layout
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 #: Bytes that are let go of at one time, and in one call: some 0.25 us for each page.
 STEP_BYTES = 4 << 20

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from brokerd.logscan import census_index
-from brokerd.unanswered import Unanswered
-from shm import layout
-from shm.kernels import census, frames
-from shm.kernels.scan import (
+from gantrymq.brokerd.logscan import census_index
+from gantrymq.brokerd.unanswered import Unanswered
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import census, frames
+from gantrymq.shm.kernels.scan import (
     AT,
     PROPERTIES_AT,
     PROPERTIES_SIZE,
@@ -27,8 +27,8 @@ from shm.kernels.scan import (
     TOPIC_AT,
     TOPIC_SIZE,
 )
-from shm.properties import HALF_TOPIC, java_int, parse_properties
-from shm.storage import Storage, read_file, replace_file
+from gantrymq.shm.properties import HALF_TOPIC, java_int, parse_properties
+from gantrymq.shm.storage import Storage, read_file, replace_file
 
 FILE = "gantry/producers"
 PRODUCERS_MAX = 100_000

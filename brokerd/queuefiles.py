@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shm import layout
-from shm.queuenames import queue_directory
+from gantrymq.shm import layout
+from gantrymq.shm.queuenames import queue_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 QueueKey = tuple[str, int]
 

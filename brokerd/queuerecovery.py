@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from brokerd.logscan import Piece, queue_offsets, queues_of, walk
-from brokerd.memberqueues import MemberQueues, UnknownBatchTopic
-from brokerd.queuefiles import QueueKey, has_all_files, unit_of
-from brokerd.queuestarts import first_unit, read_starts
-from shm import layout
-from shm.bitmapnote import extension_files
-from shm.codes import BrokerState
-from shm.kernels import scan
-from shm.queuenames import DIRECTORY as QUEUES
-from shm.queuenames import MEMBERS, queue_directory
-from shm.storage import Storage, clear_behind
-from workers.housekeeper.progress import PROGRESS_FILE, read_progress
+from gantrymq.brokerd.logscan import Piece, queue_offsets, queues_of, walk
+from gantrymq.brokerd.memberqueues import MemberQueues, UnknownBatchTopic
+from gantrymq.brokerd.queuefiles import QueueKey, has_all_files, unit_of
+from gantrymq.brokerd.queuestarts import first_unit, read_starts
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import extension_files
+from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.queuenames import DIRECTORY as QUEUES
+from gantrymq.shm.queuenames import MEMBERS, queue_directory
+from gantrymq.shm.storage import Storage, clear_behind
+from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, read_progress
 
 if TYPE_CHECKING:
-    from brokerd.config import Settings
-    from brokerd.recovered import Recovered
-    from shm.board import Board
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.brokerd.recovered import Recovered
+    from gantrymq.shm.board import Board
 
 
 def recover_queues(

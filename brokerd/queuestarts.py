@@ -13,11 +13,11 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from brokerd.queuefiles import QueueKey, unit_of
-from workers.housekeeper.progress import read_table, save_table
+from gantrymq.brokerd.queuefiles import QueueKey, unit_of
+from gantrymq.workers.housekeeper.progress import read_table, save_table
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/first_units.json"
 #: The log position of a note from before the segments went: some of them may be there still.

@@ -16,35 +16,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from brokerd import config, epoch, lock
-from brokerd.checkpoint import CheckpointFile, read_checkpoint
-from brokerd.metadata import Metadata
-from brokerd.producers import FILE as PRODUCERS_FILE
-from shm import jit, layout
-from shm.bitmapnote import DIRECTORY as EXTENSIONS
-from shm.bitmapnote import FILE as BITMAPS
-from shm.board import Board, format_board
-from shm.clock import SystemClock
-from shm.codes import Role
-from shm.errors import Incompatible, StoreFailed
-from shm.indexnote import DIRECTORY as INDEX
-from shm.indexnote import NOTE_FILE as INDEX_FILE
-from shm.queuenames import DIRECTORY as QUEUES
-from shm.queuenames import MEMBERS
-from shm.sidecar import DIRECTORY as SIDECARS
-from shm.storage import PosixStorage
-from workers.agent import Bells
-from workers.housekeeper.progress import PROGRESS_FILE
-from workers.scheduler.note import FILE as SCHEDULE_FILE
-from workers.scheduler.timerbuckets import DIRECTORY as TIMERS
-from workers.transactions.note import FILE as TRANSACTIONS_FILE
+from gantrymq.brokerd import config, epoch, lock
+from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.producers import FILE as PRODUCERS_FILE
+from gantrymq.shm import jit, layout
+from gantrymq.shm.bitmapnote import DIRECTORY as EXTENSIONS
+from gantrymq.shm.bitmapnote import FILE as BITMAPS
+from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.clock import SystemClock
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import Incompatible, StoreFailed
+from gantrymq.shm.indexnote import DIRECTORY as INDEX
+from gantrymq.shm.indexnote import NOTE_FILE as INDEX_FILE
+from gantrymq.shm.queuenames import DIRECTORY as QUEUES
+from gantrymq.shm.queuenames import MEMBERS
+from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.agent import Bells
+from gantrymq.workers.housekeeper.progress import PROGRESS_FILE
+from gantrymq.workers.scheduler.note import FILE as SCHEDULE_FILE
+from gantrymq.workers.scheduler.timerbuckets import DIRECTORY as TIMERS
+from gantrymq.workers.transactions.note import FILE as TRANSACTIONS_FILE
 
 if TYPE_CHECKING:
-    from brokerd.config import Settings
-    from brokerd.recovered import Recovered
-    from brokerd.recovery import Progress
-    from shm.storage import Storage
-    from workers.session import Attached, Detached
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.brokerd.recovered import Recovered
+    from gantrymq.brokerd.recovery import Progress
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.session import Attached, Detached
 
 #: In the order in which they go. Directories: all files below.
 DERIVED: Final = (
@@ -221,7 +221,7 @@ def _recovered(
     storage: Storage, settings: Settings, old_board: Board | None, progress: Progress | None
 ) -> tuple[Recovered, Board]:
     """What a start finds, on a board that nobody else sees."""
-    from brokerd.recovery import recover
+    from gantrymq.brokerd.recovery import recover
 
     found = recover(storage, settings, old_board, progress)
     clock = SystemClock()
@@ -246,7 +246,7 @@ def _recovered(
 
 def _dispatch(storage: Storage, settings: Settings, board: Board) -> None:
     """Let the reader and the housekeeper do all that is left, and stop."""
-    from brokerd.agents import AgentEnv, build
+    from gantrymq.brokerd.agents import AgentEnv, build
 
     nobody, clock = _Nobody(), SystemClock()
     patient = replace(settings, stop_timeout=_PATIENCE_S)  # nobody waits for the stop's end
@@ -265,7 +265,7 @@ def _dispatch(storage: Storage, settings: Settings, board: Board) -> None:
 
 
 def _save_producers(storage: Storage, board: Board, found: Recovered) -> None:
-    from brokerd.resume import learn_from_log
+    from gantrymq.brokerd.resume import learn_from_log
 
     table = learn_from_log(storage, board, found.appended)
     table.save(storage, found.appended, found.store_ms)

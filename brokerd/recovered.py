@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from brokerd.queuefiles import QueueKey
+    from gantrymq.brokerd.queuefiles import QueueKey
 
 
 @dataclass(slots=True)

@@ -23,26 +23,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brokerd import batchqueues, batchunits
-from brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
-from brokerd.commitlog import SPARE, segment_bases
-from brokerd.foreign import keep_ranges, settle_ranges
-from brokerd.logend import damaged, judge_behind
-from brokerd.logscan import OURS, THEIRS, Piece, walk
-from brokerd.queuerecovery import note_topics, recover_queues
-from brokerd.recovered import Recovered
-from shm import layout, limits
-from shm.errors import Corrupt
-from shm.kernels import scan
-from shm.lognames import DIRECTORY, segment_name
-from shm.marks import mark
-from shm.ranges import Ranges, Stretch, read_ranges
-from shm.sidecar import DIRECTORY as SIDECARS
-from shm.storage import Storage
+from gantrymq.brokerd import batchqueues, batchunits
+from gantrymq.brokerd.checkpoint import Checkpoint, CheckpointFile, read_checkpoint
+from gantrymq.brokerd.commitlog import SPARE, segment_bases
+from gantrymq.brokerd.foreign import keep_ranges, settle_ranges
+from gantrymq.brokerd.logend import damaged, judge_behind
+from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, walk
+from gantrymq.brokerd.queuerecovery import note_topics, recover_queues
+from gantrymq.brokerd.recovered import Recovered
+from gantrymq.shm import layout, limits
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.marks import mark
+from gantrymq.shm.ranges import Ranges, Stretch, read_ranges
+from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
+from gantrymq.shm.storage import Storage
 
 if TYPE_CHECKING:
-    from brokerd.config import Settings
-    from shm.board import Board
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.shm.board import Board
 
 Progress = Callable[[int, int, str], None]
 

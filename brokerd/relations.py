@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shm import limits
-from shm.errors import SettingIllegal
-from shm.layout import FILLER, RECORD_BYTES_MIN
-from shm.properties import parse_delay_levels
+from gantrymq.shm import limits
+from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.layout import FILLER, RECORD_BYTES_MIN
+from gantrymq.shm.properties import parse_delay_levels
 
 #: Those that RocketMQ takes.
 PRECISIONS_MS: Final = (100, 200, 500, 1000)

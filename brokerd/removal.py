@@ -12,20 +12,20 @@ from collections.abc import Generator, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from brokerd.holders import firsts_of
-from brokerd.queuefiles import unit_of
-from brokerd.queuestarts import UNFINISHED, first_unit, read_starts, save_starts
-from shm import layout, sidecar, wire
-from shm.bitmapnote import extension_directory
-from shm.lognames import DIRECTORY, segment_name
-from shm.queuenames import queue_directory
-from shm.storage import is_disk_full
+from gantrymq.brokerd.holders import firsts_of
+from gantrymq.brokerd.queuefiles import unit_of
+from gantrymq.brokerd.queuestarts import UNFINISHED, first_unit, read_starts, save_starts
+from gantrymq.shm import layout, sidecar, wire
+from gantrymq.shm.bitmapnote import extension_directory
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.storage import is_disk_full
 
 if TYPE_CHECKING:
-    from brokerd.queuefiles import QueueKey
-    from shm.board import Board
-    from shm.storage import Storage
-    from workers.session import SessionTable
+    from gantrymq.brokerd.queuefiles import QueueKey
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.session import SessionTable
 
 EXPIRED: Final = "gantry/expired"
 PUNCH_BYTES: Final = 4 << 20

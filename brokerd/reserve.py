@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm.storage import is_disk_full
+from gantrymq.shm.storage import is_disk_full
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 DIRECTORY: Final = "gantry"
 NAME: Final = f"{DIRECTORY}/reserve"

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from brokerd.logscan import queue_offsets, walk
-from brokerd.producers import Producers, load_producers
-from shm import layout
-from shm.kernels import frames, scan
-from shm.ranges import EVERYTHING, read_ranges
+from gantrymq.brokerd.logscan import queue_offsets, walk
+from gantrymq.brokerd.producers import Producers, load_producers
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import frames, scan
+from gantrymq.shm.ranges import EVERYTHING, read_ranges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 
 def learn_from_log(storage: Storage, board: Board, appended: int) -> Producers:

@@ -13,24 +13,24 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from brokerd.halvesholder import HalvesHolder
-from brokerd.holders import GroupsHolder, Holder, Pins, firsts_of, lowest_of
-from brokerd.parkedholder import ParkedHolder
-from brokerd.relations import parse_hours
-from brokerd.removal import Removal, Steps
-from shm import layout, sidecar
-from shm.lognames import segment_name
-from shm.record import RECORD_MAGICS, STORED_MS_BYTES, stored_ms
-from shm.storage import is_disk_full, is_failed_change
-from workers.failure import declare_failed, has_failed
+from gantrymq.brokerd.halvesholder import HalvesHolder
+from gantrymq.brokerd.holders import GroupsHolder, Holder, Pins, firsts_of, lowest_of
+from gantrymq.brokerd.parkedholder import ParkedHolder
+from gantrymq.brokerd.relations import parse_hours
+from gantrymq.brokerd.removal import Removal, Steps
+from gantrymq.shm import layout, sidecar
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.record import RECORD_MAGICS, STORED_MS_BYTES, stored_ms
+from gantrymq.shm.storage import is_disk_full, is_failed_change
+from gantrymq.workers.failure import declare_failed, has_failed
 
 if TYPE_CHECKING:
-    from brokerd.config import Settings
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.storage import Storage
-    from workers.groups.ledger import Ledger
-    from workers.session import SessionTable
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.groups.ledger import Ledger
+    from gantrymq.workers.session import SessionTable
 
 SEGMENTS_A_PASS: Final = 10  # SF-99
 _HOUR_MS: Final = 3_600_000

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shm import wire
+from gantrymq.shm import wire
 
 if TYPE_CHECKING:
-    from brokerd.sessions import Sessions
-    from shm.clock import Clock
+    from gantrymq.brokerd.sessions import Sessions
+    from gantrymq.shm.clock import Clock
 
 
 class Roster:

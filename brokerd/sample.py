@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from brokerd.delays import Delays
-from brokerd.lags import Offsets, lags
-from shm import layout
-from shm.codes import BrokerState, Role
+from gantrymq.brokerd.delays import Delays
+from gantrymq.brokerd.lags import Offsets, lags
+from gantrymq.shm import layout
+from gantrymq.shm.codes import BrokerState, Role
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from gantrymq.shm.board import Board
 
 #: An idle agent beats once a second.
 _BEAT_S: Final = 1.5

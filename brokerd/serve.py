@@ -9,20 +9,20 @@ import time
 from pathlib import Path
 from typing import Final, NoReturn
 
-from brokerd import config, temporaryhome
-from brokerd.broker import Broker, Progress, open_broker
-from brokerd.children import Resident
-from brokerd.config import Configuration
-from brokerd.log import Log
-from brokerd.notify import EXTEND_S, ServiceManager
-from brokerd.signals import Signals
-from brokerd.supervisor import Supervisor
-from shm.codes import BrokerState, ExitCode
-from shm.errors import GantryError
-from shm.exitcode import exit_code
-from shm.storage import is_disk_full
-from workers.agent import Agent, Waiter, run
-from workers.channel import EpollWaiter
+from gantrymq.brokerd import config, temporaryhome
+from gantrymq.brokerd.broker import Broker, Progress, open_broker
+from gantrymq.brokerd.children import Resident
+from gantrymq.brokerd.config import Configuration
+from gantrymq.brokerd.log import Log
+from gantrymq.brokerd.notify import EXTEND_S, ServiceManager
+from gantrymq.brokerd.signals import Signals
+from gantrymq.brokerd.supervisor import Supervisor
+from gantrymq.shm.codes import BrokerState, ExitCode
+from gantrymq.shm.errors import GantryError
+from gantrymq.shm.exitcode import exit_code
+from gantrymq.shm.storage import is_disk_full
+from gantrymq.workers.agent import Agent, Waiter, run
+from gantrymq.workers.channel import EpollWaiter
 
 _PROGRESS_EVERY_S: Final = 1.0
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from brokerd.access import DESCRIPTORS_KEPT, Peer, is_reserved
-from shm import limits, wire
-from shm.arena import ArenaPlan, create_arena, map_arena, mark_evicted, plan_arena
-from shm.bell import EventBell
-from shm.codes import Role
-from shm.errors import Rejected, Unavailable
+from gantrymq.brokerd.access import DESCRIPTORS_KEPT, Peer, is_reserved
+from gantrymq.shm import limits, wire
+from gantrymq.shm.arena import ArenaPlan, create_arena, map_arena, mark_evicted, plan_arena
+from gantrymq.shm.bell import EventBell
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import Rejected, Unavailable
 
 PRODUCER_BYTES: Final = 10
 #: A lane that a session does not use still has rings, of the least useful size.

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from brokerd.reactor import Reactor
+from gantrymq.brokerd.reactor import Reactor
 
 
 class Signals:

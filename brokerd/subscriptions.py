@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from brokerd.log import Log
-from shm.clock import Clock
-from shm.configfile import TableText, read_config, restore_config, write_config
-from shm.storage import Storage, is_disk_full
+from gantrymq.brokerd.log import Log
+from gantrymq.shm.clock import Clock
+from gantrymq.shm.configfile import TableText, read_config, restore_config, write_config
+from gantrymq.shm.storage import Storage, is_disk_full
 
 GROUPS_FILE: Final = "subscriptionGroup.json"
 _TABLE: Final = "subscriptionGroupTable"

@@ -15,22 +15,22 @@ from typing import Final
 
 import msgspec
 
-from brokerd import agents, children
-from brokerd.broker import Broker
-from brokerd.children import Backoff, Child, Crew, Outbox, Resident
-from brokerd.control import ControlServer
-from brokerd.desk import SessionDesk
-from brokerd.notify import ServiceManager
-from brokerd.reactor import Reactor
-from brokerd.sessions import SessionRecord
-from brokerd.subscriptions import fields_of
-from brokerd.textfile import Textfile
-from brokerd.vacancies import Vacancies
-from brokerd.watchdog import Hangs, Watchdog
-from shm import layout, wire
-from shm.codes import BrokerState, ExitCode, Role
-from workers.channel import SocketSessionTable
-from workers.inhand import forget_hand
+from gantrymq.brokerd import agents, children
+from gantrymq.brokerd.broker import Broker
+from gantrymq.brokerd.children import Backoff, Child, Crew, Outbox, Resident
+from gantrymq.brokerd.control import ControlServer
+from gantrymq.brokerd.desk import SessionDesk
+from gantrymq.brokerd.notify import ServiceManager
+from gantrymq.brokerd.reactor import Reactor
+from gantrymq.brokerd.sessions import SessionRecord
+from gantrymq.brokerd.subscriptions import fields_of
+from gantrymq.brokerd.textfile import Textfile
+from gantrymq.brokerd.vacancies import Vacancies
+from gantrymq.brokerd.watchdog import Hangs, Watchdog
+from gantrymq.shm import layout, wire
+from gantrymq.shm.codes import BrokerState, ExitCode, Role
+from gantrymq.workers.channel import SocketSessionTable
+from gantrymq.workers.inhand import forget_hand
 
 #: Processes of each profile; the order within and between is that of a clean stop.
 CREWS: Final[dict[str, tuple[tuple[Role, ...], ...]]] = {

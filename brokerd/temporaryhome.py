@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from shm.errors import NotPermitted
-from shm.ownfiles import create_file, read_trusted
+from gantrymq.shm.errors import NotPermitted
+from gantrymq.shm.ownfiles import create_file, read_trusted
 
 MARKER: Final = "temporary"
 

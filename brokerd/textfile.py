@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm.ownfiles import replace_whole
-from shm.storage import PosixStorage
+from gantrymq.shm.ownfiles import replace_whole
+from gantrymq.shm.storage import PosixStorage
 
 if TYPE_CHECKING:
-    from brokerd.broker import Broker
+    from gantrymq.brokerd.broker import Broker
 
 
 class Textfile:
@@ -27,7 +27,7 @@ class Textfile:
         if self._path is None or now_ns < self._next_ns:
             return
         self._next_ns = now_ns + self._interval_ns
-        from brokerd.metrics import render
+        from gantrymq.brokerd.metrics import render
 
         text = render(self._broker.board, PosixStorage(str(self._broker.env.storage.root)))
         # node_exporter reads *.prom only: a name with another ending is never half a file to it.

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.scheduler.timerbuckets import DIRECTORY, bucket_names, entries_at, owner_name, span_of
-from workers.scheduler.timerpool import ENTRY
+from gantrymq.workers.scheduler.timerbuckets import (
+    DIRECTORY,
+    bucket_names,
+    entries_at,
+    owner_name,
+    span_of,
+)
+from gantrymq.workers.scheduler.timerpool import ENTRY
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
-    from workers.scheduler.note import Note
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.scheduler.note import Note
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 #: Base of a segment -> the lowest position of a timer there, and how many there are.
 Places = dict[int, tuple[int, int]]

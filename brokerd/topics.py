@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shm import limits
-from shm.codes import Level
-from shm.errors import DiskFull, MessageIllegal, NotPermitted, Rejected, StoreFailed
-from shm.properties import (
+from gantrymq.shm import limits
+from gantrymq.shm.codes import Level
+from gantrymq.shm.errors import DiskFull, MessageIllegal, NotPermitted, Rejected, StoreFailed
+from gantrymq.shm.properties import (
     DLQ_PREFIX,
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
@@ -19,7 +19,7 @@ from shm.properties import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from shm.storage import is_disk_full
+from gantrymq.shm.storage import is_disk_full
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2

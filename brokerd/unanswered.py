@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.kernels import frames
+from gantrymq.shm.kernels import frames
 
 #: A producer that has not come back by then is told that the position is no longer known. It also
 #: bounds what a new writer scans, and the rows in memory.

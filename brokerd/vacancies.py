@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from shm import layout, wire
-from shm.arena import map_arena
-from shm.kernels.words import load_word
+from gantrymq.shm import layout, wire
+from gantrymq.shm.arena import map_arena
+from gantrymq.shm.kernels.words import load_word
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from brokerd.children import Crew
-    from brokerd.metadata import Metadata
-    from brokerd.sessions import Sessions
+    from gantrymq.brokerd.children import Crew
+    from gantrymq.brokerd.metadata import Metadata
+    from gantrymq.brokerd.sessions import Sessions
 
 #: How often it is looked for topics that may leave; sooner where many wait.
 LOOK_NS: Final = 500_000_000

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.codes import BrokerState
+from gantrymq.shm import layout
+from gantrymq.shm.codes import BrokerState
 
 if TYPE_CHECKING:
-    from brokerd.children import Child
-    from brokerd.log import Log
-    from brokerd.notify import ServiceManager
-    from shm.board import Board
-    from shm.codes import Role
+    from gantrymq.brokerd.children import Child
+    from gantrymq.brokerd.log import Log
+    from gantrymq.brokerd.notify import ServiceManager
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.codes import Role
 
 #: An idle agent beats about once a second; a sync of a disk that hangs may take many.
 SILENT_NS: Final = 10_000_000_000

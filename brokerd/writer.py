@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from brokerd.appender import Appender
-from brokerd.lanes import LOOPBACK, open_lane, take_cursors
-from shm import limits
-from shm.codes import EntryFlag
-from shm.kernels import frames
-from shm.kernels.lanes import arm_lanes, nap_lanes
-from workers.agent import IDLE_NS, is_busy
-from workers.session import Attached
+from gantrymq.brokerd.appender import Appender
+from gantrymq.brokerd.lanes import LOOPBACK, open_lane, take_cursors
+from gantrymq.shm import limits
+from gantrymq.shm.codes import EntryFlag
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.lanes import arm_lanes, nap_lanes
+from gantrymq.workers.agent import IDLE_NS, is_busy
+from gantrymq.workers.session import Attached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from brokerd.config import Settings
-    from brokerd.lanes import Lane
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.storage import Storage
-    from workers.agent import Bells
-    from workers.session import Detached, Session, SessionTable
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.brokerd.lanes import Lane
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.agent import Bells
+    from gantrymq.workers.session import Detached, Session, SessionTable
 
 #: Naps without work before the writer goes to sleep in earnest.
 NAPS_MAX = 2

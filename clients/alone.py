@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from shm.errors import Rejected
+from gantrymq.shm.errors import Rejected
 
 #: How long the end of another thread's call is waited for before it is asked again to end.
 _AGAIN_S: Final = 0.05

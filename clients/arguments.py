@@ -22,16 +22,16 @@ from functools import partial
 from numbers import Real
 from typing import Any, Final
 
-from clients.home import find_home
-from clients.message import MessageQueue, check_topic, is_name, level_of
-from clients.push.messagemodel import MessageModel
-from clients.queries.moments import milliseconds
-from clients.subscription import check_group, is_unicode, parse_subscription
-from shm import limits
-from shm.errors import ArgumentIllegal, GroupIllegal, MessageIllegal, shown
-from shm.groupwire import ASSIGNMENTS, ConsumeFrom
-from shm.indexnote import Shape
-from shm.indexreader import EVER_MS
+from gantrymq.clients.home import find_home
+from gantrymq.clients.message import MessageQueue, check_topic, is_name, level_of
+from gantrymq.clients.push.messagemodel import MessageModel
+from gantrymq.clients.queries.moments import milliseconds
+from gantrymq.clients.subscription import check_group, is_unicode, parse_subscription
+from gantrymq.shm import limits
+from gantrymq.shm.errors import ArgumentIllegal, GroupIllegal, MessageIllegal, shown
+from gantrymq.shm.groupwire import ASSIGNMENTS, ConsumeFrom
+from gantrymq.shm.indexnote import Shape
+from gantrymq.shm.indexreader import EVER_MS
 
 #: Of an argument's name and value; raises, or returns the value to use.
 Judge = Callable[[str, Any], Any]

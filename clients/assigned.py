@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from clients.message import MessageQueue
-from shm.groupwire import Attempts, Done
-from shm.kernels import poll
+from gantrymq.clients.message import MessageQueue
+from gantrymq.shm.groupwire import Attempts, Done
+from gantrymq.shm.kernels import poll
 
 
 class _Offset:

@@ -8,21 +8,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from clients.batch import MessageBatch
-from clients.columns import Columns
-from clients.fetcher import Fetcher
-from clients.logfiles import LogFiles
-from clients.member import ANSWER_NS, GroupMember
-from clients.message import MessageQueue
-from clients.queries.bytime import offset_at
-from clients.session import Session, now_ns
-from shm import layout, limits
-from shm.errors import GroupIllegal, Timeout
-from shm.filter import Filter, SqlFilter
-from shm.groupwire import FILTER_CHARACTERS, FILTERS_PER_JOIN, Attempts, ConsumeFrom
-from shm.jit import JIT_OFF
-from shm.kernels import poll
-from shm.properties import DLQ_PREFIX, RETRY_PREFIX
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.columns import Columns
+from gantrymq.clients.fetcher import Fetcher
+from gantrymq.clients.logfiles import LogFiles
+from gantrymq.clients.member import ANSWER_NS, GroupMember
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.queries.bytime import offset_at
+from gantrymq.clients.session import Session, now_ns
+from gantrymq.shm import layout, limits
+from gantrymq.shm.errors import GroupIllegal, Timeout
+from gantrymq.shm.filter import Filter, SqlFilter
+from gantrymq.shm.groupwire import FILTER_CHARACTERS, FILTERS_PER_JOIN, Attempts, ConsumeFrom
+from gantrymq.shm.jit import JIT_OFF
+from gantrymq.shm.kernels import poll
+from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX
 
 _NOTHING: Final = Columns(1, 1)
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from clients.session import now_ns, pause
-from shm.errors import BrokerGone, Closed, GantryError, QueueFull, Timeout
+from gantrymq.clients.session import now_ns, pause
+from gantrymq.shm.errors import BrokerGone, Closed, GantryError, QueueFull, Timeout
 
 if TYPE_CHECKING:
-    from clients.receipts import Pending
-    from clients.writerlink import WriterLink
+    from gantrymq.clients.receipts import Pending
+    from gantrymq.clients.writerlink import WriterLink
 
 #: More may not wait: then `QueueFull` says so at once.
 SENDS_MAX: Final = 16_384

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, overload
 
 import numpy as np
 
-from clients.arguments import judged
-from clients.columns import ByteColumn, Columns, PlainBodies, Words
-from clients.lazy import Lazy
-from clients.message import (
+from gantrymq.clients.arguments import judged
+from gantrymq.clients.columns import ByteColumn, Columns, PlainBodies, Words
+from gantrymq.clients.lazy import Lazy
+from gantrymq.clients.message import (
     GROUP_PROPERTY,
     BrokersProperties,
     MessageQueue,
@@ -19,15 +19,15 @@ from clients.message import (
     as_sent,
     attempt_of,
 )
-from clients.stored_body import plain_body
-from shm import layout
-from shm.errors import ArgumentIllegal, Corrupt
-from shm.groupwire import Attempts
-from shm.kernels import fetch
-from shm.layout import SYS_COMPRESSED
-from shm.limits import RESERVED_KEYS
-from shm.messageid import format_host, offset_message_id
-from shm.properties import DLQ_PREFIX, parse_properties
+from gantrymq.clients.stored_body import plain_body
+from gantrymq.shm import layout
+from gantrymq.shm.errors import ArgumentIllegal, Corrupt
+from gantrymq.shm.groupwire import Attempts
+from gantrymq.shm.kernels import fetch
+from gantrymq.shm.layout import SYS_COMPRESSED
+from gantrymq.shm.limits import RESERVED_KEYS
+from gantrymq.shm.messageid import format_host, offset_message_id
+from gantrymq.shm.properties import DLQ_PREFIX, parse_properties
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,18 +9,18 @@ from typing import Any, Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from clients import message as rules
-from clients.arguments import QUEUE_ID
-from clients.delays import DELAY_PARTS, is_delayed
-from clients.message import Message, SendReceipt
-from clients.receipts import PAGE_BITS, Page, Pages, Pending, ReceiptFuture
-from clients.routes import Routes
-from clients.session import Session
-from clients.transactions.transaction import Transaction
-from shm import layout, limits
-from shm.codes import Status
-from shm.errors import MessageIllegal, shown
-from shm.kernels import frames
+from gantrymq.clients import message as rules
+from gantrymq.clients.arguments import QUEUE_ID
+from gantrymq.clients.delays import DELAY_PARTS, is_delayed
+from gantrymq.clients.message import Message, SendReceipt
+from gantrymq.clients.receipts import PAGE_BITS, Page, Pages, Pending, ReceiptFuture
+from gantrymq.clients.routes import Routes
+from gantrymq.clients.session import Session
+from gantrymq.clients.transactions.transaction import Transaction
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import Status
+from gantrymq.shm.errors import MessageIllegal, shown
+from gantrymq.shm.kernels import frames
 
 #: All receipts of a batch must fit into the ring that they come through.
 BATCH_MAX: Final = limits.WRITER_DOWN_BYTES // layout.COMPLETION_BYTES - 1

@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from clients.arguments import judged
-from clients.batches import BatchFuture, LaidOut, Wished, lay_out
-from clients.sends import BATCH, DURABLE, RECEIPT, URGENT
-from shm.codes import Level
+from gantrymq.clients.arguments import judged
+from gantrymq.clients.batches import BatchFuture, LaidOut, Wished, lay_out
+from gantrymq.clients.sends import BATCH, DURABLE, RECEIPT, URGENT
+from gantrymq.shm.codes import Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clients.backlog import Put
-    from clients.message import Message
-    from clients.sends import Sends
+    from gantrymq.clients.backlog import Put
+    from gantrymq.clients.message import Message
+    from gantrymq.clients.sends import Sends
 
 
 class BatchSends:

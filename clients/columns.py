@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.kernels import fetch, poll
+from gantrymq.shm.kernels import fetch, poll
 
 Words = NDArray[np.int64]
 

@@ -9,21 +9,28 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from clients.alone import Alone
-from clients.arguments import MESSAGES_MAX, TIMEOUT_S, check_start, judged
-from clients.assigned import Assigned
-from clients.attachment import Attachment
-from clients.batch import MessageBatch
-from clients.closing import OfOneProcess
-from clients.member import GroupMember, Terms
-from clients.message import MessageQueue, ReceivedMessage
-from clients.queries.bytime import offset_at
-from clients.queries.moments import milliseconds
-from clients.session import Session, deadline_after, now_ns, pause
-from clients.subscription import Subscription, describe, digest
-from shm.errors import ArgumentIllegal, BrokerGone, Closed, Evicted, GroupIllegal, Unavailable
-from shm.groupwire import STICKY, ConsumeFrom
-from shm.kernels import poll
+from gantrymq.clients.alone import Alone
+from gantrymq.clients.arguments import MESSAGES_MAX, TIMEOUT_S, check_start, judged
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.attachment import Attachment
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.closing import OfOneProcess
+from gantrymq.clients.member import GroupMember, Terms
+from gantrymq.clients.message import MessageQueue, ReceivedMessage
+from gantrymq.clients.queries.bytime import offset_at
+from gantrymq.clients.queries.moments import milliseconds
+from gantrymq.clients.session import Session, deadline_after, now_ns, pause
+from gantrymq.clients.subscription import Subscription, describe, digest
+from gantrymq.shm.errors import (
+    ArgumentIllegal,
+    BrokerGone,
+    Closed,
+    Evicted,
+    GroupIllegal,
+    Unavailable,
+)
+from gantrymq.shm.groupwire import STICKY, ConsumeFrom
+from gantrymq.shm.kernels import poll
 
 __all__ = ["ConsumeFrom", "MessageBatch", "PullConsumer"]
 

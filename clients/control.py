@@ -11,10 +11,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from clients.closing import Closing
-from clients.home import connect
-from shm import layout, wire
-from shm.errors import BrokerGone, GantryError, Timeout
+from gantrymq.clients.closing import Closing
+from gantrymq.clients.home import connect
+from gantrymq.shm import layout, wire
+from gantrymq.shm.errors import BrokerGone, GantryError, Timeout
 
 ANSWER_S: Final = 30.0
 #: A call that waits looks so often whether one that a signal handler made has heard its answer.

@@ -7,13 +7,13 @@ from datetime import timedelta
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from shm import limits
-from shm.codes import ParkMode
-from shm.errors import MessageIllegal, shown
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, timer_out_ms
+from gantrymq.shm import limits
+from gantrymq.shm.codes import ParkMode
+from gantrymq.shm.errors import MessageIllegal, shown
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, timer_out_ms
 
 if TYPE_CHECKING:
-    from clients.message import Message
+    from gantrymq.clients.message import Message
 
 #: The ways to say it, of which a message has one at most.
 DELAY_PARTS: Final = frozenset({"delivery_timestamp", "delay", "delay_level"})

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import jit
-from shm.codes import Level
-from shm.jit import JIT_OFF, HoldsState
-from shm.kernels import fastbatch, fastput, ring
+from gantrymq.shm import jit
+from gantrymq.shm.codes import Level
+from gantrymq.shm.jit import JIT_OFF, HoldsState
+from gantrymq.shm.kernels import fastbatch, fastput, ring
 
 
 @cache

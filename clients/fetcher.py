@@ -9,18 +9,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.assigned import Assigned
-from clients.columns import Columns
-from clients.filtertable import FilterTable
-from clients.logfiles import LogFiles
-from shm import layout
-from shm.board import Board
-from shm.codes import Stop
-from shm.errors import Corrupt
-from shm.filter import Filter, SqlFilter
-from shm.kernels import fetch, poll, scan, tags
-from shm.lognames import segment_name
-from shm.ranges import Stretch
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.columns import Columns
+from gantrymq.clients.filtertable import FilterTable
+from gantrymq.clients.logfiles import LogFiles
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.filter import Filter, SqlFilter
+from gantrymq.shm.kernels import fetch, poll, scan, tags
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.ranges import Stretch
 
 CONTENT_BYTES: Final = 4 << 20
 _LARGE_MAX: Final = 4

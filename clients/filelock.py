@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from shm.ownfiles import open_file
+from gantrymq.shm.ownfiles import open_file
 
 
 def try_lock(path: str | os.PathLike[str]) -> int | None:

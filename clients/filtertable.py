@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.bitmapnote import Covered
-from shm.filter import Filter, SqlFilter, TagFilter
-from shm.kernels import fetch, tags
-from shm.opcodes import CODE_WORDS
-from shm.properties import parse_properties
-from shm.sql92 import tree
-from shm.sql92.program import compile_program
+from gantrymq.shm.bitmapnote import Covered
+from gantrymq.shm.filter import Filter, SqlFilter, TagFilter
+from gantrymq.shm.kernels import fetch, tags
+from gantrymq.shm.opcodes import CODE_WORDS
+from gantrymq.shm.properties import parse_properties
+from gantrymq.shm.sql92 import tree
+from gantrymq.shm.sql92.program import compile_program
 
 _NO_BITS = np.zeros(0, np.int64)
 # Nanoseconds of Python, about: to be asked, for an instruction, for a byte, and for a byte that a

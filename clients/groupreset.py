@@ -6,17 +6,17 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from clients.logfiles import LogFiles
-from clients.message import MessageQueue
-from clients.queries.bytime import offset_at
-from clients.queries.moments import parse_moment
-from clients.session import Session, now_ns
-from shm import errors, groupwire
-from shm.codes import ClientState
-from shm.controllane import ControlLane, End
+from gantrymq.clients.logfiles import LogFiles
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.queries.bytime import offset_at
+from gantrymq.clients.queries.moments import parse_moment
+from gantrymq.clients.session import Session, now_ns
+from gantrymq.shm import errors, groupwire
+from gantrymq.shm.codes import ClientState
+from gantrymq.shm.controllane import ControlLane, End
 
 if TYPE_CHECKING:
-    from shm.board import Board, TopicSlot
+    from gantrymq.shm.board import Board, TopicSlot
 
 #: How much longer than members have the answer may take.
 _ANSWER_NS: Final = 30_000_000_000

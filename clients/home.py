@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from shm.errors import BrokerGone, NotPermitted, Timeout
+from gantrymq.shm.errors import BrokerGone, NotPermitted, Timeout
 
 SYSTEM_HOME: Final = Path("/var/lib/gantrymq")
 SOCKET_NAME: Final = "control.sock"

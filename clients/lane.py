@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.arena import LanePlan
-from shm.codes import EntryKind
-from shm.kernels import frames
-from shm.kernels.ring import (
+from gantrymq.shm import layout
+from gantrymq.shm.arena import LanePlan
+from gantrymq.shm.codes import EntryKind
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.ring import (
     arm,
     put,
     put_batch,
     take_completions,
 )
-from shm.kernels.words import load_word, spin, store_half, store_word
-from shm.lookout import Lookout, address_of
+from gantrymq.shm.kernels.words import load_word, spin, store_half, store_word
+from gantrymq.shm.lookout import Lookout, address_of
 
 #: Completions taken at one time.
 DRAIN_ROWS = 4096

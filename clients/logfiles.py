@@ -10,14 +10,14 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.message import MessageQueue
-from shm import layout
-from shm.bitmapnote import Covered, extension_directory, read_covered
-from shm.lognames import segment_name
-from shm.queuenames import queue_directory
-from shm.ranges import ranges_of
-from shm.record import STORED_MS_BYTES, stored_ms
-from shm.storage import PosixStorage, map_file
+from gantrymq.clients.message import MessageQueue
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import Covered, extension_directory, read_covered
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.ranges import ranges_of
+from gantrymq.shm.record import STORED_MS_BYTES, stored_ms
+from gantrymq.shm.storage import PosixStorage, map_file
 
 #: Segments that stay mapped, and bytes of them: what is mapped cannot leave the page cache.
 _SEGMENTS_MAX: Final = 8

@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.assigned import Assigned
-from clients.message import MessageQueue
-from clients.session import Session, now_ns
-from shm import errors, groupwire, layout, limits
-from shm.codes import ClientState
-from shm.controllane import ControlLane, End
-from shm.kernels import poll, progress
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.session import Session, now_ns
+from gantrymq.shm import errors, groupwire, layout, limits
+from gantrymq.shm.codes import ClientState
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.kernels import poll, progress
 
 ANSWER_NS: Final = 30_000_000_000
 #: Reports wake `groups` no more often than this.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import msgspec
 
-from clients.push.consumeresult import ConsumeResult, wish_delay
-from shm import limits
-from shm.codes import Level
-from shm.errors import ArgumentIllegal, MessageIllegal, Rejected, shown
-from shm.properties import DLQ_PREFIX, LOST_TAG, RETRY_PREFIX, encode_properties
+from gantrymq.clients.push.consumeresult import ConsumeResult, wish_delay
+from gantrymq.shm import limits
+from gantrymq.shm.codes import Level
+from gantrymq.shm.errors import ArgumentIllegal, MessageIllegal, Rejected, shown
+from gantrymq.shm.properties import DLQ_PREFIX, LOST_TAG, RETRY_PREFIX, encode_properties
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

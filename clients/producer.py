@@ -13,15 +13,15 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, Unpack, overload
 
-from clients.arguments import TIMEOUT_S, judged
-from clients.backlog import Put
-from clients.batches import BatchFuture
-from clients.batchsends import BatchSends
-from clients.closing import OfOneProcess
-from clients.delays import DELAY_PARTS, NOW, due_of
-from clients.fastcall import FastPut, is_available, make_native
-from clients.home import find_home
-from clients.message import (
+from gantrymq.clients.arguments import TIMEOUT_S, judged
+from gantrymq.clients.backlog import Put
+from gantrymq.clients.batches import BatchFuture
+from gantrymq.clients.batchsends import BatchSends
+from gantrymq.clients.closing import OfOneProcess
+from gantrymq.clients.delays import DELAY_PARTS, NOW, due_of
+from gantrymq.clients.fastcall import FastPut, is_available, make_native
+from gantrymq.clients.home import find_home
+from gantrymq.clients.message import (
     NO_PROPERTIES,
     BatchParts,
     Body,
@@ -32,20 +32,19 @@ from clients.message import (
     SendReceipt,
     message_of,
 )
-from clients.recalloutcome import RecallOutcome
-from clients.recalls import Recaller
-from clients.receipts import ReceiptFuture
-from clients.sends import DURABLE, RECEIPT, URGENT, Sends
-from clients.transactions.desk import Transactions, require_group
-from clients.transactions.halves import HalfSends
-from clients.transactions.resolution import TransactionResolution
-from clients.transactions.transaction import Transaction
-from shm import jit
-from shm.codes import Level
-from shm.errors import MessageIllegal
-from shm.identity import CLIENT_PACKAGES, require_siblings
-from shm.jit import HoldsState
-from shm.kernels import fastbatch, fastput
+from gantrymq.clients.recalloutcome import RecallOutcome
+from gantrymq.clients.recalls import Recaller
+from gantrymq.clients.receipts import ReceiptFuture
+from gantrymq.clients.sends import DURABLE, RECEIPT, URGENT, Sends
+from gantrymq.clients.transactions.desk import Transactions, require_group
+from gantrymq.clients.transactions.halves import HalfSends
+from gantrymq.clients.transactions.resolution import TransactionResolution
+from gantrymq.clients.transactions.transaction import Transaction
+from gantrymq.shm import jit
+from gantrymq.shm.codes import Level
+from gantrymq.shm.errors import MessageIllegal
+from gantrymq.shm.jit import HoldsState
+from gantrymq.shm.kernels import fastbatch, fastput
 
 _TAG: Final = {"tag"}
 #: What the native put takes by name.
@@ -73,7 +72,6 @@ class Producer(HoldsState, OfOneProcess):
         `transaction_checker` is asked, in a thread of its own, about transactions of the group that
         nobody has ended; each of its producers has the same one.
         """
-        require_siblings(CLIENT_PACKAGES)
         home, durability, timeout, producer_group, transaction_checker = judged(
             "Producer", home, durability, timeout, producer_group, transaction_checker
         )

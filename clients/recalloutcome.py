@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from shm import schedulerwire
+from gantrymq.shm import schedulerwire
 
 
 class RecallOutcome(StrEnum):

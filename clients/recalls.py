@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from clients.recalloutcome import RecallOutcome
-from clients.session import Session, deadline_after, now_ns
-from shm import schedulerwire
-from shm.codes import ClientState, Status
-from shm.controllane import ControlLane, End
-from shm.errors import (
+from gantrymq.clients.recalloutcome import RecallOutcome
+from gantrymq.clients.session import Session, deadline_after, now_ns
+from gantrymq.shm import schedulerwire
+from gantrymq.shm.codes import ClientState, Status
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.errors import (
     DiskFull,
     Incompatible,
     MessageIllegal,
@@ -22,7 +22,7 @@ from shm.errors import (
     Timeout,
     Unavailable,
 )
-from shm.schedulerwire import Recall, Recalled
+from gantrymq.shm.schedulerwire import Recall, Recalled
 
 if TYPE_CHECKING:
     import os

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.arguments import judged
-from clients.closing import OfOneProcess
-from clients.delays import NOW, Due, parked_in, recall_handle
-from clients.message import MessageQueue, SendReceipt
-from shm import errors
-from shm.codes import Level, ParkMode, Status
-from shm.kernels import frames
-from shm.messageid import offset_message_id
+from gantrymq.clients.arguments import judged
+from gantrymq.clients.closing import OfOneProcess
+from gantrymq.clients.delays import NOW, Due, parked_in, recall_handle
+from gantrymq.clients.message import MessageQueue, SendReceipt
+from gantrymq.shm import errors
+from gantrymq.shm.codes import Level, ParkMode, Status
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.messageid import offset_message_id
 
 PAGE_BITS = 12
 PAGE_ROWS = 1 << PAGE_BITS

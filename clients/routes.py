@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clients import message as rules
-from clients.session import Session
-from shm import layout, limits
-from shm.codes import Level
-from shm.errors import MessageIllegal
-from shm.properties import java_hash
+from gantrymq.clients import message as rules
+from gantrymq.clients.session import Session
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import Level
+from gantrymq.shm.errors import MessageIllegal
+from gantrymq.shm.properties import java_hash
 
 if TYPE_CHECKING:
-    from clients.message import Message
+    from gantrymq.clients.message import Message
 
 #: Slots with a tag, at most: the others are for topics, whose tags go with each message then.
 _TAGGED_MAX: Final = limits.ROUTES_MAX // 2

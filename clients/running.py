@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clients.home import read_board_file, store_of
-from shm.board import Board, attach_board
-from shm.storelock import is_held
+from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.shm.board import Board, attach_board
+from gantrymq.shm.storelock import is_held
 
 if TYPE_CHECKING:
     from pathlib import Path

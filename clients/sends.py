@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from clients import message as rules
-from clients.arguments import QUEUE_ID
-from clients.delays import NOW
-from clients.writerlink import WriterLink
-from shm.codes import EntryFlag, Level
+from gantrymq.clients import message as rules
+from gantrymq.clients.arguments import QUEUE_ID
+from gantrymq.clients.delays import NOW
+from gantrymq.clients.writerlink import WriterLink
+from gantrymq.shm.codes import EntryFlag, Level
 
 if TYPE_CHECKING:
     import os
 
     from numpy.typing import NDArray
 
-    from clients.delays import Due
-    from clients.message import Message
+    from gantrymq.clients.delays import Due
+    from gantrymq.clients.message import Message
 
 RECEIPT: Final = int(EntryFlag.RECEIPT)
 DURABLE: Final = int(EntryFlag.DURABLE)

@@ -18,15 +18,15 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from clients.closing import Closing, OfOneProcess
-from clients.control import ControlChannel, close_all, expect, gone
-from clients.home import find_home
-from shm import layout, wire
-from shm.arena import check_header, map_arena, plan_arena
-from shm.bell import EventBell
-from shm.board import attach_board
-from shm.codes import BrokerState
-from shm.errors import BrokerGone, Closed, Evicted, GantryError, Incompatible, StoreFailed
+from gantrymq.clients.closing import Closing, OfOneProcess
+from gantrymq.clients.control import ControlChannel, close_all, expect, gone
+from gantrymq.clients.home import find_home
+from gantrymq.shm import layout, wire
+from gantrymq.shm.arena import check_header, map_arena, plan_arena
+from gantrymq.shm.bell import EventBell
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.errors import BrokerGone, Closed, Evicted, GantryError, Incompatible, StoreFailed
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from shm.layout import SYS_COMPRESSED
+from gantrymq.shm.layout import SYS_COMPRESSED
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

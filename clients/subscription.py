@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from clients.message import check_topic, is_name
-from shm import limits
-from shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal, shown
-from shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
-from shm.groupwire import SUBSCRIPTION_CHARACTERS
-from shm.properties import (
+from gantrymq.clients.message import check_topic, is_name
+from gantrymq.shm import limits
+from gantrymq.shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal, shown
+from gantrymq.shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
+from gantrymq.shm.groupwire import SUBSCRIPTION_CHARACTERS
+from gantrymq.shm.properties import (
     HALF_TOPIC,
     NOTES_TOPIC,
     OP_TOPIC,
@@ -21,7 +21,7 @@ from shm.properties import (
     SYSTEM_GROUP_PREFIX,
     TIMER_TOPIC,
 )  # fmt: skip
-from shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.dialect import Dialect
 
 #: Of the broker's own topics these show what nobody may see before its transaction is committed,
 #: or before its time.

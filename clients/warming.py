@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from shm import jit
+from gantrymq.shm import jit
 
 _NOTICE = (
     "gantrymq: machine code is being compiled for this processor, once; that takes about a minute"

@@ -20,18 +20,18 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.backlog import Backlog, Put
-from clients.fastcall import FastPut
-from clients.lane import DRAIN_ROWS, WriterLane
-from clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
-from clients.routes import Routes
-from clients.session import Session, deadline_after, now_ns, pause
-from shm import layout, limits
-from shm.codes import EntryFlag, Status
-from shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
-from shm.kernels import frames, ring
-from shm.kernels.words import spin
-from shm.lookout import Lookout
+from gantrymq.clients.backlog import Backlog, Put
+from gantrymq.clients.fastcall import FastPut
+from gantrymq.clients.lane import DRAIN_ROWS, WriterLane
+from gantrymq.clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
+from gantrymq.clients.routes import Routes
+from gantrymq.clients.session import Session, deadline_after, now_ns, pause
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import EntryFlag, Status
+from gantrymq.shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
+from gantrymq.shm.kernels import frames, ring
+from gantrymq.shm.kernels.words import spin
+from gantrymq.shm.lookout import Lookout
 
 F = TypeVar("F", bound="Pending[Any]")
 RECEIPT: Final = int(EntryFlag.RECEIPT)

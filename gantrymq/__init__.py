@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clients.batch import MessageBatch
-    from clients.consumer import PullConsumer
-    from clients.message import (
+    from gantrymq.clients.batch import MessageBatch
+    from gantrymq.clients.consumer import PullConsumer
+    from gantrymq.clients.message import (
         BatchParts,
         Message,
         MessageParts,
@@ -20,20 +20,19 @@ if TYPE_CHECKING:
         ReceivedMessage,
         SendReceipt,
     )
-    from clients.producer import Producer
-    from clients.push.consumer import PushConsumer
-    from clients.push.consumeresult import ConsumeResult
-    from clients.push.messagemodel import MessageModel
-    from clients.push.options import PushOptions
-    from clients.queries.client import Client
-    from clients.queries.found import Found, FoundMessage
-    from clients.recalloutcome import RecallOutcome
-    from clients.receipts import ReceiptFuture
-    from clients.subscription import FilterExpression, FilterType
-    from clients.transactions.resolution import TransactionResolution
-    from clients.transactions.transaction import Transaction
-    from gantrymq.temporary import Broker
-    from shm.errors import (
+    from gantrymq.clients.producer import Producer
+    from gantrymq.clients.push.consumer import PushConsumer
+    from gantrymq.clients.push.consumeresult import ConsumeResult
+    from gantrymq.clients.push.messagemodel import MessageModel
+    from gantrymq.clients.push.options import PushOptions
+    from gantrymq.clients.queries.client import Client
+    from gantrymq.clients.queries.found import Found, FoundMessage
+    from gantrymq.clients.recalloutcome import RecallOutcome
+    from gantrymq.clients.receipts import ReceiptFuture
+    from gantrymq.clients.subscription import FilterExpression, FilterType
+    from gantrymq.clients.transactions.resolution import TransactionResolution
+    from gantrymq.clients.transactions.transaction import Transaction
+    from gantrymq.shm.errors import (
         ArgumentIllegal,
         BrokerGone,
         Closed,
@@ -59,7 +58,8 @@ if TYPE_CHECKING:
         TransactionInDoubt,
         Unavailable,
     )
-    from shm.groupwire import ConsumeFrom
+    from gantrymq.shm.groupwire import ConsumeFrom
+    from gantrymq.temporary import Broker
 
 __all__ = [
     "ArgumentIllegal",
@@ -113,30 +113,30 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchParts": "clients.message",
+    "BatchParts": "gantrymq.clients.message",
     "Broker": "gantrymq.temporary",
-    "Client": "clients.queries.client",
-    "ConsumeFrom": "shm.groupwire",
-    "ConsumeResult": "clients.push.consumeresult",
-    "FilterExpression": "clients.subscription",
-    "FilterType": "clients.subscription",
-    "Found": "clients.queries.found",
-    "FoundMessage": "clients.queries.found",
-    "Message": "clients.message",
-    "MessageBatch": "clients.batch",
-    "MessageModel": "clients.push.messagemodel",
-    "MessageParts": "clients.message",
-    "MessageQueue": "clients.message",
-    "Producer": "clients.producer",
-    "PullConsumer": "clients.consumer",
-    "PushConsumer": "clients.push.consumer",
-    "PushOptions": "clients.push.options",
-    "RecallOutcome": "clients.recalloutcome",
-    "ReceiptFuture": "clients.receipts",
-    "ReceivedMessage": "clients.message",
-    "SendReceipt": "clients.message",
-    "Transaction": "clients.transactions.transaction",
-    "TransactionResolution": "clients.transactions.resolution",
+    "Client": "gantrymq.clients.queries.client",
+    "ConsumeFrom": "gantrymq.shm.groupwire",
+    "ConsumeResult": "gantrymq.clients.push.consumeresult",
+    "FilterExpression": "gantrymq.clients.subscription",
+    "FilterType": "gantrymq.clients.subscription",
+    "Found": "gantrymq.clients.queries.found",
+    "FoundMessage": "gantrymq.clients.queries.found",
+    "Message": "gantrymq.clients.message",
+    "MessageBatch": "gantrymq.clients.batch",
+    "MessageModel": "gantrymq.clients.push.messagemodel",
+    "MessageParts": "gantrymq.clients.message",
+    "MessageQueue": "gantrymq.clients.message",
+    "Producer": "gantrymq.clients.producer",
+    "PullConsumer": "gantrymq.clients.consumer",
+    "PushConsumer": "gantrymq.clients.push.consumer",
+    "PushOptions": "gantrymq.clients.push.options",
+    "RecallOutcome": "gantrymq.clients.recalloutcome",
+    "ReceiptFuture": "gantrymq.clients.receipts",
+    "ReceivedMessage": "gantrymq.clients.message",
+    "SendReceipt": "gantrymq.clients.message",
+    "Transaction": "gantrymq.clients.transactions.transaction",
+    "TransactionResolution": "gantrymq.clients.transactions.resolution",
 }
 
 
@@ -153,8 +153,8 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'gantrymq' has no attribute {name!r}")
     if name in _OF_MACHINE_CODE:
-        import_module("clients.warming").warm_up()
-    value: object = getattr(import_module(_HOMES.get(name, "shm.errors")), name)
+        import_module("gantrymq.clients.warming").warm_up()
+    value: object = getattr(import_module(_HOMES.get(name, "gantrymq.shm.errors")), name)
     globals()[name] = value
     return value
 

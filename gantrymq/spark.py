@@ -14,13 +14,13 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from clients.spark.needs import java_of, what_is_wrong, why_java_ended
-from shm import errors
-from shm.errors import GantryError, SettingIllegal, Unavailable
+from gantrymq.clients.spark.needs import java_of, what_is_wrong, why_java_ended
+from gantrymq.shm import errors
+from gantrymq.shm.errors import GantryError, SettingIllegal, Unavailable
 
 try:
-    from clients.spark.operations import operations
-    from clients.spark.source import GantryDataSource
+    from gantrymq.clients.spark.operations import operations
+    from gantrymq.clients.spark.source import GantryDataSource
 except ImportError as error:
     if text := what_is_wrong("pyspark", "pyarrow"):
         raise ImportError(f"{text} ({error})", name=error.name) from error

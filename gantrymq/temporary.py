@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, Self
 
-from brokerd import temporaryhome
-from clients.closing import Closing, OfOneProcess
-from clients.home import read_board_file
-from shm.board import attach_board, unlink_board
-from shm.codes import BrokerState, ExitCode
-from shm.errors import BrokerGone, Closed, GantryError, SettingIllegal, StoreFailed
-from shm.layout import BOARD_STATE
-from shm.ownfiles import appending, replace_whole
+from gantrymq.brokerd import temporaryhome
+from gantrymq.clients.closing import Closing, OfOneProcess
+from gantrymq.clients.home import read_board_file
+from gantrymq.shm.board import attach_board, unlink_board
+from gantrymq.shm.codes import BrokerState, ExitCode
+from gantrymq.shm.errors import BrokerGone, Closed, GantryError, SettingIllegal, StoreFailed
+from gantrymq.shm.layout import BOARD_STATE
+from gantrymq.shm.ownfiles import appending, replace_whole
 
 #: Kernels may have to be compiled first.
 _START_S: Final = 300.0
@@ -171,7 +171,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 def judge_settings(settings: Mapping[str, object]) -> None:
     """Raise SettingIllegal for settings that a temporary broker would not start with."""
-    from brokerd.config import load
+    from gantrymq.brokerd.config import load
 
     load(given=_OF_ITS_KIND | dict(settings))
 
@@ -190,7 +190,7 @@ def _start(home: Path, word: str, settings: dict[str, object]) -> subprocess.Pop
 
 
 def _spawn(arguments: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "brokerd", *arguments]
+    command = [sys.executable, "-P", "-m", "gantrymq.brokerd", *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
 

@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from brokerd.access import started_of
+from gantrymq.brokerd.access import started_of
+from gantrymq.shm import jit
+from gantrymq.shm.codes import Role
 from scripts.day_stage import ROOT, Application, Stage, Wrong
-from shm import jit
-from shm.codes import Role
 
 AGENTS = tuple(role.name.lower() for role in Role)
 _NEEDED = ("gantrymq", "brokerd", "workers", "clients", "shm", "pyproject.toml", "README.md")
@@ -31,7 +31,7 @@ def copy_checkout(stage: Stage) -> str:
     for name in _NEEDED:
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-            shutil.copytree(ROOT / name, to / name, ignore=ignored)
+            shutil.copytree(ROOT / name, to / name, symlinks=True, ignore=ignored)
         else:
             shutil.copy(ROOT / name, to / name)
     return ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from brokerd.access import started_of
+from gantrymq.brokerd.access import started_of
 from scripts.day_service import Service, Unit
 
 ROOT = Path(__file__).resolve().parent.parent

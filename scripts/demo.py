@@ -148,7 +148,7 @@ class Traces:
     """What a running broker must not leave behind: its processes and its board."""
 
     def __init__(self, home: Path) -> None:
-        from clients.home import read_board_file
+        from gantrymq.clients.home import read_board_file
 
         self.processes = {name: row["pid"] for name, row in processes_of(home).items()}
         self.board = Path("/dev/shm", read_board_file(home)["board"])

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import Message, SendReceipt
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.recalloutcome import RecallOutcome
-from shm.properties import DLQ_PREFIX
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import Message, SendReceipt
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.recalloutcome import RecallOutcome
+from gantrymq.shm.properties import DLQ_PREFIX
 
 TOPIC = "demo-orders"
 GROUP = "demo-billing"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.subscription import FilterExpression, FilterType
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.subscription import FilterExpression, FilterType
 from scripts import demo_flights as data
 
 GROUP: Final = "demo-late"

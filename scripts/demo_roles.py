@@ -7,8 +7,8 @@ import sys
 from array import array
 from pathlib import Path
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.producer import Producer
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.producer import Producer
 from scripts.demo_flights import TOPIC, flights
 
 GROUP = "demo"

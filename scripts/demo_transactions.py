@@ -17,10 +17,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from clients.transactions.resolution import TransactionResolution
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.transactions.resolution import TransactionResolution
 
 TOPIC: Final = "demo-payments"
 GROUP: Final = "demo-bank"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.dump import dump_objects, encode_line
+from gantrymq.brokerd.dump import dump_objects, encode_line
 
 SEGMENT_BYTES: Final = 256 * 1024
 QUEUE_FILE_BYTES: Final = 50 * 20

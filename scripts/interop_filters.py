@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from clients.control import look_at
 from gantrymq import (
     Broker,
     ConsumeFrom,
@@ -22,13 +21,14 @@ from gantrymq import (
     Producer,
     PullConsumer,
 )
+from gantrymq.clients.control import look_at
+from gantrymq.shm import layout, wire
+from gantrymq.shm.bitmapnote import read_covered
+from gantrymq.shm.storage import PosixStorage
 from scripts.interop_checker import Checker, Refused, wait_until
 from scripts.interop_group import RocketMqGroup
 from scripts.interop_handover import hand_over
 from scripts.interop_table import Row
-from shm import layout, wire
-from shm.bitmapnote import read_covered
-from shm.storage import PosixStorage
 
 TOPIC: Final = "fares"
 PLAIN: Final = "orders"

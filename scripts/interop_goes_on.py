@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from gantrymq import Broker, ConsumeFrom, Message, Producer, PullConsumer
+from gantrymq.shm.configfile import parse_config
+from gantrymq.shm.jsonsum import FIELD
+from gantrymq.shm.ranges import read_ranges
+from gantrymq.shm.storage import PosixStorage
 from scripts.interop_checker import PATIENCE_S, Checker, Refused, wait_until
 from scripts.interop_stores import CHECK, require_sound
 from scripts.interop_table import Row
-from shm.configfile import parse_config
-from shm.jsonsum import FIELD
-from shm.ranges import read_ranges
-from shm.storage import PosixStorage
 
 TOPIC: Final = "orders"
 #: A topic with a level, and one that was deleted and made again: both are attributes of ours.

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from gantrymq.shm.properties import RETRY_PREFIX
+from gantrymq.shm.record import STRUCTURE, Record, parse_record
 from scripts.interop_checker import PATIENCE_S, Refused
-from shm.properties import RETRY_PREFIX
-from shm.record import STRUCTURE, Record, parse_record
 
 #: Codes of requests and answers.
 _PULL: Final = 11

@@ -19,11 +19,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from brokerd.dump import dump_objects
 from gantrymq import Broker, Message, Producer
+from gantrymq.brokerd.dump import dump_objects
+from gantrymq.shm.properties import SCHEDULE_TOPIC
 from scripts.interop_checker import PATIENCE_S, Checker, Refused
 from scripts.interop_table import Row
-from shm.properties import SCHEDULE_TOPIC
 
 TOPIC: Final = "later"
 PLAIN: Final = "orders"

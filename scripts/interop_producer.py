@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from shm.record import STRUCTURE, Record, parse_record
+from gantrymq.shm.record import STRUCTURE, Record, parse_record
 
 _HEART_BEAT: Final = 34
 _END_TRANSACTION: Final = 37

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from brokerd.dump import dump_objects
 from gantrymq import (
     Broker,
     ConsumeFrom,
@@ -29,13 +28,14 @@ from gantrymq import (
     PullConsumer,
     PushConsumer,
 )
+from gantrymq.brokerd.dump import dump_objects
+from gantrymq.shm.configfile import parse_config
+from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX
 from scripts.interop_checker import Checker, Refused, wait_until
 from scripts.interop_group import RocketMqGroup
 from scripts.interop_handover import TIMER_LOG_BYTES, adopt, end_and_hand_over
 from scripts.interop_stores import CHECK_SUMS, Trial
 from scripts.interop_table import Row
-from shm.configfile import parse_config
-from shm.properties import DLQ_PREFIX, RETRY_PREFIX
 
 TOPIC: Final = "jobs"
 PLAIN: Final = "orders"

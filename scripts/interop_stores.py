@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from brokerd.backup import backup
-from brokerd.salvage import salvage
-from brokerd.verify import Report, verify
 from gantrymq import Broker, BrokerGone, Message, Producer
+from gantrymq.brokerd.backup import backup
+from gantrymq.brokerd.salvage import salvage
+from gantrymq.brokerd.verify import Report, verify
 from scripts.interop_checker import PATIENCE_S, SEGMENT_BYTES, Checker, Refused
 from scripts.interop_table import VERSIONS, Row
 

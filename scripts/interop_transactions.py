@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from brokerd.dump import dump_objects
-from clients.home import read_board_file
 from gantrymq import Broker, Message, Producer, TransactionResolution
+from gantrymq.brokerd.dump import dump_objects
 from gantrymq.cli.tx_show import look
+from gantrymq.clients.home import read_board_file
+from gantrymq.shm import layout
+from gantrymq.shm.board import attach_board
 from scripts.interop_checker import PATIENCE_S, Checker, Refused, wait_until
 from scripts.interop_producer import LiveProducer
 from scripts.interop_stores import CHECK, require_sound
 from scripts.interop_table import Row
-from shm import layout
-from shm.board import attach_board
 
 TOPIC: Final = "paid"
 PLAIN: Final = "orders"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shm.layout import markdown
+from gantrymq.shm.layout import markdown
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "layout.md"
 

@@ -21,15 +21,14 @@ from pathlib import Path
 
 import pyspark
 
-from clients.home import store_of
 from gantrymq import Broker, Producer
-from shm import sidecar
+from gantrymq.clients.home import store_of
+from gantrymq.shm import sidecar
 from tests.support.spark_rows import rows_of
 from tests.support.tables import content_of, require_equal
 from tests.support.watchdog import poll_until
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("gantrymq", "clients", "shm")
 SENT = 20_000
 START_S = 120.0
 #: What spark-submit runs: counts by topic, where tasks found the package, and a write.
@@ -39,8 +38,8 @@ from pyspark.sql import SparkSession
 from gantrymq.spark import GantryDataSource, own_error
 
 def place(_number):
-    import clients
-    return clients.__file__
+    import gantrymq.clients
+    return gantrymq.clients.__file__
 
 spark = SparkSession.builder.getOrCreate()
 spark.dataSource.register(GantryDataSource)
@@ -64,8 +63,8 @@ def archive(folder: Path) -> Path:
     """The packages that executors need, as --py-files takes them."""
     path = folder / "gantrymq.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
-        for package in PACKAGES:
-            for file in sorted((ROOT / package).rglob("*.py")):
+        for name in ("", "clients/", "shm/"):  # a link that rglob does not follow leads to these
+            for file in sorted((ROOT / "gantrymq" / name).rglob("*.py")):
                 made.write(file, file.relative_to(ROOT))
     return path
 

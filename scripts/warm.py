@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from shm import jit
+from gantrymq.shm import jit
 
 _CLEAR_LINE = "\r\x1b[K"
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout, limits
-from shm.errors import Incompatible
+from gantrymq.shm import layout, limits
+from gantrymq.shm.errors import Incompatible
 
 
 @dataclass(frozen=True, slots=True)

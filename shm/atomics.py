@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shm.jit import COMPILING, JIT_OFF
+from gantrymq.shm.jit import COMPILING, JIT_OFF
 
 if COMPILING:
     from llvmlite import ir

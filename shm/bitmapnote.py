@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from shm.jsonsum import sum_holds, with_sum
-from shm.queuenames import folder_of
-from shm.storage import read_file, replace_file
+from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.queuenames import folder_of
+from gantrymq.shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/bitmaps.json"
 DIRECTORY: Final = "consumequeue_ext"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import posix_ipc
 
-from shm import layout
-from shm.errors import BrokerGone, Incompatible
+from gantrymq.shm import layout
+from gantrymq.shm.errors import BrokerGone, Incompatible
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from shm import layout
+from gantrymq.shm import layout
 
 FILE = "gantry/checkpoint"
 

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from shm.atomics import word_pointer
+from gantrymq.shm.atomics import word_pointer
 
 _FOLD_FOUR: Final = (0x154442BD4, 0x1C6E41596)
 _FOLD_ONE: Final = (0x1751997D0, 0x0CCAA009E)

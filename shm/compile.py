@@ -19,10 +19,9 @@ import numba
 from llvmlite import ir
 from numba.core import types
 
-import shm.kernels
-from shm import jit
-from shm.entrypoint import EntryPoint
-from shm.jit import Entry, Kind
+from gantrymq.shm import jit, kernels
+from gantrymq.shm.entrypoint import EntryPoint
+from gantrymq.shm.jit import Entry, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,8 @@ def main(out: str) -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     jit.compile_by(declare, external_function)
-    for found in pkgutil.iter_modules(shm.kernels.__path__):
-        importlib.import_module(f"shm.kernels.{found.name}")
+    for found in pkgutil.iter_modules(kernels.__path__):
+        importlib.import_module(f"{kernels.__name__}.{found.name}")
     machine = _target_machine()
     entries = ir.Module("entries")
     entries.triple = llvm.get_process_triple()

@@ -11,11 +11,11 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from shm.jsonsum import with_sum, without_sum
-from shm.storage import is_disk_full, read_file
+from gantrymq.shm.jsonsum import with_sum, without_sum
+from gantrymq.shm.storage import is_disk_full, read_file
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 BACKUP_SUFFIX: Final = ".bak"
 

@@ -7,12 +7,12 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.arena import LanePlan
-from shm.codes import EntryKind
-from shm.errors import Incompatible
-from shm.kernels import frames, message, ring
-from shm.lookout import address_of
+from gantrymq.shm import layout
+from gantrymq.shm.arena import LanePlan
+from gantrymq.shm.codes import EntryKind
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.kernels import frames, message, ring
+from gantrymq.shm.lookout import address_of
 
 
 class End(IntEnum):

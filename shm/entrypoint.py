@@ -14,7 +14,7 @@ from typing import Any, Final
 from llvmlite import ir
 from numba.core import cgutils
 
-from shm.jit import ARRAY_DATA_AT, FIRST_ITEM_AT, STATE_SLOT_AT, Entry, Kind
+from gantrymq.shm.jit import ARRAY_DATA_AT, FIRST_ITEM_AT, STATE_SLOT_AT, Entry, Kind
 
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 _POINTER = _I8.as_pointer()

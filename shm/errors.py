@@ -41,6 +41,13 @@ SHOWN_MAX: Final = 60
 class GantryError(Exception):
     """Base of all errors; `fields` holds what the text says, for programs."""
 
+    __module__ = "gantrymq"  # where applications import it from; a traceback shows that
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__ == __name__:
+            cls.__module__ = "gantrymq"
+
     def __init__(self, text: str, **fields: Any) -> None:  # noqa: ANN401 - any picklable value
         super().__init__(text)
         self.text = text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from shm import errors
-from shm.codes import ExitCode
+from gantrymq.shm import errors
+from gantrymq.shm.codes import ExitCode
 
 # The first that fits counts, so the special ones come first.
 _BY_ERROR: Final = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shm.errors import FilterSyntaxError
-from shm.properties import java_hash
-from shm.sql92.dialect import Dialect
-from shm.sql92.evaluate import FilterFailed, evaluate
-from shm.sql92.parser import parse
-from shm.sql92.tokens import shorten
-from shm.sql92.tree import Node
+from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.properties import java_hash
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.evaluate import FilterFailed, evaluate
+from gantrymq.shm.sql92.parser import parse
+from gantrymq.shm.sql92.tokens import shorten
+from gantrymq.shm.sql92.tree import Node
 
 EVERYTHING = "*"
 _OR = "||"

@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from shm import packed
-from shm.limits import PROGRESS_WINDOW
-from shm.packed import decode_packed
-from shm.valueranges import (
+from gantrymq.shm import packed
+from gantrymq.shm.limits import PROGRESS_WINDOW
+from gantrymq.shm.packed import decode_packed
+from gantrymq.shm.valueranges import (
     ConsumeFromCode,
     DelayMs,
     Deliveries,

@@ -15,11 +15,11 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from shm.errors import Corrupt
-from shm.storage import read_file, replace_file
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/imported.json"
 VERSION: Final = 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.notefile import read_content, write_content
+from gantrymq.shm import layout
+from gantrymq.shm.notefile import read_content, write_content
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 DIRECTORY: Final = "index"
 NOTE_FILE: Final = "gantry/index.json"

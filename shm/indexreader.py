@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from shm import layout
-from shm.errors import Rejected
-from shm.indexnote import DIRECTORY, Header, Shape, parse_header
-from shm.properties import index_hash
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Rejected
+from gantrymq.shm.indexnote import DIRECTORY, Header, Shape, parse_header
+from gantrymq.shm.properties import index_hash
 
 if TYPE_CHECKING:
-    from shm.storage import File, Storage
+    from gantrymq.shm.storage import File, Storage
 
 _ENTRY: Final = layout.INDEX_ENTRY.codec("key_hash", "physical_offset", "time_diff", "prev")
 _SECONDS_MAX: Final = (1 << 31) - 1

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
-from shm.errors import Corrupt
-from shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
-from shm.properties import java_int
-from shm.record import HEAD_CODECS, V6_BITS, Record
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
+from gantrymq.shm.properties import java_int
+from gantrymq.shm.record import HEAD_CODECS, V6_BITS, Record
 
 if TYPE_CHECKING:
     import numpy as np

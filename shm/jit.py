@@ -121,7 +121,7 @@ def _numba_version() -> bytes:
 
 @cache
 def _writable() -> bool:
-    from shm import ownfiles  # no kernel uses it
+    from gantrymq.shm import ownfiles  # no kernel uses it
 
     try:
         cache_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -340,7 +340,7 @@ def _load(progress: Progress | None) -> Library:
 
 def _read_code() -> bytes | None:
     """The object file of the cache; None if there is none, or not whole, or not of this user."""
-    from shm import ownfiles  # no kernel uses it
+    from gantrymq.shm import ownfiles  # no kernel uses it
 
     try:
         content = ownfiles.read_trusted(cache_directory() / _LIBRARY)
@@ -356,7 +356,7 @@ def _read_code() -> bytes | None:
 
 def _make_code(progress: Progress | None) -> bytes:
     """Let another process compile: this one stays without numba and may fork."""
-    from shm import ownfiles  # no kernel uses it
+    from gantrymq.shm import ownfiles  # no kernel uses it
 
     if not _writable():
         with tempfile.TemporaryDirectory(prefix="gantrymq-") as folder:
@@ -377,9 +377,9 @@ def _compile(folder: Path, progress: Progress | None) -> bytes:
     out = folder / f"code.{os.getpid()}"
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        " from shm.compile import main; main(sys.argv[2])"
+        " from gantrymq.shm.compile import main; main(sys.argv[2])"
     )
-    parent = str(Path(__file__).resolve().parent.parent)
+    parent = str(Path(__file__).absolute().parents[2])  # of the package: shm may be a link
     command = [sys.executable, "-P", "-c", program, parent, str(out)]
     # numba's own settings are not a part of the directory's name.
     environment = {name: text for name, text in os.environ.items() if name[:6] != "NUMBA_"}
@@ -404,7 +404,7 @@ def _compile(folder: Path, progress: Progress | None) -> bytes:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    from shm import ownfiles  # no kernel uses it
+    from gantrymq.shm import ownfiles  # no kernel uses it
 
     descriptor = ownfiles.open_file(cache_directory() / "lock", os.O_RDWR | os.O_CREAT)
     try:

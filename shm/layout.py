@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from shm import limits
-from shm.structs import LINE_BYTES, Field, Struct, fingerprint
+from gantrymq.shm import limits
+from gantrymq.shm.structs import LINE_BYTES, Field, Struct, fingerprint
 
 # ---------------------------------------------------------------------------------- ring entries
 
@@ -907,7 +907,10 @@ FINGERPRINT: Final = fingerprint(
 
 def markdown() -> str:
     """docs/layout.md."""
-    parts = ["# Layouts\n\nMade from shm/layout.py by `python -m shm.layout > docs/layout.md`.\n"]
+    parts = [
+        "# Layouts\n\nMade from shm/layout.py by"
+        " `python -m gantrymq.shm.layout > docs/layout.md`.\n"
+    ]
     parts.append("## Shared memory\n")
     parts += [table.markdown() for table in SHARED]
     parts.append("## Files\n")

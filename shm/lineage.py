@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from shm.errors import Corrupt
-from shm.jsonsum import sum_holds
-from shm.storage import read_file
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.jsonsum import sum_holds
+from gantrymq.shm.storage import read_file
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/store.json"
 FIELD: Final = "lineage"

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.kernels.words import watch
+from gantrymq.shm.kernels.words import watch
 
 _ROOM_FIRST: Final = 8
 

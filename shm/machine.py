@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from shm.jit import COMPILING, JIT_OFF, external, i4, i8, kernel
+from gantrymq.shm.jit import COMPILING, JIT_OFF, external, i4, i8, kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,7 +142,7 @@ elif COMPILING:
     from numba.core import cgutils, config, types
     from numba.extending import intrinsic
 
-    from shm.atomics import word_pointer
+    from gantrymq.shm.atomics import word_pointer
 
     _I64 = ir.IntType(64)
 
@@ -314,7 +314,7 @@ elif COMPILING:
         return bool(llvm.get_host_cpu_features().get(feature)) and not config.CPU_NAME
 
     if platform.machine() == "x86_64" and _host_has("pclmul"):
-        from shm.clmul import crc32_folded
+        from gantrymq.shm.clmul import crc32_folded
 
         @kernel()
         def crc32(memory: Bytes, at: int, count: int) -> int:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from shm import layout
+from gantrymq.shm import layout
 
 _I4: Final = struct.Struct(">i")
 

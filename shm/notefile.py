@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from shm.jsonsum import sum_holds, with_sum
-from shm.storage import read_file, replace_file
-from shm.valueranges import is_storable
+from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.storage import read_file, replace_file
+from gantrymq.shm.valueranges import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 #: So much more of the log to read at a start is worth a note.
 SCAN_BYTES: Final = 64 * 1024 * 1024

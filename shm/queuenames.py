@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from shm import limits
-from shm.errors import Corrupt
+from gantrymq.shm import limits
+from gantrymq.shm.errors import Corrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 DIRECTORY: Final = "consumequeue"
 _NOT_IN_NAMES: Final = str.maketrans("/\0", "\ufffd\ufffd")

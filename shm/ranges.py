@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from shm.errors import Corrupt
-from shm.storage import read_file, replace_file
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/ranges.json"
 #: A store without it is another broker's.

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.messageid import offset_message_id
-from shm.properties import SCHEDULE_TOPIC, java_int, parse_properties
+from gantrymq.shm import layout
+from gantrymq.shm.messageid import offset_message_id
+from gantrymq.shm.properties import SCHEDULE_TOPIC, java_int, parse_properties
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

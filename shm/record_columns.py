@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shm import layout
-from shm.properties import LOST_TAG
+from gantrymq.shm import layout
+from gantrymq.shm.properties import LOST_TAG
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from shm import packed
-from shm.limits import DELIVER_MS_MAX
-from shm.packed import decode_packed
-from shm.valueranges import Name, Serial, Text
+from gantrymq.shm import packed
+from gantrymq.shm.limits import DELIVER_MS_MAX
+from gantrymq.shm.packed import decode_packed
+from gantrymq.shm.valueranges import Name, Serial, Text
 
 
 class Recall(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -15,16 +15,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shm import layout
-from shm.errors import Incompatible
-from shm.lognames import DIRECTORY
-from shm.record import RECORD_MAGICS, RECOVERY, Check, Filler, Invalid, Record, parse_record
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.lognames import DIRECTORY
+from gantrymq.shm.record import (
+    RECORD_MAGICS,
+    RECOVERY,
+    Check,
+    Filler,
+    Invalid,
+    Record,
+    parse_record,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.storage import Storage
-    from shm.structs import Struct
+    from gantrymq.shm.storage import Storage
+    from gantrymq.shm.structs import Struct
 
 #: What lies at one position of the log.
 Item = Record | Filler | Invalid

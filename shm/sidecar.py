@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout
-from shm.errors import Corrupt
-from shm.record import Filler
-from shm.record_columns import RecordColumns, number_topics, read_records
-from shm.segment import Segment
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.record import Filler
+from gantrymq.shm.record_columns import RecordColumns, number_topics, read_records
+from gantrymq.shm.segment import Segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shm import layout
-from shm.record import HEAD_CODECS, V6_BITS, Record, crc, encode_trailer
+from gantrymq.shm import layout
+from gantrymq.shm.record import HEAD_CODECS, V6_BITS, Record, crc, encode_trailer
 
 
 class Sound(NamedTuple):

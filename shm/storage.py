@@ -14,7 +14,7 @@ import stat
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
-from shm import ownfiles
+from gantrymq.shm import ownfiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import os
 import struct
 from typing import Final
 
-from shm.ownfiles import open_file
+from gantrymq.shm.ownfiles import open_file
 
 LOCK_NAME: Final = "lock"
 _F_OFD_GETLK: Final = 36

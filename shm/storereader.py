@@ -10,16 +10,16 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.errors import Corrupt, Rejected
-from shm.lognames import DIRECTORY, segment_name
-from shm.messageid import parse_offset_message_id
-from shm.queuenames import queue_directory
-from shm.ranges import Ranges, ranges_of
-from shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, Record, parse_record
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt, Rejected
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.messageid import parse_offset_message_id
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.ranges import Ranges, ranges_of
+from gantrymq.shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, Record, parse_record
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 _HEAD: Final = layout.FILLER.size
 #: Most records are no longer: one read brings them.

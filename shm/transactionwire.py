@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from shm import packed
-from shm.packed import decode_packed
-from shm.valueranges import Name, Position, Serial, Text, Word
+from gantrymq.shm import packed
+from gantrymq.shm.packed import decode_packed
+from gantrymq.shm.valueranges import Name, Position, Serial, Text, Word
 
 #: Halves of one END; more do not fit into a message of the lane.
 HALVES_MAX: Final = 256

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from shm import limits
+from gantrymq.shm import limits
 
 #: Half of what 64 bits hold: sums of two such numbers do so, too.
 NUMBER_MAX: Final = 1 << 62

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from shm import errors
-from shm.packed import decode_packed
-from shm.valueranges import (
+from gantrymq.shm import errors
+from gantrymq.shm.packed import decode_packed
+from gantrymq.shm.valueranges import (
     Digest,
     Name,
     Pid,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol, Self
 
-from shm import limits
-from shm.bell import Bell
-from shm.clock import Clock
+from gantrymq.shm import limits
+from gantrymq.shm.bell import Bell
+from gantrymq.shm.clock import Clock
 
 #: How long an idle agent sleeps at most before it looks at its timers and peers again.
 IDLE_NS = 1_000_000_000

@@ -13,11 +13,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from shm import wire
-from shm.arena import map_arena, plan_arena
-from shm.bell import EventBell
-from shm.errors import BrokerGone
-from workers.session import Attached, Detached, Session
+from gantrymq.shm import wire
+from gantrymq.shm.arena import map_arena, plan_arena
+from gantrymq.shm.bell import EventBell
+from gantrymq.shm.errors import BrokerGone
+from gantrymq.workers.session import Attached, Detached, Session
 
 #: A busy agent looks at its channel this often; an idle one is woken by it.
 LOOK_EVERY_NS: Final = 1_000_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shm import layout
-from shm.board import Board
-from shm.codes import BrokerState, Stop
-from shm.errors import Corrupt
-from shm.lognames import segment_name
-from workers.session import Session, SessionTable
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.codes import BrokerState, Stop
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.lognames import segment_name
+from gantrymq.workers.session import Session, SessionTable
 
 
 def unfit_record(what: str, position: int, base: int, stop: Stop) -> Corrupt:

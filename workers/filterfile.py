@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from shm.bloom import BloomForm
-from shm.configfile import read_config, write_config
-from shm.sql92.dialect import Dialect
+from gantrymq.shm.bloom import BloomForm
+from gantrymq.shm.configfile import read_config, write_config
+from gantrymq.shm.sql92.dialect import Dialect
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 FILE: Final = "consumerFilter.json"
 SQL92: Final = "SQL92"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workers.agent import IDLE_NS, Agent
-from workers.channel import EpollWaiter, SessionEvents, SocketSessionTable
+from gantrymq.workers.agent import IDLE_NS, Agent
+from gantrymq.workers.channel import EpollWaiter, SessionEvents, SocketSessionTable
 
 
 @dataclass(slots=True)

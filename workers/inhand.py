@@ -10,12 +10,12 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
+from gantrymq.shm import layout
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.codes import Role
-    from workers.session import SessionTable
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.codes import Role
+    from gantrymq.workers.session import SessionTable
 
 #: Deaths amid one request, and amid different ones of a session, that are enough.
 DEATHS_MAX: Final = 2

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.lognames import segment_name
-from shm.queuenames import queue_directory
-from shm.record import STRUCTURE, Record, parse_record
-from shm.storage import map_file
+from gantrymq.shm import layout
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.record import STRUCTURE, Record, parse_record
+from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 VIEWS_MAX: Final = 32
 #: A unit as RocketMQ stores it.

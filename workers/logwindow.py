@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import layout
-from shm.kernels import stretch
-from shm.ranges import EVERYTHING, read_ranges
-from workers.logviews import record_in
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import stretch
+from gantrymq.shm.ranges import EVERYTHING, read_ranges
+from gantrymq.workers.logviews import record_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.board import Board
-    from shm.record import Record
-    from shm.storage import Storage
-    from workers.logviews import LogViews
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.record import Record
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.logviews import LogViews
 
 NO_VIEW = np.zeros(0, np.uint8)
 

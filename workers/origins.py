@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.codes import Stop
-from shm.kernels.origins import (
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels.origins import (
     COMMITS,
     DERIVED,
     FIND_AT,
@@ -21,15 +21,15 @@ from shm.kernels.origins import (
     FIND_WORDS,
     find_origins,
 )
-from shm.ranges import EVERYTHING, read_ranges
-from workers.failure import unfit_record
+from gantrymq.shm.ranges import EVERYTHING, read_ranges
+from gantrymq.workers.failure import unfit_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shm.board import Board
-    from shm.storage import Storage
-    from workers.logviews import LogViews
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.logviews import LogViews
 
 RECORDS_MAX: Final = 16_384
 

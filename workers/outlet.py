@@ -16,15 +16,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout, limits
-from shm.bell import Bell
-from shm.codes import EntryFlag, EntryKind
-from shm.kernels import frames
-from shm.kernels.ready import put_entries
-from shm.kernels.ring import arm, take_completions
-from shm.kernels.words import load_word, store_half, store_word
-from shm.record import origin_field, with_room_for_trailer
-from workers.session import Session
+from gantrymq.shm import layout, limits
+from gantrymq.shm.bell import Bell
+from gantrymq.shm.codes import EntryFlag, EntryKind
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.ready import put_entries
+from gantrymq.shm.kernels.ring import arm, take_completions
+from gantrymq.shm.kernels.words import load_word, store_half, store_word
+from gantrymq.shm.record import origin_field, with_room_for_trailer
+from gantrymq.workers.session import Session
 
 #: Outcomes taken at one time.
 _ROWS: Final = 1024

@@ -5,21 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from shm import layout
-from shm.errors import Corrupt, StoreFailed
-from shm.storage import is_disk_full, is_failed_change
-from workers.failure import declare_failed, has_failed
-from workers.inhand import InHand
-from workers.logviews import LogViews
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt, StoreFailed
+from gantrymq.shm.storage import is_disk_full, is_failed_change
+from gantrymq.workers.failure import declare_failed, has_failed
+from gantrymq.workers.inhand import InHand
+from gantrymq.workers.logviews import LogViews
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.codes import Role
-    from shm.storage import Storage
-    from workers.agent import Bells
-    from workers.outlet import Outlet
-    from workers.session import SessionTable
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.codes import Role
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.agent import Bells
+    from gantrymq.workers.outlet import Outlet
+    from gantrymq.workers.session import SessionTable
 
 #: While something is awaited that rings no bell.
 LOOK_NS: Final = 1_000_000

@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.arena import ArenaPlan
-from shm.bell import Bell
+from gantrymq.shm.arena import ArenaPlan
+from gantrymq.shm.bell import Bell
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from shm import limits
-from workers.agent import Agent
+from gantrymq.shm import limits
+from gantrymq.workers.agent import Agent
 
 #: A second agent that has waited so long for its turn gets a step, whatever the first has to do.
 PATIENCE_NS: Final = 2_000_000

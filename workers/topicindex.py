@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.kernels.dispatch import index_topics
+from gantrymq.shm import layout
+from gantrymq.shm.kernels.dispatch import index_topics
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from gantrymq.shm.board import Board
 
 _ROOM_FIRST: Final = 16
 

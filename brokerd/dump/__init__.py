@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
-from brokerd.dump import lines
-from brokerd.dump.recovered import open_store, recover
-from brokerd.dump.settings import load_settings
-from shm.storage import PosixStorage
+from gantrymq.brokerd.dump import lines
+from gantrymq.brokerd.dump.recovered import open_store, recover
+from gantrymq.brokerd.dump.settings import load_settings
+from gantrymq.shm.storage import PosixStorage
 
 Stage = Literal["recovered", "disk"]
 

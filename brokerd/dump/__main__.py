@@ -1,4 +1,4 @@
-"""`python -m brokerd.dump DIR [--settings FILE] [--stage recovered|disk]`."""
+"""`python -m gantrymq.brokerd.dump DIR [--settings FILE] [--stage recovered|disk]`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 import sys
 from pathlib import Path
 
-from brokerd.dump import dump_store
-from shm.codes import ExitCode
-from shm.errors import Incompatible, SettingIllegal
+from gantrymq.brokerd.dump import dump_store
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import Incompatible, SettingIllegal
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m brokerd.dump", description="Print a store directory as JSON lines."
+        prog="python -m gantrymq.brokerd.dump", description="Print a store directory as JSON lines."
     )
     parser.add_argument("dir", type=Path, help="store root, for example HOME/store")
     parser.add_argument("--settings", type=Path, help="key=value lines with RocketMQ's names")

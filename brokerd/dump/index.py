@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shm import layout
-from shm.properties import index_hash
-from shm.segment import columns, require_length
-from shm.storage import map_file
+from gantrymq.shm import layout
+from gantrymq.shm.properties import index_hash
+from gantrymq.shm.segment import columns, require_length
+from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.record import Record
-    from shm.storage import Storage
+    from gantrymq.shm.record import Record
+    from gantrymq.shm.storage import Storage
 
 _SECONDS_MAX: Final = (1 << 31) - 1
 _RESULTS_MAX: Final = 64  # SF-82

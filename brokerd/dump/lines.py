@@ -7,15 +7,15 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from brokerd.dump.index import message_keys
-from brokerd.dump.queues import BatchQueue, ExtFiles, Queue
-from brokerd.dump.recovered import Store, load_index
-from brokerd.dump.timers import timer_lines
-from clients.stored_body import plain_body
-from shm.layout import SYS_COMPRESSED
-from shm.messageid import format_host
-from shm.record import STRUCTURE, Filler, Invalid, Record
-from shm.storage import read_file
+from gantrymq.brokerd.dump.index import message_keys
+from gantrymq.brokerd.dump.queues import BatchQueue, ExtFiles, Queue
+from gantrymq.brokerd.dump.recovered import Store, load_index
+from gantrymq.brokerd.dump.timers import timer_lines
+from gantrymq.clients.stored_body import plain_body
+from gantrymq.shm.layout import SYS_COMPRESSED
+from gantrymq.shm.messageid import format_host
+from gantrymq.shm.record import STRUCTURE, Filler, Invalid, Record
+from gantrymq.shm.storage import read_file
 
 Line = dict[str, Any]
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from shm import layout
-from shm.segment import columns, open_files, require_length
+from gantrymq.shm import layout
+from gantrymq.shm.segment import columns, open_files, require_length
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.storage import Storage
-    from shm.structs import Struct
+    from gantrymq.shm.storage import Storage
+    from gantrymq.shm.structs import Struct
 
 #: Recovery trusts what lies before the third last file (SF-88).
 _FILES_SCANNED: Final = 3

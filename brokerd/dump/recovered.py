@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerd.batchqueues import is_batch_topic
-from brokerd.dump.index import Index
-from brokerd.dump.queues import BatchQueue, Dispatched, Queue, ext_fields, load_queues
-from shm import configfile, layout
-from shm.innerbatch import span_of
-from shm.properties import tags_code
-from shm.record import STRUCTURE, Invalid, Record
-from shm.segment import LogView, Segment, open_log
-from shm.storage import read_file
+from gantrymq.brokerd.batchqueues import is_batch_topic
+from gantrymq.brokerd.dump.index import Index
+from gantrymq.brokerd.dump.queues import BatchQueue, Dispatched, Queue, ext_fields, load_queues
+from gantrymq.shm import configfile, layout
+from gantrymq.shm.innerbatch import span_of
+from gantrymq.shm.properties import tags_code
+from gantrymq.shm.record import STRUCTURE, Invalid, Record
+from gantrymq.shm.segment import LogView, Segment, open_log
+from gantrymq.shm.storage import read_file
 
 if TYPE_CHECKING:
-    from brokerd.dump.settings import StoreSettings
-    from shm.storage import Storage
+    from gantrymq.brokerd.dump.settings import StoreSettings
+    from gantrymq.shm.storage import Storage
 
 _CHECKPOINT_BACK_MS: Final = 3000  # SF-84
 _RELEASE_5_3: Final = "V5_3_3"

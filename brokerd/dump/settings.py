@@ -10,17 +10,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shm import configfile, layout
-from shm.errors import SettingIllegal
-from shm.indexnote import read_note
-from shm.properties import parse_delay_levels
-from shm.record import Check
-from shm.storage import first_length, read_file
+from gantrymq.shm import configfile, layout
+from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.indexnote import read_note
+from gantrymq.shm.properties import parse_delay_levels
+from gantrymq.shm.record import Check
+from gantrymq.shm.storage import first_length, read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 STORE_JSON: Final = "gantry/store.json"
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shm import layout
-from shm.segment import columns, open_files
-from shm.storage import map_file, read_file
+from gantrymq.shm import layout
+from gantrymq.shm.segment import columns, open_files
+from gantrymq.shm.storage import map_file, read_file
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 Line = dict[str, Any]
 

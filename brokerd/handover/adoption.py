@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from brokerd.handover.pending import Parked, Pending, Progress, read_pending
-from shm.bitmapnote import forget_covered
-from shm.errors import Corrupt
-from shm.imported import Imported, Settled, read_imported, write_imported
-from shm.ranges import Ranges, read_ranges
+from gantrymq.brokerd.handover.pending import Parked, Pending, Progress, read_pending
+from gantrymq.shm.bitmapnote import forget_covered
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.imported import Imported, Settled, read_imported, write_imported
+from gantrymq.shm.ranges import Ranges, read_ranges
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 
 def import_foreign(

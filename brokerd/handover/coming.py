@@ -10,19 +10,19 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from brokerd import config, epoch, lock
-from shm.errors import Incompatible
-from shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
-from shm.storage import PosixStorage
+from gantrymq.brokerd import config, epoch, lock
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.shm.storage import PosixStorage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from brokerd.config import Settings
-    from brokerd.handover.pending import Pending, Progress
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.brokerd.handover.pending import Pending, Progress
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 
 @dataclass(slots=True)
@@ -90,13 +90,13 @@ def take_over(
     progress: Progress | None = None,
 ) -> None:  # fmt: skip
     """Look, refuse, and unless it is a dry run, take over. The store's lock is held."""
-    from shm import jit
+    from gantrymq.shm import jit
 
     jit.warm()
-    from brokerd.handover.adoption import import_foreign
-    from brokerd.handover.reading import read_unrecovered
-    from brokerd.handover.refusals import require_carriable
-    from brokerd.rebuild import bring_up_to_date
+    from gantrymq.brokerd.handover.adoption import import_foreign
+    from gantrymq.brokerd.handover.reading import read_unrecovered
+    from gantrymq.brokerd.handover.refusals import require_carriable
+    from gantrymq.brokerd.rebuild import bring_up_to_date
 
     segment_bytes = settings.mapped_file_size_commit_log
     pending = read_unrecovered(storage, segment_bytes, board, progress)
@@ -111,9 +111,9 @@ def take_over(
 
 
 def _tell(storage: Storage, settings: Settings, pending: Pending, done: Adopted) -> None:
-    from brokerd.handover.groupfiles import topic_queues
-    from brokerd.handover.pending import messages
-    from workers.groups.offsetfile import read_offsets
+    from gantrymq.brokerd.handover.groupfiles import topic_queues
+    from gantrymq.brokerd.handover.pending import messages
+    from gantrymq.workers.groups.offsetfile import read_offsets
 
     segment_bytes = settings.mapped_file_size_commit_log
     done.end, done.records, done.foreign = pending.end, pending.records, pending.foreign

@@ -11,21 +11,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerd import epoch
-from brokerd.commitlog import CommitLog
-from brokerd.lanes import LOOPBACK
-from shm import layout, limits
-from shm.properties import GANTRY_TX_DELAY, HALF_DROPPED, OP_TOPIC, encode_properties
-from shm.record import Record, encode_filler, encode_record
-from shm.storereader import StoreReader
+from gantrymq.brokerd import epoch
+from gantrymq.brokerd.commitlog import CommitLog
+from gantrymq.brokerd.lanes import LOOPBACK
+from gantrymq.shm import layout, limits
+from gantrymq.shm.properties import GANTRY_TX_DELAY, HALF_DROPPED, OP_TOPIC, encode_properties
+from gantrymq.shm.record import Record, encode_filler, encode_record
+from gantrymq.shm.storereader import StoreReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from brokerd.config import Settings
-    from brokerd.handover.halves import Transactions
-    from brokerd.recovered import Recovered
-    from shm.storage import Storage
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.brokerd.handover.halves import Transactions
+    from gantrymq.brokerd.recovered import Recovered
+    from gantrymq.shm.storage import Storage
 
 _OP: Final = encode_properties({"TAGS": "d", "WAIT": "true"})
 #: RocketMQ closes an op message's body once it has so many characters (TX-23).

@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerd.checkpoint import read_checkpoint
-from brokerd.metadata import TOPICS_FILE
-from brokerd.subscriptions import GROUPS_FILE
-from shm.bitmapnote import read_covered
-from shm.configfile import BACKUP_SUFFIX, parse_config, read_config, write_config
-from shm.properties import RETRY_PREFIX
-from shm.storage import read_file
-from workers.filterfile import bloom_form, read_filters, write_filters
-from workers.groups.ledger import Ledger
-from workers.groups.ledgerentries import NAME as LEDGER
-from workers.groups.ledgerentries import Names
-from workers.groups.offsetfile import (
+from gantrymq.brokerd.checkpoint import read_checkpoint
+from gantrymq.brokerd.metadata import TOPICS_FILE
+from gantrymq.brokerd.subscriptions import GROUPS_FILE
+from gantrymq.shm.bitmapnote import read_covered
+from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, read_config, write_config
+from gantrymq.shm.properties import RETRY_PREFIX
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.filterfile import bloom_form, read_filters, write_filters
+from gantrymq.workers.groups.ledger import Ledger
+from gantrymq.workers.groups.ledgerentries import NAME as LEDGER
+from gantrymq.workers.groups.ledgerentries import Names
+from gantrymq.workers.groups.offsetfile import (
     TRANSACTIONS_GROUP,
     Offsets,
     checksum_of,
@@ -31,8 +31,8 @@ from workers.groups.offsetfile import (
 )
 
 if TYPE_CHECKING:
-    from brokerd.config import Settings
-    from shm.storage import Storage
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.shm.storage import Storage
 
 Queues = Mapping[tuple[str, int], tuple[int, int]]  # first and next offset of each
 _CONFIG: Final = "config"

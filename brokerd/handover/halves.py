@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brokerd.handover.links import properties_of
-from brokerd.handover.names import HALVES, OPS
-from brokerd.handover.parked import PARKED, Parked, rows_of
-from shm import layout
-from shm.kernels import scan
-from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.transactionwire import RECHECK
-from workers.transactions.records import read_record
+from gantrymq.brokerd.handover.links import properties_of
+from gantrymq.brokerd.handover.names import HALVES, OPS
+from gantrymq.brokerd.handover.parked import PARKED, Parked, rows_of
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from gantrymq.shm.transactionwire import RECHECK
+from gantrymq.workers.transactions.records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from brokerd.logscan import Piece
+    from gantrymq.brokerd.logscan import Piece
 
 
 @dataclass(slots=True)

@@ -16,32 +16,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerd import config, epoch, lock
-from brokerd.handover import groupfiles, timerfiles
-from brokerd.handover.names import HALVES, OPS, TIMERS
-from brokerd.handover.timerfiles import TimerForm, timer_of
-from clients.home import board_file, store_of
-from shm.bitmapnote import DIRECTORY as EXTENSIONS
-from shm.errors import Incompatible
-from shm.properties import (
+from gantrymq.brokerd import config, epoch, lock
+from gantrymq.brokerd.handover import groupfiles, timerfiles
+from gantrymq.brokerd.handover.names import HALVES, OPS, TIMERS
+from gantrymq.brokerd.handover.timerfiles import TimerForm, timer_of
+from gantrymq.clients.home import board_file, store_of
+from gantrymq.shm.bitmapnote import DIRECTORY as EXTENSIONS
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.properties import (
     DLQ_PREFIX,
     GANTRY_TX_DELAY,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from shm.storage import PosixStorage
-from workers.groups.offsetfile import TRANSACTIONS_GROUP
-from workers.scheduler.note import write_level_offsets
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.groups.offsetfile import TRANSACTIONS_GROUP
+from gantrymq.workers.scheduler.note import write_level_offsets
 
 if TYPE_CHECKING:
-    from brokerd.config import Settings
-    from brokerd.handover.pending import Pending, Progress
-    from brokerd.handover.timerfiles import Timer
-    from brokerd.recovered import Recovered
-    from shm.board import Board
-    from shm.storage import Storage
-    from workers.groups.offsetfile import Offsets
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.brokerd.handover.pending import Pending, Progress
+    from gantrymq.brokerd.handover.timerfiles import Timer
+    from gantrymq.brokerd.recovered import Recovered
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.groups.offsetfile import Offsets
 
 _WHEEL: Final = "timerwheel"
 
@@ -156,11 +156,11 @@ def look(
     storage: Storage, settings: Settings, target: Target, done: HandedOver, board: Board | None
 ) -> None:
     """Fill `done` without changing anything. Raises Corrupt, OSError."""
-    from shm import jit
+    from gantrymq.shm import jit
 
     jit.warm()
-    from brokerd.handover.finishing import count
-    from brokerd.handover.reading import read_unrecovered
+    from gantrymq.brokerd.handover.finishing import count
+    from gantrymq.brokerd.handover.reading import read_unrecovered
 
     pending = read_unrecovered(storage, settings.mapped_file_size_commit_log, board)
     form = target.form(settings)
@@ -175,13 +175,13 @@ def make(
     progress: Progress | None = None,
 ) -> None:  # fmt: skip
     """Carry it out; the store's lock is held. Raises Corrupt, StoreFailed, OSError."""
-    from shm import jit
+    from gantrymq.shm import jit
 
     jit.warm()
-    from brokerd.handover.finishing import finish
-    from brokerd.handover.pending import read_pending
-    from brokerd.rebuild import bring_up_to_date
-    from shm.ranges import Ranges, read_ranges
+    from gantrymq.brokerd.handover.finishing import finish
+    from gantrymq.brokerd.handover.pending import read_pending
+    from gantrymq.brokerd.rebuild import bring_up_to_date
+    from gantrymq.shm.ranges import Ranges, read_ranges
 
     def read() -> tuple[Recovered, Pending]:
         found = bring_up_to_date(storage, settings, board, progress)
@@ -240,7 +240,7 @@ def _timers(
     storage: Storage, settings: Settings, pending: Pending, form: TimerForm, done: HandedOver
 ) -> Iterator[Timer]:
     """Pending timers in order of parking; counted as they pass."""
-    from brokerd.handover.pending import messages
+    from gantrymq.brokerd.handover.pending import messages
 
     for _queue, records in pending.waiting(TIMER_TOPIC):
         rows = records[["position", "size", "store_ms"]].tolist()
@@ -268,8 +268,8 @@ def _tell(
     storage: Storage, settings: Settings, pending: Pending, form: TimerForm, done: HandedOver
 ) -> None:
     """Everything but the timers, which are counted where they pass."""
-    from brokerd.batchunits import file_bytes_of
-    from brokerd.handover.pending import messages
+    from gantrymq.brokerd.batchunits import file_bytes_of
+    from gantrymq.brokerd.handover.pending import messages
 
     done.end, done.recalls = pending.end, pending.recalls
     _tell_transactions(storage, settings, pending, done)
@@ -298,7 +298,7 @@ def _tell(
 def _tell_transactions(
     storage: Storage, settings: Settings, pending: Pending, done: HandedOver
 ) -> None:
-    from brokerd.handover.pending import messages
+    from gantrymq.brokerd.handover.pending import messages
 
     left = pending.transactions
     parked = left.parked.pending if left.parked else left.waiting

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from brokerd.handover.names import PARKING
-from shm.kernels import scan
-from shm.properties import parse_properties
-from shm.record_columns import read_records
+from gantrymq.brokerd.handover.names import PARKING
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.properties import parse_properties
+from gantrymq.shm.record_columns import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from brokerd.logscan import Piece
-    from shm.record_columns import RecordColumns
+    from gantrymq.brokerd.logscan import Piece
+    from gantrymq.shm.record_columns import RecordColumns
 
 Properties = Mapping[str, str]
 _TIMER_MARK: Final = re.compile(b"TIMER_OUT_MS\x01")

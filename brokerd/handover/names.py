@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shm.properties import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 TIMERS: Final = (TIMER_TOPIC, 0)
 #: Their records wait to be appended to another topic.

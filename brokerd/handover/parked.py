@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shm.kernels import scan
-from shm.lognames import segment_name
-from shm.properties import parse_properties
-from shm.storage import map_file
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.properties import parse_properties
+from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 #: One parked record; `property_bytes` and `property_at` (from the record's start) lead to the rest.
 PARKED: Final = np.dtype(

@@ -13,21 +13,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from brokerd.commitlog import segment_bases
-from brokerd.handover.halves import Halves, Transactions
-from brokerd.handover.links import Links, columns_of, level_key, properties_of, settle, timer_key
-from brokerd.handover.names import HALVES, PARKING, REVIVE_PREFIX
-from brokerd.handover.parked import Parked, messages, rows_of
-from brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
-from shm.kernels import scan
-from shm.properties import TIMER_TOPIC, java_hash
-from shm.record_columns import number_names
+from gantrymq.brokerd.commitlog import segment_bases
+from gantrymq.brokerd.handover.halves import Halves, Transactions
+from gantrymq.brokerd.handover.links import (
+    Links,
+    columns_of,
+    level_key,
+    properties_of,
+    settle,
+    timer_key,
+)
+from gantrymq.brokerd.handover.names import HALVES, PARKING, REVIVE_PREFIX
+from gantrymq.brokerd.handover.parked import Parked, messages, rows_of
+from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, queue_offsets, walk
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.properties import TIMER_TOPIC, java_hash
+from gantrymq.shm.record_columns import number_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.ranges import Ranges, Stretch
-    from shm.storage import Storage
+    from gantrymq.shm.ranges import Ranges, Stretch
+    from gantrymq.shm.storage import Storage
 
 __all__ = ["Parked", "Pending", "Progress", "messages", "read_pending"]
 Progress = Callable[[int, int, str], None]

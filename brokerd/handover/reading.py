@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from brokerd.checkpoint import read_checkpoint
-from brokerd.commitlog import segment_bases
-from brokerd.foreign import settle_ranges
-from brokerd.handover.pending import Pending, Progress, read_pending
-from shm import layout
+from gantrymq.brokerd.checkpoint import read_checkpoint
+from gantrymq.brokerd.commitlog import segment_bases
+from gantrymq.brokerd.foreign import settle_ranges
+from gantrymq.brokerd.handover.pending import Pending, Progress, read_pending
+from gantrymq.shm import layout
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 
 def read_unrecovered(

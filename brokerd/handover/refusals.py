@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerd.handover.names import REVIVE_GROUP, REVIVE_PREFIX, TIMERS
-from brokerd.handover.pending import messages
-from shm.configfile import read_config
-from shm.errors import Incompatible
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
-from shm.storage import read_file
-from workers.groups.offsetfile import read_offsets
+from gantrymq.brokerd.handover.names import REVIVE_GROUP, REVIVE_PREFIX, TIMERS
+from gantrymq.brokerd.handover.pending import messages
+from gantrymq.shm.configfile import read_config
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.groups.offsetfile import read_offsets
 
 if TYPE_CHECKING:
-    from brokerd.config import Settings
-    from brokerd.handover.pending import Pending
-    from shm.storage import Storage
+    from gantrymq.brokerd.config import Settings
+    from gantrymq.brokerd.handover.pending import Pending
+    from gantrymq.shm.storage import Storage
 
 _ROCKSDB: Final = "rocksdbstore"
 _ROCKSDB_HALVES: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"

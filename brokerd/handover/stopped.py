@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from brokerd import config, epoch
-from brokerd.handover.timerfiles import timer_of
-from clients.home import store_of
-from shm import jit
-from shm.errors import Incompatible
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
-from shm.storage import PosixStorage
-from workers.logviews import LogViews
-from workers.scheduler.waiting import WAITING
+from gantrymq.brokerd import config, epoch
+from gantrymq.brokerd.handover.timerfiles import timer_of
+from gantrymq.clients.home import store_of
+from gantrymq.shm import jit
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.logviews import LogViews
+from gantrymq.workers.scheduler.waiting import WAITING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from brokerd.handover.pending import Pending, Progress
+    from gantrymq.brokerd.handover.pending import Pending, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class StoppedMessages:
 
     def read(self, progress: Progress | None = None) -> NDArray[np.void]:
         """Rows of WAITING in order of time. Raises Corrupt, OSError."""
-        from brokerd.handover.reading import read_unrecovered
+        from gantrymq.brokerd.handover.reading import read_unrecovered
 
         pending = read_unrecovered(self._storage, self._segment_bytes, self._board, progress)
         found = np.concatenate(
@@ -70,7 +70,7 @@ class StoppedMessages:
         return found
 
     def _timers(self, pending: Pending) -> list[NDArray[np.void]]:
-        from brokerd.handover.pending import messages
+        from gantrymq.brokerd.handover.pending import messages
 
         found = []
         for _queue, records in pending.waiting(TIMER_TOPIC):

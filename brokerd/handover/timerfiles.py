@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.properties import java_hash, timer_out_ms
+from gantrymq.shm import layout
+from gantrymq.shm.properties import java_hash, timer_out_ms
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 DIRECTORY: Final = "timerlog"
 CHECKPOINT_FILE: Final = "config/timercheck"

@@ -13,28 +13,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brokerd import config, lock
-from brokerd.batchqueues import batch_topics_of
-from brokerd.checkpoint import read_checkpoint
-from brokerd.epoch import LEVELS, SIZES, settings_of_store
-from brokerd.salvage.copying import copy_config, copy_range, copy_timer, write_own_files
-from brokerd.salvage.losses import Claim, Losses, claims_of_units
-from brokerd.salvage.plan import Part, fill, marker, place_unclaimed, split
-from brokerd.synctree import rename_durably
-from brokerd.verify import Report, find_scope, sizes_of, with_ranges
-from brokerd.verify.log import LogCheck, SegmentRecords
-from shm import jit, layout
-from shm.errors import StoreBusy
-from shm.lognames import DIRECTORY, segment_name
-from shm.storage import PosixStorage
-from shm.storelock import is_held
+from gantrymq.brokerd import config, lock
+from gantrymq.brokerd.batchqueues import batch_topics_of
+from gantrymq.brokerd.checkpoint import read_checkpoint
+from gantrymq.brokerd.epoch import LEVELS, SIZES, settings_of_store
+from gantrymq.brokerd.salvage.copying import copy_config, copy_range, copy_timer, write_own_files
+from gantrymq.brokerd.salvage.losses import Claim, Losses, claims_of_units
+from gantrymq.brokerd.salvage.plan import Part, fill, marker, place_unclaimed, split
+from gantrymq.brokerd.synctree import rename_durably
+from gantrymq.brokerd.verify import Report, find_scope, sizes_of, with_ranges
+from gantrymq.brokerd.verify.log import LogCheck, SegmentRecords
+from gantrymq.shm import jit, layout
+from gantrymq.shm.errors import StoreBusy
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.storelock import is_held
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from brokerd.dump.settings import StoreSettings
-    from brokerd.verify import Progress, Scope
-    from shm.storage import Storage
+    from gantrymq.brokerd.dump.settings import StoreSettings
+    from gantrymq.brokerd.verify import Progress, Scope
+    from gantrymq.shm.storage import Storage
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -265,7 +265,7 @@ class _Salvage:
 
     def _finish_own(self) -> None:
         """Truth of `gantry/`, and everything derived by the code that starts use."""
-        from brokerd.rebuild import Rebuilt, make_again
+        from gantrymq.brokerd.rebuild import Rebuilt, make_again
 
         sizes = dict(zip(SIZES, (self._bytes, self._sizes.queue_file_bytes), strict=True))
         kept = sizes | {LEVELS: self._sizes.text("messageDelayLevel")}

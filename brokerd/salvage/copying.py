@@ -7,25 +7,25 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerd.checkpoint import CheckpointFile, read_checkpoint
-from brokerd.epoch import STORE_FILE, VERSION
-from brokerd.verify.config import DELETED, read_object
-from brokerd.verify.report import Report
-from shm.configfile import BACKUP_SUFFIX, parse_config, write_config
-from shm.errors import Corrupt
-from shm.jsonsum import with_sum
-from shm.lognames import segment_name
-from shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
-from shm.storage import read_file, replace_file
-from workers.groups import deadletternote
-from workers.groups.ledger import Ledger
-from workers.groups.ledgerentries import NAME as LEDGER
-from workers.groups.ledgerentries import sound_end
-from workers.groups.offsetfile import Exports, import_offsets
+from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
+from gantrymq.brokerd.epoch import STORE_FILE, VERSION
+from gantrymq.brokerd.verify.config import DELETED, read_object
+from gantrymq.brokerd.verify.report import Report
+from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, write_config
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.jsonsum import with_sum
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.ranges import EVERYTHING, Ranges, read_ranges, write_ranges
+from gantrymq.shm.storage import read_file, replace_file
+from gantrymq.workers.groups import deadletternote
+from gantrymq.workers.groups.ledger import Ledger
+from gantrymq.workers.groups.ledgerentries import NAME as LEDGER
+from gantrymq.workers.groups.ledgerentries import sound_end
+from gantrymq.workers.groups.offsetfile import Exports, import_offsets
 
 if TYPE_CHECKING:
-    from brokerd.salvage import Salvaged
-    from shm.storage import Storage
+    from gantrymq.brokerd.salvage import Salvaged
+    from gantrymq.shm.storage import Storage
 
 _BLOCK: Final = 1 << 20
 #: Files of RocketMQ's timer: they name records by positions, which are kept (SF-114).

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from brokerd.memberqueues import has_units
-from shm import layout
-from shm.kernels import scan
-from shm.queuenames import DIRECTORY, queue_directory
-from shm.storage import map_file
+from gantrymq.brokerd.memberqueues import has_units
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.queuenames import DIRECTORY, queue_directory
+from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from brokerd.verify.log import LogCheck, Records
-    from shm.storage import Storage
+    from gantrymq.brokerd.verify.log import LogCheck, Records
+    from gantrymq.shm.storage import Storage
 
 QueueKey = tuple[str, int]
 #: Behind every position and queue offset.

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
-from brokerd.handover.names import PARKING
-from brokerd.producers import BORN_HOST
-from brokerd.salvage.losses import ENDLESS, Claim, Losses, QueueKey
-from shm import layout
-from shm.properties import HALF_TOPIC, LOST_TAG
-from shm.record import Record, encode_filler, encode_record
+from gantrymq.brokerd.handover.names import PARKING
+from gantrymq.brokerd.producers import BORN_HOST
+from gantrymq.brokerd.salvage.losses import ENDLESS, Claim, Losses, QueueKey
+from gantrymq.shm import layout
+from gantrymq.shm.properties import HALF_TOPIC, LOST_TAG
+from gantrymq.shm.record import Record, encode_filler, encode_record
 
 TAG: Final = LOST_TAG
 #: Topic of what no queue has.

@@ -9,25 +9,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brokerd.batchqueues import batch_topics_of
-from brokerd.dump.settings import load_settings, measured_settings
-from brokerd.verify.bitmaps import BitmapCheck
-from brokerd.verify.config import store_file_is_sound
-from brokerd.verify.files import FileCheck, Found
-from brokerd.verify.index import IndexCheck
-from brokerd.verify.log import LogCheck, Progress, Records
-from brokerd.verify.queues import QueueCheck
-from brokerd.verify.report import Finding, Report
-from brokerd.verify.scope import STORE_FILE, Scope, find_scope, with_ranges
-from brokerd.verify.sidecars import SidecarCheck
-from shm import jit
-from shm.storage import PosixStorage
+from gantrymq.brokerd.batchqueues import batch_topics_of
+from gantrymq.brokerd.dump.settings import load_settings, measured_settings
+from gantrymq.brokerd.verify.bitmaps import BitmapCheck
+from gantrymq.brokerd.verify.config import store_file_is_sound
+from gantrymq.brokerd.verify.files import FileCheck, Found
+from gantrymq.brokerd.verify.index import IndexCheck
+from gantrymq.brokerd.verify.log import LogCheck, Progress, Records
+from gantrymq.brokerd.verify.queues import QueueCheck
+from gantrymq.brokerd.verify.report import Finding, Report
+from gantrymq.brokerd.verify.scope import STORE_FILE, Scope, find_scope, with_ranges
+from gantrymq.brokerd.verify.sidecars import SidecarCheck
+from gantrymq.shm import jit
+from gantrymq.shm.storage import PosixStorage
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from brokerd.dump.settings import StoreSettings
-    from shm.storage import Storage
+    from gantrymq.brokerd.dump.settings import StoreSettings
+    from gantrymq.shm.storage import Storage
 
 __all__ = [
     "Finding",

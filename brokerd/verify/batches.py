@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from brokerd.batchunits import file_bytes_of
-from brokerd.dump.queues import BatchQueue
-from brokerd.memberqueues import Listed, MessageLister, has_units
-from shm import layout
-from shm.errors import Incompatible
-from shm.kernels import scan
-from shm.lognames import segment_name
-from shm.queuenames import DIRECTORY, MEMBERS, has_members
-from shm.storage import map_file
-from workers.housekeeper.progress import read_progress
+from gantrymq.brokerd.batchunits import file_bytes_of
+from gantrymq.brokerd.dump.queues import BatchQueue
+from gantrymq.brokerd.memberqueues import Listed, MessageLister, has_units
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.queuenames import DIRECTORY, MEMBERS, has_members
+from gantrymq.shm.storage import map_file
+from gantrymq.workers.housekeeper.progress import read_progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from brokerd.verify.log import LogCheck, Records
-    from brokerd.verify.report import Report
-    from brokerd.verify.scope import Scope
-    from shm.storage import Storage
+    from gantrymq.brokerd.verify.log import LogCheck, Records
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.brokerd.verify.scope import Scope
+    from gantrymq.shm.storage import Storage
 
 #: Topic number, queue id, queue offsets and units of messages.
 Units = tuple[int, int, "NDArray[np.int64]", "NDArray[Any]"]

@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from shm import layout
-from shm.bitmapnote import Covered, extension_directory, read_covered
-from shm.codes import Stop
-from shm.errors import FilterSyntaxError
-from shm.filter import parse_sql
-from shm.kernels import extend
-from shm.lognames import segment_name
-from shm.sql92.dialect import Dialect
-from shm.sql92.program import compile_program
-from shm.storage import map_file
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import Covered, extension_directory, read_covered
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.filter import parse_sql
+from gantrymq.shm.kernels import extend
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.program import compile_program
+from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from brokerd.verify.queues import Queue
-    from brokerd.verify.report import Report
-    from shm.storage import Storage
+    from gantrymq.brokerd.verify.queues import Queue
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.shm.storage import Storage
 
 #: Extensions that are looked at in one go.
 _FOUND: Final = 4096

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from brokerd.epoch import EARLIER_LEVELS, LEVELS, USED
-from shm import jsonsum
-from shm.configfile import BACKUP_SUFFIX, parse_config, read_config
-from shm.lineage import FIELD as LINEAGE
-from shm.lineage import Lineage
-from shm.properties import parse_delay_levels
-from shm.storage import read_file
+from gantrymq.brokerd.epoch import EARLIER_LEVELS, LEVELS, USED
+from gantrymq.shm import jsonsum
+from gantrymq.shm.configfile import BACKUP_SUFFIX, parse_config, read_config
+from gantrymq.shm.lineage import FIELD as LINEAGE
+from gantrymq.shm.lineage import Lineage
+from gantrymq.shm.properties import parse_delay_levels
+from gantrymq.shm.storage import read_file
 
 if TYPE_CHECKING:
-    from brokerd.verify.report import Report
-    from brokerd.verify.scope import Scope
-    from shm.storage import Storage
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.brokerd.verify.scope import Scope
+    from gantrymq.shm.storage import Storage
 
 #: The table that each file of ours is about.
 _TABLES: Final = {

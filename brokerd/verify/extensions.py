@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shm import layout
-from shm.bitmapnote import extension_directory, extension_files
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import extension_directory, extension_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from brokerd.verify.report import Report
-    from shm.storage import Storage
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.shm.storage import Storage
 
 _HEAD = layout.CQ_EXT_UNIT_BYTES
 

@@ -6,28 +6,28 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from brokerd import checkpoint as gantry_checkpoint
-from brokerd import producers, reserve
-from brokerd.verify.config import ConfigCheck, read_object
-from brokerd.verify.ledger import LedgerCheck
-from brokerd.verify.scope import STORE_FILE
-from shm import imported, layout
-from shm.configfile import parse_config
-from shm.errors import Corrupt
-from shm.imported import read_imported
-from shm.indexnote import DIRECTORY as INDEX
-from shm.indexnote import NOTE_FILE, read_note, safe_time
-from shm.storage import read_file
-from workers.groups import deadletternote
-from workers.housekeeper.progress import PROGRESS_FILE
-from workers.scheduler.note import FILE as SCHEDULE_FILE
-from workers.transactions.note import FILE as TRANSACTIONS_FILE
+from gantrymq.brokerd import checkpoint as gantry_checkpoint
+from gantrymq.brokerd import producers, reserve
+from gantrymq.brokerd.verify.config import ConfigCheck, read_object
+from gantrymq.brokerd.verify.ledger import LedgerCheck
+from gantrymq.brokerd.verify.scope import STORE_FILE
+from gantrymq.shm import imported, layout
+from gantrymq.shm.configfile import parse_config
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.imported import read_imported
+from gantrymq.shm.indexnote import DIRECTORY as INDEX
+from gantrymq.shm.indexnote import NOTE_FILE, read_note, safe_time
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.groups import deadletternote
+from gantrymq.workers.housekeeper.progress import PROGRESS_FILE
+from gantrymq.workers.scheduler.note import FILE as SCHEDULE_FILE
+from gantrymq.workers.transactions.note import FILE as TRANSACTIONS_FILE
 
 if TYPE_CHECKING:
-    from brokerd.verify.queues import Queue
-    from brokerd.verify.report import Report
-    from brokerd.verify.scope import Scope
-    from shm.storage import Storage
+    from gantrymq.brokerd.verify.queues import Queue
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.brokerd.verify.scope import Scope
+    from gantrymq.shm.storage import Storage
 
 CHECKPOINT: Final = "checkpoint"
 _KNOWN: Final = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from shm.storage import PosixFile
+from gantrymq.shm.storage import PosixFile
 
 _BLOCK: Final = 1 << 20
 _ZEROES: Final = bytes(_BLOCK)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from brokerd.verify.holes import first_nonzero
-from shm import layout
-from shm.indexnote import (
+from gantrymq.brokerd.verify.holes import first_nonzero
+from gantrymq.shm import layout
+from gantrymq.shm.indexnote import (
     DIRECTORY,
     NOTE_FILE,
     Header,
@@ -24,20 +24,20 @@ from shm.indexnote import (
     parse_header,
     read_note,
 )
-from shm.kernels import index as kernels
-from shm.kernels import scan
-from shm.lognames import segment_name
-from shm.segment import columns
-from shm.storage import map_file
+from gantrymq.shm.kernels import index as kernels
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.segment import columns
+from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from brokerd.dump.settings import StoreSettings
-    from brokerd.verify.log import LogCheck, Records
-    from brokerd.verify.report import Report
-    from brokerd.verify.scope import Scope
-    from shm.storage import Storage
+    from gantrymq.brokerd.dump.settings import StoreSettings
+    from gantrymq.brokerd.verify.log import LogCheck, Records
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.brokerd.verify.scope import Scope
+    from gantrymq.shm.storage import Storage
 
 _LINKED: Final = 1 << 18
 _LISTED: Final = 20

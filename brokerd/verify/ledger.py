@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from brokerd.checkpoint import read_checkpoint
-from shm.errors import Incompatible
-from shm.storage import read_file
-from workers.groups.ledger import Ledger
-from workers.groups.ledgerentries import NAME, Names, closed_epoch, is_torn, sound_end
-from workers.groups.offsetfile import (
+from gantrymq.brokerd.checkpoint import read_checkpoint
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.groups.ledger import Ledger
+from gantrymq.workers.groups.ledgerentries import NAME, Names, closed_epoch, is_torn, sound_end
+from gantrymq.workers.groups.offsetfile import (
     FILE,
     TRANSACTIONS_GROUP,
     checksum_of,
@@ -18,9 +18,9 @@ from workers.groups.offsetfile import (
 )
 
 if TYPE_CHECKING:
-    from brokerd.verify.report import Report
-    from brokerd.verify.scope import Scope
-    from shm.storage import Storage
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.brokerd.verify.scope import Scope
+    from gantrymq.shm.storage import Storage
 
 #: `version` of store.json from which on a clean stop puts a closing entry.
 CLOSED_SINCE: Final = 2

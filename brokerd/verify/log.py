@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from brokerd.logscan import OURS, THEIRS, Piece, walk
-from brokerd.verify.holes import first_nonzero
-from shm import layout
-from shm.codes import Stop
-from shm.kernels import scan
-from shm.kernels.units import rows_of_topic
-from shm.lognames import DIRECTORY, segment_name
-from shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, parse_record
-from shm.record_columns import find_lost, number_names
+from gantrymq.brokerd.logscan import OURS, THEIRS, Piece, walk
+from gantrymq.brokerd.verify.holes import first_nonzero
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels.units import rows_of_topic
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, parse_record
+from gantrymq.shm.record_columns import find_lost, number_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from brokerd.verify.report import Report
-    from brokerd.verify.scope import Scope
-    from shm.storage import Storage
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.brokerd.verify.scope import Scope
+    from gantrymq.shm.storage import Storage
 
 Progress = Callable[[int, int, str], None]
 

@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from brokerd.verify.batches import BatchCheck
-from brokerd.verify.extensions import ExtensionCheck
-from brokerd.verify.holes import first_nonzero
-from shm import layout
-from shm.kernels import scan
-from shm.kernels import units as unit_kernels
-from shm.lognames import segment_name
-from shm.properties import SCHEDULE_TOPIC
-from shm.queuenames import DIRECTORY, MEMBERS
-from shm.storage import map_file
+from gantrymq.brokerd.verify.batches import BatchCheck
+from gantrymq.brokerd.verify.extensions import ExtensionCheck
+from gantrymq.brokerd.verify.holes import first_nonzero
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels import units as unit_kernels
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.properties import SCHEDULE_TOPIC
+from gantrymq.shm.queuenames import DIRECTORY, MEMBERS
+from gantrymq.shm.storage import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from brokerd.dump.settings import StoreSettings
-    from brokerd.verify.log import LogCheck, Records
-    from brokerd.verify.report import Report
-    from brokerd.verify.scope import Scope
-    from shm.storage import Storage
+    from gantrymq.brokerd.dump.settings import StoreSettings
+    from gantrymq.brokerd.verify.log import LogCheck, Records
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.brokerd.verify.scope import Scope
+    from gantrymq.shm.storage import Storage
 
 UNIT: Final = layout.CQ_UNIT_BYTES
 #: Records that are compared at one time.

@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from brokerd.checkpoint import FILE as CHECKPOINT_FILE
-from brokerd.checkpoint import read_checkpoint
-from clients.home import read_board_file, store_of
-from shm import layout
-from shm.board import attach_board
-from shm.errors import BrokerGone, Corrupt, Incompatible, StoreBusy
-from shm.jsonsum import sum_holds
-from shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
-from shm.storage import Storage, read_file
-from shm.storelock import is_held
-from workers.groups.offsetfile import FILE as OFFSETS_FILE
-from workers.housekeeper.progress import PROGRESS_FILE
+from gantrymq.brokerd.checkpoint import FILE as CHECKPOINT_FILE
+from gantrymq.brokerd.checkpoint import read_checkpoint
+from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.shm import layout
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, StoreBusy
+from gantrymq.shm.jsonsum import sum_holds
+from gantrymq.shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
+from gantrymq.shm.storage import Storage, read_file
+from gantrymq.shm.storelock import is_held
+from gantrymq.workers.groups.offsetfile import FILE as OFFSETS_FILE
+from gantrymq.workers.housekeeper.progress import PROGRESS_FILE
 
 if TYPE_CHECKING:
-    from brokerd.verify.report import Report
+    from gantrymq.brokerd.verify.report import Report
 
 STORE_FILE: Final = "gantry/store.json"
 
@@ -87,7 +87,7 @@ def with_ranges(scope: Scope, storage: Storage, segment_bytes: int, report: Repo
 
 
 def _settled(scope: Scope, storage: Storage, segment_bytes: int) -> Scope:
-    from brokerd.foreign import abort_is_ours, settle_ranges
+    from gantrymq.brokerd.foreign import abort_is_ours, settle_ranges
 
     checkpoint = read_checkpoint(storage)
     durable = checkpoint.durable if checkpoint else 0

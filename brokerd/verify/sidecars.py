@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout
-from shm.errors import Corrupt
-from shm.lognames import segment_name
-from shm.sidecar import DIRECTORY, Sidecar, block_crcs, parse
-from shm.storage import read_file
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.sidecar import DIRECTORY, Sidecar, block_crcs, parse
+from gantrymq.shm.storage import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from brokerd.verify.log import SegmentRecords
-    from brokerd.verify.report import Report
-    from brokerd.verify.scope import Scope
-    from shm.storage import Storage
+    from gantrymq.brokerd.verify.log import SegmentRecords
+    from gantrymq.brokerd.verify.report import Report
+    from gantrymq.brokerd.verify.scope import Scope
+    from gantrymq.shm.storage import Storage
 
 _HEAD: Final = ("base", "segment_bytes", "end", "first_ms", "last_ms")
 

@@ -8,18 +8,18 @@ import os
 from pathlib import Path
 from typing import Final
 
-from clients.assigned import Assigned
-from clients.filelock import try_lock
-from clients.home import find_home, state_folder
-from clients.member import Terms
-from clients.message import MessageQueue, is_name
-from clients.push.handoff import Handoff
-from clients.push.member import PushMember, Resumed
-from clients.session import Session, now_ns
-from shm import groupwire
-from shm.errors import Corrupt, GroupIllegal, Incompatible
-from shm.groupwire import ConsumeFrom
-from shm.ownfiles import replace_whole
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.filelock import try_lock
+from gantrymq.clients.home import find_home, state_folder
+from gantrymq.clients.member import Terms
+from gantrymq.clients.message import MessageQueue, is_name
+from gantrymq.clients.push.handoff import Handoff
+from gantrymq.clients.push.member import PushMember, Resumed
+from gantrymq.clients.session import Session, now_ns
+from gantrymq.shm import groupwire
+from gantrymq.shm.errors import Corrupt, GroupIllegal, Incompatible
+from gantrymq.shm.groupwire import ConsumeFrom
+from gantrymq.shm.ownfiles import replace_whole
 
 SAVE_NS: Final = 5_000_000_000
 

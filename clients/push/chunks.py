@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from clients.batch import MessageBatch
-from clients.push.window import Window
-from shm.groupwire import Done
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.push.window import Window
+from gantrymq.shm.groupwire import Done
 
 #: A chunk is about so much work, and no more rows: what it has done is acknowledged at its end.
 CHUNK_NS: Final = 1_000_000

@@ -8,29 +8,29 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, Unpack
 
-from clients.arguments import judged
-from clients.attachment import Attachment
-from clients.closing import OfOneProcess
-from clients.member import Terms
-from clients.message import MessageQueue
-from clients.push.broadcast import BroadcastMember, OffsetFile
-from clients.push.consumeresult import ConsumeResult
-from clients.push.dispatcher import Dispatcher
-from clients.push.handoff import Handoff
-from clients.push.listener import Listener, ListenerThread, Rules
-from clients.push.member import PushMember, Resumed
-from clients.push.messagemodel import MessageModel
-from clients.push.options import Options, PushOptions
-from clients.push.telling import FaultLog
-from clients.push.watch import Limits
-from clients.session import Session, now_ns
-from clients.signals import heard
-from clients.subscription import Subscription, describe, digest
-from shm.errors import Closed, GroupIllegal, Timeout
-from shm.filter import EVERYTHING, parse_tags
-from shm.properties import RETRY_PREFIX
-from shm.queuenames import has_members
-from shm.storage import PosixStorage
+from gantrymq.clients.arguments import judged
+from gantrymq.clients.attachment import Attachment
+from gantrymq.clients.closing import OfOneProcess
+from gantrymq.clients.member import Terms
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.push.broadcast import BroadcastMember, OffsetFile
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.push.dispatcher import Dispatcher
+from gantrymq.clients.push.handoff import Handoff
+from gantrymq.clients.push.listener import Listener, ListenerThread, Rules
+from gantrymq.clients.push.member import PushMember, Resumed
+from gantrymq.clients.push.messagemodel import MessageModel
+from gantrymq.clients.push.options import Options, PushOptions
+from gantrymq.clients.push.telling import FaultLog
+from gantrymq.clients.push.watch import Limits
+from gantrymq.clients.session import Session, now_ns
+from gantrymq.clients.signals import heard
+from gantrymq.clients.subscription import Subscription, describe, digest
+from gantrymq.shm.errors import Closed, GroupIllegal, Timeout
+from gantrymq.shm.filter import EVERYTHING, parse_tags
+from gantrymq.shm.properties import RETRY_PREFIX
+from gantrymq.shm.queuenames import has_members
+from gantrymq.shm.storage import PosixStorage
 
 __all__ = ["ConsumeResult", "Listener", "MessageModel", "PushConsumer"]
 

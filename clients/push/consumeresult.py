@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from enum import Enum
 
-from shm.groupwire import LADDER
+from gantrymq.shm.groupwire import LADDER
 
 
 class ConsumeResult(Enum):

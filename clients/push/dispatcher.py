@@ -15,19 +15,19 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from clients.attachment import Attachment
-from clients.batch import MessageBatch
-from clients.message import MessageQueue
-from clients.push.chunks import Chunk, Failure, Run
-from clients.push.handoff import Handoff
-from clients.push.member import PushMember, Resumed
-from clients.push.telling import failed, log_sent_back
-from clients.push.watch import RELIEF_NS, Limits, Watch
-from clients.push.window import Window
-from clients.session import now_ns
-from shm import groupwire
-from shm.errors import BrokerGone, Corrupt, Evicted, GantryError, Unavailable
-from shm.groupwire import merged
+from gantrymq.clients.attachment import Attachment
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.push.chunks import Chunk, Failure, Run
+from gantrymq.clients.push.handoff import Handoff
+from gantrymq.clients.push.member import PushMember, Resumed
+from gantrymq.clients.push.telling import failed, log_sent_back
+from gantrymq.clients.push.watch import RELIEF_NS, Limits, Watch
+from gantrymq.clients.push.window import Window
+from gantrymq.clients.session import now_ns
+from gantrymq.shm import groupwire
+from gantrymq.shm.errors import BrokerGone, Corrupt, Evicted, GantryError, Unavailable
+from gantrymq.shm.groupwire import merged
 
 log = logging.getLogger("gantrymq")
 

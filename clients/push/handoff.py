@@ -13,8 +13,8 @@ from collections import deque
 from queue import SimpleQueue
 from typing import Final
 
-from clients.push.chunks import Chunk, Failure, Pace
-from clients.session import Session
+from gantrymq.clients.push.chunks import Chunk, Failure, Pace
+from gantrymq.clients.session import Session
 
 #: More is fetched while fewer rows than this wait for a thread.
 LOW_ROWS: Final = 512

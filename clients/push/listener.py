@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from clients.message import Message, ReceivedMessage
-from clients.push.chunks import Chunk, Failure
-from clients.push.consumeresult import ConsumeResult, begin_listening, take_delay
-from clients.push.handoff import Handoff
-from clients.push.telling import FaultLog
-from shm.errors import shown
-from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
+from gantrymq.clients.message import Message, ReceivedMessage
+from gantrymq.clients.push.chunks import Chunk, Failure
+from gantrymq.clients.push.consumeresult import ConsumeResult, begin_listening, take_delay
+from gantrymq.clients.push.handoff import Handoff
+from gantrymq.clients.push.telling import FaultLog
+from gantrymq.shm.errors import shown
+from gantrymq.shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
 
 log = logging.getLogger("gantrymq")
 

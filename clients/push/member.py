@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from clients.assigned import Assigned
-from clients.member import GroupMember, Terms
-from clients.message import MessageQueue
-from clients.push.chunks import Failure
-from clients.push.handoff import Handoff
-from clients.push.window import Window
-from clients.session import Session
-from shm import groupwire, layout, limits
-from shm.groupwire import Done
-from shm.kernels import poll
-from shm.limits import PROGRESS_WINDOW
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.member import GroupMember, Terms
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.push.chunks import Failure
+from gantrymq.clients.push.handoff import Handoff
+from gantrymq.clients.push.window import Window
+from gantrymq.clients.session import Session
+from gantrymq.shm import groupwire, layout, limits
+from gantrymq.shm.groupwire import Done
+from gantrymq.shm.kernels import poll
+from gantrymq.shm.limits import PROGRESS_WINDOW
 
 #: Bytes of requests about failures that may wait for an answer: said twice, after a `Rejoin`, they
 #: still have to fit into the ring.

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypedDict
 
-from clients.arguments import TABLE, check_start, judged
-from clients.push.messagemodel import MessageModel
-from clients.queries.moments import milliseconds
-from shm.groupwire import STICKY, ConsumeFrom
+from gantrymq.clients.arguments import TABLE, check_start, judged
+from gantrymq.clients.push.messagemodel import MessageModel
+from gantrymq.clients.queries.moments import milliseconds
+from gantrymq.shm.groupwire import STICKY, ConsumeFrom
 
 #: Deliveries in all: RocketMQ's 16 retries (RD-22).
 MAX_ATTEMPTS: Final = 17

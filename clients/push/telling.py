@@ -7,12 +7,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from shm.errors import ConsumerFailed, Corrupt
-from shm.properties import DLQ_PREFIX
+from gantrymq.shm.errors import ConsumerFailed, Corrupt
+from gantrymq.shm.properties import DLQ_PREFIX
 
 if TYPE_CHECKING:
-    from clients.message import MessageQueue
-    from clients.push.chunks import Failure
+    from gantrymq.clients.message import MessageQueue
+    from gantrymq.clients.push.chunks import Failure
 
 log = logging.getLogger("gantrymq")
 #: What failed in listeners, and messages that were given up.

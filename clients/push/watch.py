@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from clients.push.chunks import Chunk, Failure
-from clients.push.handoff import Handoff
-from shm.groupwire import LADDER
+from gantrymq.clients.push.chunks import Chunk, Failure
+from gantrymq.clients.push.handoff import Handoff
+from gantrymq.shm.groupwire import LADDER
 
 log = logging.getLogger("gantrymq")
 

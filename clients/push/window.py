@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.assigned import Assigned
-from shm import layout
-from shm.groupwire import Done
-from shm.kernels import poll, progress
-from shm.limits import PROGRESS_WINDOW
+from gantrymq.clients.assigned import Assigned
+from gantrymq.shm import layout
+from gantrymq.shm.groupwire import Done
+from gantrymq.shm.kernels import poll, progress
+from gantrymq.shm.limits import PROGRESS_WINDOW
 
 if TYPE_CHECKING:
-    from clients.push.chunks import Chunk
+    from gantrymq.clients.push.chunks import Chunk
 
 #: A full window asks for more messages only when it has this much room again.
 _ROOM: Final = PROGRESS_WINDOW // 8

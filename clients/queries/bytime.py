@@ -14,15 +14,15 @@ from heapq import merge
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from clients.logfiles import LogFiles
-from clients.queries.inner import offset_in_batches, units
-from shm.errors import Rejected
+from gantrymq.clients.logfiles import LogFiles
+from gantrymq.clients.queries.inner import offset_in_batches, units
+from gantrymq.shm.errors import Rejected
 
 if TYPE_CHECKING:
-    from clients.message import MessageQueue
-    from clients.queries.search import Wanted
-    from clients.queries.view import Span, StoreView
-    from shm.record import Record
+    from gantrymq.clients.message import MessageQueue
+    from gantrymq.clients.queries.search import Wanted
+    from gantrymq.clients.queries.view import Span, StoreView
+    from gantrymq.shm.record import Record
 
 #: Units whose times are looked at in one go.
 _AT_ONCE: Final = 4096

@@ -9,18 +9,18 @@ import os
 from datetime import datetime
 from typing import Final, Self, TypedDict, Unpack
 
-from clients.arguments import judged
-from clients.closing import Closing, OfOneProcess
-from clients.home import find_home
-from clients.message import MessageQueue
-from clients.queries.found import Found, FoundMessage, message_of
-from clients.queries.ids import find_message
-from clients.queries.request import Request
-from clients.queries.search import SCAN_BYTES
-from clients.queries.view import RunningStore, Span, StoreView, look
-from shm.errors import Closed, Rejected
-from shm.indexnote import Shape
-from shm.indexreader import EVER_MS
+from gantrymq.clients.arguments import judged
+from gantrymq.clients.closing import Closing, OfOneProcess
+from gantrymq.clients.home import find_home
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.queries.found import Found, FoundMessage, message_of
+from gantrymq.clients.queries.ids import find_message
+from gantrymq.clients.queries.request import Request
+from gantrymq.clients.queries.search import SCAN_BYTES
+from gantrymq.clients.queries.view import RunningStore, Span, StoreView, look
+from gantrymq.shm.errors import Closed, Rejected
+from gantrymq.shm.indexnote import Shape
+from gantrymq.shm.indexreader import EVER_MS
 
 
 class QueryParts(TypedDict, total=False):
@@ -122,7 +122,7 @@ class Client(Closing, OfOneProcess):
         the last one stored then or earlier, the first of all if there is none (CQ-62). Raises
         TopicNotFound, Rejected.
         """
-        from clients.queries.bytime import Boundary, offset_in
+        from gantrymq.clients.queries.bytime import Boundary, offset_in
 
         queue, time_ms, boundary = judged("Client.search_offset", queue, moment, boundary)
         view = self._look()

@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from clients.arguments import judged
-from clients.message import (
+from gantrymq.clients.arguments import judged
+from gantrymq.clients.message import (
     GROUP_PROPERTY,
     BrokersProperties,
     ReceivedMessage,
     as_sent,
     attempt_of,
 )
-from clients.stored_body import plain_body
-from shm import layout
-from shm.errors import Corrupt
-from shm.layout import SYS_COMPRESSED
-from shm.messageid import format_host
-from shm.properties import DLQ_PREFIX
+from gantrymq.clients.stored_body import plain_body
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.layout import SYS_COMPRESSED
+from gantrymq.shm.messageid import format_host
+from gantrymq.shm.properties import DLQ_PREFIX
 
 if TYPE_CHECKING:
-    from shm.record import Record
+    from gantrymq.shm.record import Record
 
 _TRAILER: Final = layout.TRAILER_KEY.decode()
 

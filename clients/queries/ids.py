@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from clients.queries.inner import parts
-from clients.queries.request import check_key
-from clients.queries.search import SCAN_BYTES, Search, Wanted
-from clients.queries.view import no_topic
-from shm.errors import Corrupt, GantryError, Rejected
-from shm.innerbatch import is_inner_batch
-from shm.properties import index_hash
-from shm.storereader import StoreReader, is_position, position_of
+from gantrymq.clients.queries.inner import parts
+from gantrymq.clients.queries.request import check_key
+from gantrymq.clients.queries.search import SCAN_BYTES, Search, Wanted
+from gantrymq.clients.queries.view import no_topic
+from gantrymq.shm.errors import Corrupt, GantryError, Rejected
+from gantrymq.shm.innerbatch import is_inner_batch
+from gantrymq.shm.properties import index_hash
+from gantrymq.shm.storereader import StoreReader, is_position, position_of
 
 if TYPE_CHECKING:
-    from clients.queries.view import StoreView
-    from shm.record import Record
+    from gantrymq.clients.queries.view import StoreView
+    from gantrymq.shm.record import Record
 
 #: Both kinds of id have as many digits (SF-31, SF-32).
 _ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{56}")

@@ -12,15 +12,15 @@ from contextlib import closing
 from heapq import merge
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from shm import layout
-from shm.errors import Corrupt
-from shm.innerbatch import Part, is_inner_batch, messages_of
-from shm.record import Record
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.innerbatch import Part, is_inner_batch, messages_of
+from gantrymq.shm.record import Record
 
 if TYPE_CHECKING:
-    from clients.message import MessageQueue
-    from clients.queries.found import Results
-    from shm.storage import Storage
+    from gantrymq.clients.message import MessageQueue
+    from gantrymq.clients.queries.found import Results
+    from gantrymq.shm.storage import Storage
 
 #: Where RocketMQ keeps them.
 QUEUES: Final = "batchconsumequeue"

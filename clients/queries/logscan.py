@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from shm.codes import Stop
-from shm.innerbatch import is_inner_batch
-from shm.kernels import scan
-from shm.kernels.index import hash_keys
-from shm.lognames import segment_name
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.innerbatch import is_inner_batch
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels.index import hash_keys
+from gantrymq.shm.lognames import segment_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 _ROWS: Final = 16_384
 _KEYS: Final = 4 * _ROWS

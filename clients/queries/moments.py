@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, TypeVar
 
-from shm.errors import ArgumentIllegal, Rejected
+from gantrymq.shm.errors import ArgumentIllegal, Rejected
 
 _FORM: Final = "give Unix milliseconds, or a time such as 2026-01-31T08:00 (this machine's zone)"
 #: 16 digits are a time beyond the year 30000: microseconds, most likely.

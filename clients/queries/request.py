@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from clients.queries.inner import Messages
-from clients.queries.search import SCAN_BYTES, Search, Wanted
-from clients.queries.view import NO_END, no_topic
-from shm.errors import ArgumentIllegal
-from shm.indexreader import EVER_MS
-from shm.innerbatch import is_inner_batch
-from shm.limits import PROPERTIES_BYTES_MAX
-from shm.properties import index_hash
+from gantrymq.clients.queries.inner import Messages
+from gantrymq.clients.queries.search import SCAN_BYTES, Search, Wanted
+from gantrymq.clients.queries.view import NO_END, no_topic
+from gantrymq.shm.errors import ArgumentIllegal
+from gantrymq.shm.indexreader import EVER_MS
+from gantrymq.shm.innerbatch import is_inner_batch
+from gantrymq.shm.limits import PROPERTIES_BYTES_MAX
+from gantrymq.shm.properties import index_hash
 
 if TYPE_CHECKING:
-    from clients.queries.view import StoreView
-    from shm.record import Record
+    from gantrymq.clients.queries.view import StoreView
+    from gantrymq.shm.record import Record
 
 _SHOWN: Final = 40
 
@@ -53,7 +53,7 @@ class Request:
         if codes:
             search = Search(view, wanted, self.scan_bytes, self.index)
             return Messages(search, self._has, before)
-        from clients.queries.bytime import TopicSearch
+        from gantrymq.clients.queries.bytime import TopicSearch
 
         return Messages(TopicSearch(view, self.topic, wanted), self._has, before)
 

@@ -13,17 +13,17 @@ from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from clients.queries.inner import units
-from clients.queries.view import NO_END, StoreView, read_ahead
-from shm import layout
-from shm.codes import Stop
-from shm.errors import Rejected
-from shm.indexreader import EVER_MS, Entry, FileUnfit, IndexFile, IndexReader
-from shm.lognames import DIRECTORY as LOG
-from shm.lognames import segment_name
+from gantrymq.clients.queries.inner import units
+from gantrymq.clients.queries.view import NO_END, StoreView, read_ahead
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.errors import Rejected
+from gantrymq.shm.indexreader import EVER_MS, Entry, FileUnfit, IndexFile, IndexReader
+from gantrymq.shm.lognames import DIRECTORY as LOG
+from gantrymq.shm.lognames import segment_name
 
 if TYPE_CHECKING:
-    from shm.record import Record
+    from gantrymq.shm.record import Record
 
 #: So much of the log is looked through for a query where the index ends; a second's work.
 SCAN_BYTES: Final = 1 << 30
@@ -224,7 +224,7 @@ class Search:
         try:
             if self._view.end == NO_END and self._is_blank(base, span[0]):
                 return  # nearly always: the index of a store that was stopped has it all
-            from clients.queries.logscan import scan_segment
+            from gantrymq.clients.queries.logscan import scan_segment
 
             times = (wanted.begin_ms, wanted.end_ms)
             found = scan_segment(self._view.storage, base, span, wanted.codes, times)

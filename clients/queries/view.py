@@ -11,30 +11,37 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
-from clients.control import look_at
-from clients.home import board_file, store_of
-from clients.message import MessageQueue
-from clients.queries.inner import QUEUES as BATCH_QUEUES
-from clients.queries.inner import batch_offsets
-from clients.running import board_name, find_board
-from shm import configfile, layout, wire
-from shm.board import NOBODYS
-from shm.errors import BrokerGone, TopicNotFound
-from shm.indexnote import DEFAULT_SHAPE, DIRECTORY, NOTE_FILE, Shape, parse_header, read_note
-from shm.lognames import DIRECTORY as LOG
-from shm.queuenames import DIRECTORY as _QUEUES
-from shm.queuenames import MEMBERS, queue_directory, root_of
-from shm.ranges import FILE as RANGES_FILE
-from shm.storage import PosixStorage, first_length
-from shm.storelock import is_held
-from shm.storereader import StoreReader
+from gantrymq.clients.control import look_at
+from gantrymq.clients.home import board_file, store_of
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.queries.inner import QUEUES as BATCH_QUEUES
+from gantrymq.clients.queries.inner import batch_offsets
+from gantrymq.clients.running import board_name, find_board
+from gantrymq.shm import configfile, layout, wire
+from gantrymq.shm.board import NOBODYS
+from gantrymq.shm.errors import BrokerGone, TopicNotFound
+from gantrymq.shm.indexnote import (
+    DEFAULT_SHAPE,
+    DIRECTORY,
+    NOTE_FILE,
+    Shape,
+    parse_header,
+    read_note,
+)
+from gantrymq.shm.lognames import DIRECTORY as LOG
+from gantrymq.shm.queuenames import DIRECTORY as _QUEUES
+from gantrymq.shm.queuenames import MEMBERS, queue_directory, root_of
+from gantrymq.shm.ranges import FILE as RANGES_FILE
+from gantrymq.shm.storage import PosixStorage, first_length
+from gantrymq.shm.storelock import is_held
+from gantrymq.shm.storereader import StoreReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from shm.board import Board, TopicSlot
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board, TopicSlot
+    from gantrymq.shm.storage import Storage
 
 _TOPICS: Final = "config/topics.json"
 #: So much of a file is read at once that hardly ever has more.

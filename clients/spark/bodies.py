@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clients.spark.columns import Rows
-from clients.stored_body import plain_body
-from shm.innerbatch import Member, is_inner_batch, members
-from shm.layout import SYS_COMPRESSED
-from shm.record_columns import RecordColumns
+from gantrymq.clients.spark.columns import Rows
+from gantrymq.clients.stored_body import plain_body
+from gantrymq.shm.innerbatch import Member, is_inner_batch, members
+from gantrymq.shm.layout import SYS_COMPRESSED
+from gantrymq.shm.record_columns import RecordColumns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

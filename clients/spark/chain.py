@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clients.spark.damage import RECORD_WRONG
-from shm import layout, sidecar
-from shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, Record, parse_record
-from shm.record_columns import RecordColumns, check_bodies, check_trailers, read_records
+from gantrymq.clients.spark.damage import RECORD_WRONG
+from gantrymq.shm import layout, sidecar
+from gantrymq.shm.record import OWN, RECORD_MAGICS, RECOVERY, Filler, Invalid, Record, parse_record
+from gantrymq.shm.record_columns import RecordColumns, check_bodies, check_trailers, read_records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.ranges import Ranges
-    from shm.segment import Segment
+    from gantrymq.shm.ranges import Ranges
+    from gantrymq.shm.segment import Segment
 
 #: Bytes that are walked at once: few behind damage, as there may be more.
 _STEP_MIN: Final = 1 << 16

@@ -14,14 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clients.spark.cutting import content, cut, pick, split, text
-from clients.spark.damage import Damage
-from clients.spark.jsonbodies import TypedBodies
-from clients.spark.options import BODY_ERROR
-from clients.spark.properties import Properties, bytes_without_trailer, list_offsets, values_of
-from shm import layout
-from shm.messageid import format_host, offset_message_id
-from shm.record_columns import RecordColumns, gather
+from gantrymq.clients.spark.cutting import content, cut, pick, split, text
+from gantrymq.clients.spark.damage import Damage
+from gantrymq.clients.spark.jsonbodies import TypedBodies
+from gantrymq.clients.spark.options import BODY_ERROR
+from gantrymq.clients.spark.properties import (
+    Properties,
+    bytes_without_trailer,
+    list_offsets,
+    values_of,
+)
+from gantrymq.shm import layout
+from gantrymq.shm.messageid import format_host, offset_message_id
+from gantrymq.shm.record_columns import RecordColumns, gather
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shm.errors import Incompatible
-from shm.lineage import lineage_of
-from shm.lognames import DIRECTORY, segment_name
-from shm.storage import PosixStorage
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.lineage import lineage_of
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.storage import PosixStorage
 
 if TYPE_CHECKING:
-    from clients.spark.planning import Survey
+    from gantrymq.clients.spark.planning import Survey
 
 _log = logging.getLogger(__name__)
 #: `record` of a proof without one.

@@ -17,7 +17,7 @@ from typing import Any, Final, NotRequired, TypedDict
 import msgspec
 import pyarrow as pa
 
-from shm.errors import SettingIllegal
+from gantrymq.shm.errors import SettingIllegal
 
 Scalar = Callable[[Any], bool]
 #: Python types by what recognizes an Arrow type; Arrow itself checks ranges.

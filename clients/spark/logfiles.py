@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clients.spark.options import ReadOptions
-from shm import layout
-from shm.errors import Corrupt
-from shm.lognames import DIRECTORY as COMMIT_LOG
-from shm.record_columns import read_records
-from shm.segment import Segment, lengths_of, open_files
-from shm.storage import PosixStorage
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.lognames import DIRECTORY as COMMIT_LOG
+from gantrymq.shm.record_columns import read_records
+from gantrymq.shm.segment import Segment, lengths_of, open_files
+from gantrymq.shm.storage import PosixStorage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from shm.errors import Incompatible, SettingIllegal
+from gantrymq.shm.errors import Incompatible, SettingIllegal
 
 #: As pyproject.toml has them in the extra `spark`.
 PACKAGES: Final = {"pyspark": (4, 3), "pyarrow": (18,)}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from clients.spark.options import SYSTEM_PREFIXES, SYSTEM_TOPICS
-from shm.properties import (
+from gantrymq.clients.spark.options import SYSTEM_PREFIXES, SYSTEM_TOPICS
+from gantrymq.shm.properties import (
     DLQ_PREFIX,
     GIVEN_UP_TOPIC,
     HALF_TOPIC,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from clients.queries.moments import milliseconds
-from shm.errors import SettingIllegal
-from shm.filter import parse_sql
-from shm.properties import SCHEDULE_TOPIC
+from gantrymq.clients.queries.moments import milliseconds
+from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.filter import parse_sql
+from gantrymq.shm.properties import SCHEDULE_TOPIC
 
 #: Spark's names and types of all columns, in order.
 COLUMN_TYPES: Final = {

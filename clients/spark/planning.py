@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clients.spark.chain import chain
-from clients.spark.logfiles import first_ms, times_behind, used_segments
-from clients.spark.options import ReadOptions
-from clients.spark.tail import checkpoint_of, tail_of
-from shm import sidecar
-from shm.errors import Corrupt, SettingIllegal, StoreFailed
-from shm.lognames import DIRECTORY as COMMIT_LOG
-from shm.lognames import segment_name
-from shm.ranges import Ranges, ranges_of
-from shm.segment import Segment
-from shm.sidecar import Sidecar
-from shm.storage import PosixStorage, read_file
+from gantrymq.clients.spark.chain import chain
+from gantrymq.clients.spark.logfiles import first_ms, times_behind, used_segments
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.tail import checkpoint_of, tail_of
+from gantrymq.shm import sidecar
+from gantrymq.shm.errors import Corrupt, SettingIllegal, StoreFailed
+from gantrymq.shm.lognames import DIRECTORY as COMMIT_LOG
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.ranges import Ranges, ranges_of
+from gantrymq.shm.segment import Segment
+from gantrymq.shm.sidecar import Sidecar
+from gantrymq.shm.storage import PosixStorage, read_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.checkpoint import Checkpoint
+    from gantrymq.shm.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from clients.spark.cutting import content, cut, split, text
-from shm import layout
-from shm.record_columns import RecordColumns, gather
+from gantrymq.clients.spark.cutting import content, cut, split, text
+from gantrymq.shm import layout
+from gantrymq.shm.record_columns import RecordColumns, gather
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

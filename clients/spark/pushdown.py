@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from clients.spark.options import OFFSET_MAX, ReadOptions
+from gantrymq.clients.spark.options import OFFSET_MAX, ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

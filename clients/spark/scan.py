@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from clients.spark.bodies import Refuse, split_batches, unpacked
-from clients.spark.chain import Chain, chain, sums_hold, why_broken
-from clients.spark.columns import Rows, bodies_of
-from clients.spark.damage import Damage, Stretch
-from clients.spark.jsonbodies import BodyDecoder
-from clients.spark.options import ReadOptions
-from clients.spark.planning import SegmentRange, load_sidecar
-from clients.spark.selection import sound_rows, wanted_messages, wanted_records
-from shm import layout, sidecar
-from shm.errors import Corrupt, StoreFailed
-from shm.ranges import Ranges, ranges_of
-from shm.record import Filler
-from shm.record_columns import (
+from gantrymq.clients.spark.bodies import Refuse, split_batches, unpacked
+from gantrymq.clients.spark.chain import Chain, chain, sums_hold, why_broken
+from gantrymq.clients.spark.columns import Rows, bodies_of
+from gantrymq.clients.spark.damage import Damage, Stretch
+from gantrymq.clients.spark.jsonbodies import BodyDecoder
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.planning import SegmentRange, load_sidecar
+from gantrymq.clients.spark.selection import sound_rows, wanted_messages, wanted_records
+from gantrymq.shm import layout, sidecar
+from gantrymq.shm.errors import Corrupt, StoreFailed
+from gantrymq.shm.ranges import Ranges, ranges_of
+from gantrymq.shm.record import Filler
+from gantrymq.shm.record_columns import (
     RecordColumns,
     check_trailers,
     number_topics,
     read_records,
 )
-from shm.segment import Segment
-from shm.sidecar import Sidecar
-from shm.storage import PosixStorage
+from gantrymq.shm.segment import Segment
+from gantrymq.shm.sidecar import Sidecar
+from gantrymq.shm.storage import PosixStorage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

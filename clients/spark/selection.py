@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clients.spark.columns import Rows, rows_with_key
-from clients.spark.damage import RECORD_WRONG, Damage, Stretch
-from clients.spark.options import OFFSET_MAX, ReadOptions
-from shm.filter import SqlFilter, parse_sql
-from shm.record_columns import find_lost
-from shm.sql92.tree import Property, walk
+from gantrymq.clients.spark.columns import Rows, rows_with_key
+from gantrymq.clients.spark.damage import RECORD_WRONG, Damage, Stretch
+from gantrymq.clients.spark.options import OFFSET_MAX, ReadOptions
+from gantrymq.shm.filter import SqlFilter, parse_sql
+from gantrymq.shm.record_columns import find_lost
+from gantrymq.shm.sql92.tree import Property, walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

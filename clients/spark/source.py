@@ -33,17 +33,23 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from clients.spark.catalog import options_in, options_of_table, with_options
-from clients.spark.columns import COLUMNS
-from clients.spark.options import ReadOptions
-from clients.spark.planning import plan
-from clients.spark.pushdown import narrowed
-from clients.spark.scan import read
-from clients.spark.sink.options import WriteOptions
-from clients.spark.sink.writer import GantryStreamWriter, GantryWriter
-from clients.spark.stream import Offset, end_position, first_offset, next_offset, parts_between
-from clients.spark.topics import require_topics
-from shm.errors import SettingIllegal
+from gantrymq.clients.spark.catalog import options_in, options_of_table, with_options
+from gantrymq.clients.spark.columns import COLUMNS
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.planning import plan
+from gantrymq.clients.spark.pushdown import narrowed
+from gantrymq.clients.spark.scan import read
+from gantrymq.clients.spark.sink.options import WriteOptions
+from gantrymq.clients.spark.sink.writer import GantryStreamWriter, GantryWriter
+from gantrymq.clients.spark.stream import (
+    Offset,
+    end_position,
+    first_offset,
+    next_offset,
+    parts_between,
+)
+from gantrymq.clients.spark.topics import require_topics
+from gantrymq.shm.errors import SettingIllegal
 
 if TYPE_CHECKING:
     import pyarrow as pa

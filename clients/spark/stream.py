@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from clients.spark.continuity import Proof, proof_at, require_same
-from clients.spark.options import ReadOptions
-from clients.spark.planning import SegmentRange, Survey, survey
-from shm.errors import Incompatible
+from gantrymq.clients.spark.continuity import Proof, proof_at, require_same
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.planning import SegmentRange, Survey, survey
+from gantrymq.shm.errors import Incompatible
 
 #: As Spark keeps it in its checkpoint: numbers and texts by name.
 Offset = dict[str, Any]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from shm.errors import Corrupt
-from shm.jsonsum import sum_holds, with_sum
-from shm.storage import read_file, replace_file
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from clients.spark.chain import chain, ends_at, sums_hold
-from clients.spark.logfiles import LOOK_BYTES
-from shm import sidecar
-from shm.checkpoint import FILE as CHECKPOINT
-from shm.checkpoint import Checkpoint, newest_slot
-from shm.ranges import Ranges, ranges_of
-from shm.record import Filler
-from shm.record_columns import read_records
-from shm.storage import PosixStorage, read_file
+from gantrymq.clients.spark.chain import chain, ends_at, sums_hold
+from gantrymq.clients.spark.logfiles import LOOK_BYTES
+from gantrymq.shm import sidecar
+from gantrymq.shm.checkpoint import FILE as CHECKPOINT
+from gantrymq.shm.checkpoint import Checkpoint, newest_slot
+from gantrymq.shm.ranges import Ranges, ranges_of
+from gantrymq.shm.record import Filler
+from gantrymq.shm.record_columns import read_records
+from gantrymq.shm.storage import PosixStorage, read_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.segment import Segment
+    from gantrymq.shm.segment import Segment
 
 #: It is there while a broker runs, and after one that was killed (SF-85).
 _ABORT: Final = "abort"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from clients.spark.options import ReadOptions
-from shm import sidecar
-from shm.configfile import parse_config, read_config
-from shm.errors import Corrupt, TopicNotFound
-from shm.storage import PosixStorage, read_file
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.shm import sidecar
+from gantrymq.shm.configfile import parse_config, read_config
+from gantrymq.shm.errors import Corrupt, TopicNotFound
+from gantrymq.shm.storage import PosixStorage, read_file
 
 _DELETED = "gantry/deleted_topics.json"
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from clients.session import Session, now_ns, pause
-from shm import controllane, layout, limits, transactionwire
-from shm.codes import ClientState
-from shm.controllane import ControlLane
-from shm.errors import Closed, Incompatible, Timeout, Unavailable
-from shm.kernels.words import await_told, load_word
-from shm.transactionwire import COMMITTED, ROLLED_BACK, Check, End, Ended
+from gantrymq.clients.session import Session, now_ns, pause
+from gantrymq.shm import controllane, layout, limits, transactionwire
+from gantrymq.shm.codes import ClientState
+from gantrymq.shm.controllane import ControlLane
+from gantrymq.shm.errors import Closed, Incompatible, Timeout, Unavailable
+from gantrymq.shm.kernels.words import await_told, load_word
+from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK, Check, End, Ended
 
 if TYPE_CHECKING:
     import os
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from clients.transactions.endform import EndForm
-    from shm.lookout import Lookout
+    from gantrymq.clients.transactions.endform import EndForm
+    from gantrymq.shm.lookout import Lookout
 
 _REPEAT_NS: Final = 500_000_000
 #: After so long a full ring is tried again.

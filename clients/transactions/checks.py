@@ -10,25 +10,25 @@ import os
 import threading
 from typing import TYPE_CHECKING, Final
 
-from clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
-from clients.session import now_ns
-from clients.stored_body import plain_body
-from clients.transactions.checkerlink import CheckerLink
-from clients.transactions.resolution import TransactionResolution
-from shm import transactionwire
-from shm.errors import Closed, GantryError, Unavailable
-from shm.messageid import format_host
-from shm.properties import java_int
-from shm.storage import PosixStorage
-from shm.storereader import StoreReader
-from shm.transactionwire import Check, End, Enlist, Unknown
+from gantrymq.clients.message import GROUP_PROPERTY, ReceivedMessage, as_sent
+from gantrymq.clients.session import now_ns
+from gantrymq.clients.stored_body import plain_body
+from gantrymq.clients.transactions.checkerlink import CheckerLink
+from gantrymq.clients.transactions.resolution import TransactionResolution
+from gantrymq.shm import transactionwire
+from gantrymq.shm.errors import Closed, GantryError, Unavailable
+from gantrymq.shm.messageid import format_host
+from gantrymq.shm.properties import java_int
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.storereader import StoreReader
+from gantrymq.shm.transactionwire import Check, End, Enlist, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clients.message import ReceivedMessage
-    from clients.transactions.transaction import Owner
-    from shm.record import Record
+    from gantrymq.clients.message import ReceivedMessage
+    from gantrymq.clients.transactions.transaction import Owner
+    from gantrymq.shm.record import Record
 
 #: A checker that was replaced has forgotten who answers checks.
 _ENLIST_NS: Final = 1_000_000_000

@@ -12,18 +12,18 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from clients.receipts import Pending, ReceiptFuture
-from clients.session import now_ns, pause
-from shm import limits, transactionwire
-from shm.codes import Level
-from shm.errors import Closed, GantryError, Timeout, Unavailable
-from shm.lookout import Lookout
-from shm.transactionwire import End
+from gantrymq.clients.receipts import Pending, ReceiptFuture
+from gantrymq.clients.session import now_ns, pause
+from gantrymq.shm import limits, transactionwire
+from gantrymq.shm.codes import Level
+from gantrymq.shm.errors import Closed, GantryError, Timeout, Unavailable
+from gantrymq.shm.lookout import Lookout
+from gantrymq.shm.transactionwire import End
 
 if TYPE_CHECKING:
-    from clients.transactions.checkerlink import CheckerLink
-    from clients.transactions.endform import EndForm
-    from clients.transactions.transaction import Owner, Transaction
+    from gantrymq.clients.transactions.checkerlink import CheckerLink
+    from gantrymq.clients.transactions.endform import EndForm
+    from gantrymq.clients.transactions.transaction import Owner, Transaction
 
 log = logging.getLogger("gantrymq")
 _REPEAT_NS: Final = 500_000_000

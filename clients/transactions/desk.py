@@ -8,24 +8,24 @@ import threading
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
-from clients.session import deadline_after, now_ns
-from clients.transactions.checkerlink import CheckerLink
-from clients.transactions.commits import Commits
-from clients.transactions.endform import EndForm
-from clients.transactions.transaction import Transaction
-from shm import transactionwire
-from shm.errors import GantryError, GroupIllegal, TransactionDecided
-from shm.properties import GANTRY_TX, encode_properties
-from shm.transactionwire import End, Ended
+from gantrymq.clients.session import deadline_after, now_ns
+from gantrymq.clients.transactions.checkerlink import CheckerLink
+from gantrymq.clients.transactions.commits import Commits
+from gantrymq.clients.transactions.endform import EndForm
+from gantrymq.clients.transactions.transaction import Transaction
+from gantrymq.shm import transactionwire
+from gantrymq.shm.errors import GantryError, GroupIllegal, TransactionDecided
+from gantrymq.shm.properties import GANTRY_TX, encode_properties
+from gantrymq.shm.transactionwire import End, Ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clients.message import ReceivedMessage
-    from clients.receipts import Pending
-    from clients.transactions.checks import CheckAnswers
-    from clients.transactions.resolution import TransactionResolution
-    from clients.writerlink import WriterLink
+    from gantrymq.clients.message import ReceivedMessage
+    from gantrymq.clients.receipts import Pending
+    from gantrymq.clients.transactions.checks import CheckAnswers
+    from gantrymq.clients.transactions.resolution import TransactionResolution
+    from gantrymq.clients.writerlink import WriterLink
 
 #: While the disk is full the decision is asked for again so often.
 _DISK_FULL_S: Final = 0.2
@@ -98,7 +98,7 @@ class Transactions:
 
     def answer_checks(self, checker: Callable[[ReceivedMessage], TransactionResolution]) -> None:
         """Let a thread of its own answer the group's checks from now on."""
-        from clients.transactions.checks import CheckAnswers
+        from gantrymq.clients.transactions.checks import CheckAnswers
 
         self._answers = CheckAnswers(self._home, self.group, checker, self)
 

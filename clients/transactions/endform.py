@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import transactionwire
-from shm.kernels.endput import put_end
-from shm.transactionwire import End
+from gantrymq.shm import transactionwire
+from gantrymq.shm.kernels.endput import put_end
+from gantrymq.shm.transactionwire import End
 
 if TYPE_CHECKING:
-    from shm.controllane import ControlLane
+    from gantrymq.shm.controllane import ControlLane
 
 #: Characters of the id of a transaction of ours, and bytes of the text behind it.
 ID_BYTES: Final = 32

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from clients.delays import HALF, due_of
-from clients.message import Message, message_of
-from clients.sends import DURABLE, URGENT
-from clients.transactions.transaction import HalfReceipt, Transaction
-from shm.codes import Level, ParkMode
-from shm.errors import MessageIllegal, shown
-from shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
+from gantrymq.clients.delays import HALF, due_of
+from gantrymq.clients.message import Message, message_of
+from gantrymq.clients.sends import DURABLE, URGENT
+from gantrymq.clients.transactions.transaction import HalfReceipt, Transaction
+from gantrymq.shm.codes import Level, ParkMode
+from gantrymq.shm.errors import MessageIllegal, shown
+from gantrymq.shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clients.delays import Due
-    from clients.message import MessageParts, SendReceipt
-    from clients.sends import Sends
+    from gantrymq.clients.delays import Due
+    from gantrymq.clients.message import MessageParts, SendReceipt
+    from gantrymq.clients.sends import Sends
 
 _TAG: Final = {"tag"}
 _DELAY_NAMES: Final = {ParkMode.LEVEL: "level", ParkMode.AT: "at", ParkMode.AFTER: "after"}

@@ -6,12 +6,12 @@ import os
 import time
 from typing import Final
 
-from clients.closing import Closing
-from clients.session import Session, now_ns
-from shm import errors, transactionwire
-from shm.codes import ClientState
-from shm.controllane import ControlLane, End
-from shm.transactionwire import Settle, Settled
+from gantrymq.clients.closing import Closing
+from gantrymq.clients.session import Session, now_ns
+from gantrymq.shm import errors, transactionwire
+from gantrymq.shm.codes import ClientState
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.transactionwire import Settle, Settled
 
 #: A request is repeated: the checker that it was said to may have died.
 _REPEAT_NS: Final = 1_000_000_000

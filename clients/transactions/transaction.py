@@ -12,14 +12,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from clients.arguments import judged
-from clients.closing import OfOneProcess
-from clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
-from clients.session import now_ns
-from clients.transactions.checkerlink import TOLD
-from clients.writerlink import WriterLink
-from shm import transactionwire
-from shm.errors import (
+from gantrymq.clients.arguments import judged
+from gantrymq.clients.closing import OfOneProcess
+from gantrymq.clients.receipts import PAGE_ROWS, Pending, ReceiptFuture
+from gantrymq.clients.session import now_ns
+from gantrymq.clients.transactions.checkerlink import TOLD
+from gantrymq.clients.writerlink import WriterLink
+from gantrymq.shm import transactionwire
+from gantrymq.shm.errors import (
     Closed,
     GantryError,
     MessageIllegal,
@@ -27,8 +27,8 @@ from shm.errors import (
     TransactionFailed,
     TransactionInDoubt,
 )
-from shm.kernels import frames
-from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, Ended
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK, Ended
 
 _ROW_MASK: Final = PAGE_ROWS - 1
 #: Errors of an END that leave the halves as they were.

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from gantrymq.cli.options import JsonOption, print_json
-from shm.errors import Rejected
+from gantrymq.shm.errors import Rejected
 
 HELP = """Measure the figures of the README on this machine. Needs a checkout of the project.
 
@@ -41,7 +41,7 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Run the benchmarks of the checkout that this package lies in."""
-    root = Path(__file__).resolve().parent.parent.parent
+    root = Path(__file__).absolute().parents[2]
     if not (root / "bench" / "__main__.py").is_file():
         raise Rejected(
             "the benchmarks are not part of the installed package: clone the project and run"

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from clients.home import store_of
-from clients.running import find_board
 from gantrymq.cli.output import home_of, print_json, print_rows
-from shm import layout
-from shm.board import Board
-from shm.codes import BrokerState, ExitCode, Role
-from shm.errors import BrokerGone
+from gantrymq.clients.home import store_of
+from gantrymq.clients.running import find_board
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.codes import BrokerState, ExitCode, Role
+from gantrymq.shm.errors import BrokerGone
 
 
 def show(*, home: Path | None, as_json: bool) -> int:
@@ -105,7 +105,7 @@ def _transactions(board: Board) -> dict[str, float | None]:
 
 def _delayed(board: Board) -> dict[str, int | None]:
     """What waits for its time, and how late it was when it was delivered."""
-    from brokerd.delays import Delays
+    from gantrymq.brokerd.delays import Delays
 
     delays = Delays.of(board)
     timed = sum(delays.counts)
@@ -120,8 +120,8 @@ def _delayed(board: Board) -> dict[str, int | None]:
 
 
 def _dead_letters(board: Board, home: Path) -> list[dict[str, object]]:
-    from brokerd.delays import dead_letters
-    from shm.storage import PosixStorage
+    from gantrymq.brokerd.delays import dead_letters
+    from gantrymq.shm.storage import PosixStorage
 
     found = dead_letters(board, PosixStorage(str(store_of(home))))
     return [
@@ -133,9 +133,9 @@ def _dead_letters(board: Board, home: Path) -> list[dict[str, object]]:
 
 def _groups(board: Board, home: Path) -> list[dict[str, object]]:
     """Lags by group and topic, from the file that is exported every few seconds."""
-    from brokerd.lags import lags
-    from shm.storage import PosixStorage
-    from workers.groups.offsetfile import read_offsets
+    from gantrymq.brokerd.lags import lags
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.workers.groups.offsetfile import read_offsets
 
     found: dict[tuple[str, str], int] = {}
     for row in lags(board, read_offsets(PosixStorage(str(store_of(home))))):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gantrymq.cli.options import home_of
-from shm.errors import GantryError
+from gantrymq.shm.errors import GantryError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +27,9 @@ def topic_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def group_names(context: typer.Context, incomplete: str) -> list[str]:
     """Groups that begin so."""
-    from clients.home import store_of
-    from shm.storage import PosixStorage
-    from workers.groups.ledgerreader import LedgerReader
+    from gantrymq.clients.home import store_of
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.workers.groups.ledgerreader import LedgerReader
 
     try:
         groups = LedgerReader(PosixStorage(str(store_of(_home(context))))).refresh()

@@ -41,8 +41,8 @@ class Filters:
     @property
     def wanted(self) -> Wanted:
         """Times as numbers. Raises Rejected."""
-        from clients.queries.moments import moment_or
         from gantrymq.cli.delayed_chosen import Wanted
+        from gantrymq.clients.queries.moments import moment_or
 
         return Wanted(
             topic=self.topic,

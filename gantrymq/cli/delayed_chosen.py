@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.cli.delayed_kind import Kind
-from shm import layout
-from shm.record import STRUCTURE, Record, parse_record
+from gantrymq.shm import layout
+from gantrymq.shm.record import STRUCTURE, Record, parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from brokerd.handover.stopped import StoppedMessages
-    from workers.scheduler.waiting import WaitingMessages
+    from gantrymq.brokerd.handover.stopped import StoppedMessages
+    from gantrymq.workers.scheduler.waiting import WaitingMessages
 
     Look = WaitingMessages | StoppedMessages
 

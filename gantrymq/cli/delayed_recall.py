@@ -7,15 +7,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from clients.recalls import require_handle
 from gantrymq.cli.board import running_board
 from gantrymq.cli.delayed_chosen import that_wait
 from gantrymq.cli.delayed_show import look_at_store
 from gantrymq.cli.leave import complain
 from gantrymq.cli.output import home_of, print_json
-from shm import schedulerwire
-from shm.codes import ExitCode
-from shm.errors import BrokerGone, MessageIllegal
+from gantrymq.clients.recalls import require_handle
+from gantrymq.shm import schedulerwire
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import BrokerGone, MessageIllegal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ def recall_all(home: Path | None, topic: str, handle: str, *, dry_run: bool, as_
 
 
 def _cancel(home: Path, handles: list[str], told: _Recalls) -> None:
-    from clients.producer import Producer
+    from gantrymq.clients.producer import Producer
 
     with Producer(home=home) as producer:
         for item in handles:

@@ -6,20 +6,20 @@ import sys
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING, Any, Final
 
-from clients.home import store_of
 from gantrymq.cli.board import running_board
 from gantrymq.cli.delayed_chosen import Wanted, records
 from gantrymq.cli.output import home_of, print_rows
 from gantrymq.cli.records import local_time
-from shm.errors import BrokerGone
+from gantrymq.clients.home import store_of
+from gantrymq.shm.errors import BrokerGone
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from brokerd.handover.stopped import StoppedMessages
+    from gantrymq.brokerd.handover.stopped import StoppedMessages
     from gantrymq.cli.delayed_chosen import Look
-    from shm.record import Record
-    from workers.scheduler.waiting import WaitingMessages
+    from gantrymq.shm.record import Record
+    from gantrymq.workers.scheduler.waiting import WaitingMessages
 
 #: Messages that are shown to people who say nothing.
 _SHOWN: Final = 20
@@ -75,8 +75,8 @@ def look_at_store(home: Path) -> tuple[Look, str]:
 
 
 def _running(home: Path) -> tuple[WaitingMessages, str]:
-    from shm.storage import PosixStorage
-    from workers.scheduler.waiting import WaitingMessages
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.workers.scheduler.waiting import WaitingMessages
 
     board = running_board(home)
     broker, precision_ms = _settings(home)
@@ -84,7 +84,7 @@ def _running(home: Path) -> tuple[WaitingMessages, str]:
 
 
 def _stopped(home: Path) -> tuple[StoppedMessages, str]:
-    from brokerd.handover.stopped import StoppedMessages
+    from gantrymq.brokerd.handover.stopped import StoppedMessages
 
     look = StoppedMessages(home)
     return look, look.settings.broker_name
@@ -92,8 +92,8 @@ def _stopped(home: Path) -> tuple[StoppedMessages, str]:
 
 def _settings(home: Path) -> tuple[str, int]:
     """broker_name and timer_precision_ms of the running broker."""
-    from clients.control import look_at
-    from shm import wire
+    from gantrymq.clients.control import look_at
+    from gantrymq.shm import wire
 
     with look_at(home) as control:
         values = control.request(wire.ShowSettings(), wire.Settings).values

@@ -47,8 +47,8 @@ class Filters:
     @property
     def wanted(self) -> Wanted:
         """Times as numbers. Raises Rejected."""
-        from clients.queries.moments import moment_or
         from gantrymq.cli.dlq_letters import Wanted
+        from gantrymq.clients.queries.moments import moment_or
 
         return Wanted(
             topic=self.topic,

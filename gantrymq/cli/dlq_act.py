@@ -10,21 +10,27 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from clients.message import GROUP_PROPERTY, as_sent
-from clients.stored_body import plain_body
 from gantrymq.cli.dlq_letters import DeadLetters, Letter, Wanted
 from gantrymq.cli.leave import complain
 from gantrymq.cli.output import home_of, print_json
-from shm.codes import ExitCode
-from shm.errors import GantryError, Rejected
-from workers.groups.deadletternote import add, count_from, give_to_owner, locked, write_note
+from gantrymq.clients.message import GROUP_PROPERTY, as_sent
+from gantrymq.clients.stored_body import plain_body
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import GantryError, Rejected
+from gantrymq.workers.groups.deadletternote import (
+    add,
+    count_from,
+    give_to_owner,
+    locked,
+    write_note,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from clients.message import Message, SendReceipt
-    from clients.producer import Producer
+    from gantrymq.clients.message import Message, SendReceipt
+    from gantrymq.clients.producer import Producer
 
 _AT_ONCE: Final = 500
 
@@ -38,7 +44,7 @@ def resend(group: str, wanted: Wanted, *, home: Path | None, dry_run: bool, as_j
         for letter in dead.letters(group, wanted):
             run.count(letter)
     else:
-        from clients.producer import Producer
+        from gantrymq.clients.producer import Producer
 
         with locked(dead.store), Producer(home=dead.home) as producer:
             dead.refresh()
@@ -205,7 +211,7 @@ def purge(group: str, wanted: Wanted, *, home: Path | None, dry_run: bool, as_js
 
 def _message(letter: Letter) -> Message:
     """As its producer sent it. Raises Rejected."""
-    from clients.message import Message
+    from gantrymq.clients.message import Message
 
     if letter.topic is None:
         raise Rejected("nothing says which topic it was sent to: `dlq export`, then `send`")

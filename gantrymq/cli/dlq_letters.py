@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from clients.home import store_of
-from clients.message import as_sent
 from gantrymq.cli.board import running_board
 from gantrymq.cli.group_show import find_group
 from gantrymq.cli.records import message_of
-from shm.errors import Rejected
-from shm.properties import DLQ_PREFIX, LOST_TAG
-from shm.storage import PosixStorage
-from shm.storereader import StoreReader
-from workers.groups.deadletternote import DeadLetterNote, Marks, holds, read_note
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import as_sent
+from gantrymq.shm.errors import Rejected
+from gantrymq.shm.properties import DLQ_PREFIX, LOST_TAG
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.storereader import StoreReader
+from gantrymq.workers.groups.deadletternote import DeadLetterNote, Marks, holds, read_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shm.board import Board, TopicSlot
-    from shm.record import Record
+    from gantrymq.shm.board import Board, TopicSlot
+    from gantrymq.shm.record import Record
 
 _AT_ONCE: Final = 1000
 _NEVER: Final = (1 << 62) - 1

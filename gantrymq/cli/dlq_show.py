@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gantrymq.cli.dlq_letters import DeadLetters, Wanted
 from gantrymq.cli.output import home_of, print_rows
 from gantrymq.cli.records import local_time
-from workers.groups.deadletternote import counted
+from gantrymq.workers.groups.deadletternote import counted
 
 if TYPE_CHECKING:
     from pathlib import Path

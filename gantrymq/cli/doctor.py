@@ -9,7 +9,7 @@ from dataclasses import asdict
 import typer
 
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
-from shm.codes import ExitCode
+from gantrymq.shm.codes import ExitCode
 
 HELP = """Look at all that a broker needs: what is wrong, and how to mend it. Changes nothing.
 
@@ -23,7 +23,7 @@ Exit codes: 0 all is well; 1 something is wrong.
 
 def doctor(home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Print the findings."""
-    from brokerd.doctor import examine
+    from gantrymq.brokerd.doctor import examine
 
     findings = examine(home_of(home), os.environ)
     for finding in findings:

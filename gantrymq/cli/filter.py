@@ -9,7 +9,7 @@ import typer
 
 from gantrymq.cli.completion import topic_names
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
-from shm.errors import Rejected
+from gantrymq.shm.errors import Rejected
 
 app = typer.Typer(help="Look at SQL92 filters.", no_args_is_help=True)
 _WIDTH = 50
@@ -48,10 +48,10 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Show an expression's tree, program and results."""
-    from clients.subscription import dialect_of
-    from shm.filter import parse_sql
-    from shm.sql92.explain import explain as parts_of
-    from shm.sql92.program import compile_program
+    from gantrymq.clients.subscription import dialect_of
+    from gantrymq.shm.filter import parse_sql
+    from gantrymq.shm.sql92.explain import explain as parts_of
+    from gantrymq.shm.sql92.program import compile_program
 
     chosen = parse_sql(expression, dialect_of(dialect))
     properties = None if message is None else dict(_property(item) for item in message)

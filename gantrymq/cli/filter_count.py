@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clients.home import store_of
 from gantrymq.cli.board import running_board
-from shm.errors import TopicNotFound
-from shm.properties import parse_properties
-from shm.storage import PosixStorage
-from shm.storereader import StoreReader
+from gantrymq.clients.home import store_of
+from gantrymq.shm.errors import TopicNotFound
+from gantrymq.shm.properties import parse_properties
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.storereader import StoreReader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shm.filter import SqlFilter
+    from gantrymq.shm.filter import SqlFilter
 
 
 def count_passing(chosen: SqlFilter, home: Path, topic: str, last: int) -> dict[str, Any]:

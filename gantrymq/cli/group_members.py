@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from clients.control import look_at
 from gantrymq.cli.leave import complain
 from gantrymq.cli.records import local_time
-from shm import wire
-from shm.errors import GantryError
+from gantrymq.clients.control import look_at
+from gantrymq.shm import wire
+from gantrymq.shm.errors import GantryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,17 +6,17 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clients.home import store_of
 from gantrymq.cli.board import running_board
 from gantrymq.cli.group_show import find_group, plain
 from gantrymq.cli.output import home_of, print_json, print_rows
 from gantrymq.cli.topic_show import find_topic
-from shm.errors import Rejected
+from gantrymq.clients.home import store_of
+from gantrymq.shm.errors import Rejected
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from workers.groups.ledger import GroupProgress
+    from gantrymq.workers.groups.ledger import GroupProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def _plan(home: Path, progress: GroupProgress, wish: Wish) -> list[dict[str, Any
 
     Raises Rejected.
     """
-    from clients.groupreset import offset_of
+    from gantrymq.clients.groupreset import offset_of
 
     board = running_board(home)
     topic_name, queue_id, place = wish.topic, wish.queue, wish.place
@@ -86,7 +86,7 @@ def _plan(home: Path, progress: GroupProgress, wish: Wish) -> list[dict[str, Any
 
 def _carry_out(home: Path, wish: Wish, rows: list[dict[str, Any]]) -> None:
     """Set the offsets; rows say afterwards what they were at that moment."""
-    from clients.groupreset import reset_offsets
+    from gantrymq.clients.groupreset import reset_offsets
 
     wanted = {row["board_queue"]: row["after"] for row in rows}
     before = reset_offsets(home, wish.group, wanted, wish.patience_s)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from clients.home import store_of
 from gantrymq.cli.board import running_board
 from gantrymq.cli.group_members import member_for_people, member_rows, members_of
 from gantrymq.cli.output import home_of, print_json, print_rows
-from shm.errors import GantryError, Rejected
+from gantrymq.clients.home import store_of
+from gantrymq.shm.errors import GantryError, Rejected
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shm.board import Board
-    from workers.groups.ledger import GroupProgress
-    from workers.groups.progress import Progress
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.groups.ledger import GroupProgress
+    from gantrymq.workers.groups.progress import Progress
 
 
 def show_groups(*, home: Path | None, as_json: bool) -> None:
@@ -75,8 +75,8 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _groups(home: Path) -> dict[str, GroupProgress]:
-    from shm.storage import PosixStorage
-    from workers.groups.ledgerreader import LedgerReader
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.workers.groups.ledgerreader import LedgerReader
 
     return LedgerReader(PosixStorage(str(store_of(home)))).refresh()
 
@@ -93,8 +93,8 @@ def _oldest_ms(board: Board, home: Path, row: dict[str, Any]) -> int | None:
     """How long ago the oldest message was stored that the group has not consumed; ms."""
     import time
 
-    from shm.storage import PosixStorage
-    from shm.storereader import StoreReader
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.shm.storereader import StoreReader
 
     offset = row["offset"]
     if offset is None or not row["lag"]:

@@ -55,9 +55,9 @@ def handover(
     as_json: JsonOption = False,
 ) -> None:
     """Make a stopped store one that a RocketMQ goes on with."""
-    from brokerd.config import parse_assignments
-    from brokerd.handover.leaving import Target
-    from brokerd.handover.leaving import handover as run
+    from gantrymq.brokerd.config import parse_assignments
+    from gantrymq.brokerd.handover.leaving import Target
+    from gantrymq.brokerd.handover.leaving import handover as run
     from gantrymq.cli.store_verify import show_progress
 
     target = Target(time.time_ns() // 1_000_000, precision, roll_window, timer_log_bytes)
@@ -76,8 +76,8 @@ def adopt(
     as_json: JsonOption = False,
 ) -> None:
     """Take over the store of a RocketMQ that was stopped or killed."""
-    from brokerd.config import parse_assignments
-    from brokerd.handover.coming import adopt as run
+    from gantrymq.brokerd.config import parse_assignments
+    from gantrymq.brokerd.handover.coming import adopt as run
     from gantrymq.cli.store_verify import show_progress
 
     progress = show_progress if sys.stderr.isatty() else None

@@ -18,8 +18,8 @@ from gantrymq.cli.options import grouped
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from clients.spark.table.job import Ingest, IngestOptions, Run
     from gantrymq.cli.ingest_show import Progress
+    from gantrymq.clients.spark.table.job import Ingest, IngestOptions, Run
 
 HELP = """Keep a table of Parquet files equal to the log: each message once, whatever is killed.
 
@@ -114,7 +114,7 @@ class Target:
 @grouped
 def ingest(source: Source, target: Target) -> None:
     """Run the job."""
-    from clients.spark.needs import explained
+    from gantrymq.clients.spark.needs import explained
 
     packages = ("pyspark", "pyarrow") if by_spark(target) else ("pyarrow",)
     with explained(*packages):
@@ -138,9 +138,9 @@ def _ingest(source: Source, target: Target) -> None:
 
 def options_of(source: Source, target: Target) -> IngestOptions:
     """Options of the job. Raises SettingIllegal."""
-    from clients.spark.options import ReadOptions
-    from clients.spark.table.job import IngestOptions
-    from shm.errors import SettingIllegal
+    from gantrymq.clients.spark.options import ReadOptions
+    from gantrymq.clients.spark.table.job import IngestOptions
+    from gantrymq.shm.errors import SettingIllegal
 
     words = {"store": str(source.store.resolve()), "topic": ",".join(source.topic or ())}
     words |= {"badRecords": source.bad_records, "includeActive": str(source.active)}
@@ -174,7 +174,7 @@ def run_ingest(
     With `merge` small files are merged, also those that earlier runs have left. A step that has
     begun is finished. Raises what Ingest does.
     """
-    from clients.spark.table.job import Ingest
+    from gantrymq.clients.spark.table.job import Ingest
 
     with Ingest(options, run) as job:
         progress.begin(job.manifest)
@@ -210,7 +210,7 @@ def _merge(job: Ingest, progress: Progress) -> bool:
 @contextmanager
 def tasks_run(target: Target) -> Iterator[Run]:
     """Who runs tasks: Spark, which starts with the first of them, or this process."""
-    from clients.spark.table.job import run_here
+    from gantrymq.clients.spark.table.job import run_here
 
     if not by_spark(target):
         yield run_here
@@ -228,7 +228,7 @@ def by_spark(target: Target) -> bool:
     Raises SettingIllegal.
     """
     if target.spark is False and target.master is not None:
-        from shm.errors import SettingIllegal
+        from gantrymq.shm.errors import SettingIllegal
 
         raise SettingIllegal("--master names Spark's master: leave it or --no-spark out")
     return target.master is not None if target.spark is None else target.spark
@@ -282,7 +282,7 @@ class SparkRunner:
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set; outside of the main thread signals stay as they are."""
-    from clients.signals import heard
+    from gantrymq.clients.signals import heard
 
     stop = threading.Event()
     with heard(stop.set):

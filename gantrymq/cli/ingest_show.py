@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
-    from clients.spark.table.job import Step
-    from clients.spark.table.manifest import Manifest
+    from gantrymq.clients.spark.table.job import Step
+    from gantrymq.clients.spark.table.manifest import Manifest
 
 _MIB = 1 << 20
 _NOT_DURABLE = (

@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shm.codes import ExitCode
-from shm.errors import GantryError
-from shm.exitcode import exit_code
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import GantryError
+from gantrymq.shm.exitcode import exit_code
 
 
 def complain(text: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clients.queries.ids import find_message
 from gantrymq.cli.output import print_json
 from gantrymq.cli.query_show import store_at
 from gantrymq.cli.records import message_of, print_fields
+from gantrymq.clients.queries.ids import find_message
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from clients.home import store_of
 from gantrymq.cli.board import running_board
 from gantrymq.cli.output import home_of, print_json
+from gantrymq.clients.home import store_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +17,8 @@ def show_metrics(*, home: Path | None, as_json: bool) -> None:
     """Print all metrics once, as Prometheus' text or a line of JSON each."""
     where = home_of(home)
     board = running_board(where)
-    from brokerd.metrics import BoardCollector, render
-    from shm.storage import PosixStorage
+    from gantrymq.brokerd.metrics import BoardCollector, render
+    from gantrymq.shm.storage import PosixStorage
 
     storage = PosixStorage(str(store_of(where)))
     if not as_json:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clients.home import find_home
+from gantrymq.clients.home import find_home
 
 
 def home_path(text: str) -> Path:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from clients.queries.moments import moment_or, parse_moment
-from clients.queries.request import Request
-from clients.queries.search import SCAN_BYTES
-from clients.queries.view import NO_END, StoppedStore, StoreView, look
 from gantrymq.cli.output import home_of, print_json, print_rows
 from gantrymq.cli.records import local_time, message_of
-from shm.indexreader import EVER_MS
+from gantrymq.clients.queries.moments import moment_or, parse_moment
+from gantrymq.clients.queries.request import Request
+from gantrymq.clients.queries.search import SCAN_BYTES
+from gantrymq.clients.queries.view import NO_END, StoppedStore, StoreView, look
+from gantrymq.shm.indexreader import EVER_MS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clients.queries.found import Results
+    from gantrymq.clients.queries.found import Results
 
 _BODY_SHOWN: Final = 40
 
@@ -101,7 +101,7 @@ def tell_gaps(results: Results) -> None:
 
 def show_offsets(topic: str, moment: str, *, home: Path | None, as_json: bool) -> None:
     """Print each queue's offsets of a time. Raises Rejected, TopicNotFound, BrokerGone."""
-    from clients.queries.bytime import Boundary, offset_in
+    from gantrymq.clients.queries.bytime import Boundary, offset_in
 
     time_ms = parse_moment(moment)
     view = store_at(home)
@@ -122,8 +122,8 @@ def store_at(home: Path | None) -> StoreView:
     where = home_of(home)
     view = look(where)
     if isinstance(view, StoppedStore) and view.doubt:  # a RocketMQ's: its sizes are in no note
-        from brokerd.config import load
-        from shm.indexnote import Shape
+        from gantrymq.brokerd.config import load
+        from gantrymq.shm.indexnote import Shape
 
         settings = load(where).settings
         return look(where, Shape(settings.max_hash_slot_num, settings.max_index_num))

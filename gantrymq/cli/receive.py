@@ -12,8 +12,8 @@ import typer
 from gantrymq.cli.options import Shared, grouped, home_of, print_json
 
 if TYPE_CHECKING:
-    from clients.consumer import PullConsumer
-    from clients.message import Message
+    from gantrymq.clients.consumer import PullConsumer
+    from gantrymq.clients.message import Message
 
 HELP = """Receive messages of a topic, and commit them for the group.
 
@@ -50,7 +50,7 @@ def receive(
     shared: Shared = Shared(),  # noqa: B008 - frozen
 ) -> None:
     """Print messages as they come."""
-    from clients.consumer import ConsumeFrom, PullConsumer
+    from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 
     if not end.wait >= 0:
         raise typer.BadParameter("seconds, 0 or more", param_hint="--wait")

@@ -6,12 +6,12 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from clients.stored_body import plain_body
-from shm.layout import SYS_COMPRESSED
-from shm.messageid import format_host
+from gantrymq.clients.stored_body import plain_body
+from gantrymq.shm.layout import SYS_COMPRESSED
+from gantrymq.shm.messageid import format_host
 
 if TYPE_CHECKING:
-    from shm.record import Record
+    from gantrymq.shm.record import Record
 
 _ROW = 16
 

@@ -17,13 +17,13 @@ import typer
 
 from gantrymq.cli.leave import complain, drop_output
 from gantrymq.cli.options import Shared, grouped, home_of, print_json, print_text
-from shm.codes import ExitCode
-from shm.errors import GantryError, MessageIllegal
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import GantryError, MessageIllegal
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from clients.message import Durability, SendReceipt
+    from gantrymq.clients.message import Durability, SendReceipt
 
 HELP = """Send messages: --body, or each line of standard input.
 
@@ -90,8 +90,8 @@ def send(
         messages = iter([{**marks.fields(), "body": body.encode()}])
     else:
         messages = _messages(sys.stdin.buffer, lines, marks.fields())
-    from clients.message import Message
-    from clients.producer import Producer
+    from gantrymq.clients.message import Message
+    from gantrymq.clients.producer import Producer
 
     receipts = _Receipts(shared.as_json)
     level = cast("Durability | None", durability)

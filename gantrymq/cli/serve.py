@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clients.home import store_of
 from gantrymq.cli.options import HomeOption, JsonOption, SettingsOption, home_of, print_json
-from shm.errors import SettingIllegal
+from gantrymq.clients.home import store_of
+from gantrymq.shm.errors import SettingIllegal
 
 if TYPE_CHECKING:
-    from brokerd.config import Configuration
+    from gantrymq.brokerd.config import Configuration
 
 HELP = """Run the broker in the foreground, until SIGTERM or SIGINT.
 
@@ -43,7 +43,7 @@ def serve(
     as_json: JsonOption = False,
 ) -> None:
     """Start the broker, or look at its settings."""
-    from brokerd import config
+    from gantrymq.brokerd import config
 
     where = home_of(home)
     configuration = config.load(where, config.parse_assignments(settings or []))
@@ -56,7 +56,7 @@ def serve(
         _report(where, configuration.unknown, as_json)
     else:
         config.use_one_thread()
-        from brokerd.serve import serve as run
+        from gantrymq.brokerd.serve import serve as run
 
         sys.exit(run(where, configuration))
 
@@ -65,8 +65,8 @@ def _with_store(home: Path, configuration: Configuration) -> Configuration:
     """Sizes of a store that is there already are its own; raises Incompatible as a start does."""
     if not store_of(home).is_dir():
         return configuration
-    from brokerd.epoch import settle_sizes
-    from shm.storage import PosixStorage
+    from gantrymq.brokerd.epoch import settle_sizes
+    from gantrymq.shm.storage import PosixStorage
 
     return settle_sizes(PosixStorage(str(store_of(home))), configuration)
 

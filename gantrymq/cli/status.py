@@ -6,7 +6,7 @@ import typer
 
 from gantrymq.cli.board import show
 from gantrymq.cli.options import HomeOption, JsonOption
-from shm.codes import ExitCode
+from gantrymq.shm.codes import ExitCode
 
 HELP = """Show processes, positions, lags and sessions of the broker.
 

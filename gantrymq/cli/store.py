@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from clients.home import store_of
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
-from shm.codes import ExitCode
+from gantrymq.clients.home import store_of
+from gantrymq.shm.codes import ExitCode
 
 app = typer.Typer(help="Look into a store's files, ours or a RocketMQ's.", no_args_is_help=True)
 DirectoryArgument = Annotated[
@@ -137,7 +137,7 @@ def backup(
     """Copy a store so that a broker can start on the copy."""
     from dataclasses import asdict
 
-    from brokerd.backup import backup as run
+    from gantrymq.brokerd.backup import backup as run
     from gantrymq.cli.store_verify import show_progress
 
     progress = show_progress if sys.stderr.isatty() else None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from brokerd.dump import Stage
+    from gantrymq.brokerd.dump import Stage
 
 
 def dump(dir: Path, settings_file: Path | None, stage: Stage, out: TextIO) -> None:
@@ -16,6 +16,6 @@ def dump(dir: Path, settings_file: Path | None, stage: Stage, out: TextIO) -> No
     neither in `gantry/store.json` nor to be seen from its files. Raises FileNotFoundError,
     Incompatible or SettingIllegal if it cannot be read so.
     """
-    from brokerd.dump import dump_store
+    from gantrymq.brokerd.dump import dump_store
 
     dump_store(dir, out, settings_file, stage)

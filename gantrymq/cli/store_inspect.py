@@ -7,14 +7,14 @@ from pathlib import Path
 
 from gantrymq.cli.options import print_json
 from gantrymq.cli.records import fields_of, print_bytes, print_fields
-from shm.codes import ExitCode
-from shm.record import Filler, Invalid
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.record import Filler, Invalid
 
 
 def inspect(text: str, directory: Path, *, as_json: bool) -> int:
     """Print what lies there; returns the exit code."""
-    from shm.storage import PosixStorage
-    from shm.storereader import StoreReader, position_of
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.shm.storereader import StoreReader, position_of
 
     position = position_of(text)
     reader = StoreReader(PosixStorage(str(directory)))

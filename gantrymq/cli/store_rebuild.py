@@ -11,7 +11,7 @@ from gantrymq.cli.options import print_json
 
 def rebuild(directory: Path, *, dry_run: bool, as_json: bool) -> None:
     """Rebuild the store root `directory`, and print what was done."""
-    from brokerd.rebuild import rebuild as run
+    from gantrymq.brokerd.rebuild import rebuild as run
 
     done = run(directory, dry_run=dry_run)
     if as_json:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gantrymq.cli.leave import complain
-from shm.codes import ExitCode
+from gantrymq.shm.codes import ExitCode
 
 
 def plain(arguments: Sequence[str]) -> Callable[[], int] | None:
@@ -32,7 +32,7 @@ def verify(directory: Path, settings: Path | None, *, as_json: bool) -> int:
     """Check a store, print the report; returns the exit code."""
     from dataclasses import asdict
 
-    from brokerd.verify import verify as run
+    from gantrymq.brokerd.verify import verify as run
 
     report = run(directory, settings, show_progress if sys.stderr.isatty() else None)
     _print({"ok": report.ok, **asdict(report)} if as_json else str(report))
@@ -43,8 +43,8 @@ def salvage(directory: Path, target: Path, settings: Path | None, *, as_json: bo
     """Make a new store of what is sound, print what was lost, verify it; returns the exit code."""
     from dataclasses import asdict
 
-    from brokerd.salvage import salvage as run
-    from brokerd.verify import verify as check
+    from gantrymq.brokerd.salvage import salvage as run
+    from gantrymq.brokerd.verify import verify as check
 
     done = run(directory, target, settings, show_progress if sys.stderr.isatty() else None)
     report = check(target, settings)

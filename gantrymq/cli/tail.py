@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clients.home import store_of
 from gantrymq.cli.board import running_board
 from gantrymq.cli.completion import topic_names
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
 from gantrymq.cli.topic_show import find_topic
-from shm.errors import BrokerGone, Rejected
+from gantrymq.clients.home import store_of
+from gantrymq.shm.errors import BrokerGone, Rejected
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shm.board import Board, TopicSlot
-    from shm.record import Record
+    from gantrymq.shm.board import Board, TopicSlot
+    from gantrymq.shm.record import Record
 
 HELP = """Print the last messages of a topic, as no member of any group: nothing is committed.
 
@@ -56,9 +56,9 @@ def _records(
     home: Path, board: Board, topic: TopicSlot, wanted: tuple[int, bool]
 ) -> Iterator[Record]:
     """In the order of storing, as far as one look shows several."""
-    from shm.storage import PosixStorage
-    from shm.storelock import is_held
-    from shm.storereader import StoreReader
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.shm.storelock import is_held
+    from gantrymq.shm.storereader import StoreReader
 
     reader = StoreReader(PosixStorage(str(store_of(home))))
     count, follow = wanted

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clients.home import store_of
 from gantrymq.cli.board import running_board
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
-from shm.errors import BrokerGone
+from gantrymq.clients.home import store_of
+from gantrymq.shm.errors import BrokerGone
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,11 +63,11 @@ def top(
 
 def _looks(home: Path, interval: float) -> Iterator[dict[str, Any]]:
     """Rates over each interval, as long as this life of the broker goes on."""
-    from brokerd.sample import rates, take
-    from shm.storage import PosixStorage
-    from shm.storelock import is_held
-    from workers.groups.ledgerreader import LedgerReader
-    from workers.groups.offsetfile import offsets_of
+    from gantrymq.brokerd.sample import rates, take
+    from gantrymq.shm.storage import PosixStorage
+    from gantrymq.shm.storelock import is_held
+    from gantrymq.workers.groups.ledgerreader import LedgerReader
+    from gantrymq.workers.groups.offsetfile import offsets_of
 
     board = running_board(home)
     ledger = LedgerReader(PosixStorage(str(store_of(home))))

@@ -10,7 +10,7 @@ import typer
 from gantrymq.cli.completion import topic_names
 from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
 from gantrymq.cli.topic_show import show_topic, show_topics
-from shm.codes import Level
+from gantrymq.shm.codes import Level
 
 app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
 NameArgument = Annotated[
@@ -37,8 +37,8 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Create a topic."""
-    from clients.control import look_at
-    from shm import wire
+    from gantrymq.clients.control import look_at
+    from gantrymq.shm import wire
 
     with look_at(home_of(home)) as control:
         made = control.request(wire.CreateTopic(name, queues, durability), wire.TopicOpened)
@@ -91,8 +91,8 @@ Exit codes: 0 done; 2 no such topic; 69 no broker.
 )
 def delete(name: NameArgument, home: HomeOption = None, as_json: JsonOption = False) -> None:
     """Delete a topic: nobody can open it any more."""
-    from clients.control import look_at
-    from shm import wire
+    from gantrymq.clients.control import look_at
+    from gantrymq.shm import wire
 
     with look_at(home_of(home)) as control:
         control.request(wire.DeleteTopic(name), wire.Done)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from gantrymq.cli.board import running_board
 from gantrymq.cli.output import home_of, print_json, print_rows
-from shm.codes import Level
-from shm.errors import TopicNotFound
+from gantrymq.shm.codes import Level
+from gantrymq.shm.errors import TopicNotFound
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shm.board import Board, TopicSlot
+    from gantrymq.shm.board import Board, TopicSlot
 
 
 def show_topics(*, home: Path | None, system: bool, as_json: bool) -> None:

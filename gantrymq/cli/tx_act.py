@@ -11,22 +11,22 @@ from gantrymq.cli.board import running_board
 from gantrymq.cli.leave import complain
 from gantrymq.cli.output import home_of, print_json
 from gantrymq.cli.tx_show import look
-from shm.codes import ExitCode
-from shm.errors import TransactionDecided
-from workers.transactions.indoubt import named
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import TransactionDecided
+from gantrymq.workers.transactions.indoubt import named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from workers.transactions.indoubt import Doubt
+    from gantrymq.workers.transactions.indoubt import Doubt
 
 
 def settle_all(
     action: str, which: Sequence[str], who: str | None, *, home: Path | None, as_json: bool
 ) -> int:
     """Settle each; the exit code. Raises Rejected before anything is settled if one is unknown."""
-    from clients.transactions.settle import Settler
+    from gantrymq.clients.transactions.settle import Settler
 
     where = home_of(home)
     running_board(where)

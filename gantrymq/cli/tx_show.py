@@ -7,15 +7,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from clients.home import store_of
-from clients.message import as_sent
 from gantrymq.cli.board import running_board
 from gantrymq.cli.output import home_of, print_json, print_rows
 from gantrymq.cli.records import local_time, message_of, print_bytes, print_fields
-from shm.errors import BrokerGone, Rejected
-from shm.properties import GANTRY_TX, GANTRY_TX_DELAY
-from shm.storage import PosixStorage
-from workers.transactions.indoubt import Doubt, Entry, InDoubt
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import as_sent
+from gantrymq.shm.errors import BrokerGone, Rejected
+from gantrymq.shm.properties import GANTRY_TX, GANTRY_TX_DELAY
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.transactions.indoubt import Doubt, Entry, InDoubt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +121,7 @@ def _row(doubt: Doubt, *, for_people: bool) -> dict[str, Any]:
 
 def _find(doubts: InDoubt, text: str) -> list[tuple[Doubt, list[Entry]]]:
     """What an id or position means, in doubt or decided, with its history."""
-    from workers.transactions.decided import Decided
+    from gantrymq.workers.transactions.decided import Decided
 
     try:
         found = [(doubt, doubts.history(doubt)) for doubt in doubts.find(text)]

@@ -8,7 +8,7 @@ import time
 import typer
 
 from gantrymq.cli.options import JsonOption, print_json
-from shm.codes import ExitCode
+from gantrymq.shm.codes import ExitCode
 
 HELP = """Compile the machine code for this processor: no first start or import waits for it then.
 
@@ -23,8 +23,8 @@ Exit codes: 0 done, or done before; 74 the cache cannot be written.
 
 def warm(as_json: JsonOption = False) -> None:
     """Compile, and say how long it took."""
-    from clients.warming import library
-    from shm import jit
+    from gantrymq.clients.warming import library
+    from gantrymq.shm import jit
 
     began = time.monotonic()
     compiled = jit.warm()

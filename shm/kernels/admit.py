@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.codes import EntryFlag, Status, Stop
-from shm.jit import kernel
-from shm.kernels import frames
-from shm.kernels.encode import NO_ROOM, NOT_ALLOWED, encode_append, finish, lay_out
-from shm.kernels.entry import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import EntryFlag, Status, Stop
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.encode import NO_ROOM, NOT_ALLOWED, encode_append, finish, lay_out
+from gantrymq.shm.kernels.entry import (
     APPEND,
     CURSOR,
     FLAGS,
@@ -22,8 +22,8 @@ from shm.kernels.entry import (
     SEND,
     TOPIC,
 )
-from shm.kernels.park import HALF, encode_park
-from shm.layout import (
+from gantrymq.shm.kernels.park import HALF, encode_park
+from gantrymq.shm.layout import (
     ENTRY_BYTES,
     TOPIC_BYTES,
     TOPIC_PERM,
@@ -31,7 +31,7 @@ from shm.layout import (
     TOPIC_WRITE_QUEUES,
     TOPICS_AT,
 )
-from shm.limits import ROUTES_MAX
+from gantrymq.shm.limits import ROUTES_MAX
 
 if TYPE_CHECKING:
     import numpy as np

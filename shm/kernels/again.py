@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.jit import kernel
-from shm.kernels import scan
-from shm.kernels.bytesearch import find_byte, is_same
-from shm.kernels.decimals import decimal_bytes, store_decimal
-from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
+from gantrymq.shm import machine
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels.bytesearch import find_byte, is_same
+from gantrymq.shm.kernels.decimals import decimal_bytes, store_decimal
+from gantrymq.shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

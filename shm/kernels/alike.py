@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import kernel
-from shm.kernels import frames
-from shm.kernels.admit import DURABLE, OK
-from shm.kernels.encode import finish
-from shm.kernels.entry import APP_FLAG, BODY, BORN, CURSOR, FLAGS, SEQ, TOPIC
-from shm.kernels.record import store_flags, store_hex48
-from shm.layout import (
+from gantrymq.shm import machine
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.admit import DURABLE, OK
+from gantrymq.shm.kernels.encode import finish
+from gantrymq.shm.kernels.entry import APP_FLAG, BODY, BORN, CURSOR, FLAGS, SEQ, TOPIC
+from gantrymq.shm.kernels.record import store_flags, store_hex48
+from gantrymq.shm.layout import (
     ENTRY_BYTES,
     RECORD_BORN_MS,
     RECORD_HEAD_BYTES,
@@ -19,7 +19,7 @@ from shm.layout import (
     TOPIC_NAME_BYTES,
     TOPICS_AT,
 )
-from shm.limits import RECORD_OVERHEAD_BYTES_MAX, TOPIC_BYTES_MAX
+from gantrymq.shm.limits import RECORD_OVERHEAD_BYTES_MAX, TOPIC_BYTES_MAX
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.codes import EntryFlag, EntryKind, Status, Stop
-from shm.jit import kernel
-from shm.kernels import frames
-from shm.kernels.admit import admit
-from shm.kernels.alike import admit_alike
-from shm.kernels.complete import complete
-from shm.kernels.entry import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import EntryFlag, EntryKind, Status, Stop
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.admit import admit
+from gantrymq.shm.kernels.alike import admit_alike
+from gantrymq.shm.kernels.complete import complete
+from gantrymq.shm.kernels.entry import (
     BODY,
     COUNT,
     CURSOR,
@@ -30,7 +30,7 @@ from shm.kernels.entry import (
     TOPIC,
     read_head,
 )
-from shm.layout import (
+from gantrymq.shm.layout import (
     BATCH_COMPLETION_BYTES,
     BATCH_COMPLETION_COUNT,
     COMPLETION_END,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import kernel
-from shm.layout import CQ_EXT_BITMAP, CQ_EXT_BITMAP_BYTES, CQ_EXT_UNIT_BYTES
+from gantrymq.shm import machine
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.layout import CQ_EXT_BITMAP, CQ_EXT_BITMAP_BYTES, CQ_EXT_UNIT_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

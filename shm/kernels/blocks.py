@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels.dispatch import DONE, LIMIT, UNKNOWN_TOPIC, find_topic
-from shm.kernels.scan import CHECK_PLACE, SIZE, STORE_MS, parse_record
+from gantrymq.shm import machine
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels.dispatch import DONE, LIMIT, UNKNOWN_TOPIC, find_topic
+from gantrymq.shm.kernels.scan import CHECK_PLACE, SIZE, STORE_MS, parse_record
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shm.jit import kernel
+from gantrymq.shm.jit import kernel
 
 #: More than any call does.
 NO_BOUND: Final = 1 << 62

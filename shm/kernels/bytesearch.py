@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import kernel
-from shm.opcodes import CLASSES, MASK_BITS
+from gantrymq.shm import machine
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.opcodes import CLASSES, MASK_BITS
 
 if TYPE_CHECKING:
     import numpy as np

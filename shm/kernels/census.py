@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels.scan import (
+from gantrymq.shm import machine
+from gantrymq.shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels.scan import (
     PREPARED,
     PROPERTIES_AT,
     QUEUE_ID,
@@ -20,7 +20,7 @@ from shm.kernels.scan import (
     TOPIC_SIZE,
     UNIQ_AT,
 )
-from shm.layout import SYS_COMMIT, SYS_TRANSACTION
+from gantrymq.shm.layout import SYS_COMMIT, SYS_TRANSACTION
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import atomics, machine
-from shm.codes import EntryFlag, EntryKind, Owed, Status, Stop
-from shm.jit import BYTES, WORDS, i8, kernel
-from shm.kernels import frames
-from shm.kernels.entry import PAD, RESULT_FLAGS
-from shm.layout import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import EntryFlag, EntryKind, Owed, Status, Stop
+from gantrymq.shm.jit import BYTES, WORDS, i8, kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.entry import PAD, RESULT_FLAGS
+from gantrymq.shm.layout import (
     ARENA_TOLD,
     BOARD_APPENDED,
     BOARD_DURABLE_WANTED,

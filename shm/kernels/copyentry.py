@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.codes import EntryFlag, EntryKind
-from shm.jit import kernel
-from shm.kernels import scan
-from shm.kernels.dispatch import find_topic
-from shm.layout import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import EntryFlag, EntryKind
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels.dispatch import find_topic
+from gantrymq.shm.layout import (
     APPEND_BORN_HOST,
     APPEND_BYTES,
     APPEND_PREPARED,

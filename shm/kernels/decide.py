@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.codes import EntryFlag, Stop
-from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import frames, ring, scan
-from shm.kernels.bytesearch import find_byte, is_same
-from shm.kernels.copyentry import choose_queue, fill_entry, find_named, store_head
-from shm.kernels.decimals import number_of
-from shm.kernels.halfform import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import EntryFlag, Stop
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels import frames, ring, scan
+from gantrymq.shm.kernels.bytesearch import find_byte, is_same
+from gantrymq.shm.kernels.copyentry import choose_queue, fill_entry, find_named, store_head
+from gantrymq.shm.kernels.decimals import number_of
+from gantrymq.shm.kernels.halfform import (
     COMMIT,
     DELAY,
     DELAYED,
@@ -51,8 +51,8 @@ from shm.kernels.halfform import (
     name_of,
     read_properties,
 )
-from shm.kernels.stretch import BASE, COUNT, NEXT, is_shown, parse_shown
-from shm.layout import (
+from gantrymq.shm.kernels.stretch import BASE, COUNT, NEXT, is_shown, parse_shown
+from gantrymq.shm.layout import (
     APPEND_BORN_HOST,
     APPEND_BYTES,
     APPEND_PREPARED,
@@ -72,12 +72,12 @@ from shm.layout import (
     TELL_SESSION,
     TELL_SINCE,
 )
-from shm.limits import BODY_BYTES_MAX
+from gantrymq.shm.limits import BODY_BYTES_MAX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.kernels.copyentry import Targets
+    from gantrymq.shm.kernels.copyentry import Targets
 
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.jit import kernel
+from gantrymq.shm import machine
+from gantrymq.shm.jit import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

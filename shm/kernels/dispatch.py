@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import atomics, machine
-from shm.codes import Stop
-from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels.bounds import bound_of
-from shm.kernels.bytesearch import is_same
-from shm.kernels.scan import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels.bounds import bound_of
+from gantrymq.shm.kernels.bytesearch import is_same
+from gantrymq.shm.kernels.scan import (
     DELAY,
     QUEUE_ID,
     QUEUE_OFFSET,
@@ -28,7 +28,7 @@ from shm.kernels.scan import (
     parse_record,
     read_properties,
 )
-from shm.layout import (
+from gantrymq.shm.layout import (
     BOARD_APPENDED,
     BOARD_DISPATCHED,
     BOARD_TOPIC_CHANGES,
@@ -49,7 +49,7 @@ from shm.layout import (
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
-from shm.limits import DISPATCH_RECORDS, DISPATCH_RECORDS_PER_QUEUE
+from gantrymq.shm.limits import DISPATCH_RECORDS, DISPATCH_RECORDS_PER_QUEUE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

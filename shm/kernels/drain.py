@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import atomics, machine
-from shm.codes import BrokerState, EntryFlag, Status, Stop
-from shm.jit import BYTES, WORDS, i8, kernel
-from shm.kernels import frames
-from shm.kernels.admit import admit
-from shm.kernels.batch import take_batch, whole_batch
-from shm.kernels.complete import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import BrokerState, EntryFlag, Status, Stop
+from gantrymq.shm.jit import BYTES, WORDS, i8, kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.admit import admit
+from gantrymq.shm.kernels.batch import take_batch, whole_batch
+from gantrymq.shm.kernels.complete import (
     answer_stored,
     complete,
     completion_room,
     publish_counters,
 )
-from shm.kernels.entry import (
+from gantrymq.shm.kernels.entry import (
     BATCH,
     COUNT,
     CURSOR,
@@ -37,8 +37,8 @@ from shm.kernels.entry import (
     SEQ,
     read_head,
 )
-from shm.kernels.lanes import wake_lanes
-from shm.layout import (
+from gantrymq.shm.kernels.lanes import wake_lanes
+from gantrymq.shm.layout import (
     BOARD_STATE,
     FILLER_MAGIC,
     LANE_UP_TAIL,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.codes import ParkMode, Status
-from shm.jit import kernel
-from shm.kernels import frames
-from shm.kernels.entry import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import ParkMode, Status
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.entry import (
     APP_FLAG,
     APPEND,
     BODY,
@@ -26,8 +26,8 @@ from shm.kernels.entry import (
     SEQ,
     TOPIC,
 )
-from shm.kernels.half import transaction_bytes
-from shm.kernels.record import (
+from gantrymq.shm.kernels.half import transaction_bytes
+from gantrymq.shm.kernels.record import (
     copy_without_trailer,
     properties_legal,
     store_flags,
@@ -35,7 +35,7 @@ from shm.kernels.record import (
     store_place,
     store_trailer,
 )
-from shm.layout import (
+from gantrymq.shm.layout import (
     APPEND_BORN_HOST,
     APPEND_BYTES,
     APPEND_PREPARED,
@@ -65,7 +65,7 @@ from shm.layout import (
     TOPIC_QUEUE_BASE,
     TOPICS_AT,
 )
-from shm.limits import (
+from gantrymq.shm.limits import (
     BODY_BYTES_MAX,
     PROPERTIES_BYTES_MAX,
     RECORD_OVERHEAD_BYTES_MAX,

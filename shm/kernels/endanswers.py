@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import atomics, machine
-from shm.codes import EntryKind
-from shm.jit import BYTES, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import frames, message
-from shm.kernels.ends import END_WORDS, IS_ALONE, IS_COMMIT, SERIAL, SESSION
-from shm.layout import ARENA_TOLD, TOLD_MASK
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import EntryKind
+from gantrymq.shm.jit import BYTES, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels import frames, message
+from gantrymq.shm.kernels.ends import END_WORDS, IS_ALONE, IS_COMMIT, SERIAL, SESSION
+from gantrymq.shm.layout import ARENA_TOLD, TOLD_MASK
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.codes import EntryKind
-from shm.jit import BYTES, WORDS, i8, kernel
-from shm.kernels.message import put_bytes
+from gantrymq.shm import machine
+from gantrymq.shm.codes import EntryKind
+from gantrymq.shm.jit import BYTES, WORDS, i8, kernel
+from gantrymq.shm.kernels.message import put_bytes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import atomics, machine
-from shm.codes import EntryFlag, EntryKind, Level, Stop
-from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import frames, halfform, message, ring
-from shm.kernels.decide import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import EntryFlag, EntryKind, Level, Stop
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels import frames, halfform, message, ring
+from gantrymq.shm.kernels.decide import (
     OP_FLAG,
     OP_FLAGS,
     OP_NAME_BYTES,
@@ -25,10 +25,10 @@ from shm.kernels.decide import (
     judge_half,
     put_op,
 )
-from shm.kernels.decimals import store_decimal
-from shm.kernels.stretch import is_shown
-from shm.kernels.words import has_moved, watch_raw
-from shm.layout import (
+from gantrymq.shm.kernels.decimals import store_decimal
+from gantrymq.shm.kernels.stretch import is_shown
+from gantrymq.shm.kernels.words import has_moved, watch_raw
+from gantrymq.shm.layout import (
     APPEND_BYTES,
     ENTRY_BYTES,
     ENTRY_KIND,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shm.kernels.copyentry import Targets
+    from gantrymq.shm.kernels.copyentry import Targets
 
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import atomics, machine
-from shm.codes import EntryFlag, EntryKind
-from shm.jit import kernel
-from shm.kernels import frames
-from shm.layout import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import EntryFlag, EntryKind
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.layout import (
     APPEND_BYTES,
     ENTRY_APP_FLAG,
     ENTRY_BATCH,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.codes import Stop
-from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import scan, sql92
-from shm.kernels.bounds import bound_of
-from shm.kernels.dispatch import TOUCH_COUNT, TOUCH_QUEUE, TOUCH_START, TOUCH_WORDS
-from shm.layout import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels import scan, sql92
+from gantrymq.shm.kernels.bounds import bound_of
+from gantrymq.shm.kernels.dispatch import TOUCH_COUNT, TOUCH_QUEUE, TOUCH_START, TOUCH_WORDS
+from gantrymq.shm.layout import (
     CQ_EXT_ADDRESS_BASE,
     CQ_EXT_ADDRESS_MASK,
     CQ_EXT_ADDRESS_MAX,
@@ -28,7 +28,7 @@ from shm.layout import (
     CQ_TAGS,
     CQ_UNIT_BYTES,
 )
-from shm.opcodes import ASK, TRUE
+from gantrymq.shm.opcodes import ASK, TRUE
 
 if TYPE_CHECKING:
     import numpy as np

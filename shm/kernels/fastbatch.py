@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.codes import EntryFlag
-from shm.jit import JIT_OFF, kernel, method
-from shm.kernels import frames
-from shm.kernels.fastput import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import EntryFlag
+from gantrymq.shm.jit import JIT_OFF, kernel, method
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.fastput import (
     ARENA,
     ASKED,
     AT_BODY,
@@ -61,8 +61,8 @@ from shm.kernels.fastput import (
     RECEIPT,
     TIME,
 )
-from shm.kernels.ring import FULL, SEND, publish_entries, reserve
-from shm.layout import (
+from gantrymq.shm.kernels.ring import FULL, SEND, publish_entries, reserve
+from gantrymq.shm.layout import (
     ENTRY_APP_FLAG,
     ENTRY_BODY,
     ENTRY_BORN,
@@ -83,7 +83,7 @@ URGENT = int(EntryFlag.URGENT)
 _ANY_QUEUE = -(1 << 32)
 
 if not JIT_OFF:
-    from shm.kernels.fastput import (
+    from gantrymq.shm.kernels.fastput import (
         address_of,
         cached_route,
         call_object,

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm import machine
-from shm.codes import EntryFlag, ParkMode
-from shm.jit import JIT_OFF, external, f8, i4, i8, kernel, method, void
-from shm.kernels import frames
-from shm.kernels.ring import put_park, put_send
-from shm.limits import DELIVER_MS_MAX
+from gantrymq.shm import machine
+from gantrymq.shm.codes import EntryFlag, ParkMode
+from gantrymq.shm.jit import JIT_OFF, external, f8, i4, i8, kernel, method, void
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.ring import put_park, put_send
+from gantrymq.shm.limits import DELIVER_MS_MAX
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.codes import Stop
-from shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import scan, sql92
-from shm.kernels.bits import is_whole, may_be_true
-from shm.kernels.bounds import NO_BOUND, bound_of
-from shm.kernels.inner import FLAG_BEFORE_BODY, PLACE_WORDS, enter_message, is_inner
-from shm.kernels.tags import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels import scan, sql92
+from gantrymq.shm.kernels.bits import is_whole, may_be_true
+from gantrymq.shm.kernels.bounds import NO_BOUND, bound_of
+from gantrymq.shm.kernels.inner import FLAG_BEFORE_BODY, PLACE_WORDS, enter_message, is_inner
+from gantrymq.shm.kernels.tags import (
     LOST_CODE,
     TAG_WORDS,
     code_wanted,
@@ -25,7 +25,7 @@ from shm.kernels.tags import (
     signed32,
     tag_wanted,
 )
-from shm.layout import (
+from gantrymq.shm.layout import (
     CQ_EXT_ADDRESS_MASK,
     CQ_EXT_ADDRESS_MAX,
     CQ_EXT_TAGS,
@@ -44,7 +44,7 @@ from shm.layout import (
     SYS_INNER_BATCH,
     SYS_STORE_V6,
 )
-from shm.opcodes import ASK, TRUE
+from gantrymq.shm.opcodes import ASK, TRUE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm import machine
-from shm.jit import kernel
-from shm.kernels.bytesearch import find_bytes, find_masked, is_ascii, is_same
-from shm.kernels.javanumbers import NUMBER_WORDS
-from shm.opcodes import (
+from gantrymq.shm import machine
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels.bytesearch import find_bytes, find_masked, is_ascii, is_same
+from gantrymq.shm.kernels.javanumbers import NUMBER_WORDS
+from gantrymq.shm.opcodes import (
     ASK,
     CONTAINS,
     EXOTIC,

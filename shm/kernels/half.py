@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm.jit import kernel
-from shm.properties import CHECK_IMMUNITY, GANTRY_TX, GANTRY_TX_DELAY
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.properties import CHECK_IMMUNITY, GANTRY_TX, GANTRY_TX_DELAY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

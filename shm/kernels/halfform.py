@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm.jit import kernel
-from shm.kernels import scan
-from shm.kernels.bytesearch import find_byte, is_same, which_name
-from shm.kernels.stretch import STRETCH_WORDS
-from shm.properties import (
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels.bytesearch import find_byte, is_same, which_name
+from gantrymq.shm.kernels.stretch import STRETCH_WORDS
+from gantrymq.shm.properties import (
     CHECK_IMMUNITY,
     GANTRY_TX,
     GANTRY_TX_DELAY,

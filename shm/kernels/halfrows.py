@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.codes import Stop
-from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import scan
-from shm.kernels.bytesearch import find_byte
-from shm.kernels.decimals import number_of
-from shm.kernels.halfform import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels.bytesearch import find_byte
+from gantrymq.shm.kernels.decimals import number_of
+from gantrymq.shm.kernels.halfform import (
     COMMIT,
     GOOD,
     IMMUNITY,
@@ -24,8 +24,8 @@ from shm.kernels.halfform import (
     VALUES,
     read_properties,
 )
-from shm.kernels.stretch import BASE, COUNT, NEXT
-from shm.layout import CQ_FILLER_SIZE, RECORD_BORN_MS, RECORD_FLAG
+from gantrymq.shm.kernels.stretch import BASE, COUNT, NEXT
+from gantrymq.shm.layout import CQ_FILLER_SIZE, RECORD_BORN_MS, RECORD_FLAG
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

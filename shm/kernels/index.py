@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.codes import Stop
-from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels.bytesearch import find_byte
-from shm.kernels.scan import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels.bytesearch import find_byte
+from gantrymq.shm.kernels.scan import (
     CHECK_PLACE,
     PROPERTIES_AT,
     PROPERTIES_SIZE,
@@ -27,7 +27,7 @@ from shm.kernels.scan import (
     hash_on,
     parse_record,
 )
-from shm.layout import (
+from gantrymq.shm.layout import (
     INDEX_ENTRY_BYTES,
     INDEX_HEADER_BYTES,
     INDEX_POSITION,
@@ -37,7 +37,7 @@ from shm.layout import (
     SYS_ROLLBACK,
     SYS_TRANSACTION,
 )
-from shm.limits import TRAILER_BYTES, UNIQ_KEY_PROPERTY_BYTES
+from gantrymq.shm.limits import TRAILER_BYTES, UNIQ_KEY_PROPERTY_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels.scan import (
+from gantrymq.shm import machine
+from gantrymq.shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels.scan import (
     BODY_AT,
     BODY_SIZE,
     PROPERTIES_AT,
@@ -20,7 +20,7 @@ from shm.kernels.scan import (
     TAGS_CODE,
     read_properties,
 )
-from shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
+from gantrymq.shm.layout import SYS_COMPRESSED, SYS_INNER_BATCH
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm.jit import kernel
-from shm.kernels.bytesearch import find_byte
-from shm.opcodes import DOUBLE, LONG
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels.bytesearch import find_byte
+from gantrymq.shm.opcodes import DOUBLE, LONG
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

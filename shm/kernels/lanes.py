@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import atomics, machine
-from shm.codes import AgentState, EntryFlag
-from shm.jit import WORDS, i8, kernel
-from shm.kernels import frames
-from shm.layout import ENTRY_FLAGS, LANE_AGENT_STATE, LANE_DOWN_HEAD, LANE_UP_TAIL
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import AgentState, EntryFlag
+from gantrymq.shm.jit import WORDS, i8, kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.layout import ENTRY_FLAGS, LANE_AGENT_STATE, LANE_DOWN_HEAD, LANE_UP_TAIL
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import atomics, machine
-from shm.codes import ClientState, EntryKind
-from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels import frames
-from shm.kernels.ring import FULL, HOSTILE, TOO_LARGE
-from shm.layout import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import ClientState, EntryKind
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.ring import FULL, HOSTILE, TOO_LARGE
+from gantrymq.shm.layout import (
     ENTRY_FLAGS,
     ENTRY_KIND,
     LANE_AGENT_STATE,

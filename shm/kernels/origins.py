@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.codes import Stop
-from shm.jit import BYTES_RO, WORDS, i8, kernel
-from shm.kernels import scan
-from shm.layout import SYS_COMMIT, SYS_TRANSACTION
+from gantrymq.shm import machine
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.jit import BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.layout import SYS_COMMIT, SYS_TRANSACTION
 
 if TYPE_CHECKING:
     import numpy as np

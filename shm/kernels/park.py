@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.codes import ParkMode, Status
-from shm.jit import kernel
-from shm.kernels import frames
-from shm.kernels.decimals import decimal_bytes, store_decimal
-from shm.kernels.encode import lay_out
-from shm.kernels.entry import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import ParkMode, Status
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.decimals import decimal_bytes, store_decimal
+from gantrymq.shm.kernels.encode import lay_out
+from gantrymq.shm.kernels.entry import (
     EXTRA,
     KIND,
     MODE,
@@ -30,7 +30,7 @@ from shm.kernels.entry import (
     TOPIC,
     VALUE,
 )
-from shm.layout import (
+from gantrymq.shm.layout import (
     ENTRY_BYTES,
     PARK_BYTES,
     TOPIC_BYTES,
@@ -39,7 +39,7 @@ from shm.layout import (
     TOPIC_QUEUE_COUNT,
     TOPICS_AT,
 )
-from shm.limits import DELIVER_MS_MAX, TRAILER_BYTES
+from gantrymq.shm.limits import DELIVER_MS_MAX, TRAILER_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

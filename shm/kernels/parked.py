@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.codes import EntryFlag, Stop
-from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels import again, frames, ring, scan
-from shm.kernels.bytesearch import find_byte
-from shm.kernels.copyentry import choose_queue, fill_entry, find_named
-from shm.kernels.decimals import number_of
-from shm.kernels.halfform import is_half_topic
-from shm.kernels.stretch import COUNT, NEXT, STRETCH_WORDS, is_shown, parse_shown
-from shm.layout import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import EntryFlag, Stop
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels import again, frames, ring, scan
+from gantrymq.shm.kernels.bytesearch import find_byte
+from gantrymq.shm.kernels.copyentry import choose_queue, fill_entry, find_named
+from gantrymq.shm.kernels.decimals import number_of
+from gantrymq.shm.kernels.halfform import is_half_topic
+from gantrymq.shm.kernels.stretch import COUNT, NEXT, STRETCH_WORDS, is_shown, parse_shown
+from gantrymq.shm.layout import (
     APPEND_BYTES,
     ENTRY_BYTES,
     ENTRY_EXTRA,
@@ -28,7 +28,7 @@ from shm.layout import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.kernels.copyentry import Targets
+    from gantrymq.shm.kernels.copyentry import Targets
 
     Bytes = NDArray[np.uint8]
     Words = NDArray[np.int64]

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm import atomics, machine
-from shm.codes import BrokerState, ClientState, Stop
-from shm.jit import JIT_OFF, WORDS, external, i4, i8, kernel
-from shm.kernels import fetch, frames
-from shm.kernels.progress import note_progress
-from shm.layout import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import BrokerState, ClientState, Stop
+from gantrymq.shm.jit import JIT_OFF, WORDS, external, i4, i8, kernel
+from gantrymq.shm.kernels import fetch, frames
+from gantrymq.shm.kernels.progress import note_progress
+from gantrymq.shm.layout import (
     ARENA_EVICTED,
     ARENA_WAIT_ARMED,
     BOARD_LOW,

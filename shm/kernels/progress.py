@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm import atomics, machine
-from shm.jit import BYTES, WORDS, i8, kernel
-from shm.layout import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.jit import BYTES, WORDS, i8, kernel
+from gantrymq.shm.layout import (
     ARENA_PROGRESS_COUNT,
     PROGRESS_ACKED,
     PROGRESS_AT,
@@ -26,7 +26,7 @@ from shm.layout import (
     PROGRESS_QUEUE,
     PROGRESS_STARTED,
 )
-from shm.limits import PROGRESS_MAX, PROGRESS_WINDOW
+from gantrymq.shm.limits import PROGRESS_MAX, PROGRESS_WINDOW
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels import frames
-from shm.kernels.ring import TOO_LARGE, URGENT, publish_entries, reserve
-from shm.layout import ENTRY_SEQ
+from gantrymq.shm import machine
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.ring import TOO_LARGE, URGENT, publish_entries, reserve
+from gantrymq.shm.layout import ENTRY_SEQ
 
 if TYPE_CHECKING:
     import numpy as np

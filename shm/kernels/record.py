@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.jit import BYTES_RO, i8, kernel
-from shm.layout import (
+from gantrymq.shm import machine
+from gantrymq.shm.jit import BYTES_RO, i8, kernel
+from gantrymq.shm.layout import (
     RECORD_FLAG,
     RECORD_PHYSICAL_OFFSET,
     RECORD_QUEUE_ID,
     RECORD_QUEUE_OFFSET,
     RECORD_SYS_FLAG,
 )
-from shm.limits import CLIENTS_KEYS, RESERVED_KEYS, TRAILER_BYTES
+from gantrymq.shm.limits import CLIENTS_KEYS, RESERVED_KEYS, TRAILER_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

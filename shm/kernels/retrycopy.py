@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.codes import Stop
-from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels import scan
-from shm.kernels.bytesearch import find_byte, is_same, which_name
-from shm.kernels.copyentry import fill_entry
-from shm.kernels.decimals import store_decimal
-from shm.kernels.inner import is_inner
-from shm.kernels.park import out_ms
-from shm.layout import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels.bytesearch import find_byte, is_same, which_name
+from gantrymq.shm.kernels.copyentry import fill_entry
+from gantrymq.shm.kernels.decimals import store_decimal
+from gantrymq.shm.kernels.inner import is_inner
+from gantrymq.shm.kernels.park import out_ms
+from gantrymq.shm.layout import (
     APPEND_BORN_HOST,
     APPEND_RECONSUME,
     CQ_FILLER_SIZE,
@@ -35,8 +35,8 @@ from shm.layout import (
     SYS_BORN_V6,
     SYS_STORE_V6,
 )
-from shm.limits import DELIVERIES_MAX, PROPERTIES_BYTES_MAX, TRAILER_BYTES
-from shm.properties import RETRY_DROPPED
+from gantrymq.shm.limits import DELIVERIES_MAX, PROPERTIES_BYTES_MAX, TRAILER_BYTES
+from gantrymq.shm.properties import RETRY_DROPPED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

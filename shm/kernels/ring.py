@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import atomics, machine
-from shm.codes import AgentState, EntryFlag, EntryKind, Status
-from shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
-from shm.kernels import frames
-from shm.layout import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.codes import AgentState, EntryFlag, EntryKind, Status
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.layout import (
     ARENA_DURABLE_WANTED,
     BATCH_COMPLETION_BYTES,
     BATCH_COMPLETION_COUNT,

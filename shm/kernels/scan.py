@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.codes import Stop
-from shm.jit import BYTES_RO, WORDS, i8, kernel
-from shm.kernels.bytesearch import find_byte
-from shm.kernels.record import CRC_MASK, trailer_crc
-from shm.layout import (
+from gantrymq.shm import machine
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.jit import BYTES_RO, WORDS, i8, kernel
+from gantrymq.shm.kernels.bytesearch import find_byte
+from gantrymq.shm.kernels.record import CRC_MASK, trailer_crc
+from gantrymq.shm.layout import (
     FILLER_MAGIC,
     HOST_BYTES_V4,
     HOST_BYTES_V6,
@@ -32,7 +32,7 @@ from shm.layout import (
     SYS_BORN_V6,
     SYS_STORE_V6,
 )
-from shm.limits import TRAILER_BYTES
+from gantrymq.shm.limits import TRAILER_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import machine
-from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import filtertext
-from shm.kernels.bounds import NO_BOUND
-from shm.kernels.bytesearch import find_byte, is_ascii, is_same
-from shm.kernels.filtertext import find_text, is_in, is_like
-from shm.kernels.javanumbers import (
+from gantrymq.shm import machine
+from gantrymq.shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels import filtertext
+from gantrymq.shm.kernels.bounds import NO_BOUND
+from gantrymq.shm.kernels.bytesearch import find_byte, is_ascii, is_same
+from gantrymq.shm.kernels.filtertext import find_text, is_in, is_like
+from gantrymq.shm.kernels.javanumbers import (
     NO_NUMBER,
     READ,
     READ_KIND,
@@ -28,7 +28,7 @@ from shm.kernels.javanumbers import (
     read_double,
     read_integer,
 )
-from shm.opcodes import (
+from gantrymq.shm.opcodes import (
     AND_STEP,
     ASK,
     CAST,

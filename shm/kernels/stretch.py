@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm.jit import kernel
-from shm.kernels import scan
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import scan
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import kernel
-from shm.kernels import scan
-from shm.kernels.bytesearch import find_byte, is_same
-from shm.layout import CQ_EXT_ADDRESS_MAX, CQ_TAGS, CQ_UNIT_BYTES
-from shm.properties import LOST_TAG, java_hash
+from gantrymq.shm import machine
+from gantrymq.shm.jit import kernel
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels.bytesearch import find_byte, is_same
+from gantrymq.shm.layout import CQ_EXT_ADDRESS_MAX, CQ_TAGS, CQ_UNIT_BYTES
+from gantrymq.shm.properties import LOST_TAG, java_hash
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import machine
-from shm.codes import Stop
-from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels import scan
-from shm.kernels.bytesearch import find_byte, which_name
-from shm.kernels.decimals import number_of
-from shm.layout import CQ_FILLER_SIZE
+from gantrymq.shm import machine
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels import scan
+from gantrymq.shm.kernels.bytesearch import find_byte, which_name
+from gantrymq.shm.kernels.decimals import number_of
+from gantrymq.shm.layout import CQ_FILLER_SIZE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import WORDS_RO, i8, kernel
-from shm.kernels.dispatch import (
+from gantrymq.shm import machine
+from gantrymq.shm.jit import WORDS_RO, i8, kernel
+from gantrymq.shm.kernels.dispatch import (
     TOUCH_COUNT,
     TOUCH_FIRST,
     TOUCH_QUEUE,
     TOUCH_START,
     TOUCH_WORDS,
 )
-from shm.layout import CQ_UNIT_BYTES
+from gantrymq.shm.layout import CQ_UNIT_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import machine
-from shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
-from shm.kernels.scan import (
+from gantrymq.shm import machine
+from gantrymq.shm.jit import BYTES_RO, WORDS, WORDS_RO, i8, kernel
+from gantrymq.shm.kernels.scan import (
     AT,
     DELAY,
     QUEUE_ID,
@@ -19,7 +19,7 @@ from shm.kernels.scan import (
     TOPIC_AT,
     TOPIC_SIZE,
 )
-from shm.layout import SYS_COMMIT, SYS_TRANSACTION
+from gantrymq.shm.layout import SYS_COMMIT, SYS_TRANSACTION
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import atomics, machine
-from shm.jit import BYTES, WORDS, i8, kernel
-from shm.kernels.dispatch import (
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.jit import BYTES, WORDS, i8, kernel
+from gantrymq.shm.kernels.dispatch import (
     DISPATCHED,
     HELD,
     QUEUES_AT,
@@ -18,7 +18,7 @@ from shm.kernels.dispatch import (
     TOUCH_WORDS,
     TOUCHED,
 )
-from shm.layout import (
+from gantrymq.shm.layout import (
     ARENA_INTEREST_COUNT,
     ARENA_WAIT_ARMED,
     BOARD_APPENDED,
@@ -29,7 +29,7 @@ from shm.layout import (
     QUEUE_MAX_OFFSET,
     QUEUE_WRITTEN,
 )
-from shm.limits import INTEREST_MAX
+from gantrymq.shm.limits import INTEREST_MAX
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import atomics, machine
-from shm.jit import BYTES, BYTES_RO, WORDS_RO, i8, kernel
+from gantrymq.shm import atomics, machine
+from gantrymq.shm.jit import BYTES, BYTES_RO, WORDS_RO, i8, kernel
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shm.sql92 import tree
-from shm.sql92.dialect import Dialect
-from shm.sql92.numbers import compare_numbers, order_doubles, read_double, read_integer, read_number
-from shm.sql92.searching import find_part
-from shm.sql92.tree import Node, Number, Order, Search, Width
+from gantrymq.shm.sql92 import tree
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.numbers import (
+    compare_numbers,
+    order_doubles,
+    read_double,
+    read_integer,
+    read_number,
+)
+from gantrymq.shm.sql92.searching import find_part
+from gantrymq.shm.sql92.tree import Node, Number, Order, Search, Width
 
 Value = str | bool | Number | None
 

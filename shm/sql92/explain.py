@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shm.sql92 import tree
-from shm.sql92.dialect import Dialect
-from shm.sql92.evaluate import FilterFailed, value_of
-from shm.sql92.rules import show
-from shm.sql92.tree import Node
+from gantrymq.shm.sql92 import tree
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.evaluate import FilterFailed, value_of
+from gantrymq.shm.sql92.rules import show
+from gantrymq.shm.sql92.tree import Node
 
 
 @dataclass(frozen=True, slots=True)

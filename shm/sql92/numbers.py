@@ -8,7 +8,7 @@ import struct
 import unicodedata
 from typing import Final
 
-from shm.sql92.tree import LONG_MAX, Number, Width
+from gantrymq.shm.sql92.tree import LONG_MAX, Number, Width
 
 _LEAST: Final = {Width.INT: -(1 << 31), Width.LONG: -(1 << 63)}
 _MOST: Final = {Width.INT: (1 << 31) - 1, Width.LONG: LONG_MAX}

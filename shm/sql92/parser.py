@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from shm.errors import FilterSyntaxError
-from shm.opcodes import NAMES_MAX
-from shm.sql92 import tree
-from shm.sql92.dialect import Dialect
-from shm.sql92.rules import (
+from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.opcodes import NAMES_MAX
+from gantrymq.shm.sql92 import tree
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.rules import (
     as_condition,
     between,
     compare,
@@ -19,8 +19,8 @@ from shm.sql92.rules import (
     like,
     negate,
 )
-from shm.sql92.tokens import Kind, Token, Tokens
-from shm.sql92.tree import Node, Order, Search, Width
+from gantrymq.shm.sql92.tokens import Kind, Token, Tokens
+from gantrymq.shm.sql92.tree import Node, Order, Search, Width
 
 #: Characters of a text, and how deep it may nest: both bound what a hostile one costs.
 TEXT_MAX: Final = 65_536

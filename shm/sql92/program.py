@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm.opcodes import (
+from gantrymq.shm.opcodes import (
     AND_STEP,
     CAST,
     CODE,
@@ -51,16 +51,16 @@ from shm.opcodes import (
     WILD,
     WILD_BEYOND,
 )
-from shm.sql92 import searching, tree
-from shm.sql92.dialect import Dialect
-from shm.sql92.tree import Order, Search, Width
+from gantrymq.shm.sql92 import searching, tree
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.tree import Order, Search, Width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from shm.sql92.tree import Node
+    from gantrymq.shm.sql92.tree import Node
 
 _ORDERS: Final = {Order.GT: GT, Order.GE: GE, Order.LT: LT, Order.LE: LE}
 _SEARCHES: Final = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shm.sql92 import tree
-from shm.sql92.numbers import compare_numbers
-from shm.sql92.tokens import shorten
-from shm.sql92.tree import Constant, Node, Number, Order, Property, is_condition
+from gantrymq.shm.sql92 import tree
+from gantrymq.shm.sql92.numbers import compare_numbers
+from gantrymq.shm.sql92.tokens import shorten
+from gantrymq.shm.sql92.tree import Constant, Node, Number, Order, Property, is_condition
 
 
 def as_condition(node: Node) -> Node:

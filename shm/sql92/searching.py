@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from shm.opcodes import CLASSES, MASK_BITS
+from gantrymq.shm.opcodes import CLASSES, MASK_BITS
 
 #: Characters in their order; None is any one.
 Part = Sequence[str | None]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from shm.errors import FilterSyntaxError
-from shm.sql92.dialect import Dialect
+from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.sql92.dialect import Dialect
 
 #: Characters of one token in an error, and of the rest of a text that can't be read.
 SHOWN_MAX: Final = 40

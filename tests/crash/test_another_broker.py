@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.verify import verify
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.home import store_of
-from clients.message import MessageQueue
+from gantrymq.brokerd.verify import verify
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import MessageQueue
+from gantrymq.shm.configfile import read_config, write_config
+from gantrymq.shm.ranges import OPEN, read_ranges
+from gantrymq.shm.record import RECOVERY, Record
+from gantrymq.shm.segment import open_log
+from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
-from shm.configfile import read_config, write_config
-from shm.ranges import OPEN, read_ranges
-from shm.record import RECOVERY, Record
-from shm.segment import open_log
-from shm.storage import PosixStorage
 from tests.crash.conftest import SMALL
 from tests.crash.test_kill import kill
 from tests.support.agents import wait_until_shown

@@ -9,23 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brokerd import agents
-from brokerd.agents import AgentEnv
-from brokerd.config import load
-from shm import groupwire, layout
-from shm.arena import plan_arena
-from shm.codes import EntryFlag, Role, Status
-from shm.controllane import ControlLane, End
-from shm.kernels import frames, progress, ring
-from shm.storage import PosixStorage
-from shm.structs import Struct
+from gantrymq.brokerd import agents
+from gantrymq.brokerd.agents import AgentEnv
+from gantrymq.brokerd.config import load
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.codes import EntryFlag, Role, Status
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.kernels import frames, progress, ring
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.structs import Struct
+from gantrymq.workers.agent import Agent, Bells
+from gantrymq.workers.groups.reports import LOOK_NS
+from gantrymq.workers.session import Session
 from tests.support.lanes import lane_words, set_route
 from tests.support.memory_sessions import MemorySessions, memory_board, memory_session
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
-from workers.agent import Agent, Bells
-from workers.groups.reports import LOOK_NS
-from workers.session import Session
 
 PLAN = plan_arena(4096, 4096, 4096, 4096)
 AT_ONCE = 48

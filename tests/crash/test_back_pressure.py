@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from clients.home import store_of
-from clients.message import Message
-from clients.producer import Producer
-from clients.receipts import ReceiptFuture
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.receipts import ReceiptFuture
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import MessageIllegal, QueueFull, Timeout
 from gantrymq.temporary import Broker
-from shm import layout, limits
-from shm.codes import Role
-from shm.errors import MessageIllegal, QueueFull, Timeout
 from tests.support.adversary import Hand
 from tests.support.agents import AGENTS, pid_of, restarts_of, wait_until_shown
 from tests.support.loads import Load

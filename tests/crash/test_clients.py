@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.home import store_of
-from clients.producer import Producer
-from clients.session import Session
+from gantrymq.clients.home import store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.session import Session
+from gantrymq.shm import layout
+from gantrymq.shm.codes import EntryFlag, EntryKind, Role, Status
+from gantrymq.shm.errors import Closed, Evicted, Rejected
 from gantrymq.temporary import Broker
-from shm import layout
-from shm.codes import EntryFlag, EntryKind, Role, Status
-from shm.errors import Closed, Evicted, Rejected
 from tests.crash.conftest import SMALL
 from tests.support.adversary import PUBLISHED, STEPS, Hand, Victim
 from tests.support.agents import AGENTS, board_of, log_lines, pid_of, restarts_of, wait_until_shown

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from clients.consumer import PullConsumer
-from clients.home import store_of
-from clients.message import Message, SendReceipt
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
 from gantrymq import ConsumeFrom
-from shm import layout
-from shm.codes import BrokerState, ExitCode, Role
-from shm.configfile import parse_config
-from shm.errors import DiskFull, StoreFailed
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message, SendReceipt
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm import layout
+from gantrymq.shm.codes import BrokerState, ExitCode, Role
+from gantrymq.shm.configfile import parse_config
+from gantrymq.shm.errors import DiskFull, StoreFailed
 from tests.support.agents import restarts_of, wait_until_shown
 from tests.support.brokers import command
 from tests.support.faulty_broker import FaultyBroker, fault, stall

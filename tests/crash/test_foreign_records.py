@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import epoch
-from brokerd.checkpoint import CheckpointFile
-from brokerd.config import Settings
-from brokerd.epoch import Life
-from brokerd.recovered import Recovered
-from brokerd.recovery import recover
-from clients.home import store_of
-from clients.producer import Producer
+from gantrymq.brokerd import epoch
+from gantrymq.brokerd.checkpoint import CheckpointFile
+from gantrymq.brokerd.config import Settings
+from gantrymq.brokerd.epoch import Life
+from gantrymq.brokerd.recovered import Recovered
+from gantrymq.brokerd.recovery import recover
+from gantrymq.clients.home import store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.ranges import FILE, OPEN, read_ranges
+from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
-from shm.errors import Corrupt
-from shm.ranges import FILE, OPEN, read_ranges
-from shm.storage import PosixStorage
 from tests.support.another_broker import AnotherBroker, golden_records
 from tests.support.golden import CLEAN_SETS, dump_lines, unpack
 from tests.support.stores import Stored, read_log

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.halvesholder import HalvesHolder
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.properties import GANTRY_TX, HALF_TOPIC, OP_TOPIC
-from shm.record import Record
-from shm.transactionwire import COMMITTED, ROLLED_BACK
+from gantrymq.brokerd.halvesholder import HalvesHolder
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.properties import GANTRY_TX, HALF_TOPIC, OP_TOPIC
+from gantrymq.shm.record import Record
+from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK
 from tests.support.transacting import (
     CHECKER,
     GROUP,

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from clients.home import store_of
-from clients.message import Message
-from clients.producer import Producer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.shm import limits
+from gantrymq.shm.codes import EntryFlag, EntryKind, ParkMode, Status
+from gantrymq.shm.errors import MessageIllegal, Rejected, TopicNotFound
+from gantrymq.shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from gantrymq.temporary import Broker
-from shm import limits
-from shm.codes import EntryFlag, EntryKind, ParkMode, Status
-from shm.errors import MessageIllegal, Rejected, TopicNotFound
-from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
 from tests.crash.conftest import SMALL
 from tests.support.adversary import Hand
 from tests.support.agents import restarts_of, wait_until_shown

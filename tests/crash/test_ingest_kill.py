@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
-from clients.home import store_of
-from clients.spark.table.files import TableFiles
-from clients.spark.table.manifest import load_manifest
 from gantrymq import Broker, Producer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.spark.table.files import TableFiles
+from gantrymq.clients.spark.table.manifest import load_manifest
 from tests.support.tables import require_equal, table_rows
 
 ROUNDS = int(os.environ.get("GANTRYMQ_TEST_INGESTS", "2"))

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from clients.home import store_of
-from clients.message import Message
-from clients.producer import Producer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import BrokerGone, StoreFailed
+from gantrymq.shm.marks import MARKS
 from gantrymq.temporary import Broker
-from shm.codes import Role
-from shm.errors import BrokerGone, StoreFailed
-from shm.marks import MARKS
 from tests.support import reached
 from tests.support.agents import AGENTS, pid_of, wait_until_shown
 from tests.support.forked import start_program
@@ -118,8 +118,8 @@ def test_a_killed_recovery_can_be_done_again(
 
 SENDER = """
 import os, sys
-from clients.message import Message
-from clients.producer import Producer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
 home, acks = sys.argv[1:]
 with Producer(home) as producer:
     log = os.open(acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

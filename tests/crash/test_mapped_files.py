@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from clients.home import store_of
 from gantrymq import Broker, ConsumeFrom, Producer, PullConsumer
 from gantrymq.cli.board import running_board
-from shm import layout
-from shm.errors import Corrupt, StoreFailed
-from shm.storage import PosixStorage
+from gantrymq.clients.home import store_of
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt, StoreFailed
+from gantrymq.shm.storage import PosixStorage
 from tests.support.adversary import Victim
 from tests.support.agents import restarts_of
 from tests.support.small_stores import SEGMENT_BYTES, small_broker

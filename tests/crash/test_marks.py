@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.home import store_of
+from gantrymq.clients.home import store_of
+from gantrymq.shm.codes import Role
+from gantrymq.shm.marks import MARKS
 from gantrymq.temporary import Broker
-from shm.codes import Role
-from shm.marks import MARKS
 from tests.support import reached
 from tests.support.agents import AGENTS, board_of, restarts_of, wait_until_shown
 from tests.support.loads import Load

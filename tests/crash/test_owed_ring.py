@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.producer import Producer
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import Role
 from gantrymq.temporary import Broker
-from shm.codes import Role
 from tests.support import reached
 from tests.support.agents import restarts_of
 from tests.support.watchdog import PATIENCE_S, poll_until

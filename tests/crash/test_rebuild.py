@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import rebuild as rebuilding
-from brokerd.config import Configuration, load
-from brokerd.epoch import settle_sizes
-from brokerd.lock import acquire
-from brokerd.rebuild import DERIVED, Rebuilt, make_again, rebuild
-from brokerd.verify import verify
-from shm import layout
-from shm.errors import Incompatible, StoreBusy
-from shm.indexnote import NOTE_FILE
-from shm.storage import read_file
+from gantrymq.brokerd import rebuild as rebuilding
+from gantrymq.brokerd.config import Configuration, load
+from gantrymq.brokerd.epoch import settle_sizes
+from gantrymq.brokerd.lock import acquire
+from gantrymq.brokerd.rebuild import DERIVED, Rebuilt, make_again, rebuild
+from gantrymq.brokerd.verify import verify
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Incompatible, StoreBusy
+from gantrymq.shm.indexnote import NOTE_FILE
+from gantrymq.shm.storage import read_file
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.support.faults import FaultPlan, KilledError, kill_at

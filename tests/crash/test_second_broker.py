@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from brokerd import lock
-from clients.home import store_of
-from clients.producer import Producer
-from shm.codes import ExitCode
+from gantrymq.brokerd import lock
+from gantrymq.clients.home import store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import ExitCode
 from tests.support.adversary import Victim
 from tests.support.agents import AGENTS, pid_of
 from tests.support.brokers import ServingBroker, is_alive

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.handover.pending import read_pending
-from brokerd.retention import PACE, Decision, Retention, open_retention
-from shm import layout
-from shm.codes import Role
-from shm.properties import TIMER_TOPIC
-from shm.ranges import read_ranges
-from shm.record import Record
+from gantrymq.brokerd.handover.pending import read_pending
+from gantrymq.brokerd.retention import PACE, Decision, Retention, open_retention
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.shm.properties import TIMER_TOPIC
+from gantrymq.shm.ranges import read_ranges
+from gantrymq.shm.record import Record
+from gantrymq.workers.groups.ledger import open_ledger
+from gantrymq.workers.scheduler.note import Note, read_note
+from gantrymq.workers.scheduler.waiting import WaitingMessages
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
 from tests.unit.test_recalls import Asker, handle_of
-from workers.groups.ledger import open_ledger
-from workers.scheduler.note import Note, read_note
-from workers.scheduler.waiting import WaitingMessages
 
 SEGMENT = 1 << 16
 FILLER = "x" * 300

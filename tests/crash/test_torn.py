@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from brokerd import epoch
-from brokerd.checkpoint import CheckpointFile
-from brokerd.config import Settings
-from brokerd.epoch import Life
-from brokerd.recovery import recover
-from clients.home import store_of
-from clients.producer import Producer
+from gantrymq.brokerd import epoch
+from gantrymq.brokerd.checkpoint import CheckpointFile
+from gantrymq.brokerd.config import Settings
+from gantrymq.brokerd.epoch import Life
+from gantrymq.brokerd.recovery import recover
+from gantrymq.clients.home import store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
-from shm.errors import Corrupt
-from shm.storage import PosixStorage
 from tests.support.stores import Stored, read_log
 
 SEGMENT_BYTES = 8192

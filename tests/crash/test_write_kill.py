@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from clients.home import store_of
-from clients.session import Session
-from clients.spark.sink.ledger import StagingFolder
-from clients.spark.sink.sending import Target, send_batch
-from clients.spark.sink.staging import Staged, stage
 from gantrymq import Broker
-from shm import layout, wire
+from gantrymq.clients.home import store_of
+from gantrymq.clients.session import Session
+from gantrymq.clients.spark.sink.ledger import StagingFolder
+from gantrymq.clients.spark.sink.sending import Target, send_batch
+from gantrymq.clients.spark.sink.staging import Staged, stage
+from gantrymq.shm import layout, wire
 from tests.support.spark_rows import rows_of
 from tests.support.watchdog import PATIENCE_S, poll_until
 

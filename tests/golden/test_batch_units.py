@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import config, epoch
-from brokerd.batchunits import FILE_BYTES
-from brokerd.metadata import Metadata
-from brokerd.rebuild import bring_up_to_date, rebuild
-from brokerd.recovered import Recovered
-from brokerd.recovery import recover
-from brokerd.salvage import salvage
-from brokerd.verify import verify
-from shm import layout
-from shm.configfile import parse_config
-from shm.errors import Incompatible
-from shm.queuenames import MEMBERS
-from shm.storage import PosixStorage, Storage, read_file
+from gantrymq.brokerd import config, epoch
+from gantrymq.brokerd.batchunits import FILE_BYTES
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.rebuild import bring_up_to_date, rebuild
+from gantrymq.brokerd.recovered import Recovered
+from gantrymq.brokerd.recovery import recover
+from gantrymq.brokerd.salvage import salvage
+from gantrymq.brokerd.verify import verify
+from gantrymq.shm import layout
+from gantrymq.shm.configfile import parse_config
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.queuenames import MEMBERS
+from gantrymq.shm.storage import PosixStorage, Storage, read_file
 from tests.support.batchqueues import SETS, TOPIC, Place, messages_of, place_of, unit_files
 from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.golden import GoldenStore, dump_lines

@@ -12,28 +12,28 @@ from typing import Any
 
 import pytest
 
-from brokerd.config import Settings, load
-from brokerd.metadata import Metadata
-from brokerd.recovered import Recovered
-from shm import layout, limits
-from shm.bitmapnote import read_covered
-from shm.bloom import BloomForm
-from shm.board import Board, format_board
-from shm.configfile import parse_config
-from shm.errors import FilterSyntaxError
-from shm.filter import parse_sql
-from shm.kernels import extend
-from shm.sql92.dialect import Dialect
-from shm.storage import PosixStorage
+from gantrymq.brokerd.config import Settings, load
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.recovered import Recovered
+from gantrymq.shm import layout, limits
+from gantrymq.shm.bitmapnote import read_covered
+from gantrymq.shm.bloom import BloomForm
+from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.configfile import parse_config
+from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.filter import parse_sql
+from gantrymq.shm.kernels import extend
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.storage import PosixStorage
 from tests.support.golden import DATA, GoldenStore, dump_lines
 from tests.support.memory_sessions import MemorySessions
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
-from workers.agent import Bells
-from workers.filterfile import FILE, FilterEntry, bloom_form, read_filters, write_filters
-from workers.reader import catchup, extensions
-from workers.reader.agent import Reader
-from workers.reader.catchup import TURN_NS
+from gantrymq.workers.agent import Bells
+from gantrymq.workers.filterfile import FILE, FilterEntry, bloom_form, read_filters, write_filters
+from gantrymq.workers.reader import catchup, extensions
+from gantrymq.workers.reader.agent import Reader
+from gantrymq.workers.reader.catchup import TURN_NS
 
 Golden = Callable[[str], GoldenStore]
 SIZES = {
@@ -257,7 +257,7 @@ def test_a_reader_that_never_rests_catches_up_all_the_same(golden: Golden, tmp_p
 
 def bitmaps_of(rig: Rig) -> list[dict[str, Any]]:
     """Each unit's position and its bitmap, as the files have them."""
-    from brokerd.dump.queues import ExtFiles
+    from gantrymq.brokerd.dump.queues import ExtFiles
 
     found = []
     for folder in sorted((rig.directory / "consumequeue").glob("*/*")):

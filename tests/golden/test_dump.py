@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.dump import Stage, dump_objects, encode_line
+from gantrymq.brokerd.dump import Stage, dump_objects, encode_line
 from tests.support.golden import (
     CLEAN_SETS,
     CRASH_SETS,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gantrymq.cli.store_dump import dump
-from shm.codes import ExitCode
+from gantrymq.shm.codes import ExitCode
 from tests.support.forked import run_program
 from tests.support.golden import GoldenStore, dump_text
 
@@ -20,7 +20,7 @@ Golden = Callable[[str], GoldenStore]
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return run_program(
-        "import sys; from brokerd.dump.__main__ import main; sys.exit(main())", *arguments
+        "import sys; from gantrymq.brokerd.dump.__main__ import main; sys.exit(main())", *arguments
     )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.log import Log
-from brokerd.subscriptions import Subscriptions, default_group, fields_of
-from shm.clock import SystemClock
-from shm.configfile import read_config
-from shm.storage import PosixStorage
+from gantrymq.brokerd.log import Log
+from gantrymq.brokerd.subscriptions import Subscriptions, default_group, fields_of
+from gantrymq.shm.clock import SystemClock
+from gantrymq.shm.configfile import read_config
+from gantrymq.shm.storage import PosixStorage
 from tests.support.golden import CLEAN_SETS, GoldenStore
 
 NAME = "subscriptionGroup.json"

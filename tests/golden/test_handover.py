@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from brokerd.handover.coming import Adopted, adopt
-from brokerd.handover.leaving import HandedOver, Target, handover
-from brokerd.handover.pending import Pending, read_pending
-from brokerd.verify import verify
-from shm import layout
-from shm.configfile import parse_config
-from shm.errors import Incompatible
-from shm.imported import read_imported
-from shm.properties import HALF_TOPIC, TIMER_TOPIC
-from shm.ranges import Ranges
-from shm.storage import PosixStorage, read_file
+from gantrymq.brokerd.handover.coming import Adopted, adopt
+from gantrymq.brokerd.handover.leaving import HandedOver, Target, handover
+from gantrymq.brokerd.handover.pending import Pending, read_pending
+from gantrymq.brokerd.verify import verify
+from gantrymq.shm import layout
+from gantrymq.shm.configfile import parse_config
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.imported import read_imported
+from gantrymq.shm.properties import HALF_TOPIC, TIMER_TOPIC
+from gantrymq.shm.ranges import Ranges
+from gantrymq.shm.storage import PosixStorage, read_file
 from tests.support.batchqueues import SETS, TOPIC, unit_files
 from tests.support.golden import GoldenStore, dump_lines, sent_lines
 

@@ -12,12 +12,12 @@ from itertools import islice
 
 import pytest
 
-from shm.errors import Rejected
+from gantrymq.shm.errors import Rejected
 from tests.support import cq_oracle, index_oracle
 from tests.support.golden import CLEAN_SETS, CRASH_SETS, GoldenStore, dump_lines
 from tests.support.indexing import Indexing, index_bytes, settings_of, storage_of
-from shm.indexnote import Shape
-from shm.indexreader import IndexReader
+from gantrymq.shm.indexnote import Shape
+from gantrymq.shm.indexreader import IndexReader
 
 Golden = Callable[[str], GoldenStore]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from clients.message import MessageQueue
-from clients.queries.client import Client
-from clients.queries.found import FoundMessage
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.queries.client import Client
+from gantrymq.clients.queries.found import FoundMessage
 from gantrymq.cli.query_show import show_found
-from shm.errors import Rejected
-from shm.indexnote import Shape
+from gantrymq.shm.errors import Rejected
+from gantrymq.shm.indexnote import Shape
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.spark_rows import expected_rows
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from clients.message import MessageQueue
-from clients.queries.client import Client
-from shm.errors import Rejected, TopicNotFound
-from shm.indexnote import Shape
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.queries.client import Client
+from gantrymq.shm.errors import Rejected, TopicNotFound
+from gantrymq.shm.indexnote import Shape
 from tests.support.golden import GoldenStore, dump_lines
 
 Golden = Callable[[str], GoldenStore]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.dump import dump_objects
+from gantrymq.brokerd.dump import dump_objects
 from tests.support.golden import GoldenStore, dump_lines
 
 Golden = Callable[[str], GoldenStore]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.handover.adoption import import_foreign
-from brokerd.handover.pending import Pending, read_pending
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from shm.ranges import Ranges, read_ranges, write_ranges
-from shm.storage import PosixStorage
+from gantrymq.brokerd.handover.adoption import import_foreign
+from gantrymq.brokerd.handover.pending import Pending, read_pending
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.shm.ranges import Ranges, read_ranges, write_ranges
+from gantrymq.shm.storage import PosixStorage
 from tests.support.golden import GoldenStore
 from tests.support.handed import (
     SEGMENT_BYTES,

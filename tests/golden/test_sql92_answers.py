@@ -7,11 +7,11 @@ import json
 from functools import cache
 from typing import Any
 
-from shm.errors import FilterSyntaxError
-from shm.properties import java_hash
-from shm.sql92.dialect import Dialect
-from shm.sql92.parser import parse
-from shm.sql92.tree import Node
+from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.properties import java_hash
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.parser import parse
+from gantrymq.shm.sql92.tree import Node
 from tests.support.golden import DATA
 from tests.support.sqlfilters import by_program, by_reference
 

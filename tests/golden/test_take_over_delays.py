@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
-from shm.record import Record
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
+from gantrymq.shm.record import Record
 from tests.support.golden import GoldenStore
 from tests.support.parking import Life, origins
 from tests.support.simclock import SimClock

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.verify import verify
+from gantrymq.brokerd.verify import verify
 from tests.support.golden import SETS, GoldenStore, dump_lines
 
 Golden = Callable[[str], GoldenStore]

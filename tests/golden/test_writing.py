@@ -17,27 +17,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brokerd.config import load
-from brokerd.flusher import Flusher
-from brokerd.metadata import Metadata
-from brokerd.recovered import Recovered
-from brokerd.writer import open_writer
-from shm import layout
-from shm.arena import plan_arena
-from shm.board import Board, format_board
-from shm.codes import EntryFlag, EntryKind, Role, Status
-from shm.kernels import frames
-from shm.kernels.ready import put_entries
-from shm.kernels.ring import take_completions
-from shm.storage import PosixStorage
+from gantrymq.brokerd.config import load
+from gantrymq.brokerd.flusher import Flusher
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.recovered import Recovered
+from gantrymq.brokerd.writer import open_writer
+from gantrymq.shm import layout
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.codes import EntryFlag, EntryKind, Role, Status
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.ready import put_entries
+from gantrymq.shm.kernels.ring import take_completions
+from gantrymq.shm.storage import PosixStorage
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.lanes import lane_words, set_route
 from tests.support.memory_sessions import MemorySessions
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
-from workers.agent import Agent, Bells
-from workers.reader.agent import Reader
-from workers.session import Session
+from gantrymq.workers.agent import Agent, Bells
+from gantrymq.workers.reader.agent import Reader
+from gantrymq.workers.session import Session
 
 Golden = Callable[[str], GoldenStore]
 Line = dict[str, Any]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import re
 
-from tests.support.tree import ROOT, nodes, parsed, python_files
+from tests.support.tree import PACKAGES, ROOT, nodes, parsed, python_files
 from tests.support.trials import mends
 
 #: Of rules as comments and docstrings cite them: SF-28, CQ-100.
 RULE = re.compile(r"\b(SF|CQ|HO|LW|FL|DT|RD|TX)-\d+")
-PACKAGES = ("shm", "brokerd", "workers", "clients", "gantrymq")
 #: What they say is printed in documents, beside the rules.
 OF_DOCUMENTS = {ROOT / "shm/layout.py", ROOT / "shm/sql92/dialect.py"}
 

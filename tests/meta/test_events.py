@@ -6,9 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from brokerd.children import AGENT_UP
-from brokerd.log import LEVELS
-from shm.wire import GROUP_JOINED, GROUP_LEFT, SESSIONS_SETTLED
+from gantrymq.brokerd.children import AGENT_UP
+from gantrymq.brokerd.log import LEVELS
+from gantrymq.shm.wire import GROUP_JOINED, GROUP_LEFT, SESSIONS_SETTLED
 from tests.support.tree import ROOT, nodes, parsed, python_files
 
 #: Notes between processes that are no lines of the log.

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from shm import jit
+from gantrymq.shm import jit
 from tests.support.tree import ROOT
 
 #: Uses a number of shm/layout.py in a kernel of shm/kernels/, and says how many were compiled.
 PROGRAM = """
 import json, sys
-from shm.jit import cache_directory, warm
+from gantrymq.shm.jit import cache_directory, warm
 count = warm()
-from shm.kernels.probe import offset
-assert not {"numba", "shm.compile"} & set(sys.modules), "only the process that compiles needs it"
+from gantrymq.shm.kernels.probe import offset
+compiler = {"numba", "gantrymq.shm.compile"}
+assert not compiler & set(sys.modules), "only the process that compiles needs it"
 print(json.dumps([offset(), str(cache_directory()), count]))
 """
 #: The same, and looks at what is said meanwhile.
@@ -39,17 +40,17 @@ WHERE = """
 import os, sys
 for name in [None, *sys.argv[1:]]:
     if name:
-        with open("shm/" + name, "a") as file:
+        with open("gantrymq/shm/" + name, "a") as file:
             file.write("# changed\\n")
     if not os.fork():
-        from shm.jit import cache_directory
+        from gantrymq.shm.jit import cache_directory
         print(cache_directory(), flush=True)
         os._exit(0)
     assert os.wait()[1] == 0
 """
 PROBE = """
-from shm.jit import i8, kernel
-from shm.layout import ENTRY_BODY
+from gantrymq.shm.jit import i8, kernel
+from gantrymq.shm.layout import ENTRY_BODY
 
 @kernel(i8)
 def offset():
@@ -59,20 +60,22 @@ def offset():
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[int, str, int]]:
-    """The package `shm` alone, with one kernel in the place of all; what its first run said."""
+    """gantrymq with `shm` alone, and one kernel in the place of all; what its first run said."""
     folder = tmp_path_factory.mktemp("compiled")
     ignored = shutil.ignore_patterns("__pycache__", "kernels")
-    shutil.copytree(ROOT / "shm", folder / "shm", ignore=ignored)
-    (folder / "shm" / "kernels").mkdir()
-    (folder / "shm" / "kernels" / "__init__.py").write_text("")
-    (folder / "shm" / "kernels" / "probe.py").write_text(PROBE)
+    shm = folder / "gantrymq" / "shm"
+    shutil.copytree(ROOT / "shm", shm, ignore=ignored)
+    shutil.copy(ROOT / "gantrymq" / "__init__.py", folder / "gantrymq")
+    (shm / "kernels").mkdir()
+    (shm / "kernels" / "__init__.py").write_text("")
+    (shm / "kernels" / "probe.py").write_text(PROBE)
     return folder, run(folder, FIRST)
 
 
 @pytest.fixture
 def copy(compiled: tuple[Path, tuple[int, str, int]], tmp_path: Path) -> Path:
     """A copy of it, without what was compiled."""
-    return Path(shutil.copytree(compiled[0] / "shm", tmp_path / "shm").parent)
+    return Path(shutil.copytree(compiled[0] / "gantrymq", tmp_path / "gantrymq").parent)
 
 
 @pytest.fixture
@@ -152,7 +155,7 @@ def test_a_moved_field_is_seen_by_kernels_that_did_not_change(
     """The kernel's own file is untouched: numba's cache alone would give the old offset."""
     before = run(copy)
     assert before[1:] == (str(copied_cache), 0)
-    layout = copy / "shm" / "layout.py"
+    layout = copy / "gantrymq" / "shm" / "layout.py"
     body = '        Field("body_bytes", "u4", "the body follows the header"),\n'
     extra = '        Field("extra_bytes", "u4", "properties in SF-27\'s form follow the body"),\n'
     replace_in(layout, body + extra, extra + body)
@@ -193,12 +196,12 @@ def test_a_folder_that_is_not_writable_costs_a_warning(copy: Path) -> None:
     program = """
 import json, os, warnings
 os.environ["XDG_CACHE_HOME"] = "/proc/gantrymq"  # nobody can make anything there
-from shm.jit import warm
+from gantrymq.shm.jit import warm
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     count = warm()
 assert any("XDG_CACHE_HOME" in str(each.message) for each in said), said
-from shm.kernels.probe import offset
+from gantrymq.shm.kernels.probe import offset
 print(json.dumps([offset(), "", count]))
 """
     assert run(copy, program)[2] == 1
@@ -207,13 +210,14 @@ print(json.dumps([offset(), "", count]))
 def test_every_module_that_kernels_use_is_in_the_fingerprint() -> None:
     """What a kernel imports of shm, directly or not, is hashed; a new module may not be missed."""
     program = (
-        "import json, pkgutil, importlib, sys, shm.kernels, shm.jit, shm.compile\n"
-        "shm.jit.compile_by(shm.compile.declare, shm.compile.external_function)\n"
-        "[importlib.import_module('shm.kernels.' + m.name)"
-        " for m in pkgutil.iter_modules(shm.kernels.__path__)]\n"
-        "used = {m.split('.')[1] + '.py' for m in sys.modules"
-        " if m.startswith('shm.') and not m.startswith('shm.kernels')}\n"
-        "print(json.dumps(sorted(used - set(shm.jit._HASHED))))"
+        "import json, pkgutil, importlib, sys\n"
+        "from gantrymq.shm import kernels, jit, compile\n"
+        "jit.compile_by(compile.declare, compile.external_function)\n"
+        "[importlib.import_module(kernels.__name__ + '.' + m.name)"
+        " for m in pkgutil.iter_modules(kernels.__path__)]\n"
+        "used = {m.split('.')[2] + '.py' for m in sys.modules"
+        " if m.startswith('gantrymq.shm.') and not m.startswith('gantrymq.shm.kernels')}\n"
+        "print(json.dumps(sorted(used - set(jit._HASHED))))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True

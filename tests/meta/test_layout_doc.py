@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shm.layout import markdown
+from gantrymq.shm.layout import markdown
 from tests.support.tree import ROOT
 
 

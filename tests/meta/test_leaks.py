@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from clients.home import read_board_file
-from shm.board import create_region
+from gantrymq.clients.home import read_board_file
+from gantrymq.shm.board import create_region
 from tests.support import leaks
 from tests.support.tree import ROOT
 from tests.support.watchdog import poll_until
@@ -125,7 +125,8 @@ from tests.support.watchdog import poll_until
 HERE = pathlib.Path(os.environ["BESIDE"])
 
 def test_beside_a_broker_that_is_killed():
-    command = [sys.executable, "-m", "brokerd", "--home", HERE / "home", "--profile", "small"]
+    broker = [sys.executable, "-m", "gantrymq.brokerd"]
+    command = [*broker, "--home", HERE / "home", "--profile", "small"]
     elsewhere = os.environ | {"GANTRYMQ_TEST_RUN": "another"}
     with subprocess.Popen(command, env=elsewhere, stderr=subprocess.DEVNULL) as broker:
         poll_until((HERE / "home" / "run" / "board").exists, "it has a board", 60)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shm.marks import MARKS
+from gantrymq.shm.marks import MARKS
 from tests.support import reached
 from tests.support.tree import PACKAGES, ROOT, module_name, nodes, parsed, python_files
 
@@ -31,7 +31,7 @@ def marks_of_the_product() -> Counter[str]:
     return Counter(
         name
         for path in python_files(*PACKAGES)
-        if module_name(path) != "shm.marks"
+        if module_name(path) != "gantrymq.shm.marks"
         for name in marks_in(parsed(path))
     )
 

@@ -8,12 +8,12 @@ from configparser import ConfigParser
 import pytest
 from typer.core import TyperGroup
 
-from brokerd.config import Settings
-from brokerd.rebuild import DERIVED
+from gantrymq.brokerd.config import Settings
+from gantrymq.brokerd.rebuild import DERIVED
 from gantrymq.cli.app import command_line
-from shm import errors
-from shm.codes import ExitCode
-from shm.exitcode import exit_code
+from gantrymq.shm import errors
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.exitcode import exit_code
 from tests.meta.test_events import in_code
 from tests.support.tree import ROOT
 

@@ -10,10 +10,10 @@ import typer
 from typer.core import TyperGroup
 
 from gantrymq.cli.app import command_line
+from gantrymq.shm.codes import Role
 from scripts.day_stage import Do, Shell, Step
 from scripts.day_steps import STEPS
 from scripts.operators_day import INTRODUCTION, contents
-from shm.codes import Role
 from tests.support.tree import ROOT
 
 PAGE = ROOT / "docs" / "operators-day.md"

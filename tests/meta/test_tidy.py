@@ -31,11 +31,17 @@ WIDE_FOLDERS = (ROOT / "shm" / "kernels", ROOT / "gantrymq" / "cli")
 SETTINGS_MAX = {ROOT / "clients" / "consumer.py": 8}
 BANNED_NAMES = {"util", "utils", "common", "helper", "helpers", "compat", "misc"}
 #: The only places of the installed packages that may look at the environment.
-ENVIRONMENT_READERS = {"brokerd.config", "shm.jit", "shm.marks", "clients.home", "gantrymq.spark"}
+ENVIRONMENT_READERS = {
+    "gantrymq.brokerd.config",
+    "gantrymq.shm.jit",
+    "gantrymq.shm.marks",
+    "gantrymq.clients.home",
+    "gantrymq.spark",
+}
 ENVIRONMENT_READING_PACKAGES = ("gantrymq.cli",)
 #: Imported by applications only.
 #: Modules that another starts as a process of its own, by a program text.
-PROGRAMS = {"shm.compile"}  # by shm/jit.py
+PROGRAMS = {"gantrymq.shm.compile"}  # by shm/jit.py
 PUBLIC_MODULES = {"gantrymq.spark", "gantrymq.pytest_plugin"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.tree import ROOT, nodes, parsed, python_files
+from tests.support.tree import PACKAGES, ROOT, nodes, parsed, python_files
 
-PACKAGES = ("shm", "brokerd", "workers", "clients", "gantrymq")
 #: Modules that may, and why no link or name leads them astray.
 WRITERS = {
     "shm/ownfiles.py": "the edge itself",

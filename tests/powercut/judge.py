@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from brokerd.verify import verify
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.home import store_of
-from clients.message import Message
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
-from shm.errors import GantryError
+from gantrymq.brokerd.verify import verify
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm.errors import GantryError
 from tests.powercut.settings import AUDIT, BILLING, MAX_ATTEMPTS, PLAIN, SAFE, settings_of
 from tests.powercut.waiting import wait_until_ready
 from tests.powercut.work import fate, heard

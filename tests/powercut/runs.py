@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clients.home import read_board_file, store_of
-from shm.board import unlink_board
+from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.shm.board import unlink_board
 from tests.powercut.judge import Broken, Known, judge
 from tests.powercut.states import lay_out, state_at
 from tests.powercut.trace import Recording, read, record

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from clients.home import read_board_file
-from shm.board import attach_board
-from shm.codes import BrokerState
-from shm.errors import BrokerGone
-from shm.layout import BOARD_STATE
+from gantrymq.clients.home import read_board_file
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.errors import BrokerGone
+from gantrymq.shm.layout import BOARD_STATE
 
 _PATIENCE_S = 120.0
 

@@ -22,16 +22,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from brokerd import epoch, retention
-from brokerd.__main__ import main as serve_home
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.home import store_of
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
-from shm import jit, wire
-from shm.lognames import segment_name
+from gantrymq.brokerd import epoch, retention
+from gantrymq.brokerd.__main__ import main as serve_home
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm import jit, wire
+from gantrymq.shm.lognames import segment_name
+from gantrymq.workers.groups import ledger
 from tests.powercut.settings import (
     AUDIT,
     BILLING,
@@ -46,7 +47,6 @@ from tests.powercut.settings import (
     settings_of,
 )  # fmt: skip
 from tests.powercut.waiting import wait_until_ready
-from workers.groups import ledger
 
 #: A loaded machine takes its time until a segment is sealed and old.
 PATIENCE_S = 5.0

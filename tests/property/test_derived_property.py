@@ -8,17 +8,17 @@ from functools import cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brokerd.rebuild import DERIVED
-from shm import layout
-from shm.indexnote import NOTE_FILE
-from shm.storage import read_file
+from gantrymq.brokerd.rebuild import DERIVED
+from gantrymq.shm import layout
+from gantrymq.shm.indexnote import NOTE_FILE
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.scheduler.note import FILE as SCHEDULE_FILE
+from gantrymq.workers.transactions.note import FILE as TRANSACTIONS_FILE
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import World
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.scheduler.note import FILE as SCHEDULE_FILE
-from workers.transactions.note import FILE as TRANSACTIONS_FILE
 
 EXAMPLES = 40
 #: RocketMQ's checkpoint is derived as well, and made by the same stop.

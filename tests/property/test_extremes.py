@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shm import groupwire, layout, schedulerwire, transactionwire, wire
-from shm.arena import plan_arena
-from shm.codes import EntryKind, Role
-from shm.jsonsum import with_sum, without_sum
-from shm.limits import DELIVERIES_MAX
-from shm.storage import replace_file
+from gantrymq.shm import groupwire, layout, schedulerwire, transactionwire, wire
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.codes import EntryKind, Role
+from gantrymq.shm.jsonsum import with_sum, without_sum
+from gantrymq.shm.limits import DELIVERIES_MAX
+from gantrymq.shm.storage import replace_file
 from tests.support.door import Door, opened
 from tests.support.extremes import NUMBERS, kinds_of, requests_of, words_of
 from tests.support.groups_rig import Rig, only

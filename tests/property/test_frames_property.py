@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shm import groupwire, wire
+from gantrymq.shm import groupwire, wire
 from tests.support.door import Door, descriptors, opened
 from tests.support.groups_rig import Hand, Rig
 from tests.support.packed import NESTED, NOT_TEXT, spoiled, structures

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shm import groupwire, wire
+from gantrymq.shm import groupwire, wire
+from gantrymq.workers.groups.missing import MISSING_NS
 from tests.support.groups_rig import Hand, Rig
 from tests.support.memory_sessions import QUEUES_PER_TOPIC, grow_topic
-from workers.groups.missing import MISSING_NS
 
 FILLED = 1000
 

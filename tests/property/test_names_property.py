@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shm.codes import Stop
-from shm.kernels import halfform, halfrows, index, scan, stretch, timer
-from shm.properties import encode_properties
-from shm.record import encode_record
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels import halfform, halfrows, index, scan, stretch, timer
+from gantrymq.shm.properties import encode_properties
+from gantrymq.shm.record import encode_record
 from tests.property.test_retrycopy_property import PLAIN
 from tests.support.nearnames import NEAR, RESERVED
 from tests.support.trials import mends

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.verify import Report, verify
+from gantrymq.brokerd.verify import Report, verify
 from tests.support.planting import FILTERED, KINDS, Fault, Planter
 from tests.support.small_stores import filtered_store
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shm import layout
-from shm.configfile import format_config, parse_config
-from shm.properties import encode_properties, java_hash, parse_properties
-from shm.record import OWN, Invalid, Record, encode_record, parse_record
+from gantrymq.shm import layout
+from gantrymq.shm.configfile import format_config, parse_config
+from gantrymq.shm.properties import encode_properties, java_hash, parse_properties
+from gantrymq.shm.record import OWN, Invalid, Record, encode_record, parse_record
 
 I4 = st.integers(-(1 << 31), (1 << 31) - 1)
 I8 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -8,10 +8,15 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shm import layout
-from shm.groupwire import DEAD_LETTER, LADDER
-from shm.record import Record, encode_record
-from shm.soundrecord import sound_record
+from gantrymq.shm import layout
+from gantrymq.shm.groupwire import DEAD_LETTER, LADDER
+from gantrymq.shm.record import Record, encode_record
+from gantrymq.shm.soundrecord import sound_record
+from gantrymq.workers.groups.membership import Topics
+from gantrymq.workers.groups.records import LiveReader
+from gantrymq.workers.groups.retrycopy import CopyMaker, Failure, TooLong
+from gantrymq.workers.groups.usualcopies import UsualCopies
+from gantrymq.workers.outlet import entry_of
 from tests.property.test_record_property import HOST
 from tests.support.memory_sessions import memory_board
 from tests.support.nearnames import NEAR
@@ -19,11 +24,6 @@ from tests.support.retry_rig import LEVELS, TOPICS
 from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.groups.membership import Topics
-from workers.groups.records import LiveReader
-from workers.groups.retrycopy import CopyMaker, Failure, TooLong
-from workers.groups.usualcopies import UsualCopies
-from workers.outlet import entry_of
 
 SEGMENT_BYTES = 1 << 16
 KEY = ("orders", 1)

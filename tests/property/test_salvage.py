@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.lock import acquire
-from brokerd.salvage import Salvaged, salvage
-from brokerd.salvage.plan import TAG
-from brokerd.verify import verify
-from shm.errors import StoreBusy
-from shm.record import Record
-from shm.segment import open_log
-from shm.storage import PosixStorage
+from gantrymq.brokerd.lock import acquire
+from gantrymq.brokerd.salvage import Salvaged, salvage
+from gantrymq.brokerd.salvage.plan import TAG
+from gantrymq.brokerd.verify import verify
+from gantrymq.shm.errors import StoreBusy
+from gantrymq.shm.record import Record
+from gantrymq.shm.segment import open_log
+from gantrymq.shm.storage import PosixStorage
 from tests.support.planting import Planter
 from tests.support.small_stores import SEGMENT_BYTES, write_settings
 

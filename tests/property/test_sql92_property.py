@@ -8,10 +8,10 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shm.errors import FilterSyntaxError
-from shm.properties import parse_properties
-from shm.sql92.dialect import Dialect
-from shm.sql92.parser import parse
+from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.properties import parse_properties
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.parser import parse
 from tests.support.sqlfilters import answer, by_program, by_reference
 
 NAMES = ("a", "b", "TAGS", "_x")

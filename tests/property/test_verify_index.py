@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.verify import Finding, verify
-from clients.home import store_of
+from gantrymq.brokerd.verify import Finding, verify
 from gantrymq.cli.board import running_board
-from shm import layout
-from shm.indexnote import NOTE_FILE, Shape, read_note
-from shm.jsonsum import with_sum, without_sum
-from shm.storage import PosixStorage
+from gantrymq.clients.home import store_of
+from gantrymq.shm import layout
+from gantrymq.shm.indexnote import NOTE_FILE, Shape, read_note
+from gantrymq.shm.jsonsum import with_sum, without_sum
+from gantrymq.shm.storage import PosixStorage
 from tests.support.small_stores import INDEX_ENTRIES, INDEX_SLOTS, flip, small_broker
 from tests.support.small_stores import send as send_small
 

@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from clients.assigned import Assigned
-from clients.message import MessageQueue
-from clients.push.chunks import Chunk, Run
-from clients.push.window import Window
-from shm.kernels import poll
-from shm.limits import PROGRESS_WINDOW
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.push.chunks import Chunk, Run
+from gantrymq.clients.push.window import Window
+from gantrymq.shm.kernels import poll
+from gantrymq.shm.limits import PROGRESS_WINDOW
 
 START = 700  # bits are used round: offset 1024 has that of 512
 

@@ -22,17 +22,17 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.assigned import Assigned
-from clients.fetcher import Fetcher
-from clients.logfiles import LogFiles
-from clients.message import MessageQueue
-from shm import atomics, layout
-from shm.controllane import ControlLane, End
-from shm.filter import parse_tags
-from shm.jit import JIT_OFF
-from shm.kernels import poll, progress, ring
-from shm.layout import ARENA_DURABLE_WANTED, PROGRESS_AT, PROGRESS_BYTES
-from shm.limits import PROGRESS_MAX
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.fetcher import Fetcher
+from gantrymq.clients.logfiles import LogFiles
+from gantrymq.clients.message import MessageQueue
+from gantrymq.shm import atomics, layout
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.filter import parse_tags
+from gantrymq.shm.jit import JIT_OFF
+from gantrymq.shm.kernels import poll, progress, ring
+from gantrymq.shm.layout import ARENA_DURABLE_WANTED, PROGRESS_AT, PROGRESS_BYTES
+from gantrymq.shm.limits import PROGRESS_MAX
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import GROUP, TOPICS, World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from shm.codes import Role
+from gantrymq.shm.codes import Role
 from tests.support.faults import Moment, kill_at
 from tests.support.model import End
 from tests.support.simmachine import ROLES

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from brokerd.lanes import Lane, LaneTable, take_cursors
-from shm import atomics, layout
-from shm.arena import plan_arena
-from shm.board import Board
-from shm.codes import AgentState, EntryFlag, Owed, Role, Stop
-from shm.controllane import ControlLane, End
-from shm.kernels import complete, drain, frames, ring
+from gantrymq.brokerd.lanes import Lane, LaneTable, take_cursors
+from gantrymq.shm import atomics, layout
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.board import Board
+from gantrymq.shm.codes import AgentState, EntryFlag, Owed, Role, Stop
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.kernels import complete, drain, frames, ring
+from gantrymq.workers.session import Session
 from tests.sim import progress_litmus
 from tests.support.lanes import lane_words
 from tests.support.memory_sessions import memory_board, memory_session
 from tests.support.schedules import Schedule, ScheduledBell
-from workers.session import Session
 
 MESSAGES = 7
 BODIES = [b"%d" % number * (20 + 15 * (number % 3)) for number in range(MESSAGES)]

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd import appender, recovery
-from brokerd.appender import Appender
-from brokerd.commitlog import CommitLog
-from brokerd.flusher import Flusher
-from brokerd.holders import GroupsHolder
-from brokerd.parkedholder import ParkedHolder
-from brokerd.producers import Producers
-from brokerd.removal import Removal
-from brokerd.retention import Retention
-from shm import layout, limits
-from shm.indexnote import Note
-from shm.kernels import frames
-from shm.kernels import index as kernels
-from shm.kernels.words import store_word
-from workers.groups.agent import Groups
-from workers.groups.membership import Membership
+from gantrymq.brokerd import appender, recovery
+from gantrymq.brokerd.appender import Appender
+from gantrymq.brokerd.commitlog import CommitLog
+from gantrymq.brokerd.flusher import Flusher
+from gantrymq.brokerd.holders import GroupsHolder
+from gantrymq.brokerd.parkedholder import ParkedHolder
+from gantrymq.brokerd.producers import Producers
+from gantrymq.brokerd.removal import Removal
+from gantrymq.brokerd.retention import Retention
+from gantrymq.shm import layout, limits
+from gantrymq.shm.indexnote import Note
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels import index as kernels
+from gantrymq.shm.kernels.words import store_word
+from gantrymq.workers.groups.agent import Groups
+from gantrymq.workers.groups.membership import Membership
 
 
 def put_over(owner: object, name: str, value: object) -> None:
@@ -91,7 +91,7 @@ def forgotten_with_its_session() -> None:
 
 def visible_before_durable() -> None:
     """The reader shows units of durable topics at once."""
-    from workers.reader.visibility import Visibility
+    from gantrymq.workers.reader.visibility import Visibility
 
     set_levels = Visibility.set_levels
 
@@ -153,14 +153,14 @@ def batch_in_pieces() -> None:
 
 def noted_before_synced() -> None:
     """The indexer notes as sure what is not on the disk yet."""
-    from workers.housekeeper.indexfiles import OpenFile
+    from gantrymq.workers.housekeeper.indexfiles import OpenFile
 
     put_over(OpenFile, "sync", lambda *_: None)
 
 
 def noted_before_written() -> None:
     """The indexer notes as sure what it has gathered, before it is in the file."""
-    from workers.housekeeper.indexer import Indexer
+    from gantrymq.workers.housekeeper.indexer import Indexer
 
     def gathered(indexer: Indexer, *, slots: bool) -> int:
         indexer._note_wanted = True
@@ -183,7 +183,7 @@ def noted_before_written() -> None:
 
 def keys_lost_at_a_full_file() -> None:
     """Keys of a record whose file is full are forgotten instead of going to the next file."""
-    from workers.housekeeper.indexer import Indexer
+    from gantrymq.workers.housekeeper.indexer import Indexer
 
     close_full = Indexer._close_full
 

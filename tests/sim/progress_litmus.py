@@ -9,9 +9,9 @@ import random
 
 import numpy as np
 
-from shm import atomics, layout, limits
-from shm.arena import plan_arena
-from shm.kernels import progress
+from gantrymq.shm import atomics, layout, limits
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.kernels import progress
 from tests.support.memory_sessions import memory_session
 from tests.support.schedules import Schedule
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from shm import layout
-from shm.codes import ParkMode, Role
+from gantrymq.shm import layout
+from gantrymq.shm.codes import ParkMode, Role
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything
 from tests.sim.scenario import World

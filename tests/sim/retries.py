@@ -17,8 +17,10 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from shm import layout
-from shm.properties import SCHEDULE_TOPIC
+from gantrymq.shm import layout
+from gantrymq.shm.properties import SCHEDULE_TOPIC
+from gantrymq.workers.groups.pending import Asked
+from gantrymq.workers.groups.sendbacks import SendBacks
 from tests.sim import scenario
 from tests.sim.downfalls import kill_everything, lose_power
 from tests.sim.scenario import World
@@ -38,8 +40,6 @@ from tests.support.simpusher import (
 )  # fmt: skip
 from tests.support.simulation import Simulation
 from tests.support.storedlog import Stored, broken, read_log, require
-from workers.groups.pending import Asked
-from workers.groups.sendbacks import SendBacks
 
 #: Name -> how many queues it has.
 TOPICS = {PUSHED: 2, RETRY: 2, DEAD: 1}

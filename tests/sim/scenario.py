@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from brokerd import epoch
-from brokerd.batchunits import complete_of_board
-from shm import layout, marks
-from shm.codes import Role
+from gantrymq.brokerd import epoch
+from gantrymq.brokerd.batchunits import complete_of_board
+from gantrymq.shm import layout, marks
+from gantrymq.shm.codes import Role
 from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything, lose_power
 from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from brokerd import parkedholder
-from shm.schedulerwire import CANCELLED
+from gantrymq.brokerd import parkedholder
+from gantrymq.shm.schedulerwire import CANCELLED
+from gantrymq.workers.origins import OriginScan
+from gantrymq.workers.scheduler import strikes
+from gantrymq.workers.scheduler.note import read_note
+from gantrymq.workers.scheduler.progress import ProgressNote
+from gantrymq.workers.scheduler.recalls import RecallDesk
+from gantrymq.workers.scheduler.timeline import NS, Timeline
+from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
+from gantrymq.workers.scheduler.timermoved import Moved
 from tests.sim.plants import put_over
-from workers.origins import OriginScan
-from workers.scheduler import strikes
-from workers.scheduler.note import read_note
-from workers.scheduler.progress import ProgressNote
-from workers.scheduler.recalls import RecallDesk
-from workers.scheduler.timeline import NS, Timeline
-from workers.scheduler.timerbuckets import MINUTE_MS, TimerBuckets
-from workers.scheduler.timermoved import Moved
 
 
 def counted_before_durable() -> None:

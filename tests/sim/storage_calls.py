@@ -20,13 +20,13 @@ from itertools import combinations
 
 import numpy as np
 
-from brokerd import epoch
-from brokerd.epoch import Life
-from brokerd.metadata import Metadata
-from brokerd.recovery import recover
-from shm import layout
-from shm.board import Board
-from shm.storage import read_file
+from gantrymq.brokerd import epoch
+from gantrymq.brokerd.epoch import Life
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.recovery import recover
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.storage import read_file
 from tests.sim import plants, scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import World

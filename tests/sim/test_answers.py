@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from brokerd import unanswered
-from shm import layout
-from shm.codes import Role, Status
+from gantrymq.brokerd import unanswered
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role, Status
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX, kill_everything
 from tests.sim.scenario import World

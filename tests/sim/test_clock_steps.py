@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shm.record import OWN, Record
-from shm.segment import open_log
+from gantrymq.shm.record import OWN, Record
+from gantrymq.shm.segment import open_log
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.support.simstorage import SimStorage

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from shm import layout
-from shm.storage import read_file
+from gantrymq.shm import layout
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.groups.ledger import Ledger
+from gantrymq.workers.groups.ledgerentries import NAME, Names
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import GROUP, World
@@ -13,8 +15,6 @@ from tests.support.simclients import SimConsumer
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor
 from tests.support.storedlog import QueueName
-from workers.groups.ledger import Ledger
-from workers.groups.ledgerentries import NAME, Names
 
 QUEUES = sum(queues for queues, _level in scenario.TOPICS.values())
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from shm.codes import ParkMode, Role
-from shm.marks import MARKS
+from gantrymq.shm.codes import ParkMode, Role
+from gantrymq.shm.marks import MARKS
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import World

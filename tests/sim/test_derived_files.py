@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shm import layout
-from shm.codes import Status
-from shm.storage import read_file
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Status
+from gantrymq.shm.storage import read_file
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import World

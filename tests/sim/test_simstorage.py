@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from shm.storage import File, Storage, read_file, replace_file
+from gantrymq.shm.storage import File, Storage, read_file, replace_file
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment, fail_at, kill_at
 from tests.support.simdisk import PAGE_BYTES, SECTOR_BYTES, Disk
 from tests.support.simstorage import SimStorage

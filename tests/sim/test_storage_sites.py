@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from shm.codes import Role
+from gantrymq.shm.codes import Role
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import World

@@ -7,16 +7,16 @@ from typing import cast
 
 import pytest
 
-from shm import layout
-from shm.codes import BrokerState, Role
+from gantrymq.shm import layout
+from gantrymq.shm.codes import BrokerState, Role
+from gantrymq.workers.groups.agent import Groups
+from gantrymq.workers.sparetime import InSpareTime
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.sim.scenario import World
 from tests.support.faults import Fault, Moment
 from tests.support.simdisk import ROOM_FOR_ALL
 from tests.support.simulation import AgentActor
-from workers.groups.agent import Groups
-from workers.sparetime import InSpareTime
 
 #: More calls of a kind than any agent makes in these runs.
 CALLS_MAX = 400

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from brokerd.halvesholder import HalvesHolder
-from shm import layout
-from shm import transactionwire as wire
+from gantrymq.brokerd.halvesholder import HalvesHolder
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.workers.transactions import progress
+from gantrymq.workers.transactions.batch import Batch
+from gantrymq.workers.transactions.desk import Desk
+from gantrymq.workers.transactions.endings import Endings
+from gantrymq.workers.transactions.halfmove import HalfMove
+from gantrymq.workers.transactions.halves import Halves
+from gantrymq.workers.transactions.note import write_note
+from gantrymq.workers.transactions.restart import Restart
 from tests.sim.plants import put_over
-from workers.transactions import progress
-from workers.transactions.batch import Batch
-from workers.transactions.desk import Desk
-from workers.transactions.endings import Endings
-from workers.transactions.halfmove import HalfMove
-from workers.transactions.halves import Halves
-from workers.transactions.note import write_note
-from workers.transactions.restart import Restart
 
 
 def ended_before_stored() -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from shm import layout
-from shm.codes import Role
-from shm.marks import MARKS
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.shm.marks import MARKS
+from gantrymq.workers.transactions.indoubt import GIVEN_UP, InDoubt
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything, stall_the_disk
 from tests.sim.rare_faults import ask_for_timers
@@ -22,7 +23,6 @@ from tests.support.simoperator import SimOperator
 from tests.support.simpace import tarry
 from tests.support.simtransactor import GROUP, ORPHANS, SimTransactor
 from tests.support.storedlog import Stored, read_log
-from workers.transactions.indoubt import GIVEN_UP, InDoubt
 
 #: Room in each file: transactions cost the log a multiple of plain messages.
 FILE_BYTES_MAX = 128 * 1024

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from clients.spark import bodies
-from clients.spark.options import ReadOptions
-from clients.spark.planning import plan
-from clients.spark.scan import read_plain
-from shm.errors import Corrupt
-from shm.properties import encode_properties
-from shm.record import Record
+from gantrymq.clients.spark import bodies
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.planning import plan
+from gantrymq.clients.spark.scan import read_plain
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.properties import encode_properties
+from gantrymq.shm.record import Record
 from tests.support.queue_files import random_record
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.spark_rows import everything

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gantrymq import Broker, Producer
-from shm import sidecar
+from gantrymq.shm import sidecar
 from tests.support.spark_rows import everything, rows_of, sealed_rows
 
 if TYPE_CHECKING:

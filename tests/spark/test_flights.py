@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gantrymq.shm.record import Record
 from scripts import demo_flights
 from scripts.demo_flights import TOPIC, Mean
-from shm.record import Record
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.tree import ROOT
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from clients.spark.options import ReadOptions
-from clients.spark.planning import plan
-from clients.spark.scan import read
-from shm.errors import Corrupt
-from shm.record import Record
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.planning import plan
+from gantrymq.clients.spark.scan import read
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.record import Record
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clients.spark.options import COLUMN_TYPES
-from shm.errors import Corrupt, StoreFailed
-from shm.exitcode import exit_code
+from gantrymq.clients.spark.options import COLUMN_TYPES
+from gantrymq.shm.errors import Corrupt, StoreFailed
+from gantrymq.shm.exitcode import exit_code
 from tests.support.sealed import write_sidecars
 from tests.support.spark_rows import everything, rows_of
 

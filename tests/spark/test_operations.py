@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gantrymq import Broker, ConsumeFrom, Producer, PullConsumer, PushConsumer
+from gantrymq.shm.properties import DLQ_PREFIX, HALF_TOPIC, OP_TOPIC
 from gantrymq.spark import operations
-from shm.properties import DLQ_PREFIX, HALF_TOPIC, OP_TOPIC
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.watchdog import poll_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from clients.message import Message
+    from gantrymq.clients.message import Message
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Spark's own, about versions and sockets
 ORDERS, PAYMENTS, GROUP = "ops-orders", "ops-payments", "ops-billing"

@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clients.spark import planning
-from clients.spark import scan as spark_scan
-from clients.spark.columns import COLUMNS
-from clients.spark.options import BAD_TYPES, BODY_ERROR, COLUMN_TYPES, ReadOptions
-from clients.spark.planning import plan
-from clients.spark.scan import read
-from shm.errors import Corrupt, SettingIllegal, StoreFailed
-from shm.ranges import OPEN, Ranges, write_ranges
-from shm.record import Record
-from shm.storage import PosixStorage
+from gantrymq.clients.spark import planning
+from gantrymq.clients.spark import scan as spark_scan
+from gantrymq.clients.spark.columns import COLUMNS
+from gantrymq.clients.spark.options import BAD_TYPES, BODY_ERROR, COLUMN_TYPES, ReadOptions
+from gantrymq.clients.spark.planning import plan
+from gantrymq.clients.spark.scan import read
+from gantrymq.shm.errors import Corrupt, SettingIllegal, StoreFailed
+from gantrymq.shm.ranges import OPEN, Ranges, write_ranges
+from gantrymq.shm.record import Record
+from gantrymq.shm.storage import PosixStorage
 from tests.support.golden import SETS, GoldenStore, dump_lines
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.spark_rows import (
@@ -335,8 +335,10 @@ def test_every_column_has_a_type_and_a_maker() -> None:
 
 
 def test_reading_loads_no_numba() -> None:
-    program = "import sys; import clients.spark.source, gantrymq.spark; print(*sys.modules)"
+    program = (
+        "import sys; import gantrymq.clients.spark.source, gantrymq.spark; print(*sys.modules)"
+    )
     command = [sys.executable, "-W", "ignore", "-c", program]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "clients.spark.scan" in shown.stdout.split()
+    assert "gantrymq.clients.spark.scan" in shown.stdout.split()
     assert not {"numba", "llvmlite"} & set(shown.stdout.split())

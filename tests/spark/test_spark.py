@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from clients.spark.options import ReadOptions
-from clients.spark.table.job import IngestOptions, run_here
 from gantrymq.cli import ingest as ingest_cli
 from gantrymq.cli.ingest_show import Progress
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.table.job import IngestOptions, run_here
+from gantrymq.shm.errors import Corrupt, SettingIllegal, Unavailable
 from gantrymq.spark import own_error
-from shm.errors import Corrupt, SettingIllegal, Unavailable
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.sealed import write_sidecars
 from tests.support.spark_rows import comparable, expected_row

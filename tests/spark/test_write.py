@@ -11,13 +11,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from clients.home import store_of
-from clients.session import Session
-from clients.spark.sink.staging import stage
 from gantrymq import Broker, Producer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.session import Session
+from gantrymq.clients.spark.sink.staging import stage
+from gantrymq.shm import wire
+from gantrymq.shm.errors import (
+    BrokerGone,
+    GantryError,
+    MessageIllegal,
+    SettingIllegal,
+    TopicNotFound,
+)
 from gantrymq.spark import GantryDataSource, own_error
-from shm import wire
-from shm.errors import BrokerGone, GantryError, MessageIllegal, SettingIllegal, TopicNotFound
 from tests.support.spark_rows import everything
 from tests.support.trials import mends
 

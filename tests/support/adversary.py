@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from clients.session import Session
-from shm import layout
-from shm.codes import EntryFlag, EntryKind
+from gantrymq.clients.session import Session
+from gantrymq.shm import layout
+from gantrymq.shm.codes import EntryFlag, EntryKind
 from tests.support.watchdog import poll_until
 
 #: Steps of publishing one entry; from "tail" on it is published.

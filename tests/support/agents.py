@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from clients.home import read_board_file
-from shm import layout
-from shm.board import Board, attach_board
-from shm.codes import BrokerState, Role
+from gantrymq.clients.home import read_board_file
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board, attach_board
+from gantrymq.shm.codes import BrokerState, Role
 from tests.support.watchdog import poll_until
 
 AGENTS = tuple(role for role in Role if role is not Role.SUPERVISOR)

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shm.storage import Storage
+from gantrymq.shm.storage import Storage
 from tests.support.golden import dump_lines, unpack
 
 QUEUE_ID, QUEUE_OFFSET, POSITION, STORE_MS = (12, 4), (20, 8), (28, 8), (56, 8)

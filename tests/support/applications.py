@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 
 FIRST = ConsumeFrom.FIRST_OFFSET
 PATIENCE_S = 30.0

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from clients.home import read_board_file
-from clients.message import Message
-from clients.producer import Producer
 from gantrymq import TransactionResolution
-from shm.board import attach_board
-from shm.codes import Role
-from shm.errors import BrokerGone, GantryError
+from gantrymq.clients.home import read_board_file
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import BrokerGone, GantryError
 from tests.support.watchdog import poll_until
 
 TOPIC: Final = "transfers"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from clients.message import Message
+from gantrymq.clients.message import Message
 from tests.support.brokers import ServingBroker
 from tests.support.golden import GoldenStore, dump_lines
 from tests.support.spark_rows import expected_rows

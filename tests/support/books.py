@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-OURS = ("brokerd.", "workers.", "clients.", "shm.")
+OURS = ("gantrymq.",)
 CONTAINERS = (dict, set, frozenset, list, deque)
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from clients.home import read_board_file, store_of
-from shm.board import Board, attach_board, unlink_board
-from shm.codes import BrokerState, Role
-from shm.errors import BrokerGone
-from shm.layout import BOARD_STATE
-from shm.storelock import is_held
+from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.shm.board import Board, attach_board, unlink_board
+from gantrymq.shm.codes import BrokerState, Role
+from gantrymq.shm.errors import BrokerGone
+from gantrymq.shm.layout import BOARD_STATE
+from gantrymq.shm.storelock import is_held
 from tests.support.forked import run_forked, start_forked
 from tests.support.watchdog import poll_until
 

@@ -10,7 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 
-from shm.storage import Storage, read_file
+from gantrymq.shm.storage import Storage, read_file
 from tests.support import cq_oracle, index_oracle
 from tests.support.index_oracle import ENTRY, HEADER
 from tests.support.storedlog import require

@@ -18,13 +18,13 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import compile as kernel_compiler
-from shm import jit
+from gantrymq.shm import compile as kernel_compiler
+from gantrymq.shm import jit
 
 jit.compile_by(kernel_compiler.declare, kernel_compiler.external_function)
 
-from shm import atomics, machine  # noqa: E402 - they are what the mode says
-from shm.kernels import ring  # noqa: E402
+from gantrymq.shm import atomics, machine  # noqa: E402 - they are what the mode says
+from gantrymq.shm.kernels import ring  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 Words = NDArray[np.int64]

@@ -10,24 +10,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from brokerd import config, epoch
-from brokerd.access import Access
-from brokerd.agents import AgentEnv
-from brokerd.broker import Broker, make_directories
-from brokerd.control import ControlServer
-from brokerd.log import Log
-from brokerd.metadata import Metadata
-from brokerd.notify import ServiceManager
-from brokerd.sessions import Sessions
-from brokerd.supervisor import Supervisor
-from clients.home import connect, store_of
-from shm import layout, wire
-from shm.bell import EventBell
-from shm.board import unlink_board
-from shm.clock import SystemClock
-from shm.storage import PosixStorage
+from gantrymq.brokerd import config, epoch
+from gantrymq.brokerd.access import Access
+from gantrymq.brokerd.agents import AgentEnv
+from gantrymq.brokerd.broker import Broker, make_directories
+from gantrymq.brokerd.control import ControlServer
+from gantrymq.brokerd.log import Log
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.notify import ServiceManager
+from gantrymq.brokerd.sessions import Sessions
+from gantrymq.brokerd.supervisor import Supervisor
+from gantrymq.clients.home import connect, store_of
+from gantrymq.shm import layout, wire
+from gantrymq.shm.bell import EventBell
+from gantrymq.shm.board import unlink_board
+from gantrymq.shm.clock import SystemClock
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.agent import Bells
 from tests.unit.test_metadata import Found
-from workers.agent import Bells
 
 
 class Door:

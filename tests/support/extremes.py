@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from shm.structs import Field
+from gantrymq.shm.structs import Field
 
 #: Numbers that somebody may compute with, store in a field of fixed width, or loop over.
 _POWERS = (7, 8, 15, 16, 31, 32, 48, 53, 62, 63)

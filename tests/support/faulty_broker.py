@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shm.storage import PosixFile, PosixStorage
+from gantrymq.shm.storage import PosixFile, PosixStorage
 from tests.support.brokers import ServingBroker
 from tests.support.forked import start_forked
 
@@ -132,8 +132,8 @@ class FaultyBroker(ServingBroker):
 
 def main() -> int:
     """Run the broker's own program over the faulty storage."""
-    import brokerd.broker
-    from brokerd.__main__ import main as serve
+    from gantrymq.brokerd import broker
+    from gantrymq.brokerd.__main__ import main as serve
 
-    vars(brokerd.broker)["PosixStorage"] = FaultyStorage
+    vars(broker)["PosixStorage"] = FaultyStorage
     return serve()

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from shm.jit import JIT_OFF
-from shm.kernels import sql92
-from shm.properties import encode_properties
-from shm.sql92.dialect import Dialect
-from shm.sql92.parser import parse
-from shm.sql92.program import compile_program
+from gantrymq.shm.jit import JIT_OFF
+from gantrymq.shm.kernels import sql92
+from gantrymq.shm.properties import encode_properties
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.parser import parse
+from gantrymq.shm.sql92.program import compile_program
 
 #: Bytes of the property, and characters of what is looked for in it.
 VALUE: Final = 1500

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from shm import groupwire, layout, wire
-from shm.board import Board
-from shm.controllane import ControlLane, End
-from shm.kernels import progress
+from gantrymq.shm import groupwire, layout, wire
+from gantrymq.shm.board import Board
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.kernels import progress
+from gantrymq.workers.agent import Bells
+from gantrymq.workers.groups.agent import Groups, open_groups
+from gantrymq.workers.session import Session
 from tests.support.faults import FaultPlan
 from tests.support.memory_sessions import MemorySessions, memory_board, memory_session
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.agent import Bells
-from workers.groups.agent import Groups, open_groups
-from workers.session import Session
 
 SETTINGS: Any = SimpleNamespace(
     consume_timeout=15, message_delay_level="1s 5s 10s 30s", timer_precision_ms=1000,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, encode_properties
-from shm.ranges import Ranges, write_ranges
-from shm.record import Record, encode_record
-from shm.storage import Storage, replace_file
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, encode_properties
+from gantrymq.shm.ranges import Ranges, write_ranges
+from gantrymq.shm.record import Record, encode_record
+from gantrymq.shm.storage import Storage, replace_file
 
 SEGMENT_BYTES = 16 * 1024
 START_MS = 1_700_000_000_000

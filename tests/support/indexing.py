@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brokerd.config import Settings, load
-from shm import layout
-from shm.board import Board
-from shm.storage import PosixStorage, Storage
+from gantrymq.brokerd.config import Settings, load
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.storage import PosixStorage, Storage
+from gantrymq.workers.housekeeper.indexer import Indexer
 from tests.support.golden import GoldenStore
 from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.simclock import SimClock
-from workers.housekeeper.indexer import Indexer
 
 
 class Indexing:

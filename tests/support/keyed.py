@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from shm import layout
-from shm.record import Record
+from gantrymq.shm import layout
+from gantrymq.shm.record import Record
 from tests.support.sealed import segment_of, write_segment
 
 SEGMENT_BYTES = 16 * 1024

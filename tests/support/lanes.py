@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import layout
-from shm.arena import LanePlan
-from shm.kernels import frames
+from gantrymq.shm import layout
+from gantrymq.shm.arena import LanePlan
+from gantrymq.shm.kernels import frames
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workers.session import Session
+    from gantrymq.workers.session import Session
 
 
 def lane_words(plan: LanePlan) -> NDArray[np.int64]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from clients.message import Message, SendReceipt
-from clients.producer import Producer
-from clients.receipts import ReceiptFuture
-from shm import wire
+from gantrymq.clients.message import Message, SendReceipt
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.receipts import ReceiptFuture
+from gantrymq.shm import wire
 from tests.support.stores import Stored, require_once, require_true, require_whole
 from tests.support.watchdog import PATIENCE_S, poll_until
 

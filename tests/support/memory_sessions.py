@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shm import layout
-from shm.arena import ArenaPlan, plan_arena, write_header
-from shm.board import Board, format_board
-from shm.codes import Role
+from gantrymq.shm import layout
+from gantrymq.shm.arena import ArenaPlan, plan_arena, write_header
+from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.codes import Role
+from gantrymq.workers.session import Attached, Detached, Session
 from tests.support.simbell import SimBell
-from workers.session import Attached, Detached, Session
 
 
 class MemorySessions:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 
-from shm.codes import Status
-from shm.properties import HALF_TOPIC, SCHEDULE_TOPIC
-from shm.record import Record
-from shm.storage import Storage
+from gantrymq.shm.codes import Status
+from gantrymq.shm.properties import HALF_TOPIC, SCHEDULE_TOPIC
+from gantrymq.shm.record import Record
+from gantrymq.shm.storage import Storage
 from tests.support.delivering import check_copies
 from tests.support.parked import parking_place
 from tests.support.recalling import Recallable, Recalls, is_recall

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from shm.properties import CHECK_IMMUNITY, GANTRY_TX, GANTRY_TX_DELAY, HALF_DROPPED, RETRY_DROPPED
+from gantrymq.shm.properties import (
+    CHECK_IMMUNITY,
+    GANTRY_TX,
+    GANTRY_TX_DELAY,
+    HALF_DROPPED,
+    RETRY_DROPPED,
+)
 
 #: Names that mean something to the broker.
 RESERVED: Final = sorted(

@@ -31,7 +31,7 @@ from functools import partial
 from typing import IO, Any, Final, NoReturn
 
 import gantrymq.temporary
-from shm import jit, marks
+from gantrymq.shm import jit, marks
 from tests.support import leaks
 
 #: Descriptors that one call may hand over.
@@ -39,15 +39,15 @@ RIGHTS_MAX: Final = 250
 _LENGTH_BYTES: Final = 8
 #: Modules that are loaded inside of functions, and that take their time.
 _LOADED_LATE = (
-    "brokerd.__main__", "brokerd.doctor", "brokerd.dump", "brokerd.handover.adoption",
-    "brokerd.lags", "brokerd.metrics", "brokerd.rebuild", "brokerd.recovery", "brokerd.sample",
-    "brokerd.serve", "brokerd.verify",
-    "clients.consumer", "clients.producer", "clients.push.consumer",
-    "clients.transactions.transaction", "encodings.ascii", "numpy.ma", "prometheus_client",
-    "psutil", "workers.groups.ledgerreader",
-    "pydantic.main", "pydantic.type_adapter", "typer._adapters", "typer.rich_utils",
-    "rich.console", "rich.live", "rich.progress", "rich.table",
-    "asyncio", "concurrent.futures.thread", "gantrymq.temporary", "sqlite3",
+    "gantrymq.brokerd.__main__", "gantrymq.brokerd.doctor", "gantrymq.brokerd.dump",
+    "gantrymq.brokerd.handover.adoption", "gantrymq.brokerd.lags", "gantrymq.brokerd.metrics",
+    "gantrymq.brokerd.rebuild", "gantrymq.brokerd.recovery", "gantrymq.brokerd.sample",
+    "gantrymq.brokerd.serve", "gantrymq.brokerd.verify", "gantrymq.clients.consumer",
+    "gantrymq.clients.producer", "gantrymq.clients.push.consumer",
+    "gantrymq.clients.transactions.transaction", "encodings.ascii", "numpy.ma", "prometheus_client",
+    "psutil", "gantrymq.workers.groups.ledgerreader", "pydantic.main", "pydantic.type_adapter",
+    "typer._adapters", "typer.rich_utils", "rich.console", "rich.live", "rich.progress",
+    "rich.table", "asyncio", "concurrent.futures.thread", "gantrymq.temporary", "sqlite3",
     "tests.support.faulty_broker",
 )  # fmt: skip
 #: linux/sched.h and linux/prctl.h.
@@ -61,7 +61,7 @@ _SYS_CLONE: Final = {"x86_64": 56, "aarch64": 220}
 def load_everything() -> None:
     """What brokers and commands load and make when they run."""
     import gantrymq.cli
-    from brokerd.agents import load_all
+    from gantrymq.brokerd.agents import load_all
     from gantrymq.cli.app import command_line
 
     command_line()
@@ -95,7 +95,7 @@ def live(run: Callable[[], int | None]) -> NoReturn:
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run `gantrymq`, `brokerd` or `faulty_broker`."""
-    from brokerd.__main__ import main as serve
+    from gantrymq.brokerd.__main__ import main as serve
     from gantrymq.cli import main
 
     sys.argv = [name, *arguments]

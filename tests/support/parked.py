@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shm.codes import ParkMode
-from shm.properties import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
+from gantrymq.shm.codes import ParkMode
+from gantrymq.shm.properties import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, parse_delay_levels
 
 
 def parking_place(due: tuple[int, int]) -> str:

@@ -15,25 +15,25 @@ from typing import ClassVar
 
 import numpy as np
 
-from brokerd import agents, epoch
-from brokerd.agents import AgentEnv
-from brokerd.config import Settings, load
-from brokerd.handover.adoption import import_foreign
-from brokerd.metadata import Metadata
-from brokerd.recovery import recover
-from shm import layout
-from shm.arena import plan_arena
-from shm.board import Board, format_board
-from shm.codes import Role, Status
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, encode_properties
-from shm.record import STRUCTURE, Filler, Record, parse_record
-from shm.storage import PosixStorage
+from gantrymq.brokerd import agents, epoch
+from gantrymq.brokerd.agents import AgentEnv
+from gantrymq.brokerd.config import Settings, load
+from gantrymq.brokerd.handover.adoption import import_foreign
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.recovery import recover
+from gantrymq.shm import layout
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.codes import Role, Status
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, encode_properties
+from gantrymq.shm.record import STRUCTURE, Filler, Record, parse_record
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.agent import Agent, Bells
+from gantrymq.workers.outlet import Copy, Outcome, Outlet
+from gantrymq.workers.session import Session
 from tests.support.memory_sessions import MemorySessions, memory_session
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
-from workers.agent import Agent, Bells
-from workers.outlet import Copy, Outcome, Outlet
-from workers.session import Session
 
 ROLES = (Role.SCHEDULER, Role.WRITER, Role.FLUSHER, Role.READER, Role.HOUSEKEEPER)
 SIZES = {

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from shm import layout
-from workers.scheduler import note as schedulenote
-from workers.transactions import note as transactionnote
+from gantrymq.shm import layout
+from gantrymq.workers.scheduler import note as schedulenote
+from gantrymq.workers.transactions import note as transactionnote
 
 CQ_UNIT: Final = 20
 FILLER: Final = layout.FILLER_MAGIC.to_bytes(4, "big")

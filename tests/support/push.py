@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm.properties import parse_properties
 from gantrymq.temporary import Broker
-from shm.properties import parse_properties
 from tests.support.brokers import ServingBroker
 from tests.support.watchdog import poll_until
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.properties import encode_properties, parse_properties, tags_code
-from shm.record import Record, encode_record
+from gantrymq.shm import layout
+from gantrymq.shm.properties import encode_properties, parse_properties, tags_code
+from gantrymq.shm.record import Record, encode_record
 
 SEGMENT_BYTES = 1 << 16
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from shm.marks import MARKS
+from gantrymq.shm.marks import MARKS
 from tests.support.tree import parsed, python_files
 
 _reached: set[str] = set()

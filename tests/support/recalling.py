@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from shm.properties import TIMER_TOPIC
-from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE
+from gantrymq.shm.properties import TIMER_TOPIC
+from gantrymq.shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE
 from tests.support.storedlog import Stored, broken, require
 
 #: A message: its producer, and its number there.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd import recovery
-from brokerd.config import Settings, load
-from brokerd.metadata import Metadata
-from brokerd.retention import Retention, open_retention
-from shm import layout, wire
-from shm.board import Board
-from shm.queuenames import queue_directory
-from shm.storage import read_file
+from gantrymq.brokerd import recovery
+from gantrymq.brokerd.config import Settings, load
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.retention import Retention, open_retention
+from gantrymq.shm import layout, wire
+from gantrymq.shm.board import Board
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.groups.ledger import open_ledger
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.support.faults import FaultPlan
@@ -20,7 +21,6 @@ from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simmachine import SETTINGS, SimMachine
 from tests.support.simstorage import SimStorage
-from workers.groups.ledger import open_ledger
 
 #: Long enough for a pass and all its steps, at the simulator's pace.
 A_WHILE_NS = 400_000_000

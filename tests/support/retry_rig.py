@@ -11,15 +11,18 @@ from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 
-from brokerd.config import load
-from brokerd.flusher import Flusher
-from brokerd.writer import open_writer
-from shm import layout
-from shm.arena import plan_arena
-from shm.codes import EntryFlag, Level, Role
-from shm.kernels import ring
-from shm.properties import encode_properties
-from shm.record import Filler, Record, parse_record
+from gantrymq.brokerd.config import load
+from gantrymq.brokerd.flusher import Flusher
+from gantrymq.brokerd.writer import open_writer
+from gantrymq.shm import layout
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.codes import EntryFlag, Level, Role
+from gantrymq.shm.kernels import ring
+from gantrymq.shm.properties import encode_properties
+from gantrymq.shm.record import Filler, Record, parse_record
+from gantrymq.workers.agent import Agent, Bells
+from gantrymq.workers.groups.agent import open_groups
+from gantrymq.workers.reader.agent import Reader
 from tests.support.faults import FaultPlan, KilledError
 from tests.support.groups_rig import Hand
 from tests.support.lanes import lane_words, set_route
@@ -28,9 +31,6 @@ from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.agent import Agent, Bells
-from workers.groups.agent import open_groups
-from workers.reader.agent import Reader
 
 #: As brokerd.agents calls them; settings here are a namespace with what they ask for.
 OPENERS: dict[Role, Callable[..., Agent]] = {

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import atomics
-from shm.jit import JIT_OFF
+from gantrymq.shm import atomics
+from gantrymq.shm.jit import JIT_OFF
 from tests.support.faults import KilledError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout, sidecar
-from shm.record import Record, encode_filler, encode_record
+from gantrymq.shm import layout, sidecar
+from gantrymq.shm.record import Record, encode_filler, encode_record
 
 
 def segment_of(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from brokerd.batchqueues import batch_topics_of
-from brokerd.batchunits import DIRECTORY
-from brokerd.topics import LEVEL_ATTRIBUTE, TopicConfig
-from shm import layout
-from shm.configfile import write_config
-from shm.storage import Storage, read_file
+from gantrymq.brokerd.batchqueues import batch_topics_of
+from gantrymq.brokerd.batchunits import DIRECTORY
+from gantrymq.brokerd.topics import LEVEL_ATTRIBUTE, TopicConfig
+from gantrymq.shm import layout
+from gantrymq.shm.configfile import write_config
+from gantrymq.shm.storage import Storage, read_file
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.storedlog import Stored, require

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shm import layout
-from shm.bitmapnote import Covered, extension_directory, read_covered
-from shm.storage import Storage, read_file
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import Covered, extension_directory, read_covered
+from gantrymq.shm.storage import Storage, read_file
 from tests.support.model import Model
 from tests.support.storedlog import QueueName, Stored, require
 

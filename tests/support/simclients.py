@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from shm import groupwire, layout
-from shm.codes import AgentState, Role
-from shm.controllane import ControlLane, End
-from shm.kernels import progress
-from shm.queuenames import queue_directory
-from shm.record import OWN, Record, parse_record
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.codes import AgentState, Role
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.kernels import progress
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.record import OWN, Record, parse_record
 from tests.support import simbits
 from tests.support.model import Model
 from tests.support.simbell import SimBell
@@ -18,7 +18,7 @@ from tests.support.simmachine import SimMachine
 from tests.support.storedlog import QueueName, broken
 
 if TYPE_CHECKING:
-    from workers.session import Session
+    from gantrymq.workers.session import Session
 
 NEVER_NS = 3_600_000_000_000
 

@@ -12,16 +12,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from brokerd import agents, epoch
-from brokerd.agents import AgentEnv
-from brokerd.config import load
-from brokerd.epoch import Life
-from brokerd.metadata import Metadata
-from brokerd.recovery import recover
-from shm import layout, wire
-from shm.arena import plan_arena
-from shm.board import Board, format_board
-from shm.codes import BrokerState, Role
+from gantrymq.brokerd import agents, epoch
+from gantrymq.brokerd.agents import AgentEnv
+from gantrymq.brokerd.config import load
+from gantrymq.brokerd.epoch import Life
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.recovery import recover
+from gantrymq.shm import layout, wire
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.codes import BrokerState, Role
+from gantrymq.workers.agent import Bells
+from gantrymq.workers.failure import has_failed
+from gantrymq.workers.inhand import forget_hand
+from gantrymq.workers.session import Session
 from tests.support import simbits
 from tests.support.checkindex import check_index
 from tests.support.faults import Fault, FaultPlan, KilledError
@@ -35,10 +39,6 @@ from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor, Simulation
 from tests.support.storedlog import check_units
 from tests.support.txnoracle import TRANSACTION_SETTINGS
-from workers.agent import Bells
-from workers.failure import has_failed
-from workers.inhand import forget_hand
-from workers.session import Session
 
 SETTINGS = {
     "mapped_file_size_commit_log": 16 * 1024,

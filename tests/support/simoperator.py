@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import transactionwire as wire
-from shm.codes import AgentState, Role
-from shm.controllane import ControlLane, End
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import AgentState, Role
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.workers.transactions.indoubt import InDoubt
 from tests.support.simclients import NEVER_NS, SimClient
-from workers.transactions.indoubt import InDoubt
 
 if TYPE_CHECKING:
+    from gantrymq.workers.session import Session
     from tests.support.simmachine import SimMachine
-    from workers.session import Session
 
 #: As clients do: a checker that was replaced has forgotten what it was asked.
 REPEAT_NS = 500_000_000

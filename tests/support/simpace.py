@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from brokerd import pagecache, retention
-from workers.housekeeper import agent as housekeeper
-from workers.housekeeper import indexer, pace
-from workers.reader import catchup, extensions
-from workers.scheduler import agent as scheduler
-from workers.scheduler import progress as progressnote
-from workers.scheduler import recalls
-from workers.transactions import agent as checker
-from workers.transactions import progress as transactionnote
+from gantrymq.brokerd import pagecache, retention
+from gantrymq.workers.housekeeper import agent as housekeeper
+from gantrymq.workers.housekeeper import indexer, pace
+from gantrymq.workers.reader import catchup, extensions
+from gantrymq.workers.scheduler import agent as scheduler
+from gantrymq.workers.scheduler import progress as progressnote
+from gantrymq.workers.scheduler import recalls
+from gantrymq.workers.transactions import agent as checker
+from gantrymq.workers.transactions import progress as transactionnote
 
 #: Settings by which what real brokers fill in hours is full soon.
 FULL_SOON = {"log_page_cache": 8 * 1024, "max_hash_slot_num": 40, "max_index_num": 100}

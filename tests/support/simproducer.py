@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clients.delays import Due, recall_handle
-from shm import layout
-from shm.codes import EntryFlag, ParkMode, Role, Status
-from shm.kernels import frames, ring
+from gantrymq.clients.delays import Due, recall_handle
+from gantrymq.shm import layout
+from gantrymq.shm.codes import EntryFlag, ParkMode, Role, Status
+from gantrymq.shm.kernels import frames, ring
 from tests.support.lanes import lane_words, set_route
 from tests.support.model import Intent, Receipt
 from tests.support.recalling import Recallable
@@ -23,7 +23,7 @@ from tests.support.simulation import BORDER_MS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workers.session import Session
+    from gantrymq.workers.session import Session
 
 UNANSWERED_MAX = 12
 #: Names in recall handles, and RocketMQ's slots of time, as in the settings.

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from shm import groupwire, layout
-from shm.groupwire import DEAD_LETTER, LADDER, SendBack
-from shm.kernels import progress
-from shm.record import Record
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.groupwire import DEAD_LETTER, LADDER, SendBack
+from gantrymq.shm.kernels import progress
+from gantrymq.shm.record import Record
 from tests.support.simclients import SimConsumer
 from tests.support.simmachine import SimMachine
 from tests.support.storedlog import QueueName, Stored, broken, require
@@ -19,7 +19,7 @@ from tests.support.storedlog import QueueName, Stored, broken, require
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workers.session import Session
+    from gantrymq.workers.session import Session
 
 PUSHED = "plain"
 GROUP = "p"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from typing import TYPE_CHECKING
 
-from shm import schedulerwire
-from shm.codes import AgentState, Role
-from shm.controllane import ControlLane, End
-from shm.schedulerwire import Recall, Recalled
+from gantrymq.shm import schedulerwire
+from gantrymq.shm.codes import AgentState, Role
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.schedulerwire import Recall, Recalled
 from tests.support.recalling import Recallable
 from tests.support.simclients import NEVER_NS, SimClient
 
 if TYPE_CHECKING:
+    from gantrymq.workers.session import Session
     from tests.support.simmachine import SimMachine
-    from workers.session import Session
 
 #: As clients do: a scheduler that was replaced has forgotten what it was asked.
 REPEAT_NS = 500_000_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from shm import layout
-from shm.codes import Role
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.workers.groups.agent import Groups
+from gantrymq.workers.groups.progress import UNSET
+from gantrymq.workers.sparetime import InSpareTime
 from tests.support.simstorage import SimStorage
 from tests.support.simulation import AgentActor
-from workers.groups.agent import Groups
-from workers.groups.progress import UNSET
-from workers.sparetime import InSpareTime
 
 if TYPE_CHECKING:
     from tests.support.simmachine import SimMachine

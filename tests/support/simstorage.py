@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm.storage import mark_failed_change, require_inside
+from gantrymq.shm.storage import mark_failed_change, require_inside
 from tests.support.faults import PAGE_BYTES, FaultPlan, KilledError
 from tests.support.simdisk import Change, Disk, Inode, NameChange, parent_of
 

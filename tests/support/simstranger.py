@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from shm import groupwire, layout
+from gantrymq.shm import groupwire, layout
+from gantrymq.workers.session import Session
 from tests.support.simclients import SimConsumer
 from tests.support.simmachine import SimMachine
 from tests.support.storedlog import require
-from workers.session import Session
 
 
 class SimStranger(SimConsumer):

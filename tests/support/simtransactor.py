@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import AgentState, EntryFlag, ParkMode, Role, Status
-from shm.controllane import ControlLane, End
-from shm.kernels import frames
-from shm.kernels.words import load_word
-from shm.properties import GANTRY_TX, encode_properties
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import AgentState, EntryFlag, ParkMode, Role, Status
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.words import load_word
+from gantrymq.shm.properties import GANTRY_TX, encode_properties
 from tests.support.model import Intent, Receipt
 from tests.support.simclients import NEVER_NS
 from tests.support.simmachine import SimMachine
@@ -29,7 +29,7 @@ from tests.support.txnoracle import Transaction
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workers.session import Session
+    from gantrymq.workers.session import Session
 
 GROUP = "pay"
 #: Nobody answers checks of this one before all is calm.

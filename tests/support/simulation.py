@@ -13,12 +13,12 @@ from typing import ClassVar, Protocol
 
 from greenlet import getcurrent, greenlet
 
-from shm import marks
-from shm.clock import Clock
+from gantrymq.shm import marks
+from gantrymq.shm.clock import Clock
+from gantrymq.workers.agent import IDLE_NS, Agent
 from tests.support.faults import KilledError
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
-from workers.agent import IDLE_NS, Agent
 
 STEP_NS_MAX = 20_000
 #: How often somebody is drawn before all are asked who can go on.

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm import layout
-from shm.kernels import ring
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import ring
 from tests.support.lanes import lane_words, set_route
 from tests.support.simclients import SimClient
 from tests.support.simmachine import ROLES, SimMachine
 
 if TYPE_CHECKING:
-    from shm.arena import LanePlan
-    from workers.session import Session
+    from gantrymq.shm.arena import LanePlan
+    from gantrymq.workers.session import Session
 
 #: Words that agents read of a client, by their place in a lane.
 _LANE_WORDS = (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from clients.control import look_at
-from clients.subscription import FilterExpression, FilterType
 from gantrymq import Broker, ConsumeFrom, Message, Producer, PullConsumer
-from shm import wire
-from shm.bitmapnote import read_covered
-from shm.storage import PosixStorage
+from gantrymq.clients.control import look_at
+from gantrymq.clients.subscription import FilterExpression, FilterType
+from gantrymq.shm import wire
+from gantrymq.shm.bitmapnote import read_covered
+from gantrymq.shm.storage import PosixStorage
 from tests.support.watchdog import poll_until
 
 SEGMENT_BYTES = 64 * 1024

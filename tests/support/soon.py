@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from clients.producer import Producer
-from shm.properties import TIMER_TOPIC
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.properties import TIMER_TOPIC
 from tests.support.stores import Stored
 from tests.support.watchdog import PATIENCE_S
 

@@ -53,9 +53,9 @@ os._exit(int(server.recv(16) or 1))
 """
 #: All that workers of the tests load; none of it starts a thread that a fork would miss.
 _MODULES = (
-    "clients.spark.sink.sending",
-    "clients.spark.source",
-    "clients.spark.table.job",
+    "gantrymq.clients.spark.sink.sending",
+    "gantrymq.clients.spark.source",
+    "gantrymq.clients.spark.table.job",
     "pandas",
     "pyspark.daemon",
     "pyspark.sql.streaming.python_streaming_source_runner",

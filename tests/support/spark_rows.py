@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from clients.spark.columns import ARROW_TYPES
-from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
-from clients.spark.planning import plan
-from clients.spark.scan import read
+from gantrymq.clients.spark.columns import ARROW_TYPES
+from gantrymq.clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
+from gantrymq.clients.spark.planning import plan
+from gantrymq.clients.spark.scan import read
 from tests.support.golden import is_inner_batch, members_sent
 
 #: What a dump line says of a record, by the names of our columns.

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shm.kernels import sql92
-from shm.opcodes import ASK, ERROR, FALSE, TRUE, UNKNOWN
-from shm.properties import encode_properties
-from shm.sql92.dialect import Dialect
-from shm.sql92.evaluate import FilterFailed, evaluate
-from shm.sql92.parser import parse
-from shm.sql92.program import compile_program
-from shm.sql92.tree import Node
+from gantrymq.shm.kernels import sql92
+from gantrymq.shm.opcodes import ASK, ERROR, FALSE, TRUE, UNKNOWN
+from gantrymq.shm.properties import encode_properties
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.evaluate import FilterFailed, evaluate
+from gantrymq.shm.sql92.parser import parse
+from gantrymq.shm.sql92.program import compile_program
+from gantrymq.shm.sql92.tree import Node
 
 WORDS = {TRUE: "true", FALSE: "false", UNKNOWN: "null", ERROR: "error", ASK: "ask"}
 

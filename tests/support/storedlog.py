@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from shm import layout
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from shm.queuenames import has_members, queue_directory
-from shm.record import OWN, Filler, Invalid, Record
-from shm.segment import open_log
-from shm.storage import Storage, read_file
+from gantrymq.shm import layout
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.shm.queuenames import has_members, queue_directory
+from gantrymq.shm.record import OWN, Filler, Invalid, Record
+from gantrymq.shm.segment import open_log
+from gantrymq.shm.storage import Storage, read_file
 from tests.support.parked import destination_of
 from tests.support.txnrecords import Doubted, doubted
 

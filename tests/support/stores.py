@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from brokerd.config import DEFAULTS
-from clients.message import SendReceipt
-from shm import layout
-from shm.indexnote import read_note
-from shm.properties import parse_delay_levels, tags_code
-from shm.record import OWN, Filler, Invalid, Record
-from shm.segment import LogView, columns, open_files, open_log
-from shm.storage import PosixStorage
+from gantrymq.brokerd.config import DEFAULTS
+from gantrymq.clients.message import SendReceipt
+from gantrymq.shm import layout
+from gantrymq.shm.indexnote import read_note
+from gantrymq.shm.properties import parse_delay_levels, tags_code
+from gantrymq.shm.record import OWN, Filler, Invalid, Record
+from gantrymq.shm.segment import LogView, columns, open_files, open_log
+from gantrymq.shm.storage import PosixStorage
 from tests.support.checkindex import check_index
 
 QueueKey = tuple[str, int]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clients.spark.options import ReadOptions
-from clients.spark.stream import first_offset, next_offset
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.stream import first_offset, next_offset
 
 
 def first_position(chosen: ReadOptions) -> int:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pyarrow import parquet
 
-from clients.spark.table.files import TableFiles
-from clients.spark.table.manifest import load_manifest
-from shm import sidecar
-from shm.record import Record
+from gantrymq.clients.spark.table.files import TableFiles
+from gantrymq.clients.spark.table.manifest import load_manifest
+from gantrymq.shm import sidecar
+from gantrymq.shm.record import Record
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.spark_rows import rows_of
 

@@ -11,20 +11,20 @@ from typing import cast
 
 import pytest
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.arena import plan_arena
-from shm.codes import Role
-from shm.controllane import ControlLane, End
-from shm.kernels import frames
-from shm.kernels.words import load_word, store_half
-from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.record import Record
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.codes import Role
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.words import load_word, store_half
+from gantrymq.shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from gantrymq.shm.record import Record
+from gantrymq.workers.transactions import progress as transactionprogress
+from gantrymq.workers.transactions.agent import TxnChecker
 from tests.support.memory_sessions import memory_session
 from tests.support.parking import Life, Parked
 from tests.support.simclock import SimClock
-from workers.transactions import progress as transactionprogress
-from workers.transactions.agent import TxnChecker
 
 _numbers = count(1)
 CHECKER = Role.TXN_CHECKER

@@ -7,10 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from clients.message import Message
-from clients.producer import Producer
-from clients.transactions.resolution import TransactionResolution
-from shm.properties import HALF_TOPIC, OP_TOPIC
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.transactions.resolution import TransactionResolution
+from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
 from tests.support.stores import Stored
 from tests.support.watchdog import PATIENCE_S
 

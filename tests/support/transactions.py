@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clients.home import store_of
+from gantrymq.clients.home import store_of
 from gantrymq.temporary import Broker
 from tests.support.stores import read_log
 

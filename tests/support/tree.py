@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: What is installed; tests, bench and scripts are not.
-PACKAGES = ("gantrymq", "brokerd", "workers", "clients", "shm")
+FOLDERS = ("brokerd", "workers", "clients", "shm")  # packages of gantrymq, at the root
+PACKAGES = ("gantrymq", *FOLDERS)
 
 
 @cache
@@ -61,4 +62,5 @@ def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
 def module_name(path: Path) -> str:
     """Return the dotted name of a Python file; a package's `__init__` has the package's name."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    names = parts[:-1] if parts[-1] == "__init__" else parts
+    return ".".join(("gantrymq", *names) if parts[0] in FOLDERS else names)

@@ -14,32 +14,32 @@ from pathlib import Path
 
 import numpy as np
 
-from brokerd.config import load
-from brokerd.flusher import Flusher
-from brokerd.writer import open_writer
-from clients.assigned import Assigned
-from clients.batch import MessageBatch
-from clients.fetcher import Fetcher
-from clients.logfiles import LogFiles
-from clients.message import MessageQueue
-from shm import layout
-from shm.arena import plan_arena
-from shm.codes import EntryFlag, ParkMode
-from shm.controllane import ControlLane, End
-from shm.filter import parse_tags
-from shm.jit import JIT_OFF
-from shm.kernels import fetch, frames, poll, ring, scan
-from shm.limits import DELIVER_MS_MAX
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from shm.ranges import OPEN
-from shm.storage import PosixStorage
+from gantrymq.brokerd.config import load
+from gantrymq.brokerd.flusher import Flusher
+from gantrymq.brokerd.writer import open_writer
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.fetcher import Fetcher
+from gantrymq.clients.logfiles import LogFiles
+from gantrymq.clients.message import MessageQueue
+from gantrymq.shm import layout
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.codes import EntryFlag, ParkMode
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.filter import parse_tags
+from gantrymq.shm.jit import JIT_OFF
+from gantrymq.shm.kernels import fetch, frames, poll, ring, scan
+from gantrymq.shm.limits import DELIVER_MS_MAX
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.shm.ranges import OPEN
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.agent import Agent, Bells
+from gantrymq.workers.reader.agent import Reader
+from gantrymq.workers.session import Session
 from tests.support.lanes import lane_words, set_route
 from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
-from workers.agent import Agent, Bells
-from workers.reader.agent import Reader
-from workers.session import Session
 
 SEGMENT_BYTES = 1 << 16
 CQ_BYTES = 20 * 1000

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shm import transactionwire as wire
-from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
 from tests.support.storedlog import broken, require
 from tests.support.txnrecords import Kind
 

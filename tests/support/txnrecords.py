@@ -7,9 +7,9 @@ from enum import Enum
 
 import msgspec
 
-from shm import layout
-from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.record import Record
+from gantrymq.shm import layout
+from gantrymq.shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from gantrymq.shm.record import Record
 from tests.support.parked import destination_of
 
 

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import msgspec
 
-from clients.session import Session
 from gantrymq import GantryError, Message, Producer, PullConsumer
-from shm import groupwire, layout, schedulerwire, transactionwire
-from shm.controllane import ControlLane, End
+from gantrymq.clients.session import Session
+from gantrymq.shm import groupwire, layout, schedulerwire, transactionwire
+from gantrymq.shm.controllane import ControlLane, End
 from tests.support.brokers import ServingBroker
 from tests.support.extremes import kinds_of, sound
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.backup import backup
-from clients.consumer import ConsumeFrom
-from clients.home import read_board_file, store_of
-from clients.message import Durability
-from clients.spark.options import ReadOptions
-from clients.spark.table.job import Ingest, IngestOptions
 from gantrymq import Broker, Message, MessageModel, Producer, PullConsumer, PushConsumer
-from shm.board import unlink_board
-from shm.errors import Incompatible
-from shm.lineage import lineage_of
-from shm.storage import PosixStorage
+from gantrymq.brokerd.backup import backup
+from gantrymq.clients.consumer import ConsumeFrom
+from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.clients.message import Durability
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.table.job import Ingest, IngestOptions
+from gantrymq.shm.board import unlink_board
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.lineage import lineage_of
+from gantrymq.shm.storage import PosixStorage
 from tests.support.spark_rows import rows_of
 from tests.support.trials import mends
 

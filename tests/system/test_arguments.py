@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 
 import gantrymq
-from clients.arguments import TABLE
 from gantrymq import (
     Broker,
     Client,
@@ -39,7 +38,8 @@ from gantrymq import (
     ReceivedMessage,
     TransactionResolution,
 )
-from shm.errors import (
+from gantrymq.clients.arguments import TABLE
+from gantrymq.shm.errors import (
     ArgumentIllegal,
     BrokerGone,
     NotPermitted,

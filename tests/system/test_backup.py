@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from brokerd.backup import backup
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.producer import Producer
+from gantrymq.brokerd.backup import backup
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import Rejected
 from gantrymq.temporary import Broker
-from shm import layout
-from shm.board import Board
-from shm.codes import ExitCode
-from shm.errors import Rejected
 from tests.support.adversary import Victim
 from tests.support.brokers import ServingBroker, command
 from tests.support.watchdog import poll_until

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.verify import verify
-from clients.batch import MessageBatch
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.control import look_at
-from clients.message import Message, MessageQueue
-from clients.producer import Producer
-from clients.push.consumer import ConsumeResult, MessageModel, PushConsumer
-from clients.queries.client import Client
+from gantrymq.brokerd.verify import verify
 from gantrymq.cli.query_show import show_offsets
-from shm import layout, wire
-from shm.configfile import parse_config
-from shm.errors import GroupIllegal, Rejected
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.control import look_at
+from gantrymq.clients.message import Message, MessageQueue
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import ConsumeResult, MessageModel, PushConsumer
+from gantrymq.clients.queries.client import Client
+from gantrymq.shm import layout, wire
+from gantrymq.shm.configfile import parse_config
+from gantrymq.shm.errors import GroupIllegal, Rejected
 from tests.support.batchqueues import (
     SETS,
     TOPIC,

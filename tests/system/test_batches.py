@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import clients.batchsends
-from clients.consumer import PullConsumer
-from clients.fastcall import FastPut
-from clients.message import NO_PROPERTIES, Message, SendReceipt
-from clients.producer import Producer
-from clients.receipts import PAGE_ROWS
+from gantrymq.clients import batchsends
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.fastcall import FastPut
+from gantrymq.clients.message import NO_PROPERTIES, Message, SendReceipt
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.receipts import PAGE_ROWS
+from gantrymq.shm import layout, limits
+from gantrymq.shm.errors import Closed, MessageIllegal
+from gantrymq.shm.kernels import fastput
+from gantrymq.shm.messageid import parse_offset_message_id
 from gantrymq.temporary import Broker
-from shm import layout, limits
-from shm.errors import Closed, MessageIllegal
-from shm.kernels import fastput
-from shm.messageid import parse_offset_message_id
 from tests.support.trials import mends
 from tests.system.test_send import FIRST, PATIENCE_S, stored
 
@@ -135,7 +135,7 @@ def test_known_topics_and_tags_are_not_laid_out_in_python(
     def refuse(*_: object) -> None:
         raise AssertionError("laid out in Python")
 
-    monkeypatch.setattr(clients.batchsends, "lay_out", refuse)
+    monkeypatch.setattr(batchsends, "lay_out", refuse)
     _side_by_side(producer.send_batch(messages))
     _side_by_side(producer.send_batch(tuple(messages), durability="durable"))
     _side_by_side(producer.send_batch(unique_name, [b"x", b"y"]))
@@ -283,7 +283,7 @@ def test_a_batch_of_known_parts_is_one_native_call(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("Python's way")
 
-    monkeypatch.setattr(clients.batchsends, "Wished", refuse)
+    monkeypatch.setattr(batchsends, "Wished", refuse)
     assert {r.durability for r in producer.send_batch_async(messages).result()} == {"written"}
     _side_by_side(producer.send_batch(unique_name, [b"x", b"y"]))
     waiting = producer.send_batch_async(unique_name, [b"x", b"y"], tag="x", durability="durable")

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.verify import verify
-from clients.consumer import PullConsumer
-from clients.control import look_at
-from clients.home import store_of
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.subscription import FilterExpression, FilterType
+from gantrymq.brokerd.verify import verify
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.control import look_at
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.subscription import FilterExpression, FilterType
+from gantrymq.shm import layout, wire
+from gantrymq.shm.bitmapnote import read_covered
+from gantrymq.shm.kernels import fetch
+from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
-from shm import layout, wire
-from shm.bitmapnote import read_covered
-from shm.kernels import fetch
-from shm.storage import PosixStorage
 from tests.support.brokers import ServingBroker, command
 from tests.support.push import FIRST, PATIENCE_S, Seen
 from tests.support.small_stores import flip

@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-import clients.session
-from clients.consumer import PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.queries.client import Client
-from clients.receipts import ReceiptFuture
-from clients.transactions.transaction import Transaction
+from gantrymq.clients import session as session_module
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.queries.client import Client
+from gantrymq.clients.receipts import ReceiptFuture
+from gantrymq.clients.transactions.transaction import Transaction
+from gantrymq.shm.errors import BrokerGone, Unavailable
 from gantrymq.temporary import Broker
-from shm.errors import BrokerGone, Unavailable
 from tests.support.applications import FIRST, PATIENCE_S
 from tests.support.trials import mends
 
@@ -79,8 +79,8 @@ def clock(
 ) -> Iterator[_Clock]:
     """Return the clock that waits go by once the broker is away."""
     with monkeypatch.context() as patch:
-        patch.setattr(clients.session, "time", _Clock())
-        yield clients.session.time  # type: ignore[attr-defined, misc]
+        patch.setattr(session_module, "time", _Clock())
+        yield session_module.time  # type: ignore[attr-defined, misc]
 
 
 #: Every public call with a timeout: what it is of, and what else it takes. `new` is a topic that

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.agents import SENDERS
-from clients.producer import Producer
-from clients.session import Session
+from gantrymq.brokerd.agents import SENDERS
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.session import Session
+from gantrymq.shm import layout, wire
+from gantrymq.shm.arena import LanePlan
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.codes import BrokerState, ExitCode, Role
+from gantrymq.shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
 from gantrymq.temporary import Broker
-from shm import layout, wire
-from shm.arena import LanePlan
-from shm.board import attach_board
-from shm.codes import BrokerState, ExitCode, Role
-from shm.errors import BrokerGone, Closed, Evicted, GantryError, StoreFailed
 from tests.support.brokers import ServingBroker, abort_file, descriptors_of, is_alive
 from tests.support.forked import start_program
 from tests.support.trials import mends
@@ -168,7 +168,7 @@ def test_the_end_of_a_process_ends_its_session(serving: ServingBroker) -> None:
     count = layout.BOARD_SESSION_COUNT
     poll_until(lambda: serving.board.half(count) == 0, "earlier sessions have ended")
     code = (
-        "import os, signal, sys; from clients.session import Session;"
+        "import os, signal, sys; from gantrymq.clients.session import Session;"
         f"s = Session({str(serving.home)!r}, producer=bytes(10)); print('up', flush=True);"
         "signal.pause()"
     )

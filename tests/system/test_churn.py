@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from clients.consumer import PullConsumer
-from clients.control import look_at
-from clients.home import store_of
-from clients.producer import Producer
-from clients.session import Session
-from shm import layout, wire
-from shm.board import NOBODYS
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.control import look_at
+from gantrymq.clients.home import store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.session import Session
+from gantrymq.shm import layout, wire
+from gantrymq.shm.board import NOBODYS
 from tests.support.brokers import ServingBroker
 from tests.support.footprint import Footprint, footprints
 from tests.support.push import FIRST

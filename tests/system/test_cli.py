@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
-from shm.codes import ExitCode
 from tests.support.brokers import command
 
 #: What is said of a setting.

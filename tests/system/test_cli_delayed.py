@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
-from clients.recalloutcome import RecallOutcome
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.recalloutcome import RecallOutcome
+from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
-from shm.codes import ExitCode
 from tests.support.applications import bodies_of
 from tests.support.brokers import command
 from tests.support.push import FIRST, LEVELS, PATIENCE_S

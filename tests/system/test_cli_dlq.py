@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from brokerd.verify import verify
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
+from gantrymq.brokerd.verify import verify
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
-from shm.codes import ExitCode
+from gantrymq.workers.groups.deadletternote import FILE
 from tests.support.brokers import command
 from tests.support.push import FIRST, LEVELS, PATIENCE_S
 from tests.support.watchdog import poll_until
-from workers.groups.deadletternote import FILE
 
 LETTERS = 6
 
@@ -127,7 +127,7 @@ def test_letters_are_listed_and_shown(home: Path, topic: str) -> None:
 
 
 def dead_letters_of(home: Path, topic: str) -> dict[str, dict[str, str]]:
-    from shm.properties import parse_properties
+    from gantrymq.shm.properties import parse_properties
 
     with PullConsumer(
         f"dlq-{topic}", [f"%DLQ%g-{topic}"], home=home, consume_from=FIRST

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from typer.core import TyperCommand, TyperGroup
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.producer import Producer
 from gantrymq.cli.app import command_line
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
-from shm.codes import ExitCode
 from tests.support.brokers import START_S, command
 from tests.support.forked import CommandServer, Place, run_forked
 from tests.support.watchdog import poll_until

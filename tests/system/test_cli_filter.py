@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from clients.message import Message
-from clients.producer import Producer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
-from shm.codes import ExitCode
 from tests.support.brokers import command
 
 

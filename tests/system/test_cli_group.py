@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
 from gantrymq.cli.board import running_board
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.shm.codes import Role
 from gantrymq.temporary import Broker
-from shm.codes import Role
 from tests.support.brokers import command
 from tests.support.forked import start_forked
 from tests.support.push import Seen

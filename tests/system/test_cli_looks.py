@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.producer import Producer
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
-from shm.codes import ExitCode
 from tests.support.brokers import command
 from tests.support.forked import run_each
 from tests.support.watchdog import poll_until

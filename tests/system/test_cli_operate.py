@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from brokerd.sample import rates, take
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.producer import Producer
+from gantrymq.brokerd.sample import rates, take
 from gantrymq.cli.board import running_board
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.layout import RECORD_BODY_CRC
 from gantrymq.temporary import Broker
-from shm.board import attach_board
-from shm.codes import ExitCode
-from shm.layout import RECORD_BODY_CRC
 from tests.support.applications import require_light
 from tests.support.brokers import ServingBroker, command
 from tests.support.forked import run_program, start_forked
@@ -341,9 +341,9 @@ def test_looking_loads_neither_numpy_nor_numba(home: Path) -> None:
 
 def test_a_look_costs_the_board_and_small_files_only(home: Path) -> None:
     """Metrics are memory: no frame to the broker, no file of log or queues."""
-    from brokerd.metrics import render
-    from clients.home import read_board_file, store_of
-    from shm.storage import PosixFile, PosixStorage
+    from gantrymq.brokerd.metrics import render
+    from gantrymq.clients.home import read_board_file, store_of
+    from gantrymq.shm.storage import PosixFile, PosixStorage
 
     opened: list[str] = []
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from clients.transactions.resolution import TransactionResolution
 from gantrymq.cli.board import describe, running_board
 from gantrymq.cli.tx_show import look
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.transactions.resolution import TransactionResolution
 from gantrymq.temporary import Broker
 from tests.support.brokers import command
 from tests.support.forked import run_each, start_program
@@ -25,7 +25,7 @@ TOPIC = "orders"
 GROUP = "pay"
 DYING = """
 import os, sys
-from clients.producer import Producer
+from gantrymq.clients.producer import Producer
 producer = Producer(sys.argv[1], producer_group="pay")
 transaction = producer.begin_transaction()
 for body in sys.argv[2:]:

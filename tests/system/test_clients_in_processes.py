@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from clients.consumer import PullConsumer
-from clients.message import NO_PROPERTIES, Message, SendReceipt
-from clients.producer import Producer
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.message import NO_PROPERTIES, Message, SendReceipt
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.errors import Closed
 from gantrymq.temporary import Broker
-from shm.errors import Closed
 from tests.support.adversary import Victim
 from tests.support.applications import FIRST, PATIENCE_S, bodies_of, run
 from tests.support.forked import run_program

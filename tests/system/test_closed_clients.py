@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from clients.consumer import PullConsumer
-from clients.message import MessageQueue
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.queries.client import Client
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.queries.client import Client
+from gantrymq.shm.errors import Closed, GantryError, MessageIllegal, Rejected
 from gantrymq.temporary import Broker
-from shm.errors import Closed, GantryError, MessageIllegal, Rejected
 from tests.support.applications import FIRST, PATIENCE_S
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from clients.batch import MessageBatch
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import MessageQueue
-from clients.producer import Producer
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import Closed, FilterSyntaxError, GroupIllegal, Rejected
 from gantrymq.temporary import Broker
-from shm.codes import Role
-from shm.errors import Closed, FilterSyntaxError, GroupIllegal, Rejected
 from tests.support.brokers import ServingBroker
 from tests.support.forked import start_program
 from tests.support.watchdog import poll_until
@@ -304,7 +304,7 @@ def test_two_members_share_and_the_one_that_leaves_hands_over(broker: Broker, to
 
 MEMBER = """
 import sys
-from clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
 home, group, topic = sys.argv[1:]
 with PullConsumer(group, [topic], home=home, consume_from=ConsumeFrom.FIRST_OFFSET) as consumer:
     while True:

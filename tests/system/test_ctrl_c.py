@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from clients.consumer import PullConsumer
-from clients.control import look_at
-from clients.producer import Producer
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.control import look_at
+from gantrymq.clients.producer import Producer
+from gantrymq.shm import wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.layout import ARENA_WAIT_ARMED
 from gantrymq.temporary import Broker
-from shm import wire
-from shm.codes import Role
-from shm.layout import ARENA_WAIT_ARMED
 from tests.support.applications import PATIENCE_S, bodies_of, run
 from tests.support.brokers import ServingBroker
 from tests.support.watchdog import poll_until

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from clients import subscription
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.home import store_of
-from clients.message import Message, MessageQueue, ReceivedMessage, SendReceipt
-from clients.producer import Producer
+from gantrymq.clients import subscription
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message, MessageQueue, ReceivedMessage, SendReceipt
+from gantrymq.clients.producer import Producer
+from gantrymq.shm import jit, limits
+from gantrymq.shm.errors import MessageIllegal
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, java_hash
+from gantrymq.shm.record import Record
 from gantrymq.temporary import Broker
-from shm import jit, limits
-from shm.errors import MessageIllegal
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, java_hash
-from shm.record import Record
 from tests.support.brokers import command
 from tests.support.stores import read_log, require_sound
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from clients.recalloutcome import RecallOutcome
+from gantrymq.clients.recalloutcome import RecallOutcome
 from gantrymq.temporary import Broker
 from scripts import demo_delays
 from scripts.demo_delays import CANCELLED, LATER, NONSENSE, DeadLetter, Delivery, Story, problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clients.producer import Producer
+from gantrymq.clients.producer import Producer
 from gantrymq.temporary import Broker
 from scripts import demo_filter
 from scripts.demo_flights import TOPIC

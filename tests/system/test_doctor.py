@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.doctor import Finding, examine
-from clients.home import board_file
+from gantrymq.brokerd.doctor import Finding, examine
+from gantrymq.clients.home import board_file
+from gantrymq.shm import jit
+from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
-from shm import jit
-from shm.codes import ExitCode
 from tests.support.brokers import command
 from tests.support.forked import run_forked
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from clients.consumer import PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.queries.client import Client
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.queries.client import Client
+from gantrymq.shm.errors import Closed
 from gantrymq.temporary import Broker
-from shm.errors import Closed
 from tests.support.applications import FIRST, PATIENCE_S
 from tests.support.tree import ROOT
 from tests.support.trials import mends

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.producer import Producer
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.producer import Producer
 from gantrymq.temporary import Broker
 from tests.support.forked import run_forked
 from tests.support.watchdog import poll_until

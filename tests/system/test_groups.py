@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from brokerd.subscriptions import default_group
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.home import store_of
-from clients.producer import Producer
+from gantrymq.brokerd.subscriptions import default_group
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import Role
+from gantrymq.shm.configfile import read_config
+from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
-from shm.codes import Role
-from shm.configfile import read_config
-from shm.storage import PosixStorage
 from tests.support.brokers import ServingBroker
 from tests.support.watchdog import poll_until
 

@@ -8,13 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from brokerd.verify import verify
 from gantrymq import ConsumeFrom, Message, Producer, PullConsumer
-from shm.codes import ExitCode
-from shm.configfile import read_config
-from shm.imported import read_imported
-from shm.properties import TIMER_TOPIC
-from shm.storage import PosixStorage
+from gantrymq.brokerd.verify import verify
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.configfile import read_config
+from gantrymq.shm.imported import read_imported
+from gantrymq.shm.properties import TIMER_TOPIC
+from gantrymq.shm.storage import PosixStorage
 from tests.support.brokers import command
 from tests.support.golden import unpack
 from tests.support.small_stores import QUEUE_FILE_BYTES, small_broker

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 
-from clients.consumer import PullConsumer
+from gantrymq.clients.consumer import PullConsumer
 from gantrymq.temporary import Broker
 from tests.support.applications import FIRST, PATIENCE_S
 from tests.support.tree import ROOT

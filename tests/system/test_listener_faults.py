@@ -10,12 +10,12 @@ from functools import partial
 
 import pytest
 
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm.errors import GroupIllegal
 from gantrymq.temporary import Broker
-from shm.errors import GroupIllegal
 from tests.support.push import FIRST, PATIENCE_S, Seen, dead_letters, send
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until

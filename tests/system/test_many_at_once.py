@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from clients.control import look_at
-from clients.home import connect, socket_address, store_of
-from clients.member import GroupMember
-from clients.session import Session
-from shm import wire
-from shm.codes import Role
-from shm.configfile import read_config
-from shm.errors import Timeout
-from shm.groupwire import ConsumeFrom
-from shm.storage import PosixStorage
+from gantrymq.clients.control import look_at
+from gantrymq.clients.home import connect, socket_address, store_of
+from gantrymq.clients.member import GroupMember
+from gantrymq.clients.session import Session
+from gantrymq.shm import wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.configfile import read_config
+from gantrymq.shm.errors import Timeout
+from gantrymq.shm.groupwire import ConsumeFrom
+from gantrymq.shm.storage import PosixStorage
 from tests.support.brokers import ServingBroker
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until

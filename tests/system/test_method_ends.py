@@ -17,9 +17,9 @@ from unittest import mock
 
 import pytest
 
-from clients.fastcall import FastPut, is_available
-from clients.message import NO_PROPERTIES, Message
-from clients.producer import Producer
+from gantrymq.clients.fastcall import FastPut, is_available
+from gantrymq.clients.message import NO_PROPERTIES, Message
+from gantrymq.clients.producer import Producer
 from gantrymq.temporary import Broker
 from tests.support.applications import PATIENCE_S, bodies_of
 from tests.support.tree import ROOT

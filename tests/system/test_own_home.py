@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 
-from brokerd import temporaryhome
-from brokerd.broker import make_directories
-from clients.home import read_board_file, store_of
-from clients.producer import Producer
 from gantrymq import ConsumeFrom, GantryError, Message, PushConsumer
+from gantrymq.brokerd import temporaryhome
+from gantrymq.brokerd.broker import make_directories
+from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board, attach_board
+from gantrymq.shm.codes import BrokerState, ExitCode
+from gantrymq.shm.layout import BOARD_STATE
+from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
-from shm import layout
-from shm.board import Board, attach_board
-from shm.codes import BrokerState, ExitCode
-from shm.layout import BOARD_STATE
-from shm.storage import PosixStorage
 from tests.support.brokers import SMALL, ServingBroker
 from tests.support.forked import run_forked, start_forked, start_program
 from tests.support.golden import unpack
@@ -93,7 +93,7 @@ def note(event, arguments):
             file.write(f"{event} {os.path.relpath(path, home)}\\n")
 
 sys.addaudithook(note)
-from brokerd.__main__ import main
+from gantrymq.brokerd.__main__ import main
 sys.argv[1:] = sys.argv[3:]
 sys.exit(main())
 """

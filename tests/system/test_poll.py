@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from clients.assigned import Assigned
-from clients.batch import MessageBatch
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import MessageQueue
-from clients.producer import Producer
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.producer import Producer
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import poll
 from gantrymq.temporary import Broker
-from shm import layout
-from shm.kernels import poll
 from tests.support.small_stores import small_broker
 from tests.support.tree import ROOT
 from tests.support.watchdog import poll_until
@@ -28,8 +28,8 @@ MESSAGES = 1200
 
 _CONSUMER = """
 import sys
-from clients.consumer import ConsumeFrom, PullConsumer
-from shm.jit import JIT_OFF
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.shm.jit import JIT_OFF
 
 assert JIT_OFF
 home, topic, count = sys.argv[1], sys.argv[2], int(sys.argv[3])

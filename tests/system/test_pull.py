@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from clients.batch import MessageBatch
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import MessageQueue
-from clients.producer import Producer
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.errors import GroupIllegal
 from gantrymq.temporary import Broker
-from shm.errors import GroupIllegal
 
 FIRST = ConsumeFrom.FIRST_OFFSET
 PATIENCE_S = 30.0

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from clients.consumer import PullConsumer
-from clients.message import Message
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
-from clients.push.options import PushOptions
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.push.options import PushOptions
+from gantrymq.shm import limits
+from gantrymq.shm.errors import GroupIllegal
 from gantrymq.temporary import Broker
-from shm import limits
-from shm.errors import GroupIllegal
 from tests.support.forked import start_program
 from tests.support.push import FIRST, PATIENCE_S, Seen, dead_letters, hold, left_over, send
 from tests.support.watchdog import poll_until

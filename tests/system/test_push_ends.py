@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from clients.consumer import PullConsumer
-from clients.message import Message
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
-from clients.push.messagemodel import MessageModel
-from clients.session import _sessions as sessions
-from clients.subscription import FilterExpression, FilterType
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.push.messagemodel import MessageModel
+from gantrymq.clients.session import _sessions as sessions
+from gantrymq.clients.subscription import FilterExpression, FilterType
+from gantrymq.shm.errors import BrokerGone, Closed, FilterSyntaxError, GroupIllegal, Rejected
 from gantrymq.temporary import Broker
-from shm.errors import BrokerGone, Closed, FilterSyntaxError, GroupIllegal, Rejected
 from tests.support.push import FIRST, PATIENCE_S, Seen, dead_letters, hold, left_over, send
 from tests.support.trials import mends
 

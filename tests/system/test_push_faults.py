@@ -10,11 +10,11 @@ from typing import Self
 
 import pytest
 
-from clients.message import Message
-from clients.push.consumer import PushConsumer
-from clients.push.messagemodel import MessageModel
+from gantrymq.clients.message import Message
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.messagemodel import MessageModel
+from gantrymq.shm.errors import ConsumerFailed
 from gantrymq.temporary import Broker
-from shm.errors import ConsumerFailed
 from tests.support.push import FIRST, PATIENCE_S, Seen, left_over, send
 from tests.support.watchdog import poll_until
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from clients.consumer import PullConsumer
-from clients.groupreset import reset_offsets
-from clients.message import Message, MessageQueue
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
-from shm import layout
-from shm.codes import Role
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.groupreset import reset_offsets
+from gantrymq.clients.message import Message, MessageQueue
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
 from tests.support.brokers import ServingBroker
 from tests.support.forked import start_program
 from tests.support.push import FIRST, PATIENCE_S, dead_letters, send

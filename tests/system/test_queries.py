@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from clients.control import look_at
-from clients.home import read_board_file
-from clients.message import SendReceipt
 from gantrymq import (
     Broker,
     BrokerGone,
@@ -23,9 +20,12 @@ from gantrymq import (
     Rejected,
     TopicNotFound,
 )
-from shm import layout, wire
-from shm.board import attach_board
-from shm.codes import ExitCode
+from gantrymq.clients.control import look_at
+from gantrymq.clients.home import read_board_file
+from gantrymq.clients.message import SendReceipt
+from gantrymq.shm import layout, wire
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.codes import ExitCode
 from tests.support.brokers import command
 from tests.support.watchdog import poll_until
 

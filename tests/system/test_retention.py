@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.verify import verify
-from clients.consumer import PullConsumer
-from clients.home import store_of
-from clients.producer import Producer
 from gantrymq import ConsumeFrom
-from shm import layout
-from shm.board import Board
-from shm.codes import ExitCode
-from shm.errors import DiskFull
+from gantrymq.brokerd.verify import verify
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import DiskFull
 from tests.support.agents import restarts_of, wait_until_shown
 from tests.support.faulty_broker import FaultyBroker, fault
 from tests.support.watchdog import poll_until

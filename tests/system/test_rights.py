@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.home import read_board_file, run_of, store_of
-from clients.producer import Producer
+from gantrymq.clients.home import read_board_file, run_of, store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import ExitCode
 from gantrymq.temporary import Broker
-from shm.codes import ExitCode
 from tests.support import otherselves
 from tests.support.adversary import Hand, Victim
 from tests.support.forked import run_forked

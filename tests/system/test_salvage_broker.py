@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from brokerd.salvage.plan import TAG
-from clients.home import store_of
-from clients.spark.options import ReadOptions
-from clients.spark.planning import plan
-from clients.spark.scan import read_rows
 from gantrymq import Broker, ConsumeFrom, Producer, PullConsumer
-from shm import layout
-from shm.codes import ExitCode
-from shm.errors import StoreFailed
+from gantrymq.brokerd.salvage.plan import TAG
+from gantrymq.clients.home import store_of
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.planning import plan
+from gantrymq.clients.spark.scan import read_rows
+from gantrymq.shm import layout
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import StoreFailed
 from tests.support.brokers import command
 from tests.support.planting import Planter
 from tests.support.small_stores import RECORDS, flip, send, small_broker

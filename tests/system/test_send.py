@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.home import read_board_file
-from clients.message import Message, SendReceipt
-from clients.producer import Producer
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.home import read_board_file
+from gantrymq.clients.message import Message, SendReceipt
+from gantrymq.clients.producer import Producer
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board, attach_board
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import Closed, MessageIllegal
+from gantrymq.shm.messageid import parse_offset_message_id
 from gantrymq.temporary import Broker
-from shm import layout
-from shm.board import Board, attach_board
-from shm.codes import Role
-from shm.errors import Closed, MessageIllegal
-from shm.messageid import parse_offset_message_id
 from tests.support.stores import read_log
 from tests.support.watchdog import poll_until
 

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from clients.message import Message, ReceivedMessage
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
 from gantrymq import PullConsumer
+from gantrymq.clients.message import Message, ReceivedMessage
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.temporary import Broker
 from tests.support.push import FIRST, PATIENCE_S, Seen, send
 from tests.support.trials import mends

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.producer import Producer
-from shm.codes import ExitCode, Role
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import ExitCode, Role
 from tests.support.brokers import START_S, ServingBroker
 from tests.support.forked import run_forked
 from tests.support.manager import FirstStart, Manager, step_of

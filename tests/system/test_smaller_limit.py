@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.push.consumeresult import ConsumeResult
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm.errors import MessageIllegal
 from gantrymq.temporary import Broker
-from shm.errors import MessageIllegal
 from tests.support.push import FIRST, PATIENCE_S, Seen
 from tests.support.watchdog import poll_until
 

@@ -6,14 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.subscription import FilterExpression, FilterType
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.subscription import FilterExpression, FilterType
+from gantrymq.shm.errors import FilterSyntaxError, GroupIllegal
+from gantrymq.shm.kernels import fetch, poll
 from gantrymq.temporary import Broker
-from shm.errors import FilterSyntaxError, GroupIllegal
-from shm.kernels import fetch, poll
 from tests.support.push import FIRST, PATIENCE_S, Seen
 
 COUNT = 2000

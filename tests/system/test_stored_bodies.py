@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from clients.batch import MessageBatch
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from shm.errors import Corrupt
+from gantrymq.clients.batch import MessageBatch
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.errors import Corrupt
 from tests.support.brokers import ServingBroker
 from tests.support.golden import GoldenStore, dump_lines, unpack
 

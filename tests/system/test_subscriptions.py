@@ -7,13 +7,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from clients.consumer import PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from clients.push.consumer import PushConsumer
-from clients.subscription import FilterExpression, FilterType, Subscription
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.subscription import FilterExpression, FilterType, Subscription
+from gantrymq.shm.errors import GroupIllegal
 from gantrymq.temporary import Broker
-from shm.errors import GroupIllegal
 from tests.support.push import FIRST, PATIENCE_S
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until

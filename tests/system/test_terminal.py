@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from shm.codes import ExitCode
+from gantrymq.shm.codes import ExitCode
 from tests.support.manager import FirstStart
 
 _STEP = re.compile(r"info +starting done=(\d+) total=(\d+) what=(\w+)")

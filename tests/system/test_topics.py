@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.control import look_at
-from clients.home import store_of
-from clients.producer import Producer
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.control import look_at
+from gantrymq.clients.home import store_of
+from gantrymq.clients.producer import Producer
+from gantrymq.shm import wire
+from gantrymq.shm.errors import MessageIllegal
 from gantrymq.temporary import Broker
-from shm import wire
-from shm.errors import MessageIllegal
 from tests.support.stores import require_sound
 
 PATIENCE_S = 30.0

@@ -10,11 +10,11 @@ from contextlib import nullcontext
 
 import pytest
 
-from clients.message import Message, ReceivedMessage
-from clients.producer import Producer
-from clients.transactions.resolution import TransactionResolution
+from gantrymq.clients.message import Message, ReceivedMessage
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.transactions.resolution import TransactionResolution
+from gantrymq.shm.errors import Closed, GantryError, TransactionDecided
 from gantrymq.temporary import Broker
-from shm.errors import Closed, GantryError, TransactionDecided
 from tests.support.transactions import delivered
 from tests.support.watchdog import poll_until
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from clients.home import store_of
-from clients.message import Message
-from clients.producer import Producer
-from clients.transactions.resolution import TransactionResolution
-from clients.transactions.transaction import Transaction
-from shm.codes import Role
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.transactions.resolution import TransactionResolution
+from gantrymq.clients.transactions.transaction import Transaction
+from gantrymq.shm.codes import Role
 from tests.support.brokers import ServingBroker
 from tests.support.forked import start_program
 from tests.support.stores import read_log

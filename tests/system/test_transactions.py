@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.home import store_of
-from clients.message import Message
-from clients.producer import Producer
-from clients.session import now_ns
-from clients.transactions.checkerlink import CheckerLink
-from clients.transactions.endform import EndForm
-from clients.transactions.resolution import TransactionResolution
-from clients.transactions.transaction import Transaction
-from gantrymq.temporary import Broker
-from shm import limits
-from shm.errors import (
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.home import store_of
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.session import now_ns
+from gantrymq.clients.transactions.checkerlink import CheckerLink
+from gantrymq.clients.transactions.endform import EndForm
+from gantrymq.clients.transactions.resolution import TransactionResolution
+from gantrymq.clients.transactions.transaction import Transaction
+from gantrymq.shm import limits
+from gantrymq.shm.errors import (
     Closed,
     GroupIllegal,
     MessageIllegal,
@@ -28,9 +27,10 @@ from shm.errors import (
     TransactionFailed,
     TransactionInDoubt,
 )
-from shm.properties import HALF_TOPIC
-from shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF, UNSTORABLE, End, Ended
-from shm.transactionwire import UNKNOWN as UNKNOWN_HALF
+from gantrymq.shm.properties import HALF_TOPIC
+from gantrymq.shm.transactionwire import FOREIGN_GROUP, NOT_A_HALF, UNSTORABLE, End, Ended
+from gantrymq.shm.transactionwire import UNKNOWN as UNKNOWN_HALF
+from gantrymq.temporary import Broker
 from tests.support.stores import read_log
 from tests.support.transactions import delivered
 from tests.support.watchdog import poll_until

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.handover.coming import adopt
-from brokerd.verify import verify
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.message import Message
-from clients.producer import Producer
-from clients.transactions.resolution import TransactionResolution
+from gantrymq.brokerd.handover.coming import adopt
+from gantrymq.brokerd.verify import verify
 from gantrymq.cli.tx_show import look
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.transactions.resolution import TransactionResolution
 from tests.support.brokers import ServingBroker
 from tests.support.golden import dump_lines, unpack
 from tests.support.watchdog import poll_until

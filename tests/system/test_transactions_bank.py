@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from clients.consumer import ConsumeFrom, PullConsumer
-from clients.producer import Producer
 from gantrymq.cli.tx_show import look
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.errors import BrokerGone
 from gantrymq.temporary import Broker
-from shm.errors import BrokerGone
 from tests.support.bank import ACCOUNTS, DEPOSIT, GROUP, TOPIC, Bank, office, plan_of
 from tests.support.brokers import SMALL
 from tests.support.watchdog import poll_until

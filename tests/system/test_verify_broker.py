@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.verify import verify
 from gantrymq import Producer
-from shm.errors import StoreBusy
+from gantrymq.brokerd.verify import verify
+from gantrymq.shm.errors import StoreBusy
 from tests.support.brokers import command
 from tests.support.small_stores import RECORDS, SEGMENT_BYTES, flip, send, small_broker
 from tests.support.watchdog import poll_until

@@ -19,7 +19,7 @@ from tests.support.trials import mends
 PROGRAM = """
 import os, sys
 import gantrymq
-import shm.jit
+import gantrymq.shm.jit
 
 def refuse(*_):
     os._exit(7)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from clients.producer import Producer
+from gantrymq.clients.producer import Producer
+from gantrymq.shm.errors import Closed, Timeout
 from gantrymq.temporary import Broker
-from shm.errors import Closed, Timeout
 from tests.support.applications import PATIENCE_S
 from tests.support.trials import mends
 

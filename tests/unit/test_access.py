@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.access import Access, Peer, started_of
-from brokerd.sessions import Sessions
-from clients.home import connect, run_of
-from shm import layout, wire
-from shm.arena import create_arena, plan_arena
-from shm.board import attach_board
-from shm.clock import SystemClock
-from shm.errors import Incompatible, NotPermitted, Unavailable
+from gantrymq.brokerd.access import Access, Peer, started_of
+from gantrymq.brokerd.sessions import Sessions
+from gantrymq.clients.home import connect, run_of
+from gantrymq.shm import layout, wire
+from gantrymq.shm.arena import create_arena, plan_arena
+from gantrymq.shm.board import attach_board
+from gantrymq.shm.clock import SystemClock
+from gantrymq.shm.errors import Incompatible, NotPermitted, Unavailable
 from tests.support import otherselves
 from tests.support.adversary import Victim
 from tests.support.door import Door, error_of, opened

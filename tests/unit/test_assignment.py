@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shm import groupwire
+from gantrymq.shm import groupwire
+from gantrymq.workers.groups.assignment import assign, assign_average
 from tests.support.faults import FaultPlan
 from tests.support.groups_rig import Rig, only
-from workers.groups.assignment import assign, assign_average
 
 
 def test_a_newcomer_takes_only_what_is_due_to_it() -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from brokerd.children import BACKOFF_FIRST_NS, BACKOFF_MAX_NS, QUICK_DEATHS_MAX, QUICK_NS, Backoff
+from gantrymq.brokerd.children import (
+    BACKOFF_FIRST_NS,
+    BACKOFF_MAX_NS,
+    QUICK_DEATHS_MAX,
+    QUICK_NS,
+    Backoff,
+)
 
 
 def test_quick_deaths_wait_longer_each_time_until_it_gives_up() -> None:

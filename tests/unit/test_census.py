@@ -6,11 +6,11 @@ import random
 
 import numpy as np
 
-from brokerd.logscan import Piece, queue_offsets, queues_of
-from brokerd.producers import Producers, identified
-from shm import layout
-from shm.codes import Stop
-from shm.kernels import scan
+from gantrymq.brokerd.logscan import Piece, queue_offsets, queues_of
+from gantrymq.brokerd.producers import Producers, identified
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels import scan
 
 TOPICS = ("a", "b", "orders", "orders-of-another-kind", "%RETRY%g", "é")
 KINDS = (0, 0, 0, layout.SYS_COMMIT, layout.SYS_TRANSACTION)

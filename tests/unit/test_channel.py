@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shm import wire
-from shm.arena import create_arena, plan_arena
-from shm.bell import EventBell
-from shm.errors import BrokerGone
-from workers.agent import run
-from workers.channel import EpollWaiter, SessionEvents, SocketSessionTable
-from workers.host import Host, Seat
-from workers.session import Attached, Detached
+from gantrymq.shm import wire
+from gantrymq.shm.arena import create_arena, plan_arena
+from gantrymq.shm.bell import EventBell
+from gantrymq.shm.errors import BrokerGone
+from gantrymq.workers.agent import run
+from gantrymq.workers.channel import EpollWaiter, SessionEvents, SocketSessionTable
+from gantrymq.workers.host import Host, Seat
+from gantrymq.workers.session import Attached, Detached
 
 PLAN = plan_arena(4096, 4096, 4096, 4096)
 RINGS = (4096, 4096, 4096, 4096)

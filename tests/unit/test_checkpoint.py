@@ -7,10 +7,10 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
-from brokerd.checkpoint import FILE, CheckpointFile, read_checkpoint
-from brokerd.verify import verify
-from shm import layout
-from shm.storage import PosixStorage
+from gantrymq.brokerd.checkpoint import FILE, CheckpointFile, read_checkpoint
+from gantrymq.brokerd.verify import verify
+from gantrymq.shm import layout
+from gantrymq.shm.storage import PosixStorage
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.small_stores import RECORDS

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from shm.clock import Clock, SystemClock
+from gantrymq.shm.clock import Clock, SystemClock
 from tests.support.simclock import SimClock
 
 

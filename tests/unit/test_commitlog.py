@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from brokerd.commitlog import CommitLog, prepare_spare, segment_bases
-from shm.lognames import segment_name
+from gantrymq.brokerd.commitlog import CommitLog, prepare_spare, segment_bases
+from gantrymq.shm.lognames import segment_name
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 

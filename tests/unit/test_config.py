@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import config
-from shm.errors import SettingIllegal
+from gantrymq.brokerd import config
+from gantrymq.shm.errors import SettingIllegal
 
 
 def test_later_sources_win_and_are_named(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shm.configfile import (
+from gantrymq.shm.configfile import (
     by_number,
     format_config,
     parse_config,
@@ -16,7 +16,7 @@ from shm.configfile import (
     restore_config,
     write_config,
 )
-from shm.storage import PosixStorage, read_file
+from gantrymq.shm.storage import PosixStorage, read_file
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment, kill_at
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage

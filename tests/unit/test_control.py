@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from clients.home import run_of
-from shm import layout, wire
-from shm.arena import check_header, map_arena, plan_arena
+from gantrymq.clients.home import run_of
+from gantrymq.shm import layout, wire
+from gantrymq.shm.arena import check_header, map_arena, plan_arena
 from tests.support.door import Door, descriptors, error_of, opened
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shm import layout
-from shm.codes import Role
-from shm.limits import LATENESS_MS
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.shm.limits import LATENESS_MS
 from tests.support.parking import Life, at_message, level_message
 from tests.support.simclock import SimClock
 from tests.unit.test_recalls import Asker, handle_of

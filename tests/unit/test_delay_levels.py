@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shm import layout
-from shm.codes import Role
-from shm.configfile import write_config
-from shm.storage import PosixStorage
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.shm.configfile import write_config
+from gantrymq.shm.storage import PosixStorage
 from tests.support.nearnames import NEAR
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock

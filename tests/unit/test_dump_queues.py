@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.dump.queues import BatchQueue, Dispatched, Queue, load_queues
-from shm import layout
-from shm.errors import Incompatible
-from shm.storage import PosixStorage
+from gantrymq.brokerd.dump.queues import BatchQueue, Dispatched, Queue, load_queues
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.storage import PosixStorage
 
 FILE_BYTES = 40  # two units
 Unit = tuple[int, int, int]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.batchunits import file_bytes_of
-from brokerd.dump.settings import load_settings
-from shm.errors import SettingIllegal
-from shm.record import Check
-from shm.storage import PosixStorage
+from gantrymq.brokerd.batchunits import file_bytes_of
+from gantrymq.brokerd.dump.settings import load_settings
+from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.record import Check
+from gantrymq.shm.storage import PosixStorage
 
 
 def put(path: Path, data: bytes) -> None:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.transactions.endform import EndForm
-from shm import layout
-from shm import transactionwire as wire
-from shm.controllane import BrokenLane, ControlLane, End
-from shm.kernels.words import store_word
-from shm.valueranges import NUMBER_MAX, WORD_MAX
+from gantrymq.clients.transactions.endform import EndForm
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.controllane import BrokenLane, ControlLane, End
+from gantrymq.shm.kernels.words import store_word
+from gantrymq.shm.valueranges import NUMBER_MAX, WORD_MAX
 from tests.support.memory_sessions import memory_session
 
 SERIALS, PLACES = st.integers(0, WORD_MAX), st.integers(0, NUMBER_MAX)

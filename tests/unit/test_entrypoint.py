@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shm.kernels import fetch, ring, words
+from gantrymq.shm.kernels import fetch, ring, words
 
 MEMORY = np.zeros(64, np.uint8)
 READ_ONLY = np.zeros(64, np.uint8)

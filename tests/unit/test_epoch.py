@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import config, epoch
-from brokerd.broker import make_directories
-from clients.home import SOCKET_NAME, read_board_file, store_of
-from shm.board import attach_board, unlink_board
-from shm.errors import Corrupt, Incompatible
-from shm.jsonsum import with_sum, without_sum
-from shm.ranges import OPEN, Ranges, read_ranges
-from shm.storage import PosixStorage
+from gantrymq.brokerd import config, epoch
+from gantrymq.brokerd.broker import make_directories
+from gantrymq.clients.home import SOCKET_NAME, read_board_file, store_of
+from gantrymq.shm.board import attach_board, unlink_board
+from gantrymq.shm.errors import Corrupt, Incompatible
+from gantrymq.shm.jsonsum import with_sum, without_sum
+from gantrymq.shm.ranges import OPEN, Ranges, read_ranges
+from gantrymq.shm.storage import PosixStorage
 from tests.support import otherselves
 from tests.support.adversary import Victim
 from tests.support.door import opened

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from clients.filtertable import FilterTable
-from shm import layout
-from shm.codes import Stop
-from shm.filter import parse_sql, parse_tags
-from shm.jit import JIT_OFF
-from shm.kernels import fetch
-from shm.properties import LOST_TAG, java_hash, parse_properties
-from shm.ranges import OPEN
+from gantrymq.clients.filtertable import FilterTable
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.filter import parse_sql, parse_tags
+from gantrymq.shm.jit import JIT_OFF
+from gantrymq.shm.kernels import fetch
+from gantrymq.shm.properties import LOST_TAG, java_hash, parse_properties
+from gantrymq.shm.ranges import OPEN
 from tests.support.queue_files import QueueFiles, lay_out, random_record
 from tests.support.tree import ROOT
 

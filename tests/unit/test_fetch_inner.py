@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shm import layout
-from shm.codes import Stop
-from shm.kernels import fetch, inner, scan
-from shm.properties import java_hash
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels import fetch, inner, scan
+from gantrymq.shm.properties import java_hash
 from tests.support.queue_files import QueueFiles, lay_out, random_record
 from tests.unit.test_fetch import Reader
 

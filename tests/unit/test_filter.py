@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from clients.subscription import FilterExpression, FilterType
-from shm.errors import FilterSyntaxError, MessageIllegal
-from shm.filter import parse_tags
+from gantrymq.clients.subscription import FilterExpression, FilterType
+from gantrymq.shm.errors import FilterSyntaxError, MessageIllegal
+from gantrymq.shm.filter import parse_tags
 
 
 @pytest.mark.parametrize("text", [None, "", "*"])

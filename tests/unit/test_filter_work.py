@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from shm.opcodes import MASKS_MAX
-from shm.sql92.parser import LIKE_MAX, parse
-from shm.sql92.tree import Like
+from gantrymq.shm.opcodes import MASKS_MAX
+from gantrymq.shm.sql92.parser import LIKE_MAX, parse
+from gantrymq.shm.sql92.tree import Like
 from tests.support.filterwork import CASES, VALUE, WANTED
 from tests.support.sqlfilters import answer
 from tests.support.tree import ROOT

@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import epoch
-from brokerd.access import DESCRIPTORS_KEPT, Peer
-from brokerd.children import Outbox, socket_pair
-from brokerd.control import LOOKS_MAX, SILENT_MAX, SILENT_NS
-from brokerd.sessions import Sessions
-from clients.home import connect
-from shm import layout, wire
-from shm.bell import EventBell
+from gantrymq.brokerd import epoch
+from gantrymq.brokerd.access import DESCRIPTORS_KEPT, Peer
+from gantrymq.brokerd.children import Outbox, socket_pair
+from gantrymq.brokerd.control import LOOKS_MAX, SILENT_MAX, SILENT_NS
+from gantrymq.brokerd.sessions import Sessions
+from gantrymq.clients.home import connect
+from gantrymq.shm import layout, wire
+from gantrymq.shm.bell import EventBell
+from gantrymq.workers.channel import EpollWaiter
 from tests.support import otherselves
 from tests.support.adversary import Victim
 from tests.support.door import Door, descriptors, error_of, opened
 from tests.support.otherselves import become_nobody
 from tests.support.watchdog import PATIENCE_S, poll_until
-from workers.channel import EpollWaiter
 
 HELLO = wire.Hello(os.getpid(), layout.FINGERPRINT)
 

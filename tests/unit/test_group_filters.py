@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from shm import layout
-from shm.bitmapnote import read_covered
-from shm.bloom import BloomForm
-from shm.groupwire import Join
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import read_covered
+from gantrymq.shm.bloom import BloomForm
+from gantrymq.shm.groupwire import Join
+from gantrymq.workers.filterfile import FilterEntry, read_filters, write_filters
+from gantrymq.workers.groups import filters as registry
+from gantrymq.workers.reader import filters as reading
 from tests.support.groups_rig import SETTINGS, Rig
-from workers.filterfile import FilterEntry, read_filters, write_filters
-from workers.groups import filters as registry
-from workers.reader import filters as reading
 
 FORM = BloomForm.of(20, 32)
 SECOND_NS = 1_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shm.groupwire import Leave, Refused, Reset, WasReset
+from gantrymq.shm.groupwire import Leave, Refused, Reset, WasReset
 from tests.support.groups_rig import only
 from tests.unit.test_push_groups import known, rig_with
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shm import groupwire, layout
+from gantrymq.shm import groupwire, layout
+from gantrymq.workers.groups.missing import MISSING_NS
 from tests.support.groups_rig import Rig, only
-from workers.groups.missing import MISSING_NS
 
 ALL = {0, 1, 2, 3}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.holders import GroupsHolder
-from shm import layout
+from gantrymq.brokerd.holders import GroupsHolder
+from gantrymq.shm import layout
 from tests.support.groups_rig import Rig
 
 S = 1_000_000_000

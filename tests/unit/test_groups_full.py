@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from shm import groupwire
-from shm.storage import read_file
+from gantrymq.shm import groupwire
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.failure import has_failed
+from gantrymq.workers.groups import ledger as ledger_module
+from gantrymq.workers.groups import ledgerentries
+from gantrymq.workers.groups.agent import DISK_RETRY_NS, EXPORT_NS, SYNC_NS
 from tests.support.faults import Fault, FaultPlan, Moment
 from tests.support.groups_rig import Rig, only
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
-from workers.failure import has_failed
-from workers.groups import ledger as ledger_module
-from workers.groups import ledgerentries
-from workers.groups.agent import DISK_RETRY_NS, EXPORT_NS, SYNC_NS
 
 FULL = Fault(1, error=errno.ENOSPC, kinds=("write",), persistent=True, under="gantry/ledger")
 

@@ -7,18 +7,18 @@ import random
 
 import pytest
 
-from shm import groupwire, layout
-from shm.configfile import read_config
-from shm.groupwire import ConsumeFrom
-from shm.properties import HALF_TOPIC, OP_TOPIC
-from shm.storage import read_file
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.configfile import read_config
+from gantrymq.shm.groupwire import ConsumeFrom
+from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.groups import ledger as ledger_module
+from gantrymq.workers.groups.agent import EXPORT_NS, SYNC_NS
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Rig
 from tests.support.memory_sessions import add_topic, grow_topic
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
-from workers.groups import ledger as ledger_module
-from workers.groups.agent import EXPORT_NS, SYNC_NS
 
 ALL = {0, 1, 2, 3}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shm.groupwire import DEAD_LETTER, SendBack, decode_request, encode
-from shm.limits import RETRY_AFTER_MAX_MS
-from shm.packed import Misfit
+from gantrymq.shm.groupwire import DEAD_LETTER, SendBack, decode_request, encode
+from gantrymq.shm.limits import RETRY_AFTER_MAX_MS
+from gantrymq.shm.packed import Misfit
 
 
 @pytest.mark.parametrize("delay", [DEAD_LETTER - 1, RETRY_AFTER_MAX_MS + 1, 1 << 62])

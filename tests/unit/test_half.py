@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brokerd.producers import Producers, identified
-from brokerd.resume import learn_from_log
-from clients.subscription import parse_subscription
-from shm import layout, limits
-from shm.codes import EntryFlag, ParkMode, Status
-from shm.errors import GroupIllegal
-from shm.kernels import frames, ring, scan
-from shm.properties import (
+from gantrymq.brokerd.producers import Producers, identified
+from gantrymq.brokerd.resume import learn_from_log
+from gantrymq.clients.subscription import parse_subscription
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import EntryFlag, ParkMode, Status
+from gantrymq.shm.errors import GroupIllegal
+from gantrymq.shm.kernels import frames, ring, scan
+from gantrymq.shm.properties import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     NOTES_TOPIC,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from clients.assigned import Assigned
-from clients.message import MessageQueue
-from clients.push.chunks import CHUNK_NS, CHUNK_ROWS, Chunk, Failure, Pace, Run
-from clients.push.handoff import Handoff
-from clients.push.watch import RELIEF_NS, Limits, Watch
-from clients.push.window import Window
+from gantrymq.clients.assigned import Assigned
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.push.chunks import CHUNK_NS, CHUNK_ROWS, Chunk, Failure, Pace, Run
+from gantrymq.clients.push.handoff import Handoff
+from gantrymq.clients.push.watch import RELIEF_NS, Limits, Watch
+from gantrymq.clients.push.window import Window
 
 NO_BATCH = cast("Any", SimpleNamespace())
 

@@ -10,21 +10,24 @@ from typing import Any
 
 import pytest
 
-from brokerd import rebuild
-from brokerd.config import Settings, load
-from brokerd.epoch import begin, settle_sizes
-from brokerd.handover import leaving
-from brokerd.handover.adoption import import_foreign
-from brokerd.handover.coming import Adopted, take_over
-from brokerd.handover.leaving import HandedOver, Target, make
-from shm import imported
-from shm.bitmapnote import read_covered
-from shm.bloom import BloomForm
-from shm.configfile import read_config, write_config
-from shm.errors import Corrupt, Incompatible
-from shm.imported import Imported, Settled, read_imported, write_imported
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from shm.storage import PosixStorage, read_file, replace_file
+from gantrymq.brokerd import rebuild
+from gantrymq.brokerd.config import Settings, load
+from gantrymq.brokerd.epoch import begin, settle_sizes
+from gantrymq.brokerd.handover import leaving
+from gantrymq.brokerd.handover.adoption import import_foreign
+from gantrymq.brokerd.handover.coming import Adopted, take_over
+from gantrymq.brokerd.handover.leaving import HandedOver, Target, make
+from gantrymq.shm import imported
+from gantrymq.shm.bitmapnote import read_covered
+from gantrymq.shm.bloom import BloomForm
+from gantrymq.shm.configfile import read_config, write_config
+from gantrymq.shm.errors import Corrupt, Incompatible
+from gantrymq.shm.imported import Imported, Settled, read_imported, write_imported
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.shm.storage import PosixStorage, read_file, replace_file
+from gantrymq.workers.filterfile import FilterEntry, write_filters
+from gantrymq.workers.groups.ledger import open_ledger
+from gantrymq.workers.scheduler.note import OFFSETS_FILE
 from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.handed import (
     SEGMENT_BYTES,
@@ -35,9 +38,6 @@ from tests.support.handed import (
 )
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.filterfile import FilterEntry, write_filters
-from workers.groups.ledger import open_ledger
-from workers.scheduler.note import OFFSETS_FILE
 
 TARGET = Target(START_MS + 120_123, timer_log_bytes=200)
 EXPECTED = "expect_consumer_num_use_filter"
@@ -313,7 +313,7 @@ def test_transactions_in_rocksdb_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_home_without_a_store_says(tmp_path: Path) -> None:
-    from brokerd.handover.coming import adopt
+    from gantrymq.brokerd.handover.coming import adopt
 
     with pytest.raises(Incompatible, match="is no store"):
         leaving.handover(tmp_path, TARGET)

@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from brokerd import epoch
-from brokerd.config import Settings, load
-from brokerd.epoch import settle_sizes
-from brokerd.handover.coming import Adopted, take_over
-from brokerd.handover.leaving import HandedOver, Target, look, make
-from shm import layout
-from shm.configfile import read_config
-from shm.imported import read_imported
-from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.record import Record
-from shm.storage import PosixStorage, replace_file
-from shm.storereader import StoreReader
+from gantrymq.brokerd import epoch
+from gantrymq.brokerd.config import Settings, load
+from gantrymq.brokerd.epoch import settle_sizes
+from gantrymq.brokerd.handover.coming import Adopted, take_over
+from gantrymq.brokerd.handover.leaving import HandedOver, Target, look, make
+from gantrymq.shm import layout
+from gantrymq.shm.configfile import read_config
+from gantrymq.shm.imported import read_imported
+from gantrymq.shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from gantrymq.shm.record import Record
+from gantrymq.shm.storage import PosixStorage, replace_file
+from gantrymq.shm.storereader import StoreReader
 from tests.support.faults import FaultPlan, KilledError, kill_at
 from tests.support.handed import SEGMENT_BYTES, START_MS, HandMadeLog
 from tests.support.simdisk import Disk

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.children import Child, Outbox
-from brokerd.watchdog import Hangs
-from shm import layout
-from shm.board import Board, format_board
-from shm.codes import Role
+from gantrymq.brokerd.children import Child, Outbox
+from gantrymq.brokerd.watchdog import Hangs
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.codes import Role
 from tests.support.forked import start_program
 from tests.support.trials import mends
 from tests.support.watchdog import poll_until

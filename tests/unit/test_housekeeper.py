@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shm import layout, sidecar
-from shm.codes import Role
-from shm.lognames import segment_name
-from shm.properties import encode_properties
-from shm.storage import PosixFile, PosixStorage, map_file, read_file
+from gantrymq.shm import layout, sidecar
+from gantrymq.shm.codes import Role
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.properties import encode_properties
+from gantrymq.shm.storage import PosixFile, PosixStorage, map_file, read_file
+from gantrymq.workers.housekeeper import pace, sidecars
+from gantrymq.workers.housekeeper.pace import Pace
+from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, read_progress
+from gantrymq.workers.outlet import Copy
 from tests.support.memory_sessions import memory_board
 from tests.support.parking import HOST, Life, Parked
 from tests.support.simclock import SimClock
-from workers.housekeeper import pace, sidecars
-from workers.housekeeper.pace import Pace
-from workers.housekeeper.progress import PROGRESS_FILE, read_progress
-from workers.outlet import Copy
 
 SEGMENT = 1 << 16
 MS = 1_000_000

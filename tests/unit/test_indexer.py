@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from brokerd.config import Settings, load
-from shm import layout, limits
-from shm.indexnote import NOTE_FILE, Note, Shape, read_note, safe_time
-from shm.indexreader import IndexReader
-from shm.record import Record
-from shm.storage import PosixStorage
+from gantrymq.brokerd.config import Settings, load
+from gantrymq.shm import layout, limits
+from gantrymq.shm.indexnote import NOTE_FILE, Note, Shape, read_note, safe_time
+from gantrymq.shm.indexreader import IndexReader
+from gantrymq.shm.record import Record
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.housekeeper import indexer
+from gantrymq.workers.housekeeper.indexfiles import WRITE_BYTES, choose, next_name
 from tests.support import cq_oracle, index_oracle
 from tests.support.checkindex import check_index
 from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
@@ -25,8 +27,6 @@ from tests.support.keyed import SEGMENT_BYTES, write_keyed_log
 from tests.support.sealed import segment_of, write_segment
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
-from workers.housekeeper import indexer
-from workers.housekeeper.indexfiles import WRITE_BYTES, choose, next_name
 
 SLOTS, ENTRIES = 64, 150
 

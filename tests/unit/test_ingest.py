@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from clients.spark import planning
-from clients.spark.options import ReadOptions
-from clients.spark.table import compact
-from clients.spark.table.files import TableFiles
-from clients.spark.table.job import Ingest, IngestOptions, run_here
-from clients.spark.table.manifest import MANIFEST, load_manifest
-from clients.subscription import FilterExpression, FilterType
 from gantrymq.cli.ingest import run_ingest
 from gantrymq.cli.ingest_show import Progress
-from shm.checkpoint import FILE as CHECKPOINT
-from shm.errors import (
+from gantrymq.clients.spark import planning
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.table import compact
+from gantrymq.clients.spark.table.files import TableFiles
+from gantrymq.clients.spark.table.job import Ingest, IngestOptions, run_here
+from gantrymq.clients.spark.table.manifest import MANIFEST, load_manifest
+from gantrymq.clients.subscription import FilterExpression, FilterType
+from gantrymq.shm.checkpoint import FILE as CHECKPOINT
+from gantrymq.shm.errors import (
     Corrupt,
     FilterSyntaxError,
     Incompatible,
@@ -34,7 +34,7 @@ from shm.errors import (
     StoreBusy,
     StoreFailed,
 )
-from shm.lognames import segment_name
+from gantrymq.shm.lognames import segment_name
 from tests.support.brokers import command
 from tests.support.spark_rows import rows_of, sealed_rows
 from tests.support.tables import (
@@ -278,8 +278,8 @@ def test_a_pin_holds_what_the_table_has_not(growing: GrowingStore, out: Path) ->
 @pytest.fixture
 def durable(growing: GrowingStore) -> Iterator[Callable[[int], None]]:
     """Return a function: a log position is durable from now on, by a broker that runs."""
-    from brokerd.checkpoint import CheckpointFile
-    from shm.storage import PosixStorage
+    from gantrymq.brokerd.checkpoint import CheckpointFile
+    from gantrymq.shm.storage import PosixStorage
 
     file = CheckpointFile(PosixStorage(str(growing.root)), bytes(16), 1)
     assert (growing.root / CHECKPOINT).exists()

@@ -15,17 +15,17 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from clients.spark.options import ReadOptions
-from clients.spark.sumfile import save
-from clients.spark.table import compact, writing
-from clients.spark.table.commit import Table
-from clients.spark.table.files import TableFiles
-from clients.spark.table.job import Ingest, IngestOptions
-from clients.spark.table.manifest import INTENT, Intent, Manifest, Move, load_manifest
-from clients.spark.table.writing import partition_of
-from shm.errors import SettingIllegal
-from shm.limits import RETRY_TOPIC_BYTES_MAX, TOPIC_BYTES_MAX
-from shm.record import Record
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.sumfile import save
+from gantrymq.clients.spark.table import compact, writing
+from gantrymq.clients.spark.table.commit import Table
+from gantrymq.clients.spark.table.files import TableFiles
+from gantrymq.clients.spark.table.job import Ingest, IngestOptions
+from gantrymq.clients.spark.table.manifest import INTENT, Intent, Manifest, Move, load_manifest
+from gantrymq.clients.spark.table.writing import partition_of
+from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.limits import RETRY_TOPIC_BYTES_MAX, TOPIC_BYTES_MAX
+from gantrymq.shm.record import Record
 from tests.support.golden import unpack
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.spark_rows import rows_of
@@ -123,7 +123,7 @@ def test_whatever_is_legal_is_in_the_table(
     if run % 2:
         monkeypatch.setattr(writing, "BUFFERED_MAX", 1 << 19)
         monkeypatch.setattr(compact, "FILES_MIN", 2)
-        monkeypatch.setattr("clients.spark.bodies.PART_BYTES_MAX", 1 << 19)
+        monkeypatch.setattr("gantrymq.clients.spark.bodies.PART_BYTES_MAX", 1 << 19)
     sample = random.Random(f"{seed} {run}")
     store_of(store_dir, [legal_message(sample, number) for number in range(300)])
     assert ingest(store_dir, tmp_path / "table").count == 300

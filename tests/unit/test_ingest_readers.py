@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset, parquet
 
-from clients.spark.options import ReadOptions
-from clients.spark.table.job import Ingest, IngestOptions
 from gantrymq.cli.ingest import Target, by_spark
-from shm.errors import SettingIllegal
-from shm.record import Record
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.table.job import Ingest, IngestOptions
+from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.record import Record
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.trials import mends
 

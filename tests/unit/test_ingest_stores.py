@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from clients.spark.options import ReadOptions
-from clients.spark.table.files import TableFiles
-from clients.spark.table.job import Ingest, IngestOptions
-from clients.spark.table.manifest import MANIFEST, load_manifest
-from shm.errors import Incompatible
-from shm.jsonsum import with_sum
-from shm.lineage import FIELD, FILE
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.table.files import TableFiles
+from gantrymq.clients.spark.table.job import Ingest, IngestOptions
+from gantrymq.clients.spark.table.manifest import MANIFEST, load_manifest
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.jsonsum import with_sum
+from gantrymq.shm.lineage import FIELD, FILE
 from tests.support.tables import GrowingStore, listed, require_equal
 from tests.support.trials import mends
 

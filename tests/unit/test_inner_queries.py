@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.queries.client import Client
-from shm import layout
-from shm.errors import Corrupt, Rejected
-from shm.record import Record
+from gantrymq.clients.queries.client import Client
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt, Rejected
+from gantrymq.shm.record import Record
 from tests.support.sealed import segment_of, write_segment
 
 SEGMENT_BYTES = 1 << 14

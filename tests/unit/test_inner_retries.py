@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shm import groupwire, layout
-from shm.groupwire import LADDER, SendBack
-from shm.properties import encode_properties, parse_properties
-from shm.record import encode_record
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.groupwire import LADDER, SendBack
+from gantrymq.shm.properties import encode_properties, parse_properties
+from gantrymq.shm.record import encode_record
 from tests.support.groups_rig import only
 from tests.support.simstorage import SimStorage
 from tests.unit.test_sendbacks import filled, member

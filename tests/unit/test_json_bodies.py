@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from clients.spark.jsonbodies import BodyDecoder
-from clients.spark.options import ReadOptions
-from shm.errors import SettingIllegal
+from gantrymq.clients.spark.jsonbodies import BodyDecoder
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.shm.errors import SettingIllegal
 
 ORDER = pa.struct(
     [

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from shm.configfile import format_config, parse_config
-from shm.jsonsum import FIELD, looks_like_sum, sum_holds, with_sum, without_sum
+from gantrymq.shm.configfile import format_config, parse_config
+from gantrymq.shm.jsonsum import FIELD, looks_like_sum, sum_holds, with_sum, without_sum
 
 TEXTS = [
     "{}",

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import config, epoch
-from brokerd.dump.settings import load_settings
-from brokerd.handover.leaving import Target, handover
-from brokerd.rebuild import rebuild
-from brokerd.salvage import salvage
-from brokerd.verify import verify
 from gantrymq import Broker, Producer
-from shm.codes import Role
-from shm.jsonsum import with_sum
-from shm.properties import SCHEDULE_TOPIC
-from shm.storage import PosixStorage
+from gantrymq.brokerd import config, epoch
+from gantrymq.brokerd.dump.settings import load_settings
+from gantrymq.brokerd.handover.leaving import Target, handover
+from gantrymq.brokerd.rebuild import rebuild
+from gantrymq.brokerd.salvage import salvage
+from gantrymq.brokerd.verify import verify
+from gantrymq.shm.codes import Role
+from gantrymq.shm.jsonsum import with_sum
+from gantrymq.shm.properties import SCHEDULE_TOPIC
+from gantrymq.shm.storage import PosixStorage
 from tests.support.parking import Life, level_message, origins
 from tests.support.simclock import SimClock
 from tests.support.small_stores import flip

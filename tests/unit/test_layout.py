@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from shm import layout
-from shm.structs import LINE_BYTES, Field, Struct, fingerprint
+from gantrymq.shm import layout
+from gantrymq.shm.structs import LINE_BYTES, Field, Struct, fingerprint
 
 ROCKETMQ = {
     layout.RECORD: (

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from shm import layout
-from shm.errors import Corrupt, Incompatible
-from shm.groupwire import ATTEMPTS_MAX
-from shm.storage import PosixStorage, read_file
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt, Incompatible
+from gantrymq.shm.groupwire import ATTEMPTS_MAX
+from gantrymq.shm.storage import PosixStorage, read_file
+from gantrymq.workers.groups.ledger import GroupProgress, Ledger, open_ledger
+from gantrymq.workers.groups.ledgerentries import NAME, Kind
+from gantrymq.workers.groups.ledgerreader import LedgerReader
+from gantrymq.workers.groups.progress import Progress
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
-from workers.groups.ledger import GroupProgress, Ledger, open_ledger
-from workers.groups.ledgerentries import NAME, Kind
-from workers.groups.ledgerreader import LedgerReader
-from workers.groups.progress import Progress
 
 
 def filled(storage: SimStorage) -> Ledger:

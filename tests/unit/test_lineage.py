@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import config, epoch
-from brokerd.holders import read_pins
-from shm.errors import Corrupt
-from shm.jsonsum import with_sum, without_sum
-from shm.lineage import COPIED_AT, Lineage, lineage_of
-from shm.storage import PosixStorage
+from gantrymq.brokerd import config, epoch
+from gantrymq.brokerd.holders import read_pins
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.jsonsum import with_sum, without_sum
+from gantrymq.shm.lineage import COPIED_AT, Lineage, lineage_of
+from gantrymq.shm.storage import PosixStorage
 from tests.support.trials import mends
 
 

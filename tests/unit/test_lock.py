@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import lock
-from shm.errors import StoreBusy
-from shm.storelock import is_held
+from gantrymq.brokerd import lock
+from gantrymq.shm.errors import StoreBusy
+from gantrymq.shm.storelock import is_held
 
 
 def test_a_second_holder_is_refused(store_dir: Path) -> None:

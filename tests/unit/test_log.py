@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.log import Log
+from gantrymq.brokerd.log import Log
 
 
 def test_an_event_is_a_line_of_json() -> None:

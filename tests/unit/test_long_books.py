@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.codes import Role
-from shm.schedulerwire import CANCELLED
-from shm.transactionwire import COMMITTED
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.shm.schedulerwire import CANCELLED
+from gantrymq.shm.transactionwire import COMMITTED
+from gantrymq.workers.scheduler import recalls
+from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS
+from gantrymq.workers.scheduler.timerholds import TimerHolds
+from gantrymq.workers.scheduler.timerpool import ENTRY
+from gantrymq.workers.transactions import halves as halvesmodule
+from gantrymq.workers.transactions import table as tablemodule
+from gantrymq.workers.transactions.table import ROW, OpenHalves
 from tests.support.books import books, grown
 from tests.support.parking import Life, at_message
 from tests.support.simclock import SimClock
@@ -21,13 +28,6 @@ from tests.support.transacting import Peer, TxnLife, remove_below, txn_life
 from tests.support.trials import mends
 from tests.unit.test_recalls import Asker, handle_of
 from tests.unit.test_txn_long_life import ask_for, end, fill_segment, lone
-from workers.scheduler import recalls
-from workers.scheduler.timerbuckets import MINUTE_MS
-from workers.scheduler.timerholds import TimerHolds
-from workers.scheduler.timerpool import ENTRY
-from workers.transactions import halves as halvesmodule
-from workers.transactions import table as tablemodule
-from workers.transactions.table import ROW, OpenHalves
 
 #: Of a thing that happens again and again.
 TIMES = 50

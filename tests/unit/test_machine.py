@@ -7,7 +7,7 @@ import zlib
 
 import numpy as np
 
-from shm.kernels.blocks import crc_blocks
+from gantrymq.shm.kernels.blocks import crc_blocks
 
 
 def block_sums(data: bytes, at: int, block: int) -> list[int]:

@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from clients.member import GroupMember
-from clients.push.broadcast import BroadcastMember, OffsetFile
-from clients.push.handoff import Handoff
-from clients.session import Session
-from shm import groupwire, layout
-from shm.groupwire import ConsumeFrom
+from gantrymq.clients.member import GroupMember
+from gantrymq.clients.push.broadcast import BroadcastMember, OffsetFile
+from gantrymq.clients.push.handoff import Handoff
+from gantrymq.clients.session import Session
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.groupwire import ConsumeFrom
 from tests.support.faults import Fault, FaultPlan, KilledError, Moment
 from tests.support.groups_rig import Rig
 from tests.support.memory_sessions import memory_session

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import config
-from brokerd.recovered import Recovered
-from brokerd.recovery import recover
-from shm import layout
-from shm.errors import Corrupt
-from shm.queuenames import MEMBERS
-from shm.record import Record
-from shm.storage import PosixStorage
+from gantrymq.brokerd import config
+from gantrymq.brokerd.recovered import Recovered
+from gantrymq.brokerd.recovery import recover
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.queuenames import MEMBERS
+from gantrymq.shm.record import Record
+from gantrymq.shm.storage import PosixStorage
 from tests.support.sealed import segment_of, write_segment
 from tests.unit.test_inner_queries import batch, member
 

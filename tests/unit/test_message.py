@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clients.message import (
+from gantrymq.clients.message import (
     Message,
     check_body,
     check_properties_bytes,
@@ -13,9 +13,9 @@ from clients.message import (
     extra_block,
     tag_block,
 )
-from shm import limits
-from shm.errors import MessageIllegal
-from shm.properties import LOST_TAG, parse_properties
+from gantrymq.shm import limits
+from gantrymq.shm.errors import MessageIllegal
+from gantrymq.shm.properties import LOST_TAG, parse_properties
 
 
 @pytest.mark.parametrize("topic", ["orders", "a" * 127, "%RETRY%" + "g" * 248, "a_b-c%d|e"])

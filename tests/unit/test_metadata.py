@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import config, topics
-from brokerd.metadata import Metadata
-from shm import layout
-from shm.board import Board, format_board
-from shm.clock import SystemClock
-from shm.codes import Level
-from shm.configfile import parse_config, write_config
-from shm.errors import GantryError, MessageIllegal, NotPermitted, Rejected, TopicNotFound
-from shm.properties import (
+from gantrymq.brokerd import config, topics
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.clock import SystemClock
+from gantrymq.shm.codes import Level
+from gantrymq.shm.configfile import parse_config, write_config
+from gantrymq.shm.errors import GantryError, MessageIllegal, NotPermitted, Rejected, TopicNotFound
+from gantrymq.shm.properties import (
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
     NOTES_TOPIC,
@@ -23,7 +23,7 @@ from shm.properties import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from shm.storage import PosixStorage
+from gantrymq.shm.storage import PosixStorage
 from tests.support.trials import mends
 
 

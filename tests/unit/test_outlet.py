@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shm.codes import Role, Status
+from gantrymq.shm.codes import Role, Status
+from gantrymq.workers.outlet import Copy, Outlet
 from tests.support.retry_rig import RetryRig
-from workers.outlet import Copy, Outlet
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 42, 159])
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import lock
-from brokerd.broker import make_directories
-from clients.filelock import try_lock
-from clients.home import run_of, store_of
-from shm import ownfiles
-from shm.errors import NotPermitted
-from shm.storage import PosixStorage, require_inside
+from gantrymq.brokerd import lock
+from gantrymq.brokerd.broker import make_directories
+from gantrymq.clients.filelock import try_lock
+from gantrymq.clients.home import run_of, store_of
+from gantrymq.shm import ownfiles
+from gantrymq.shm.errors import NotPermitted
+from gantrymq.shm.storage import PosixStorage, require_inside
 from tests.support.otherselves import OTHER_UID, is_root
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage

@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 
-from brokerd import pagecache
-from brokerd.flusher import Flusher
-from shm import layout
-from shm.codes import Role
-from shm.sidecar import DIRECTORY as SIDECARS
-from shm.storage import PosixFile
+from gantrymq.brokerd import pagecache
+from gantrymq.brokerd.flusher import Flusher
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.shm.sidecar import DIRECTORY as SIDECARS
+from gantrymq.shm.storage import PosixFile
 from tests.support.parking import Life, Parked
 from tests.support.simclock import SimClock
 

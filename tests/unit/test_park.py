@@ -11,26 +11,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brokerd.config import load
-from brokerd.flusher import Flusher
-from brokerd.resume import learn_from_log
-from brokerd.writer import open_writer
-from shm import layout, limits
-from shm.arena import plan_arena
-from shm.codes import EntryFlag, ParkMode, Status
-from shm.kernels import frames, ring
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC, encode_properties, parse_delay_levels
-from shm.record import Record
-from shm.storage import PosixStorage
+from gantrymq.brokerd.config import load
+from gantrymq.brokerd.flusher import Flusher
+from gantrymq.brokerd.resume import learn_from_log
+from gantrymq.brokerd.writer import open_writer
+from gantrymq.shm import layout, limits
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.codes import EntryFlag, ParkMode, Status
+from gantrymq.shm.kernels import frames, ring
+from gantrymq.shm.properties import (
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    encode_properties,
+    parse_delay_levels,
+)
+from gantrymq.shm.record import Record
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.agent import Agent, Bells
+from gantrymq.workers.reader.agent import Reader
+from gantrymq.workers.session import Session
 from tests.support.golden import DATA
 from tests.support.lanes import lane_words, set_route
 from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.simbell import SimBell
 from tests.support.simclock import SimClock
 from tests.support.stores import read_log
-from workers.agent import Agent, Bells
-from workers.reader.agent import Reader
-from workers.session import Session
 
 LEVELS = 16  # what a topic of a memory board has room for
 TABLE = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 1h 2h"

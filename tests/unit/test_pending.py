@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.handover.adoption import imported_of
-from brokerd.handover.pending import Pending, read_pending
-from shm import layout
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from shm.storage import PosixStorage
+from gantrymq.brokerd.handover.adoption import imported_of
+from gantrymq.brokerd.handover.pending import Pending, read_pending
+from gantrymq.shm import layout
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.shm.storage import PosixStorage
 from tests.support.handed import (
     SEGMENT_BYTES,
     START_MS,

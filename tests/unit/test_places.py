@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.places import NEW, Place, Places
-from shm import layout
-from shm.errors import Rejected
+from gantrymq.brokerd.places import NEW, Place, Places
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Rejected
 from tests.unit.test_metadata import make_board, open_metadata
 
 

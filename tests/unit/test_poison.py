@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from shm import groupwire, schedulerwire, transactionwire
-from shm.codes import Role
-from shm.wire import REQUEST_SET_ASIDE
+from gantrymq.shm import groupwire, schedulerwire, transactionwire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.wire import REQUEST_SET_ASIDE
+from gantrymq.workers.groups.membership import Membership
+from gantrymq.workers.inhand import InHand, forget_hand
+from gantrymq.workers.scheduler.recalls import RecallDesk
+from gantrymq.workers.transactions.endings import Endings
 from tests.support.groups_rig import Hand, Rig, only
 from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.parking import Life, at_message
@@ -17,10 +21,6 @@ from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, Peer, TxnLife, txn_life
 from tests.support.trials import mends
 from tests.unit.test_recalls import Asker, handle_of
-from workers.groups.membership import Membership
-from workers.inhand import InHand, forget_hand
-from workers.scheduler.recalls import RecallDesk
-from workers.transactions.endings import Endings
 
 TX = "0123456789abcdef" * 2
 KILLER = 13

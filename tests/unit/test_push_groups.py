@@ -8,18 +8,18 @@ import random
 import msgspec
 import pytest
 
-from shm import groupwire, wire
-from shm.groupwire import Counted, Failed, Refused
-from shm.kernels import progress
+from gantrymq.shm import groupwire, wire
+from gantrymq.shm.groupwire import Counted, Failed, Refused
+from gantrymq.shm.kernels import progress
+from gantrymq.workers.groups.agent import DISK_RETRY_NS
+from gantrymq.workers.groups.ledger import Ledger, open_ledger
+from gantrymq.workers.groups.progress import Progress, ranges_of, without
+from gantrymq.workers.groups.reports import LOOK_NS
 from tests.support.faults import Fault, KilledError, Moment, kill_at
 from tests.support.groups_rig import Hand, Rig, only
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
-from workers.groups.agent import DISK_RETRY_NS
-from workers.groups.ledger import Ledger, open_ledger
-from workers.groups.progress import Progress, ranges_of, without
-from workers.groups.reports import LOOK_NS
 
 MINUTE_NS = 60_000_000_000
 

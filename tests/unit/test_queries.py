@@ -15,22 +15,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brokerd.config import Settings, load
-from clients.arguments import moment
-from clients.logfiles import LogFiles
-from clients.message import MessageQueue
-from clients.queries.bytime import Boundary, offset_at
-from clients.queries.found import Found
-from clients.queries.moments import parse_moment
-from clients.queries.request import Request
-from clients.queries.view import RunningStore, StoppedStore, StoreView
-from shm import layout
-from shm.errors import Corrupt, Rejected, TopicNotFound
-from shm.indexnote import Shape
-from shm.ranges import EVERYTHING, OPEN, Ranges, write_ranges
-from shm.record import STRUCTURE, Record
-from shm.segment import open_log
-from shm.storage import PosixStorage
+from gantrymq.brokerd.config import Settings, load
+from gantrymq.clients.arguments import moment
+from gantrymq.clients.logfiles import LogFiles
+from gantrymq.clients.message import MessageQueue
+from gantrymq.clients.queries.bytime import Boundary, offset_at
+from gantrymq.clients.queries.found import Found
+from gantrymq.clients.queries.moments import parse_moment
+from gantrymq.clients.queries.request import Request
+from gantrymq.clients.queries.view import RunningStore, StoppedStore, StoreView
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt, Rejected, TopicNotFound
+from gantrymq.shm.indexnote import Shape
+from gantrymq.shm.ranges import EVERYTHING, OPEN, Ranges, write_ranges
+from gantrymq.shm.record import STRUCTURE, Record
+from gantrymq.shm.segment import open_log
+from gantrymq.shm.storage import PosixStorage
 from tests.support.indexing import Indexing
 from tests.support.keyed import SEGMENT_BYTES, TOPICS, WORDS, write_keyed_log
 from tests.support.memory_sessions import add_topic
@@ -159,9 +159,9 @@ def test_an_index_that_has_all_is_asked_without_kernels(tmp_path: Path, seed: in
     place = Place(tmp_path, random.Random(seed))
     stopped(place, place.end)
     program = (
-        "import sys; from clients.queries.client import Client\n"
+        "import sys; from gantrymq.clients.queries.client import Client\n"
         "with Client(sys.argv[1]) as client: found = client.query('orders', 'k1').page(1000)\n"
-        "assert not {'numpy', 'clients.queries.logscan'} & set(sys.modules)\n"
+        "assert not {'numpy', 'gantrymq.clients.queries.logscan'} & set(sys.modules)\n"
         "print(*(message.position for message in found))"
     )
     answer = subprocess.run(

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.board import Board
-from shm.kernels import dispatch
-from shm.storage import PosixStorage, read_file
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.kernels import dispatch
+from gantrymq.shm.storage import PosixStorage, read_file
+from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, read_progress, save_progress
+from gantrymq.workers.housekeeper.queuesync import QueueSync
+from gantrymq.workers.logviews import LogViews
+from gantrymq.workers.reader.queues import QueueFiles
 from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
 from tests.support.memory_sessions import memory_board
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
-from workers.housekeeper.progress import PROGRESS_FILE, read_progress, save_progress
-from workers.housekeeper.queuesync import QueueSync
-from workers.logviews import LogViews
-from workers.reader.queues import QueueFiles
 
 UNITS_PER_FILE = 1000  # of a memory board
 ROUNDS = 20

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shm.errors import Corrupt
-from shm.ranges import EVERYTHING, FILE, OPEN, Ranges, Stretch, read_ranges, write_ranges
-from shm.storage import read_file
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.ranges import EVERYTHING, FILE, OPEN, Ranges, Stretch, read_ranges, write_ranges
+from gantrymq.shm.storage import read_file
 from tests.support.faults import FaultPlan, KilledError, Moment, kill_at
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shm import layout
-from shm.codes import Role
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
 from tests.support.parking import Life, Parked
 from tests.support.simclock import SimClock
 from tests.support.trials import mends

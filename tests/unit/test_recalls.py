@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shm import schedulerwire
-from shm.arena import plan_arena
-from shm.codes import Role
-from shm.controllane import ControlLane, End
-from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED
-from shm.storage import PosixFile
+from gantrymq.shm import schedulerwire
+from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.codes import Role
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.schedulerwire import ALREADY_DELIVERED, CANCELLED
+from gantrymq.shm.storage import PosixFile
+from gantrymq.workers.housekeeper.indexer import Indexer
+from gantrymq.workers.scheduler.timerbuckets import DIRECTORY
+from gantrymq.workers.scheduler.timerpool import ENTRY
 from tests.support.memory_sessions import memory_session
 from tests.support.parking import Life, Parked, after_message, at_message, origins
 from tests.support.simclock import SimClock
-from workers.housekeeper.indexer import Indexer
-from workers.scheduler.timerbuckets import DIRECTORY
-from workers.scheduler.timerpool import ENTRY
 
 KEY = "0123456789ABCDEF0123456789ABCDEF"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from clients.receipts import Page, Pending
-from shm.codes import Status
-from shm.errors import BrokerGone, Closed, MessageIllegal
-from shm.kernels import frames
+from gantrymq.clients.receipts import Page, Pending
+from gantrymq.shm.codes import Status
+from gantrymq.shm.errors import BrokerGone, Closed, MessageIllegal
+from gantrymq.shm.kernels import frames
 from tests.support.trials import mends
 
 SEQ = 5

@@ -9,7 +9,7 @@ from threading import Barrier
 
 import pytest
 
-from clients.receipts import PAGE_BITS, Page, Pages
+from gantrymq.clients.receipts import PAGE_BITS, Page, Pages
 
 THREADS, PAGES = 4, 1000
 

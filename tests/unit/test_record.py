@@ -8,22 +8,22 @@ from dataclasses import replace
 
 import pytest
 
-from shm import layout
-from shm.messageid import (
+from gantrymq.shm import layout
+from gantrymq.shm.messageid import (
     UniqueId,
     encode_host,
     format_host,
     offset_message_id,
     parse_offset_message_id,
 )
-from shm.properties import (
+from gantrymq.shm.properties import (
     encode_properties,
     java_hash,
     parse_delay_levels,
     parse_properties,
     tags_code,
 )
-from shm.record import (
+from gantrymq.shm.record import (
     OWN,
     RECOVERY,
     STRUCTURE,
@@ -388,7 +388,10 @@ def test_a_host_has_eight_or_twenty_bytes() -> None:
 
 
 def test_reading_a_store_needs_no_numba() -> None:
-    program = "import sys, shm.record, shm.segment, shm.configfile; print('numba' in sys.modules)"
+    program = (
+        "import sys\nfrom gantrymq.shm import configfile, record, segment\n"
+        "print('numba' in sys.modules)"
+    )
     command = [sys.executable, "-c", program]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "False"

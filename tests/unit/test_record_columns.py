@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shm import record_columns
-from shm.record import Check, Invalid, Record, parse_record
-from shm.record_columns import (
+from gantrymq.shm import record_columns
+from gantrymq.shm.record import Check, Invalid, Record, parse_record
+from gantrymq.shm.record_columns import (
     RecordColumns,
     check_bodies,
     check_trailers,
     number_topics,
     read_records,
 )
-from shm.sidecar import walk
+from gantrymq.shm.sidecar import walk
 from tests.support.sealed import segment_of
 
 SEGMENT_BYTES = 1 << 16

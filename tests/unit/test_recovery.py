@@ -10,17 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from brokerd import epoch
-from brokerd.checkpoint import FILE, CheckpointFile, read_checkpoint
-from brokerd.epoch import Life
-from brokerd.metadata import Metadata
-from brokerd.recovered import Recovered
-from brokerd.recovery import recover
-from shm import layout
-from shm.board import Board
-from shm.errors import Corrupt
-from shm.ranges import read_ranges
-from shm.storage import read_file
+from gantrymq.brokerd import epoch
+from gantrymq.brokerd.checkpoint import FILE, CheckpointFile, read_checkpoint
+from gantrymq.brokerd.epoch import Life
+from gantrymq.brokerd.metadata import Metadata
+from gantrymq.brokerd.recovered import Recovered
+from gantrymq.brokerd.recovery import recover
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.ranges import read_ranges
+from gantrymq.shm.storage import read_file
+from gantrymq.workers.agent import Bells
+from gantrymq.workers.housekeeper.agent import Housekeeper
+from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, save_progress
+from gantrymq.workers.reader.agent import Reader
 from tests.sim import scenario
 from tests.sim.downfalls import STEPS_MAX
 from tests.support.another_broker import AnotherBroker, golden_records
@@ -31,10 +35,6 @@ from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
 from tests.support.storedlog import read_log
 from tests.support.trials import mends
-from workers.agent import Bells
-from workers.housekeeper.agent import Housekeeper
-from workers.housekeeper.progress import PROGRESS_FILE, save_progress
-from workers.reader.agent import Reader
 
 QUEUES = [("plain", 0), ("plain", 1), ("safe", 0)]
 

@@ -7,15 +7,15 @@ import random
 import numpy as np
 import pytest
 
-from clients.member import GroupMember
-from shm import groupwire, layout, limits
-from shm.groupwire import ConsumeFrom
-from shm.kernels import progress
+from gantrymq.clients.member import GroupMember
+from gantrymq.shm import groupwire, layout, limits
+from gantrymq.shm.groupwire import ConsumeFrom
+from gantrymq.shm.kernels import progress
+from gantrymq.workers.agent import IDLE_NS
+from gantrymq.workers.groups.progress import Progress
+from gantrymq.workers.groups.reports import LOOK_NS
 from tests.support.groups_rig import Rig, only
 from tests.unit.test_member import InMemory, member_of
-from workers.agent import IDLE_NS
-from workers.groups.progress import Progress
-from workers.groups.reports import LOOK_NS
 
 MINUTE_NS = 60_000_000_000
 

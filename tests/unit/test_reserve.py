@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from brokerd import reserve
+from gantrymq.brokerd import reserve
 from tests.support.faults import Fault, FaultPlan
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage

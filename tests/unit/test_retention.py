@@ -10,20 +10,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokerd import retention
-from brokerd.queuestarts import FILE, UNFINISHED, read_starts
-from brokerd.recovery import recover
-from brokerd.removal import EXPIRED
-from shm import layout
-from shm.codes import BrokerState
-from shm.queuenames import has_members, queue_directory
-from shm.storage import replace_file
+from gantrymq.brokerd import retention
+from gantrymq.brokerd.queuestarts import FILE, UNFINISHED, read_starts
+from gantrymq.brokerd.recovery import recover
+from gantrymq.brokerd.removal import EXPIRED
+from gantrymq.shm import layout
+from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.queuenames import has_members, queue_directory
+from gantrymq.shm.storage import replace_file
+from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, save_progress
 from tests.sim import scenario
 from tests.support.faults import FaultPlan, KilledError, Moment, fail_at, kill_at
 from tests.support.retaining import HOUR_MS, QUEUES, Rig, units_of, written_machine
 from tests.support.simmachine import SimMachine
 from tests.support.simstorage import SimStorage
-from workers.housekeeper.progress import PROGRESS_FILE, save_progress
 
 SEGMENT = 16 * 1024
 

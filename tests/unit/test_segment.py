@@ -7,11 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shm import layout
-from shm.errors import Incompatible
-from shm.record import STRUCTURE, Fault, Filler, Invalid, Record, encode_filler, encode_record
-from shm.segment import LogView, columns, open_log
-from shm.storage import PosixStorage
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.record import (
+    STRUCTURE,
+    Fault,
+    Filler,
+    Invalid,
+    Record,
+    encode_filler,
+    encode_record,
+)
+from gantrymq.shm.segment import LogView, columns, open_log
+from gantrymq.shm.storage import PosixStorage
 
 SEGMENT_BYTES = 512
 

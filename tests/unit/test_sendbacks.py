@@ -7,23 +7,23 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from shm import groupwire, layout
-from shm.codes import Level, Role
-from shm.groupwire import DEAD_LETTER, LADDER, SendBack, SentBack
-from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
-from shm.properties import encode_properties
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.codes import Level, Role
+from gantrymq.shm.groupwire import DEAD_LETTER, LADDER, SendBack, SentBack
+from gantrymq.shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
+from gantrymq.shm.properties import encode_properties
+from gantrymq.workers.failure import has_failed
+from gantrymq.workers.groups import sendbacks
+from gantrymq.workers.groups.ledger import Ledger
+from gantrymq.workers.groups.ledgerentries import NAME
+from gantrymq.workers.groups.pending import Pending
+from gantrymq.workers.groups.progress import Progress
+from gantrymq.workers.groups.sendbacks import AGAIN_NS, SendBacks
 from tests.support.faults import Fault, FaultPlan, Moment, kill_at
 from tests.support.groups_rig import Hand, only
 from tests.support.retry_rig import RetryRig
 from tests.support.simstorage import SimStorage
 from tests.support.trials import mends
-from workers.failure import has_failed
-from workers.groups import sendbacks
-from workers.groups.ledger import Ledger
-from workers.groups.ledgerentries import NAME
-from workers.groups.pending import Pending
-from workers.groups.progress import Progress
-from workers.groups.sendbacks import AGAIN_NS, SendBacks
 
 
 def member(rig: RetryRig, started: int = 1, committed: int = 0) -> Hand:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from shm.bell import EventBell
-from shm.storage import PosixStorage, read_file
+from gantrymq.shm.bell import EventBell
+from gantrymq.shm.storage import PosixStorage, read_file
 from tests.support import twins
 
 

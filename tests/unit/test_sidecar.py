@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from shm import layout, sidecar
-from shm.errors import Corrupt
-from shm.record import Record
-from shm.sidecar import Sidecar, build_from_segment, parse
+from gantrymq.shm import layout, sidecar
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.record import Record
+from gantrymq.shm.sidecar import Sidecar, build_from_segment, parse
 from tests.support.sealed import segment_of
 
 SEGMENT_BYTES = 4096

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from brokerd.children import fork_child
-from clients.signals import heard
-from shm.codes import Role
-from shm.errors import GantryError
+from gantrymq.brokerd.children import fork_child
+from gantrymq.clients.signals import heard
+from gantrymq.shm.codes import Role
+from gantrymq.shm.errors import GantryError
 from tests.support.trials import mends
 
 SET, GET = signal.signal, signal.getsignal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from workers.agent import IDLE_NS
-from workers.sparetime import PATIENCE_NS, InSpareTime
+from gantrymq.workers.agent import IDLE_NS
+from gantrymq.workers.sparetime import PATIENCE_NS, InSpareTime
 
 NAP_NS = 200_000
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from brokerd.checkpoint import CheckpointFile
-from clients.spark import damage as spark_damage
-from clients.spark import planning
-from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
-from clients.spark.scan import read_rows
-from clients.spark.stream import parts_between
-from shm.checkpoint import FILE as CHECKPOINT
-from shm.errors import Corrupt
-from shm.ranges import EVERYTHING, write_ranges
-from shm.record import Record
-from shm.storage import PosixStorage
+from gantrymq.brokerd.checkpoint import CheckpointFile
+from gantrymq.clients.spark import damage as spark_damage
+from gantrymq.clients.spark import planning
+from gantrymq.clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
+from gantrymq.clients.spark.scan import read_rows
+from gantrymq.clients.spark.stream import parts_between
+from gantrymq.shm.checkpoint import FILE as CHECKPOINT
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.ranges import EVERYTHING, write_ranges
+from gantrymq.shm.record import Record
+from gantrymq.shm.storage import PosixStorage
 from tests.support.sealed import segment_of, write_segment, write_sidecars
 from tests.support.spark_rows import rows_of, sealed_rows
 from tests.support.streams import first_position, next_position

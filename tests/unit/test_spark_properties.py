@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from clients.spark.properties import Properties, bytes_without_trailer, values_of
-from shm import layout
-from shm.properties import parse_properties
-from shm.record import Record, encode_record
-from shm.record_columns import read_records
+from gantrymq.clients.spark.properties import Properties, bytes_without_trailer, values_of
+from gantrymq.shm import layout
+from gantrymq.shm.properties import parse_properties
+from gantrymq.shm.record import Record, encode_record
+from gantrymq.shm.record_columns import read_records
 
 #: Names, what begins and ends like them, separators, and nothing.
 PIECES = (b"TAGS", b"GS", b"TA", b"KEYS", b"\x01", b"\x01", b"\x02", b"\x02", b"x", b"\xff", b"")

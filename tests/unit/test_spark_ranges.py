@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from clients.spark.planning import RANGE_BYTES, _cut
+from gantrymq.clients.spark.planning import RANGE_BYTES, _cut
 
 BASE = 1 << 30
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from clients.spark import needs
-from clients.spark.options import ReadOptions
-from clients.spark.planning import plan
-from clients.spark.table.job import Ingest, IngestOptions
-from clients.spark.table.manifest import MANIFEST
-from clients.spark.topics import require_topics
-from shm.codes import ExitCode
-from shm.errors import Corrupt, Incompatible, SettingIllegal, TopicNotFound
+from gantrymq.clients.spark import needs
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.planning import plan
+from gantrymq.clients.spark.table.job import Ingest, IngestOptions
+from gantrymq.clients.spark.table.manifest import MANIFEST
+from gantrymq.clients.spark.topics import require_topics
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import Corrupt, Incompatible, SettingIllegal, TopicNotFound
 from tests.support.tables import GrowingStore
 from tests.support.trials import mends
 
@@ -79,7 +79,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Incompatible, match="numpy cannot be loaded"), needs.explained("numpy"):
         raise ImportError("broken", name="numpy.core")
     with pytest.raises(ImportError, match="of ours"), needs.explained("numpy"):
-        raise ImportError("of ours", name="clients.spark.nothing")
+        raise ImportError("of ours", name="gantrymq.clients.spark.nothing")
 
 
 @mends("D10.1")

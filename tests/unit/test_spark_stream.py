@@ -21,13 +21,13 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from clients.spark import planning
-from clients.spark.options import OFFSET_MAX, ReadOptions
-from clients.spark.planning import survey
-from clients.spark.pushdown import narrowed
-from clients.spark.scan import read_rows
-from clients.spark.stream import first_offset, next_offset, parts_between
-from shm.errors import Incompatible, SettingIllegal, StoreFailed
+from gantrymq.clients.spark import planning
+from gantrymq.clients.spark.options import OFFSET_MAX, ReadOptions
+from gantrymq.clients.spark.planning import survey
+from gantrymq.clients.spark.pushdown import narrowed
+from gantrymq.clients.spark.scan import read_rows
+from gantrymq.clients.spark.stream import first_offset, next_offset, parts_between
+from gantrymq.shm.errors import Incompatible, SettingIllegal, StoreFailed
 from tests.support.golden import unpack
 from tests.support.spark_rows import rows_with, sealed_rows
 from tests.support.streams import first_position, next_position

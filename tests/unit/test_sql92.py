@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shm.errors import FilterSyntaxError
-from shm.opcodes import NAMES_MAX
-from shm.sql92.dialect import DIFFERENCES, Dialect
-from shm.sql92.parser import DEPTH_MAX, LIKE_MAX, TEXT_MAX, parse
-from shm.sql92.program import compile_program
+from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.opcodes import NAMES_MAX
+from gantrymq.shm.sql92.dialect import DIFFERENCES, Dialect
+from gantrymq.shm.sql92.parser import DEPTH_MAX, LIKE_MAX, TEXT_MAX, parse
+from gantrymq.shm.sql92.program import compile_program
 from tests.support.sqlfilters import answer
 
 ROCKETMQ = Dialect.ROCKETMQ

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from shm.codes import Role, Status
-from shm.limits import PROPERTIES_BYTES_MAX
+from gantrymq.shm.codes import Role, Status
+from gantrymq.shm.limits import PROPERTIES_BYTES_MAX
+from gantrymq.workers.outlet import Copy, Outlet, is_storable
 from tests.support.parking import HOST, Life
 from tests.support.simclock import SimClock
-from workers.outlet import Copy, Outlet, is_storable
 
 SEGMENT = 1 << 17
 SHORT, LONG = "t", "t" * 127

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shm.storage import PosixStorage, Storage, read_file, replace_file
+from gantrymq.shm.storage import PosixStorage, Storage, read_file, replace_file
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 

@@ -12,9 +12,9 @@ import lz4.frame
 import pytest
 import zstandard
 
-from clients import stored_body
-from clients.stored_body import plain_body
-from shm.innerbatch import Member, is_inner_batch, members
+from gantrymq.clients import stored_body
+from gantrymq.clients.stored_body import plain_body
+from gantrymq.shm.innerbatch import Member, is_inner_batch, members
 
 ZLIB_OLD, LZ4, ZSTD, ZLIB = 0x001, 0x101, 0x201, 0x301
 PLAIN = bytes(random.Random(20131).choices(b"abcdefgh", k=70_000))
@@ -85,8 +85,8 @@ def test_what_unpacks_without_end_is_refused(flag: int, monkeypatch: pytest.Monk
 
 def test_decoders_are_loaded_when_they_are_needed() -> None:
     program = (
-        "import sys, zlib; from clients.batch import MessageBatch;"
-        "from clients.stored_body import plain_body; plain_body(zlib.compress(b''), 1);"
+        "import sys, zlib; from gantrymq.clients.batch import MessageBatch;"
+        "from gantrymq.clients.stored_body import plain_body; plain_body(zlib.compress(b''), 1);"
         "sys.exit(bool({'lz4', 'zstandard'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

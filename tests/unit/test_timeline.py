@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gantrymq.workers.scheduler.timeline import Timeline
 from tests.support.simclock import SimClock
-from workers.scheduler.timeline import Timeline
 
 MS = 1_000_000
 HOUR_MS = 3_600_000

@@ -7,17 +7,17 @@ import random
 import numpy as np
 import pytest
 
-from tests.support.simdisk import Disk
-from tests.support.simstorage import SimStorage
-from tests.support.trials import mends
-from workers.scheduler.timerbuckets import (
+from gantrymq.workers.scheduler.timerbuckets import (
     DIRECTORY,
     MINUTE_MS,
     TimerBuckets,
     bucket_names,
     entries_at,
 )
-from workers.scheduler.timerpool import ENTRY
+from gantrymq.workers.scheduler.timerpool import ENTRY
+from tests.support.simdisk import Disk
+from tests.support.simstorage import SimStorage
+from tests.support.trials import mends
 
 MADE = "1"
 MS = 1_700_000_000_000

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shm.codes import Role
+from gantrymq.shm.codes import Role
+from gantrymq.workers.scheduler import progress
+from gantrymq.workers.scheduler.agent import Scheduler
 from tests.support.parking import Life, after_message, origins
 from tests.support.simclock import SimClock
-from workers.scheduler import progress
-from workers.scheduler.agent import Scheduler
 
 S = 1000  # milliseconds
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.handover.timerfiles import (
+from gantrymq.brokerd.handover.timerfiles import (
     Timer,
     TimerForm,
     place_of,
@@ -17,8 +17,8 @@ from brokerd.handover.timerfiles import (
     write_timer_checkpoint,
     write_timer_log,
 )
-from shm import layout
-from shm.storage import PosixStorage, read_file
+from gantrymq.shm import layout
+from gantrymq.shm.storage import PosixStorage, read_file
 
 NOW_MS = 1_795_253_766_123
 READ_MS = 1_795_253_766_000

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.parkedholder import ParkedHolder
-from shm.codes import Role
-from shm.record import Record
-from shm.storage import PosixFile
+from gantrymq.brokerd.parkedholder import ParkedHolder
+from gantrymq.shm.codes import Role
+from gantrymq.shm.record import Record
+from gantrymq.shm.storage import PosixFile
+from gantrymq.workers.scheduler import timerbuckets, timers
+from gantrymq.workers.scheduler.agent import Scheduler
+from gantrymq.workers.scheduler.note import read_note
+from gantrymq.workers.scheduler.timerbuckets import DIRECTORY
+from gantrymq.workers.scheduler.timerfiling import MINUTES_MAX
 from tests.support.parking import Life, after_message, at_message, level_message, origins
 from tests.support.simclock import SimClock
-from workers.scheduler import timerbuckets, timers
-from workers.scheduler.agent import Scheduler
-from workers.scheduler.note import read_note
-from workers.scheduler.timerbuckets import DIRECTORY
-from workers.scheduler.timerfiling import MINUTES_MAX
 
 
 @pytest.fixture

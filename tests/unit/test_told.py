@@ -10,20 +10,20 @@ from typing import cast
 import numpy as np
 import pytest
 
-from brokerd.listeners import Listeners
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import ClientState, Role
-from shm.kernels import frames
-from shm.kernels.words import await_told, load_word, store_half
-from shm.properties import OP_TOPIC
-from shm.transactionwire import COMMITTED, ROLLED_BACK
+from gantrymq.brokerd.listeners import Listeners
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import ClientState, Role
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.words import await_told, load_word, store_half
+from gantrymq.shm.properties import OP_TOPIC
+from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK
+from gantrymq.workers.transactions.agent import TxnChecker
+from gantrymq.workers.transactions.ends import Ends
+from gantrymq.workers.transactions.flights import Flight
 from tests.support.memory_sessions import memory_session
 from tests.support.simbell import SimBell
 from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, txn_life
-from workers.transactions.agent import TxnChecker
-from workers.transactions.ends import Ends
-from workers.transactions.flights import Flight
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.workers.transactions import progress as transactionprogress
+from gantrymq.workers.transactions.halves import Halves
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
-from workers.transactions import progress as transactionprogress
-from workers.transactions.halves import Halves
 
 VICTIMS = (CHECKER, CHECKER, Role.WRITER, Role.READER, Role.FLUSHER)
 QUICK: dict[str, object] = {

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from shm import groupwire, layout, schedulerwire, transactionwire
-from shm.codes import Role
-from shm.kernels.words import load_word
-from shm.properties import HALF_TOPIC
-from shm.storage import PosixFile
+from gantrymq.shm import groupwire, layout, schedulerwire, transactionwire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.kernels.words import load_word
+from gantrymq.shm.properties import HALF_TOPIC
+from gantrymq.shm.storage import PosixFile
+from gantrymq.workers.scheduler import recalls
+from gantrymq.workers.scheduler.timerbuckets import DIRECTORY
 from tests.support.groups_rig import only
 from tests.support.parking import Life, at_message
 from tests.support.retry_rig import RetryRig
@@ -20,8 +22,6 @@ from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, Peer, TxnLife, txn_life
 from tests.support.trials import mends
 from tests.unit.test_recalls import Asker, handle_of
-from workers.scheduler import recalls
-from workers.scheduler.timerbuckets import DIRECTORY
 
 TX = "0123456789abcdef" * 2
 

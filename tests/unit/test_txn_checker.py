@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
-from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
+from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.workers.transactions import progress as transactionprogress
+from gantrymq.workers.transactions.note import FILE, read_note
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
-from workers.transactions import progress as transactionprogress
-from workers.transactions.note import FILE, read_note
 
 TX = "0123456789abcdef" * 2
 OTHER = "f" * 32

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.transactionwire import COMMITTED, GIVEN_UP
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP
+from gantrymq.workers.transactions.agent import TxnChecker
+from gantrymq.workers.transactions.checks import CHECKS_MAX
+from gantrymq.workers.transactions.indoubt import InDoubt
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, txn_life
-from workers.transactions.agent import TxnChecker
-from workers.transactions.checks import CHECKS_MAX
-from workers.transactions.indoubt import InDoubt
 
 TX = "0123456789abcdef" * 2
 OTHER = "f" * 32

@@ -8,18 +8,18 @@ from typing import cast
 
 import pytest
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
-from shm.properties import HALF_TOPIC, encode_properties
-from shm.record import Record, encode_record
-from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.limits import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX
+from gantrymq.shm.properties import HALF_TOPIC, encode_properties
+from gantrymq.shm.record import Record, encode_record
+from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.workers.transactions import progress
+from gantrymq.workers.transactions.agent import TxnChecker
+from gantrymq.workers.transactions.indoubt import InDoubt
 from tests.support.parking import HOST
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
-from workers.transactions import progress
-from workers.transactions.agent import TxnChecker
-from workers.transactions.indoubt import InDoubt
 
 SEGMENT = 1 << 23
 HOURS_100_MS = 360_000_000

@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.transactionwire import COMMITTED, DECIDED, GIVEN_UP, ROLLED_BACK
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.transactionwire import COMMITTED, DECIDED, GIVEN_UP, ROLLED_BACK
+from gantrymq.workers.transactions.agent import TxnChecker
+from gantrymq.workers.transactions.indoubt import InDoubt
 from tests.support.simclock import SimClock
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, refuse_next, txn_life
-from workers.transactions.agent import TxnChecker
-from workers.transactions.indoubt import InDoubt
 
 TX = "0123456789abcdef" * 2
 HOURS_100_MS = 360_000_000

@@ -8,17 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.halvesholder import HalvesHolder
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.properties import HALF_TOPIC
-from shm.transactionwire import COMMIT, COMMITTED, DECIDED, GIVEN_UP, RECHECK, ROLLBACK, ROLLED_BACK
+from gantrymq.brokerd.halvesholder import HalvesHolder
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.properties import HALF_TOPIC
+from gantrymq.shm.transactionwire import (
+    COMMIT,
+    COMMITTED,
+    DECIDED,
+    GIVEN_UP,
+    RECHECK,
+    ROLLBACK,
+    ROLLED_BACK,
+)
+from gantrymq.workers.transactions import halves as halvesmodule
+from gantrymq.workers.transactions import progress as transactionprogress
+from gantrymq.workers.transactions.indoubt import InDoubt
+from gantrymq.workers.transactions.note import FILE, read_note
 from tests.support.transacting import CHECKER, Peer, TxnLife, last_segment, remove_below, txn_life
-from workers.transactions import halves as halvesmodule
-from workers.transactions import progress as transactionprogress
-from workers.transactions.indoubt import InDoubt
-from workers.transactions.note import FILE, read_note
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32
@@ -112,7 +120,7 @@ def test_what_was_settled_is_listed_no_more(
     life: TxnLife, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P10: of more given-up ones than a note lists, also after a start."""
-    monkeypatch.setattr("workers.transactions.restart.BEFORE_NOTE", 0)
+    monkeypatch.setattr("gantrymq.workers.transactions.restart.BEFORE_NOTE", 0)
     halves = [lone(life, number) for number in range(4)]
     give_up_all(life)
     assert Peer(life).settle(halves[0].position, action).error == ""

@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.kernels import frames
-from shm.kernels.words import store_half
-from shm.properties import SCHEDULE_TOPIC
-from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.words import store_half
+from gantrymq.shm.properties import SCHEDULE_TOPIC
+from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.workers.transactions.agent import TxnChecker
 from tests.support.transacting import CHECKER, NO_TOPIC, Peer, TxnLife, refuse_next, txn_life
-from workers.transactions.agent import TxnChecker
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32

@@ -8,15 +8,20 @@ from typing import cast
 
 import pytest
 
-from brokerd.halvesholder import HalvesHolder
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.kernels import frames
-from shm.kernels.words import store_half
-from shm.lognames import segment_name
-from shm.properties import HALF_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.brokerd.halvesholder import HalvesHolder
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.kernels import frames
+from gantrymq.shm.kernels.words import store_half
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
+from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.workers.groups.ledger import open_ledger
+from gantrymq.workers.groups.offsetfile import TRANSACTIONS_GROUP, Exports, read_offsets
+from gantrymq.workers.transactions import progress as transactionprogress
+from gantrymq.workers.transactions.agent import TxnChecker
+from gantrymq.workers.transactions.note import read_note
 from tests.support.simclock import SimClock
 from tests.support.transacting import (
     CHECKER,
@@ -28,11 +33,6 @@ from tests.support.transacting import (
     remove_below,
     txn_life,
 )
-from workers.groups.ledger import open_ledger
-from workers.groups.offsetfile import TRANSACTIONS_GROUP, Exports, read_offsets
-from workers.transactions import progress as transactionprogress
-from workers.transactions.agent import TxnChecker
-from workers.transactions.note import read_note
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32

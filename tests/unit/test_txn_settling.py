@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.transactionwire import COMMITTED, GIVEN_UP, ROLLED_BACK
+from gantrymq.workers.transactions.agent import TxnChecker
+from gantrymq.workers.transactions.indoubt import InDoubt
 from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife, refuse_next, txn_life
-from workers.transactions.agent import TxnChecker
-from workers.transactions.indoubt import InDoubt
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32

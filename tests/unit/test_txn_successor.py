@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.configfile import write_config
-from shm.properties import HALF_TOPIC
-from shm.storage import PosixStorage
-from shm.transactionwire import COMMIT, COMMITTED, DECIDED, GIVEN_UP, ROLLBACK, ROLLED_BACK
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.configfile import write_config
+from gantrymq.shm.properties import HALF_TOPIC
+from gantrymq.shm.storage import PosixStorage
+from gantrymq.shm.transactionwire import COMMIT, COMMITTED, DECIDED, GIVEN_UP, ROLLBACK, ROLLED_BACK
 from tests.support.transacting import CHECKER, Peer, TxnLife, refuse_next, txn_life
 from tests.support.trials import mends
 

@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.properties import HALF_TOPIC
-from shm.transactionwire import COMMITTED, ROLLED_BACK
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.properties import HALF_TOPIC
+from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK
+from gantrymq.workers.transactions.agent import TxnChecker
+from gantrymq.workers.transactions.halfmove import MOVES_MAX
 from tests.support.transacting import CHECKER, Peer, TxnLife, txn_life
-from workers.transactions.agent import TxnChecker
-from workers.transactions.halfmove import MOVES_MAX
 
 TX = "0123456789abcdef" * 2
 OTHER = "e" * 32

@@ -7,8 +7,8 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.kernels import scan, units
-from shm.layout import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK
+from gantrymq.shm.kernels import scan, units
+from gantrymq.shm.layout import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK
 
 DELAYS_MS = (0, 1_000, 5_000, 30_000)
 SCHEDULE = 2

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from brokerd.verify import Finding, verify
-from shm import layout
-from shm.record import Record, encode_record, parse_record
-from shm.sidecar import Sidecar, parse
+from gantrymq.brokerd.verify import Finding, verify
+from gantrymq.shm import layout
+from gantrymq.shm.record import Record, encode_record, parse_record
+from gantrymq.shm.sidecar import Sidecar, parse
 from tests.support.small_stores import (
     QUEUE_FILE_BYTES,
     RECORDS,

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.log import Log
-from brokerd.notify import ServiceManager
-from brokerd.serve import _progress
-from brokerd.watchdog import SILENT_NS, Watchdog
-from shm import layout
-from shm.board import Board, format_board
-from shm.codes import BrokerState, Role
+from gantrymq.brokerd.log import Log
+from gantrymq.brokerd.notify import ServiceManager
+from gantrymq.brokerd.serve import _progress
+from gantrymq.brokerd.watchdog import SILENT_NS, Watchdog
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board, format_board
+from gantrymq.shm.codes import BrokerState, Role
 
 ROLES = (Role.WRITER, Role.FLUSHER)
 PERIOD_US = 4_000_000

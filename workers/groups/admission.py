@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shm import limits
-from shm.groupwire import ASSIGNMENTS, SUBSCRIPTION_CHARACTERS, Join, bad_assignment
-from shm.properties import SYSTEM_GROUP_PREFIX
-from workers.groups.membership import Member, Membership
+from gantrymq.shm import limits
+from gantrymq.shm.groupwire import ASSIGNMENTS, SUBSCRIPTION_CHARACTERS, Join, bad_assignment
+from gantrymq.shm.properties import SYSTEM_GROUP_PREFIX
+from gantrymq.workers.groups.membership import Member, Membership
 
 
 def fault_of(membership: Membership, session: int, request: Join) -> str:

@@ -15,36 +15,36 @@ from typing import Final
 
 import msgspec
 
-from shm import groupwire, layout
-from shm.arena import mark_evicted
-from shm.bell import Bell, give_way
-from shm.board import Board
-from shm.clock import Clock
-from shm.codes import AgentState, Role
-from shm.controllane import BrokenLane
-from shm.errors import Incompatible, Rejected, Unavailable
-from shm.packed import Misfit
-from shm.storage import Storage, is_failed_change
-from workers.agent import IDLE_NS, Bells
-from workers.failure import declare_failed
-from workers.groups.admission import fault_of
-from workers.groups.filters import FilterTable
-from workers.groups.ledger import Ledger
-from workers.groups.membership import Membership, Move
-from workers.groups.missing import Ends, Missing
-from workers.groups.offsetfile import Exports, import_offsets
-from workers.groups.peer import Peer, Taken
-from workers.groups.records import LiveReader
-from workers.groups.reports import LOOK_NS, Reports
-from workers.groups.resets import Resets
-from workers.groups.retrycopy import CopyMaker
-from workers.groups.roster import tell_joined, tell_left
-from workers.groups.sendbacks import SendBacks
-from workers.groups.settings import GroupsSettings
-from workers.groups.unknowncopies import note_unknown_copies
-from workers.inhand import InHand
-from workers.outlet import Outlet
-from workers.session import Attached, Session, SessionTable, pass_turn
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.arena import mark_evicted
+from gantrymq.shm.bell import Bell, give_way
+from gantrymq.shm.board import Board
+from gantrymq.shm.clock import Clock
+from gantrymq.shm.codes import AgentState, Role
+from gantrymq.shm.controllane import BrokenLane
+from gantrymq.shm.errors import Incompatible, Rejected, Unavailable
+from gantrymq.shm.packed import Misfit
+from gantrymq.shm.storage import Storage, is_failed_change
+from gantrymq.workers.agent import IDLE_NS, Bells
+from gantrymq.workers.failure import declare_failed
+from gantrymq.workers.groups.admission import fault_of
+from gantrymq.workers.groups.filters import FilterTable
+from gantrymq.workers.groups.ledger import Ledger
+from gantrymq.workers.groups.membership import Membership, Move
+from gantrymq.workers.groups.missing import Ends, Missing
+from gantrymq.workers.groups.offsetfile import Exports, import_offsets
+from gantrymq.workers.groups.peer import Peer, Taken
+from gantrymq.workers.groups.records import LiveReader
+from gantrymq.workers.groups.reports import LOOK_NS, Reports
+from gantrymq.workers.groups.resets import Resets
+from gantrymq.workers.groups.retrycopy import CopyMaker
+from gantrymq.workers.groups.roster import tell_joined, tell_left
+from gantrymq.workers.groups.sendbacks import SendBacks
+from gantrymq.workers.groups.settings import GroupsSettings
+from gantrymq.workers.groups.unknowncopies import note_unknown_copies
+from gantrymq.workers.inhand import InHand
+from gantrymq.workers.outlet import Outlet
+from gantrymq.workers.session import Attached, Session, SessionTable, pass_turn
 
 MINUTE_NS: Final = 60_000_000_000
 #: What requests of all sessions may cost in one cycle, and those of one; a unit is some 20 us.

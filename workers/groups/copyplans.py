@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from shm.errors import Corrupt, MessageIllegal
-from shm.groupwire import DEAD_LETTER
-from shm.innerbatch import is_inner_batch
-from shm.limits import DELIVERIES_MAX
-from shm.properties import DLQ_PREFIX
-from shm.soundrecord import Sound
-from workers.groups.ledger import QueueKey
-from workers.groups.pending import Asked, InFlight, Name, Pending
-from workers.groups.progress import Progress
-from workers.groups.retrycopy import CopyMaker, Failure, TooLong
-from workers.groups.usualcopies import UsualCopies
-from workers.outlet import entry_of
+from gantrymq.shm.errors import Corrupt, MessageIllegal
+from gantrymq.shm.groupwire import DEAD_LETTER
+from gantrymq.shm.innerbatch import is_inner_batch
+from gantrymq.shm.limits import DELIVERIES_MAX
+from gantrymq.shm.properties import DLQ_PREFIX
+from gantrymq.shm.soundrecord import Sound
+from gantrymq.workers.groups.ledger import QueueKey
+from gantrymq.workers.groups.pending import Asked, InFlight, Name, Pending
+from gantrymq.workers.groups.progress import Progress
+from gantrymq.workers.groups.retrycopy import CopyMaker, Failure, TooLong
+from gantrymq.workers.groups.usualcopies import UsualCopies
+from gantrymq.workers.outlet import entry_of
 
 if TYPE_CHECKING:
-    from shm.record import Record
-    from workers.groups.membership import Membership
-    from workers.groups.records import LiveReader
-    from workers.groups.unstorable import Unstorable
+    from gantrymq.shm.record import Record
+    from gantrymq.workers.groups.membership import Membership
+    from gantrymq.workers.groups.records import LiveReader
+    from gantrymq.workers.groups.unstorable import Unstorable
 
 #: What a request names by board queue and lease: group, queue, and how far they are.
 Held = tuple[str, QueueKey, Progress]

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from shm.errors import Corrupt
-from shm.notefile import read_content, write_content
+from gantrymq.shm.errors import Corrupt
+from gantrymq.shm.notefile import read_content, write_content
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/dead_letters.json"
 VERSION: Final = 1

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.groupwire import FILTER_CHARACTERS, FILTERS_PER_JOIN
-from shm.storage import is_disk_full
-from workers.filterfile import (
+from gantrymq.shm import layout
+from gantrymq.shm.groupwire import FILTER_CHARACTERS, FILTERS_PER_JOIN
+from gantrymq.shm.storage import is_disk_full
+from gantrymq.workers.filterfile import (
     DEAD_AT_LOAD_MS,
     FilterEntry,
     bloom_form,
@@ -24,11 +24,11 @@ from workers.filterfile import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shm.board import Board, TopicSlot
-    from shm.clock import Clock
-    from shm.groupwire import Join
-    from shm.storage import Storage
-    from workers.filterfile import FilterSettings
+    from gantrymq.shm.board import Board, TopicSlot
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.groupwire import Join
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.filterfile import FilterSettings
 
 #: How long a group that is gone keeps its filter (FL-13).
 KEPT_DEAD_MS: Final = 24 * 3600 * 1000

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
 
-from shm import layout
-from shm.groupwire import Done, merged
-from shm.storage import File, Storage, is_disk_full, read_file, replace_file
-from workers.groups.ledgerentries import (
+from gantrymq.shm import layout
+from gantrymq.shm.groupwire import Done, merged
+from gantrymq.shm.storage import File, Storage, is_disk_full, read_file, replace_file
+from gantrymq.workers.groups.ledgerentries import (
     NAME,
     Kind,
     Names,
@@ -27,7 +27,7 @@ from workers.groups.ledgerentries import (
     pack_entry,
     read_entries,
 )
-from workers.groups.progress import UNSET, Lease, Progress
+from gantrymq.workers.groups.progress import UNSET, Lease, Progress
 
 COMPACT_BYTES: Final = 4 * 1024 * 1024
 #: A compacted ledger must have grown to this multiple before it is compacted again.

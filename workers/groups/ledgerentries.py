@@ -9,9 +9,9 @@ from itertools import islice, repeat
 from typing import Any, Final
 from zlib import crc32
 
-from shm import layout
-from shm.errors import Corrupt, Incompatible
-from shm.storage import Storage, read_file
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt, Incompatible
+from gantrymq.shm.storage import Storage, read_file
 
 NAME: Final = "gantry/ledger"
 

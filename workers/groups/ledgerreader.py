@@ -6,12 +6,12 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from shm.storage import PosixFile
-from workers.groups.ledger import GroupProgress, Ledger
-from workers.groups.ledgerentries import NAME, Names
+from gantrymq.shm.storage import PosixFile
+from gantrymq.workers.groups.ledger import GroupProgress, Ledger
+from gantrymq.workers.groups.ledgerentries import NAME, Names
 
 if TYPE_CHECKING:
-    from shm.storage import PosixStorage
+    from gantrymq.shm.storage import PosixStorage
 
 
 class LedgerReader:

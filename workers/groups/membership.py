@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from shm import layout
-from shm.board import Board, TopicSlot
-from shm.groupwire import AVERAGE, ConsumeFrom, Done, Failed, Join
-from shm.limits import DELIVERIES_MAX
-from shm.properties import RETRY_PREFIX
-from workers.groups.assignment import assign, assign_average
-from workers.groups.ledger import Ledger, QueueKey
-from workers.groups.progress import UNSET, Lease, Progress
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board, TopicSlot
+from gantrymq.shm.groupwire import AVERAGE, ConsumeFrom, Done, Failed, Join
+from gantrymq.shm.limits import DELIVERIES_MAX
+from gantrymq.shm.properties import RETRY_PREFIX
+from gantrymq.workers.groups.assignment import assign, assign_average
+from gantrymq.workers.groups.ledger import Ledger, QueueKey
+from gantrymq.workers.groups.progress import UNSET, Lease, Progress
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from shm import wire
-from workers.groups.membership import Member, Membership
-from workers.session import SessionTable
+from gantrymq.shm import wire
+from gantrymq.workers.groups.membership import Member, Membership
+from gantrymq.workers.session import SessionTable
 
 #: After a replacement, sessions are told again at once; one that was not by then is ended.
 MISSING_NS: Final = 2_000_000_000

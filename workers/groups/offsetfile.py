@@ -7,16 +7,16 @@ import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from shm import layout
-from shm.configfile import by_number, read_config, write_config
-from shm.properties import HALF_TOPIC, OP_TOPIC
-from shm.storage import Storage, is_disk_full
-from shm.valueranges import is_offset, is_small
-from workers.groups.ledger import GroupProgress, Ledger
-from workers.groups.progress import UNSET
+from gantrymq.shm import layout
+from gantrymq.shm.configfile import by_number, read_config, write_config
+from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
+from gantrymq.shm.storage import Storage, is_disk_full
+from gantrymq.shm.valueranges import is_offset, is_small
+from gantrymq.workers.groups.ledger import GroupProgress, Ledger
+from gantrymq.workers.groups.progress import UNSET
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from gantrymq.shm.board import Board
 
 FILE: Final = "consumerOffset.json"
 #: RocketMQ's progress in half and op queue (HO-40).

@@ -6,10 +6,10 @@ from collections import deque
 
 import numpy as np
 
-from shm import groupwire, layout, limits
-from shm.controllane import ControlLane, End
-from shm.kernels import progress
-from workers.session import Session
+from gantrymq.shm import groupwire, layout, limits
+from gantrymq.shm.controllane import ControlLane, End
+from gantrymq.shm.kernels import progress
+from gantrymq.workers.session import Session
 
 DISK_FULL = (
     "the disk of the store is full: offsets and shares are not stored; they are as soon as there is"

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from shm.properties import DLQ_PREFIX, RETRY_PREFIX
-from workers.groups.ledger import QueueKey
-from workers.groups.retrycopy import NOWHERE, Parking
+from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX
+from gantrymq.workers.groups.ledger import QueueKey
+from gantrymq.workers.groups.retrycopy import NOWHERE, Parking
 
 if TYPE_CHECKING:
-    from shm import groupwire
-    from shm.record import Record
+    from gantrymq.shm import groupwire
+    from gantrymq.shm.record import Record
 
 Where = tuple[str, QueueKey]  # group, queue
 Name = tuple[str, QueueKey, int]  # and offset

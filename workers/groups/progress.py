@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from shm.groupwire import ATTEMPTS_MAX, Attempts, Done
-from shm.limits import DELIVERIES_MAX, PROGRESS_WINDOW
+from gantrymq.shm.groupwire import ATTEMPTS_MAX, Attempts, Done
+from gantrymq.shm.limits import DELIVERIES_MAX, PROGRESS_WINDOW
 
 UNSET = -1
 _BEYOND: Final = 1 << 64  # all offsets

@@ -7,22 +7,22 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.errors import Corrupt, Rejected
-from shm.limits import PROGRESS_WINDOW
-from shm.lognames import segment_name
-from shm.queuenames import queue_directory
-from shm.record import STRUCTURE, Record, parse_record
-from shm.soundrecord import Sound, sound_fields, sound_record
-from shm.storereader import StoreReader
-from workers.logviews import LogViews
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Corrupt, Rejected
+from gantrymq.shm.limits import PROGRESS_WINDOW
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.record import STRUCTURE, Record, parse_record
+from gantrymq.shm.soundrecord import Sound, sound_fields, sound_record
+from gantrymq.shm.storereader import StoreReader
+from gantrymq.workers.logviews import LogViews
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shm.board import Board
-    from shm.storage import File, Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import File, Storage
 
 FILES_KEPT: Final = 32
 _UNIT: Final = layout.CQ_UNIT.codec("physical_offset", "size")

@@ -11,13 +11,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import groupwire, layout, limits
-from shm.board import Board
-from shm.codes import Role
-from shm.kernels import progress
-from workers.groups.membership import Membership
-from workers.groups.peer import Begun, Peer
-from workers.groups.progress import ranges_of
+from gantrymq.shm import groupwire, layout, limits
+from gantrymq.shm.board import Board
+from gantrymq.shm.codes import Role
+from gantrymq.shm.kernels import progress
+from gantrymq.workers.groups.membership import Membership
+from gantrymq.workers.groups.peer import Begun, Peer
+from gantrymq.workers.groups.progress import ranges_of
 
 #: A session's words are looked at this often if nobody rings.
 LOOK_NS: Final = 500_000_000

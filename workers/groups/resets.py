@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from shm import groupwire, layout
-from shm.board import Board
-from workers.groups.admission import name_fault
-from workers.groups.ledger import Ledger, QueueKey
-from workers.groups.membership import Membership
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.board import Board
+from gantrymq.workers.groups.admission import name_fault
+from gantrymq.workers.groups.ledger import Ledger, QueueKey
+from gantrymq.workers.groups.membership import Membership
 
 #: Of resets that are done; who repeats one does so at once.
 ANSWERS_KEPT: Final = 64

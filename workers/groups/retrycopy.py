@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from shm.codes import Level
-from shm.errors import MessageIllegal
-from shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
-from shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
-from shm.messageid import offset_message_id
-from shm.properties import (
+from gantrymq.shm.codes import Level
+from gantrymq.shm.errors import MessageIllegal
+from gantrymq.shm.groupwire import DEAD_LETTER, LADDER, WHY_CHARACTERS
+from gantrymq.shm.limits import PROPERTIES_BYTES_MAX, TRAILER_BYTES
+from gantrymq.shm.messageid import offset_message_id
+from gantrymq.shm.properties import (
     DLQ_PREFIX,
     RETRY_DROPPED,
     RETRY_PREFIX,
@@ -22,13 +22,13 @@ from shm.properties import (
     parse_delay_levels,
     timer_out_ms,
 )
-from shm.soundrecord import Sound
-from workers.outlet import Copy
+from gantrymq.shm.soundrecord import Sound
+from gantrymq.workers.outlet import Copy
 
 if TYPE_CHECKING:
-    from shm.clock import Clock
-    from workers.groups.membership import Topics
-    from workers.scheduler.settings import DelaySettings
+    from gantrymq.shm.clock import Clock
+    from gantrymq.workers.groups.membership import Topics
+    from gantrymq.workers.scheduler.settings import DelaySettings
 
 #: RocketMQ's 16 retries, where a consumer says nothing else.
 MAX_ATTEMPTS: Final = 17

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm import wire
+from gantrymq.shm import wire
 
 if TYPE_CHECKING:
-    from shm.groupwire import Join
-    from workers.groups.membership import Topics
-    from workers.session import SessionTable
+    from gantrymq.shm.groupwire import Join
+    from gantrymq.workers.groups.membership import Topics
+    from gantrymq.workers.session import SessionTable
 
 
 def tell_joined(sessions: SessionTable, session: int, request: Join, topics: Topics) -> None:

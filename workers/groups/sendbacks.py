@@ -12,24 +12,24 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from shm import groupwire, layout
-from shm.board import Board
-from shm.codes import Status
-from shm.kernels.words import store_word
-from shm.record import Record
-from workers.groups.copyplans import COPIES_BYTES_MAX, CopyPlans
-from workers.groups.ledger import Ledger, QueueKey
-from workers.groups.membership import Membership
-from workers.groups.pending import Asked, InFlight, Name, Pending, Where, whose
-from workers.groups.records import LiveReader
-from workers.groups.reports import LEASE_OVER
-from workers.groups.retrycopy import CopyMaker
-from workers.groups.unstorable import Unstorable
-from workers.outlet import Outlet
-from workers.session import SessionTable, pass_turn
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.codes import Status
+from gantrymq.shm.kernels.words import store_word
+from gantrymq.shm.record import Record
+from gantrymq.workers.groups.copyplans import COPIES_BYTES_MAX, CopyPlans
+from gantrymq.workers.groups.ledger import Ledger, QueueKey
+from gantrymq.workers.groups.membership import Membership
+from gantrymq.workers.groups.pending import Asked, InFlight, Name, Pending, Where, whose
+from gantrymq.workers.groups.records import LiveReader
+from gantrymq.workers.groups.reports import LEASE_OVER
+from gantrymq.workers.groups.retrycopy import CopyMaker
+from gantrymq.workers.groups.unstorable import Unstorable
+from gantrymq.workers.outlet import Outlet
+from gantrymq.workers.session import SessionTable, pass_turn
 
 if TYPE_CHECKING:
-    from workers.inhand import InHand
+    from gantrymq.workers.inhand import InHand
 
 #: Copies on their way at one time: beyond, what is asked waits.
 COPIES_MAX: Final = 4096

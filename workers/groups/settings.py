@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from workers.filterfile import FilterSettings
-from workers.scheduler.settings import DelaySettings
+from gantrymq.workers.filterfile import FilterSettings
+from gantrymq.workers.scheduler.settings import DelaySettings
 
 
 class GroupsSettings(DelaySettings, FilterSettings, Protocol):

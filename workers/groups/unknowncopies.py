@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm.errors import Corrupt, Rejected
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from workers.groups.pending import whose
-from workers.groups.progress import UNSET
+from gantrymq.shm.errors import Corrupt, Rejected
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.workers.groups.pending import whose
+from gantrymq.workers.groups.progress import UNSET
 
 if TYPE_CHECKING:
-    from shm.record import Record
-    from workers.groups.ledger import Ledger
-    from workers.groups.records import LiveReader
+    from gantrymq.shm.record import Record
+    from gantrymq.workers.groups.ledger import Ledger
+    from gantrymq.workers.groups.records import LiveReader
 
 #: What the scheduler delivers from these is no copy that `groups` has made.
 _PARKED = (SCHEDULE_TOPIC, TIMER_TOPIC)

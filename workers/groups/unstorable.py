@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from shm import layout
-from shm.board import Board
-from shm.codes import Role
-from workers.groups.ledger import QueueKey
-from workers.session import SessionTable
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.codes import Role
+from gantrymq.workers.groups.ledger import QueueKey
+from gantrymq.workers.session import SessionTable
 
 #: Messages remembered as reported; with more, all are forgotten, and reported again.
 _REMEMBERED: Final = 4096

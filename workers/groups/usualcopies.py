@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import groupwire, layout
-from shm.kernels import retrycopy as kernel
-from shm.limits import PROGRESS_WINDOW
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from workers.groups.ledger import QueueKey
-from workers.groups.retrycopy import FIRST_LEVEL, REASON, Parking, reason_of
+from gantrymq.shm import groupwire, layout
+from gantrymq.shm.kernels import retrycopy as kernel
+from gantrymq.shm.limits import PROGRESS_WINDOW
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.workers.groups.ledger import QueueKey
+from gantrymq.workers.groups.retrycopy import FIRST_LEVEL, REASON, Parking, reason_of
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from workers.groups.membership import Topics
-    from workers.groups.records import LiveReader
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.groups.membership import Topics
+    from gantrymq.workers.groups.records import LiveReader
 
 assert (kernel.LADDER, kernel.DEAD_LETTER) == (groupwire.LADDER, groupwire.DEAD_LETTER)
 

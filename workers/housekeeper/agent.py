@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from shm import layout
-from shm.codes import Role
-from workers.failure import has_failed
-from workers.housekeeper.indexer import Indexer
-from workers.housekeeper.pace import Pace
-from workers.housekeeper.sealing import Sealer
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.workers.failure import has_failed
+from gantrymq.workers.housekeeper.indexer import Indexer
+from gantrymq.workers.housekeeper.pace import Pace
+from gantrymq.workers.housekeeper.sealing import Sealer
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.storage import Storage
-    from workers.session import SessionTable
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.session import SessionTable
 
 #: It is never rung: so often it looks at the board. A variable: the simulator's is small.
 LOOK_NS = 500_000_000

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout, limits
-from shm.codes import Stop
-from shm.errors import StoreFailed
-from shm.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
-from shm.kernels import index as kernels
-from shm.kernels.index import index_log, relink
-from shm.marks import mark
-from shm.storage import is_disk_full
-from workers.failure import declare_failed, unfit_record
-from workers.housekeeper import indexfiles
-from workers.housekeeper.indexfiles import OpenFile, Segment
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.errors import StoreFailed
+from gantrymq.shm.indexnote import DIRECTORY, Header, Note, Shape, save_note, tell_rocketmq
+from gantrymq.shm.kernels import index as kernels
+from gantrymq.shm.kernels.index import index_log, relink
+from gantrymq.shm.marks import mark
+from gantrymq.shm.storage import is_disk_full
+from gantrymq.workers.failure import declare_failed, unfit_record
+from gantrymq.workers.housekeeper import indexfiles
+from gantrymq.workers.housekeeper.indexfiles import OpenFile, Segment
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.storage import Storage
-    from workers.session import SessionTable
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.session import SessionTable
 
 IDLE_NS: Final = 1_000_000_000
 SPACE_RETRY_NS: Final = 1_000_000_000

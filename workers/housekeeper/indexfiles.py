@@ -14,12 +14,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.errors import StoreFailed
-from shm.indexnote import DIRECTORY, Header, Note, Shape, parse_header, read_note
-from shm.kernels import index as kernels
-from shm.lognames import segment_name
-from shm.storage import File, Storage, clear_behind, map_file
+from gantrymq.shm import layout
+from gantrymq.shm.errors import StoreFailed
+from gantrymq.shm.indexnote import DIRECTORY, Header, Note, Shape, parse_header, read_note
+from gantrymq.shm.kernels import index as kernels
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.storage import File, Storage, clear_behind, map_file
 
 PAGE_BYTES: Final = 1 << kernels.PAGE_SHIFT
 #: Room for entries that are not in the file yet: few enough to be in a cache when they are written.

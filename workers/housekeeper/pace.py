@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
+from gantrymq.shm import layout
 
 if TYPE_CHECKING:
-    from shm.board import Board
+    from gantrymq.shm.board import Board
 
 #: Messages have stopped coming when none has come for so long.
 QUIET_NS: Final = 20_000_000

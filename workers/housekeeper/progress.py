@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from shm.jsonsum import sum_holds, with_sum
-from shm.storage import read_file, replace_file
+from gantrymq.shm.jsonsum import sum_holds, with_sum
+from gantrymq.shm.storage import read_file, replace_file
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 PROGRESS_FILE: Final = "gantry/queues.json"
 

@@ -11,17 +11,17 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.bitmapnote import extension_directory
-from shm.errors import StoreFailed
-from shm.kernels.words import load_word
-from shm.marks import mark
-from shm.queuenames import queue_directory
-from workers.housekeeper.progress import read_progress
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import extension_directory
+from gantrymq.shm.errors import StoreFailed
+from gantrymq.shm.kernels.words import load_word
+from gantrymq.shm.marks import mark
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.workers.housekeeper.progress import read_progress
 
 if TYPE_CHECKING:
-    from shm.board import Board, TopicSlot
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board, TopicSlot
+    from gantrymq.shm.storage import Storage
 
 #: Steps of a job: each item is how long to wait before the next one, in ns.
 Steps = Generator[int, None, None]

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from shm import layout, sidecar
-from shm.errors import StoreFailed
-from shm.indexnote import CHECKPOINT_FILE, safe_time
-from shm.marks import mark
-from shm.storage import is_disk_full, is_failed_change
-from workers.failure import declare_failed
-from workers.housekeeper.progress import save_progress
-from workers.housekeeper.queuesync import QueueSync
-from workers.housekeeper.sidecars import SidecarWriter
+from gantrymq.shm import layout, sidecar
+from gantrymq.shm.errors import StoreFailed
+from gantrymq.shm.indexnote import CHECKPOINT_FILE, safe_time
+from gantrymq.shm.marks import mark
+from gantrymq.shm.storage import is_disk_full, is_failed_change
+from gantrymq.workers.failure import declare_failed
+from gantrymq.workers.housekeeper.progress import save_progress
+from gantrymq.workers.housekeeper.queuesync import QueueSync
+from gantrymq.workers.housekeeper.sidecars import SidecarWriter
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import Storage
-    from workers.housekeeper.queuesync import Steps, Synced
-    from workers.session import SessionTable
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.housekeeper.queuesync import Steps, Synced
+    from gantrymq.workers.session import SessionTable
 
 IDLE_NS: Final = 1_000_000_000
 AGAIN_NS: Final = 1_000_000_000

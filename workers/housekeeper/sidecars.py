@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout, sidecar
-from shm.codes import Stop
-from shm.kernels import blocks
-from shm.kernels.scan import ROW_WORDS
-from shm.lognames import segment_name
-from shm.marks import mark
-from shm.storage import replace_file
-from workers.failure import unfit_record
-from workers.topicindex import TopicIndex
+from gantrymq.shm import layout, sidecar
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels import blocks
+from gantrymq.shm.kernels.scan import ROW_WORDS
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.marks import mark
+from gantrymq.shm.storage import replace_file
+from gantrymq.workers.failure import unfit_record
+from gantrymq.workers.topicindex import TopicIndex
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import File, Storage
-    from workers.housekeeper.queuesync import Steps
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import File, Storage
+    from gantrymq.workers.housekeeper.queuesync import Steps
 
 #: Records that are noted, and blocks that are summed, in one step.
 RECORDS_A_STEP: Final = 2048

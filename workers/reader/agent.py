@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout, limits
-from shm.codes import Role, Stop
-from shm.errors import StoreFailed
-from shm.kernels import dispatch
-from shm.kernels.dispatch import advance, dispatch_log
-from shm.kernels.scan import CHECK_PLACE, ROW_WORDS
-from shm.kernels.visible import arm_reader
-from shm.kernels.words import store_half
-from shm.lognames import segment_name
-from shm.marks import is_asked, mark
-from shm.properties import SCHEDULE_TOPIC, parse_delay_levels
-from shm.storage import is_disk_full, map_file
-from workers.agent import is_busy
-from workers.failure import declare_failed, unfit_record
-from workers.reader.catchup import CatchUp
-from workers.reader.extensions import Extensions
-from workers.reader.queues import QueueFiles
-from workers.reader.visibility import Visibility
-from workers.topicindex import TopicIndex
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import Role, Stop
+from gantrymq.shm.errors import StoreFailed
+from gantrymq.shm.kernels import dispatch
+from gantrymq.shm.kernels.dispatch import advance, dispatch_log
+from gantrymq.shm.kernels.scan import CHECK_PLACE, ROW_WORDS
+from gantrymq.shm.kernels.visible import arm_reader
+from gantrymq.shm.kernels.words import store_half
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.marks import is_asked, mark
+from gantrymq.shm.properties import SCHEDULE_TOPIC, parse_delay_levels
+from gantrymq.shm.storage import is_disk_full, map_file
+from gantrymq.workers.agent import is_busy
+from gantrymq.workers.failure import declare_failed, unfit_record
+from gantrymq.workers.reader.catchup import CatchUp
+from gantrymq.workers.reader.extensions import Extensions
+from gantrymq.workers.reader.queues import QueueFiles
+from gantrymq.workers.reader.visibility import Visibility
+from gantrymq.workers.topicindex import TopicIndex
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.storage import Storage
-    from workers.session import SessionTable
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.session import SessionTable
 
 IDLE_NS = 1_000_000_000
 SPACE_RETRY_NS = 1_000_000_000

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout, limits
-from shm.codes import Stop
-from shm.kernels import extend
-from shm.lognames import segment_name
-from shm.queuenames import queue_directory
-from shm.storage import is_disk_full, map_file
+from gantrymq.shm import layout, limits
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels import extend
+from gantrymq.shm.lognames import segment_name
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.storage import is_disk_full, map_file
 
 if TYPE_CHECKING:
-    from shm.bitmapnote import Covered
-    from shm.board import Board
-    from shm.storage import Storage
-    from workers.reader.extensions import Extensions
-    from workers.reader.filters import Bound
+    from gantrymq.shm.bitmapnote import Covered
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.reader.extensions import Extensions
+    from gantrymq.workers.reader.filters import Bound
 
 #: Units that a step looks at, and bitmaps that it writes: about a millisecond, as is
 #: limits.CATCH_UP_WORK, at which it ends as well.

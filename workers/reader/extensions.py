@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout, limits
-from shm.bitmapnote import extension_directory
-from shm.errors import StoreFailed
-from shm.kernels import dispatch, extend
-from shm.queuenames import queue_directory
-from shm.storage import clear_behind, map_file
-from workers.reader.filters import Filters
+from gantrymq.shm import layout, limits
+from gantrymq.shm.bitmapnote import extension_directory
+from gantrymq.shm.errors import StoreFailed
+from gantrymq.shm.kernels import dispatch, extend
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.storage import clear_behind, map_file
+from gantrymq.workers.reader.filters import Filters
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import File, Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import File, Storage
 
 OPEN_FILES_MAX: Final = 1024
 #: A bit more than the units of a call need: where a file ends there is a mark of two bytes.

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.bitmapnote import Covered, read_covered, write_covered
-from shm.errors import FilterSyntaxError
-from shm.filter import parse_sql
-from shm.kernels import extend
-from shm.sql92.dialect import Dialect
-from shm.sql92.program import compile_program
-from workers.filterfile import FilterEntry, bloom_form, read_filters
+from gantrymq.shm import layout
+from gantrymq.shm.bitmapnote import Covered, read_covered, write_covered
+from gantrymq.shm.errors import FilterSyntaxError
+from gantrymq.shm.filter import parse_sql
+from gantrymq.shm.kernels import extend
+from gantrymq.shm.sql92.dialect import Dialect
+from gantrymq.shm.sql92.program import compile_program
+from gantrymq.workers.filterfile import FilterEntry, bloom_form, read_filters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from shm.board import Board
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
 
 #: Filters in all that get bits; a topic has twice those at most that bitmaps are made for: with
 #: more, hardly a bit is left unset. The others' records are all read.

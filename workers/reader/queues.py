@@ -11,11 +11,11 @@ from collections import OrderedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.board import Board
-from shm.kernels import unitfiles
-from shm.queuenames import queue_directory
-from shm.storage import File, Storage, mark_failed_change
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.kernels import unitfiles
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.storage import File, Storage, mark_failed_change
 
 OPEN_FILES_MAX = 4096
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.bell import give_way
-from shm.codes import Level
-from shm.kernels import dispatch
-from shm.kernels.visible import publish_units, publish_visible
-from shm.marks import mark
-from workers.session import Attached, Detached, Session
+from gantrymq.shm import layout
+from gantrymq.shm.bell import give_way
+from gantrymq.shm.codes import Level
+from gantrymq.shm.kernels import dispatch
+from gantrymq.shm.kernels.visible import publish_units, publish_visible
+from gantrymq.shm.marks import mark
+from gantrymq.workers.session import Attached, Detached, Session
 
 if TYPE_CHECKING:
-    from shm.board import Board, TopicSlot
+    from gantrymq.shm.board import Board, TopicSlot
 
 Words = NDArray[np.int64]
 

@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from shm import layout
-from shm.codes import Role
-from shm.indexnote import Shape
-from shm.kernels.ring import arm as arm_flag
-from shm.kernels.words import store_half
-from shm.properties import parse_delay_levels
-from workers.agent import IDLE_NS
-from workers.origins import OriginScan
-from workers.outlet import Outlet
-from workers.outletagent import LOOK_NS, OutletAgent
-from workers.scheduler.delaylevels import NEVER, DelayLevels
-from workers.scheduler.delivery import PUTS_MAX, Delivery
-from workers.scheduler.pending import Pending
-from workers.scheduler.progress import ProgressNote
-from workers.scheduler.recalls import RecallDesk
-from workers.scheduler.recalltrace import RecallTrace
-from workers.scheduler.settings import DelaySettings
-from workers.scheduler.timeline import NS, Timeline
-from workers.scheduler.timermove import TimerMove
-from workers.scheduler.timers import Timers
-from workers.session import Attached, Session
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Role
+from gantrymq.shm.indexnote import Shape
+from gantrymq.shm.kernels.ring import arm as arm_flag
+from gantrymq.shm.kernels.words import store_half
+from gantrymq.shm.properties import parse_delay_levels
+from gantrymq.workers.agent import IDLE_NS
+from gantrymq.workers.origins import OriginScan
+from gantrymq.workers.outlet import Outlet
+from gantrymq.workers.outletagent import LOOK_NS, OutletAgent
+from gantrymq.workers.scheduler.delaylevels import NEVER, DelayLevels
+from gantrymq.workers.scheduler.delivery import PUTS_MAX, Delivery
+from gantrymq.workers.scheduler.pending import Pending
+from gantrymq.workers.scheduler.progress import ProgressNote
+from gantrymq.workers.scheduler.recalls import RecallDesk
+from gantrymq.workers.scheduler.recalltrace import RecallTrace
+from gantrymq.workers.scheduler.settings import DelaySettings
+from gantrymq.workers.scheduler.timeline import NS, Timeline
+from gantrymq.workers.scheduler.timermove import TimerMove
+from gantrymq.workers.scheduler.timers import Timers
+from gantrymq.workers.session import Attached, Session
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.storage import Storage
-    from workers.agent import Bells
-    from workers.session import SessionTable
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.agent import Bells
+    from gantrymq.workers.session import SessionTable
 
 #: Who sleeps for so long holds nothing that can be had again.
 REST_NS: Final = 500_000_000

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.kernels.parked import DUE_MS
-from shm.properties import SCHEDULE_TOPIC
-from workers.scheduler.duerows import Rows, due_rows
+from gantrymq.shm import layout
+from gantrymq.shm.kernels.parked import DUE_MS
+from gantrymq.shm.properties import SCHEDULE_TOPIC
+from gantrymq.workers.scheduler.duerows import Rows, due_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shm.board import Board
-    from workers.logviews import LogViews
-    from workers.scheduler.othersettled import OtherSettled
-    from workers.scheduler.timeline import Timeline
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.scheduler.othersettled import OtherSettled
+    from gantrymq.workers.scheduler.timeline import Timeline
 
 #: Units of a level that are looked at together.
 UNITS_MAX: Final = 1024

@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout, wire
-from shm.codes import Status, Stop
-from shm.errors import StoreFailed
-from shm.kernels import frames, parked, stretch
-from shm.kernels.parked import DAMAGED, DROPPED, NO_TOPIC, PUT, TOO_LARGE, put_copies
-from shm.marks import mark
-from shm.properties import TIMER_TOPIC, parse_properties
-from workers.logwindow import LogWindow
-from workers.scheduler.duerows import NOTHING, Rows, due_rows
-from workers.scheduler.lateness import Lateness
-from workers.topicindex import TopicIndex
+from gantrymq.shm import layout, wire
+from gantrymq.shm.codes import Status, Stop
+from gantrymq.shm.errors import StoreFailed
+from gantrymq.shm.kernels import frames, parked, stretch
+from gantrymq.shm.kernels.parked import DAMAGED, DROPPED, NO_TOPIC, PUT, TOO_LARGE, put_copies
+from gantrymq.shm.marks import mark
+from gantrymq.shm.properties import TIMER_TOPIC, parse_properties
+from gantrymq.workers.logwindow import LogWindow
+from gantrymq.workers.scheduler.duerows import NOTHING, Rows, due_rows
+from gantrymq.workers.scheduler.lateness import Lateness
+from gantrymq.workers.topicindex import TopicIndex
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.record import Record
-    from shm.storage import Storage
-    from workers.logviews import LogViews
-    from workers.outlet import Outcome, Outlet
-    from workers.scheduler.timeline import Timeline
-    from workers.session import SessionTable
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.record import Record
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.outlet import Outcome, Outlet
+    from gantrymq.workers.scheduler.timeline import Timeline
+    from gantrymq.workers.session import SessionTable
 
 #: Rows of one call: a step stays short.
 PUTS_MAX: Final = 4096

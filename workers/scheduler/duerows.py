@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.kernels.parked import DUE_MS, DUE_POSITION, DUE_SIZE, DUE_WORDS
+from gantrymq.shm.kernels.parked import DUE_MS, DUE_POSITION, DUE_SIZE, DUE_WORDS
 
 #: DUE_WORDS columns of shm.kernels.parked.
 Rows = NDArray[np.int64]

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout, limits
-from shm.kernels.parked import DELIVER, DUE_AGAIN, DUE_MS, DUE_STATE, PUT
-from workers.scheduler.duerows import NOT_TIMED
-from workers.scheduler.timeline import NS
+from gantrymq.shm import layout, limits
+from gantrymq.shm.kernels.parked import DELIVER, DUE_AGAIN, DUE_MS, DUE_STATE, PUT
+from gantrymq.workers.scheduler.duerows import NOT_TIMED
+from gantrymq.workers.scheduler.timeline import NS
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from workers.scheduler.duerows import Rows
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.scheduler.duerows import Rows
 
 _BOUNDS: Final = np.array(limits.LATENESS_MS)
 

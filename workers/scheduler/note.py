@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from shm.configfile import by_number, read_config, write_config
-from shm.notefile import SCAN_BYTES, read_content, write_content
-from shm.valueranges import is_offset, is_small, is_time_ms
+from gantrymq.shm.configfile import by_number, read_config, write_config
+from gantrymq.shm.notefile import SCAN_BYTES, read_content, write_content
+from gantrymq.shm.valueranges import is_offset, is_small, is_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/schedule.json"
 OFFSETS_FILE: Final = "delayOffset.json"

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shm.imported import Imported, read_imported
+from gantrymq.shm.imported import Imported, read_imported
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 
 class OtherSettled:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
+from gantrymq.shm import layout
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from workers.scheduler.delaylevels import DelayLevels
-    from workers.scheduler.timers import Timers
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.scheduler.delaylevels import DelayLevels
+    from gantrymq.workers.scheduler.timers import Timers
 
 #: Who works without a rest counts what waits so often.
 COUNT_NS: Final = 100_000_000

@@ -10,28 +10,28 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from shm import layout
-from shm.marks import mark
-from shm.properties import SCHEDULE_TOPIC
-from workers.scheduler.note import (
+from gantrymq.shm import layout
+from gantrymq.shm.marks import mark
+from gantrymq.shm.properties import SCHEDULE_TOPIC
+from gantrymq.workers.scheduler.note import (
     Note,
     read_level_offsets,
     read_note,
     write_level_offsets,
     write_note,
 )
-from workers.scheduler.othersettled import OtherSettled
-from workers.scheduler.timeline import STEP_MS, shift_after_boot
+from gantrymq.workers.scheduler.othersettled import OtherSettled
+from gantrymq.workers.scheduler.timeline import STEP_MS, shift_after_boot
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.imported import Imported
-    from shm.storage import Storage
-    from workers.scheduler.delaylevels import DelayLevels
-    from workers.scheduler.delivery import Delivery
-    from workers.scheduler.timeline import Timeline
-    from workers.scheduler.timers import Timers
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.imported import Imported
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.scheduler.delaylevels import DelayLevels
+    from gantrymq.workers.scheduler.delivery import Delivery
+    from gantrymq.workers.scheduler.timeline import Timeline
+    from gantrymq.workers.scheduler.timers import Timers
 
 #: How often, from one second after the start on (DT-17); simulated machines do it more often.
 interval_ns = 10_000_000_000

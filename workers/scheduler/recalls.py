@@ -19,25 +19,31 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from shm import layout, schedulerwire
-from shm.codes import AgentState, Level, Status
-from shm.controllane import BrokenLane, ControlLane, End
-from shm.packed import Misfit
-from shm.properties import encode_properties, java_hash
-from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE, Recall, Recalled
-from workers.outlet import Copy
-from workers.scheduler.recalltrace import RecallTrace, Trace, names_target
-from workers.scheduler.timerbuckets import are_together
-from workers.scheduler.timerpool import ENTRY
-from workers.session import pass_turn
+from gantrymq.shm import layout, schedulerwire
+from gantrymq.shm.codes import AgentState, Level, Status
+from gantrymq.shm.controllane import BrokenLane, ControlLane, End
+from gantrymq.shm.packed import Misfit
+from gantrymq.shm.properties import encode_properties, java_hash
+from gantrymq.shm.schedulerwire import (
+    ALREADY_DELIVERED,
+    CANCELLED,
+    UNKNOWN_HANDLE,
+    Recall,
+    Recalled,
+)
+from gantrymq.workers.outlet import Copy
+from gantrymq.workers.scheduler.recalltrace import RecallTrace, Trace, names_target
+from gantrymq.workers.scheduler.timerbuckets import are_together
+from gantrymq.workers.scheduler.timerpool import ENTRY
+from gantrymq.workers.session import pass_turn
 
 if TYPE_CHECKING:
-    from workers.inhand import InHand
-    from workers.outlet import Outcome, Outlet
-    from workers.scheduler.delivery import Delivery
-    from workers.scheduler.timerpool import Entries
-    from workers.scheduler.timers import Timers
-    from workers.session import Session, SessionTable
+    from gantrymq.workers.inhand import InHand
+    from gantrymq.workers.outlet import Outcome, Outlet
+    from gantrymq.workers.scheduler.delivery import Delivery
+    from gantrymq.workers.scheduler.timerpool import Entries
+    from gantrymq.workers.scheduler.timers import Timers
+    from gantrymq.workers.session import Session, SessionTable
 
 RECALL_TAG: Final = "_RECALL_TAG_"
 #: Requests and answers of one session that are here; the others wait in its ring.

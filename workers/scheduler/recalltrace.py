@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.errors import Rejected
-from shm.indexnote import DIRECTORY
-from shm.indexreader import IndexReader
-from shm.properties import TIMER_TOPIC
-from shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE
+from gantrymq.shm import layout
+from gantrymq.shm.errors import Rejected
+from gantrymq.shm.indexnote import DIRECTORY
+from gantrymq.shm.indexreader import IndexReader
+from gantrymq.shm.properties import TIMER_TOPIC
+from gantrymq.shm.schedulerwire import ALREADY_DELIVERED, CANCELLED, UNKNOWN_HANDLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shm.board import Board
-    from shm.indexnote import Shape
-    from shm.record import Record
-    from shm.schedulerwire import Handle
-    from shm.storage import Storage
-    from workers.logviews import LogViews
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.indexnote import Shape
+    from gantrymq.shm.record import Record
+    from gantrymq.shm.schedulerwire import Handle
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.logviews import LogViews
 
 
 def names_target(record: Record, handle: Handle, *, is_recall: bool) -> bool:

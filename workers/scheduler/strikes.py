@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.scheduler.timerpool import DELETE_BIT, KILLERS
+from gantrymq.workers.scheduler.timerpool import DELETE_BIT, KILLERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from workers.logviews import LogViews
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 
 def properties_at(views: LogViews, position: int) -> dict[str, str]:

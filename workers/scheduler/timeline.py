@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shm.clock import Clock
+    from gantrymq.shm.clock import Clock
 
 NS: Final = 1_000_000
 #: The two clocks count milliseconds at different moments, and are corrected a little all the time.

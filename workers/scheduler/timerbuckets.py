@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm.layout import RECORD_BYTES_MIN
-from workers.scheduler.timerpool import DELETE_BIT, ENTRY, KILLERS, NEVER, SIZE_MASK, in_order
+from gantrymq.shm.layout import RECORD_BYTES_MIN
+from gantrymq.workers.scheduler.timerpool import (
+    DELETE_BIT,
+    ENTRY,
+    KILLERS,
+    NEVER,
+    SIZE_MASK,
+    in_order,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from shm.storage import File, Storage
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.shm.storage import File, Storage
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 DIRECTORY: Final = "gantry/timers"
 MINUTE_MS: Final = 60_000

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from workers.scheduler.timerbuckets import MINUTE_MS
-from workers.scheduler.timerpool import ENTRY
+from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS
+from gantrymq.workers.scheduler.timerpool import ENTRY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workers.scheduler.timerbuckets import TimerBuckets
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.workers.scheduler.timerbuckets import TimerBuckets
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 #: Minutes that one step writes to: some tenths of a millisecond each.
 MINUTES_MAX: Final = 8

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.scheduler.timerbuckets import span_at
-from workers.scheduler.timerpool import AFTER_BIT, ENTRY, NEVER
+from gantrymq.workers.scheduler.timerbuckets import span_at
+from gantrymq.workers.scheduler.timerpool import AFTER_BIT, ENTRY, NEVER
 
 if TYPE_CHECKING:
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 
 class TimerHolds:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout
-from shm.kernels.parked import DUE_AGAIN, SAME_TIME
-from workers.scheduler.duerows import NOTHING, due_rows
-from workers.scheduler.timerpool import AFTER_BIT, SIZE_MASK
+from gantrymq.shm import layout
+from gantrymq.shm.kernels.parked import DUE_AGAIN, SAME_TIME
+from gantrymq.workers.scheduler.duerows import NOTHING, due_rows
+from gantrymq.workers.scheduler.timerpool import AFTER_BIT, SIZE_MASK
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from workers.scheduler.delivery import Delivery
-    from workers.scheduler.duerows import Rows
-    from workers.scheduler.timers import Timers
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.scheduler.delivery import Delivery
+    from gantrymq.workers.scheduler.duerows import Rows
+    from gantrymq.workers.scheduler.timers import Timers
 
 PUTS: Final = 4_096
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.scheduler.timerbuckets import MINUTE_MS, SECOND_MS
+from gantrymq.workers.scheduler.timerbuckets import MINUTE_MS, SECOND_MS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 
 class Moved:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm.kernels import timer
+from gantrymq.shm.kernels import timer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout
-from shm.kernels import timer
-from shm.kernels.parked import DUE_MS
-from shm.properties import TIMER_TOPIC
-from workers.scheduler.duerows import due_rows
-from workers.scheduler.strikes import sift
-from workers.scheduler.timerbuckets import SECOND_MS, TimerBuckets
-from workers.scheduler.timerfiling import TimerFiling
-from workers.scheduler.timerholds import TimerHolds
-from workers.scheduler.timermoved import Moved
-from workers.scheduler.timerpool import (
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import timer
+from gantrymq.shm.kernels.parked import DUE_MS
+from gantrymq.shm.properties import TIMER_TOPIC
+from gantrymq.workers.scheduler.duerows import due_rows
+from gantrymq.workers.scheduler.strikes import sift
+from gantrymq.workers.scheduler.timerbuckets import SECOND_MS, TimerBuckets
+from gantrymq.workers.scheduler.timerfiling import TimerFiling
+from gantrymq.workers.scheduler.timerholds import TimerHolds
+from gantrymq.workers.scheduler.timermoved import Moved
+from gantrymq.workers.scheduler.timerpool import (
     AFTER_BIT,
     DELETE_BIT,
     ENTRY,
@@ -33,20 +33,20 @@ from workers.scheduler.timerpool import (
     TimerPool,
     are_among,
 )
-from workers.scheduler.timerscounted import Counted
-from workers.scheduler.timerunits import UNITS_MAX, TimerUnits
+from gantrymq.workers.scheduler.timerscounted import Counted
+from gantrymq.workers.scheduler.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.board import Board
-    from shm.storage import Storage
-    from workers.logviews import LogViews
-    from workers.scheduler.delivery import Delivery
-    from workers.scheduler.note import Note
-    from workers.scheduler.othersettled import OtherSettled
-    from workers.scheduler.timeline import Timeline
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.scheduler.delivery import Delivery
+    from gantrymq.workers.scheduler.note import Note
+    from gantrymq.workers.scheduler.othersettled import OtherSettled
+    from gantrymq.workers.scheduler.timeline import Timeline
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 #: Entries in memory at most, but for what is due within two seconds.
 POOL_MAX: Final = 1_500_000

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workers.scheduler.timerpool import AFTER_BIT, KILLERS
+from gantrymq.workers.scheduler.timerpool import AFTER_BIT, KILLERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workers.scheduler.note import Note
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.workers.scheduler.note import Note
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 
 class Counted:

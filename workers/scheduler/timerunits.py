@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm.codes import Stop
-from shm.kernels import timer
-from shm.kernels.timer import TIMER_WORDS, read_timers
-from workers.scheduler.timerpool import ENTRY, KIND_SHIFT, SIZE_MASK
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels import timer
+from gantrymq.shm.kernels.timer import TIMER_WORDS, read_timers
+from gantrymq.workers.scheduler.timerpool import ENTRY, KIND_SHIFT, SIZE_MASK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workers.logviews import LogViews
-    from workers.scheduler.timeline import Timeline
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.scheduler.timeline import Timeline
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 #: Units that are read at one time.
 UNITS_MAX: Final = 8_192

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import jit, layout
-from shm.clock import SystemClock
-from shm.kernels import timer
-from shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
-from workers.logviews import LogViews
-from workers.origins import OriginScan
-from workers.scheduler.othersettled import OtherSettled
-from workers.scheduler.progress import scheduler_note
-from workers.scheduler.strikes import sift
-from workers.scheduler.timeline import Timeline
-from workers.scheduler.timerpool import AFTER_BIT, KILLERS, SIZE_MASK
-from workers.scheduler.timerunits import UNITS_MAX, TimerUnits
+from gantrymq.shm import jit, layout
+from gantrymq.shm.clock import SystemClock
+from gantrymq.shm.kernels import timer
+from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
+from gantrymq.workers.logviews import LogViews
+from gantrymq.workers.origins import OriginScan
+from gantrymq.workers.scheduler.othersettled import OtherSettled
+from gantrymq.workers.scheduler.progress import scheduler_note
+from gantrymq.workers.scheduler.strikes import sift
+from gantrymq.workers.scheduler.timeline import Timeline
+from gantrymq.workers.scheduler.timerpool import AFTER_BIT, KILLERS, SIZE_MASK
+from gantrymq.workers.scheduler.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.board import Board
-    from shm.storage import Storage
-    from workers.scheduler.note import Note
-    from workers.scheduler.timerpool import Entries
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.scheduler.note import Note
+    from gantrymq.workers.scheduler.timerpool import Entries
 
 #: One message that waits; `level` is 0 where it has a time of its own. Times are Unix ms.
 WAITING: Final = np.dtype(

@@ -10,39 +10,39 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.codes import Role
-from shm.lookout import Lookout
-from shm.properties import parse_delay_levels
-from workers.agent import IDLE_NS
-from workers.outlet import Outlet
-from workers.outletagent import LOOK_NS, OutletAgent
-from workers.session import Attached
-from workers.transactions.checks import Checks, Times
-from workers.transactions.commonends import CommonEnds
-from workers.transactions.decision import MOVED
-from workers.transactions.decisions import Decisions
-from workers.transactions.delayedcommit import Delays
-from workers.transactions.desk import Desk
-from workers.transactions.endings import Endings
-from workers.transactions.ends import Ends
-from workers.transactions.givenup import GivenUp
-from workers.transactions.halfmove import HalfMove
-from workers.transactions.halves import Halves
-from workers.transactions.pastdecisions import MISSING, PastDecisions
-from workers.transactions.progress import TransactionProgress
-from workers.transactions.restart import Restart
-from workers.transactions.settling import Settling
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import Role
+from gantrymq.shm.lookout import Lookout
+from gantrymq.shm.properties import parse_delay_levels
+from gantrymq.workers.agent import IDLE_NS
+from gantrymq.workers.outlet import Outlet
+from gantrymq.workers.outletagent import LOOK_NS, OutletAgent
+from gantrymq.workers.session import Attached
+from gantrymq.workers.transactions.checks import Checks, Times
+from gantrymq.workers.transactions.commonends import CommonEnds
+from gantrymq.workers.transactions.decision import MOVED
+from gantrymq.workers.transactions.decisions import Decisions
+from gantrymq.workers.transactions.delayedcommit import Delays
+from gantrymq.workers.transactions.desk import Desk
+from gantrymq.workers.transactions.endings import Endings
+from gantrymq.workers.transactions.ends import Ends
+from gantrymq.workers.transactions.givenup import GivenUp
+from gantrymq.workers.transactions.halfmove import HalfMove
+from gantrymq.workers.transactions.halves import Halves
+from gantrymq.workers.transactions.pastdecisions import MISSING, PastDecisions
+from gantrymq.workers.transactions.progress import TransactionProgress
+from gantrymq.workers.transactions.restart import Restart
+from gantrymq.workers.transactions.settling import Settling
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.clock import Clock
-    from shm.storage import Storage
-    from workers.agent import Bells
-    from workers.session import Session, SessionTable
-    from workers.transactions.decision import Decision
-    from workers.transactions.settings import CheckerSettings
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.clock import Clock
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.agent import Bells
+    from gantrymq.workers.session import Session, SessionTable
+    from gantrymq.workers.transactions.decision import Decision
+    from gantrymq.workers.transactions.settings import CheckerSettings
 
 #: How often new units of half and give-up queue are looked for; a half may be older than that.
 READ_NS: Final = 1_000_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from shm.kernels.decide import OP_NAME_BYTES, OP_REST_BYTES
-from shm.transactionwire import End
+from gantrymq.shm.kernels.decide import OP_NAME_BYTES, OP_REST_BYTES
+from gantrymq.shm.transactionwire import End
 
 if TYPE_CHECKING:
-    from workers.transactions.decision import Decision
+    from gantrymq.workers.transactions.decision import Decision
 
 DECISIONS_MAX: Final = 1024
 #: Halves that an op record should name at most; one decision more may go with them.

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout
-from shm import transactionwire as wire
-from shm.properties import GANTRY_TX
-from shm.transactionwire import GIVEN_UP
-from workers.transactions import records as transactionnotes
-from workers.transactions.decision import Decision
+from gantrymq.shm import layout
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.properties import GANTRY_TX
+from gantrymq.shm.transactionwire import GIVEN_UP
+from gantrymq.workers.transactions import records as transactionnotes
+from gantrymq.workers.transactions.decision import Decision
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shm.board import Board
-    from workers.transactions.decisions import Decisions
-    from workers.transactions.desk import Desk
-    from workers.transactions.endings import Endings
-    from workers.transactions.givenup import GivenUp
-    from workers.transactions.halves import Halves
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.transactions.decisions import Decisions
+    from gantrymq.workers.transactions.desk import Desk
+    from gantrymq.workers.transactions.endings import Endings
+    from gantrymq.workers.transactions.givenup import GivenUp
+    from gantrymq.workers.transactions.halves import Halves
 
 #: Halves that one pass takes care of, and how soon the next one follows.
 CHECKS_MAX: Final = 256

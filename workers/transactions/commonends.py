@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shm.bell import give_way
-from shm.kernels import ends as kernels
-from shm.lookout import Lookout
-from shm.transactionwire import Ended
-from workers.transactions.halves import OUTCOMES
+from gantrymq.shm.bell import give_way
+from gantrymq.shm.kernels import ends as kernels
+from gantrymq.shm.lookout import Lookout
+from gantrymq.shm.transactionwire import Ended
+from gantrymq.workers.transactions.halves import OUTCOMES
 
 if TYPE_CHECKING:
-    from workers.transactions.decisions import Decisions
-    from workers.transactions.desk import Desk, Peer
-    from workers.transactions.endings import Endings
-    from workers.transactions.ends import Ends
-    from workers.transactions.halves import Halves
+    from gantrymq.workers.transactions.decisions import Decisions
+    from gantrymq.workers.transactions.desk import Desk, Peer
+    from gantrymq.workers.transactions.endings import Endings
+    from gantrymq.workers.transactions.ends import Ends
+    from gantrymq.workers.transactions.halves import Halves
 
 
 class CommonEnds:

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMIT, COMMITTED, OUTCOMES, ROLLBACK, ROLLED_BACK
-from workers.transactions.indoubt import Doubt, Entry
+from gantrymq.shm.properties import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from gantrymq.shm.transactionwire import COMMIT, COMMITTED, OUTCOMES, ROLLBACK, ROLLED_BACK
+from gantrymq.workers.transactions.indoubt import Doubt, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shm.record import Record
-    from workers.transactions.indoubt import InDoubt
+    from gantrymq.shm.record import Record
+    from gantrymq.workers.transactions.indoubt import InDoubt
 
 #: Actions of settlements that decide, as history has them.
 _SETTLED: Final = {action: OUTCOMES[action] for action in (COMMIT, ROLLBACK)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from shm.transactionwire import COMMITTED, ROLLED_BACK
-from workers.outlet import Copy
+from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK
+from gantrymq.workers.outlet import Copy
 
 Half = tuple[int, int]  # position, half queue offset
 #: Who waits for an answer: session, serial, and what is to be told.

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.codes import EntryFlag, Status
-from shm.errors import StoreFailed
-from shm.kernels import decide, ends, frames
-from shm.kernels.decide import publish_decisions
-from shm.kernels.ends import publish_ends
-from shm.kernels.words import store_word
-from shm.lookout import Lookout, address_of
-from shm.marks import mark
-from shm.properties import OP_TOPIC
-from shm.transactionwire import DISK_FULL, UNSTORABLE
-from workers.transactions.batch import Batch
-from workers.transactions.ends import Ends, EndStaging
-from workers.transactions.flights import (
+from gantrymq.shm import layout
+from gantrymq.shm.codes import EntryFlag, Status
+from gantrymq.shm.errors import StoreFailed
+from gantrymq.shm.kernels import decide, ends, frames
+from gantrymq.shm.kernels.decide import publish_decisions
+from gantrymq.shm.kernels.ends import publish_ends
+from gantrymq.shm.kernels.words import store_word
+from gantrymq.shm.lookout import Lookout, address_of
+from gantrymq.shm.marks import mark
+from gantrymq.shm.properties import OP_TOPIC
+from gantrymq.shm.transactionwire import DISK_FULL, UNSTORABLE
+from gantrymq.workers.transactions.batch import Batch
+from gantrymq.workers.transactions.ends import Ends, EndStaging
+from gantrymq.workers.transactions.flights import (
     Flight,
     behind,
     is_told_by_writer,
@@ -39,17 +39,17 @@ from workers.transactions.flights import (
     row_of,
     wants_place,
 )
-from workers.transactions.staging import LATER
+from gantrymq.workers.transactions.staging import LATER
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import Storage
-    from workers.logviews import LogViews
-    from workers.outlet import Outlet
-    from workers.transactions.decision import Decision
-    from workers.transactions.delayedcommit import Delays
-    from workers.transactions.desk import Peer
-    from workers.transactions.halves import Halves
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.outlet import Outlet
+    from gantrymq.workers.transactions.decision import Decision
+    from gantrymq.workers.transactions.delayedcommit import Delays
+    from gantrymq.workers.transactions.desk import Peer
+    from gantrymq.workers.transactions.halves import Halves
 
 RETRY_NS: Final = 100_000_000
 #: What is refused so often is not put again, if it is not for a full disk.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shm import layout
-from shm.properties import (
+from gantrymq.shm import layout
+from gantrymq.shm.properties import (
     GANTRY_TX_DELAY,
     HALF_DROPPED,
     SCHEDULE_TOPIC,
@@ -18,13 +18,13 @@ from shm.properties import (
     encode_properties,
     timer_out_ms,
 )
-from shm.record import origin_field
-from workers.outlet import Copy
+from gantrymq.shm.record import origin_field
+from gantrymq.workers.outlet import Copy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shm.record import Record
+    from gantrymq.shm.record import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from shm import transactionwire as wire
-from shm.codes import AgentState
-from shm.controllane import BrokenLane, ControlLane, End
-from shm.errors import Incompatible
-from shm.kernels.endanswers import tell_ends
-from shm.kernels.ends import BODY_ROOM
-from shm.lookout import Lookout
-from shm.packed import Misfit
-from shm.transactionwire import AnyNotice, AnyRequest
-from workers.session import pass_turn
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.codes import AgentState
+from gantrymq.shm.controllane import BrokenLane, ControlLane, End
+from gantrymq.shm.errors import Incompatible
+from gantrymq.shm.kernels.endanswers import tell_ends
+from gantrymq.shm.kernels.ends import BODY_ROOM
+from gantrymq.shm.lookout import Lookout
+from gantrymq.shm.packed import Misfit
+from gantrymq.shm.transactionwire import AnyNotice, AnyRequest
+from gantrymq.workers.session import pass_turn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from workers.inhand import InHand
-    from workers.session import Session, SessionTable
+    from gantrymq.workers.inhand import InHand
+    from gantrymq.workers.session import Session, SessionTable
 
     Words = NDArray[np.int64]
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from shm import transactionwire as wire
-from shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
-from workers.transactions.decision import MOVED, Decision
-from workers.transactions.staging import LATER
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.transactionwire import COMMITTED, DECIDED, NOT_A_HALF, ROLLED_BACK, UNKNOWN, Ended
+from gantrymq.workers.transactions.decision import MOVED, Decision
+from gantrymq.workers.transactions.staging import LATER
 
 if TYPE_CHECKING:
-    from workers.transactions.decision import Asked, Half
-    from workers.transactions.decisions import Decisions
-    from workers.transactions.desk import Desk
-    from workers.transactions.ends import Ends
-    from workers.transactions.halves import Halves
-    from workers.transactions.pastdecisions import PastDecisions
+    from gantrymq.workers.transactions.decision import Asked, Half
+    from gantrymq.workers.transactions.decisions import Decisions
+    from gantrymq.workers.transactions.desk import Desk
+    from gantrymq.workers.transactions.ends import Ends
+    from gantrymq.workers.transactions.halves import Halves
+    from gantrymq.workers.transactions.pastdecisions import PastDecisions
 
 TEXTS: Final = {
     NOT_A_HALF: "what it names is no half message of this transaction",

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.codes import Stop
-from shm.kernels import ends as kernels
-from shm.kernels import halfform
-from shm.kernels.decide import OP_BORN_MS
-from shm.kernels.decide import OP_TOPIC as OP_TOPIC_WORD
-from shm.properties import OP_TOPIC
-from shm.transactionwire import COMMITTED, ROLLED_BACK, End
-from workers.transactions.decision import Decision
-from workers.transactions.staging import Staging
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.kernels import ends as kernels
+from gantrymq.shm.kernels import halfform
+from gantrymq.shm.kernels.decide import OP_BORN_MS
+from gantrymq.shm.kernels.decide import OP_TOPIC as OP_TOPIC_WORD
+from gantrymq.shm.properties import OP_TOPIC
+from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK, End
+from gantrymq.workers.transactions.decision import Decision
+from gantrymq.workers.transactions.staging import Staging
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.controllane import ControlLane
-    from shm.lookout import Lookout
-    from shm.storage import Storage
-    from workers.logviews import LogViews
-    from workers.outlet import Outlet
-    from workers.transactions.delayedcommit import Delays
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.controllane import ControlLane
+    from gantrymq.shm.lookout import Lookout
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.outlet import Outlet
+    from gantrymq.workers.transactions.delayedcommit import Delays
 
 
 #: So many are published by one call before they are kept in mind: 15 ms or so of one producer.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm.properties import GANTRY_TX
+from gantrymq.shm.properties import GANTRY_TX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shm.kernels import ends, frames, halfform
-from workers.transactions.ends import Ends
+from gantrymq.shm.kernels import ends, frames, halfform
+from gantrymq.workers.transactions.ends import Ends
 
 if TYPE_CHECKING:
-    from workers.transactions.decision import Decision
+    from gantrymq.workers.transactions.decision import Decision
 
 
 @dataclass(slots=True)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm.properties import GIVEN_UP_TOPIC
-from shm.transactionwire import GIVEN_UP
-from workers.transactions.decision import Decision
+from gantrymq.shm.properties import GIVEN_UP_TOPIC
+from gantrymq.shm.transactionwire import GIVEN_UP
+from gantrymq.workers.transactions.decision import Decision
 
 if TYPE_CHECKING:
-    from workers.transactions.decisions import Decisions
-    from workers.transactions.halves import Halves
+    from gantrymq.workers.transactions.decisions import Decisions
+    from gantrymq.workers.transactions.halves import Halves
 
 
 Parked = tuple[int, int, int]  # queue offset, position, size

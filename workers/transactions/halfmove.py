@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout
-from shm.properties import GIVEN_UP_TOPIC
-from workers.transactions import records as transactionnotes
-from workers.transactions.decision import MOVED, Decision
+from gantrymq.shm import layout
+from gantrymq.shm.properties import GIVEN_UP_TOPIC
+from gantrymq.workers.transactions import records as transactionnotes
+from gantrymq.workers.transactions.decision import MOVED, Decision
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from workers.transactions.decisions import Decisions
-    from workers.transactions.endings import Endings
-    from workers.transactions.givenup import GivenUp
-    from workers.transactions.halves import Halves
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.transactions.decisions import Decisions
+    from gantrymq.workers.transactions.endings import Endings
+    from gantrymq.workers.transactions.givenup import GivenUp
+    from gantrymq.workers.transactions.halves import Halves
 
 #: Halves that are on their way at one time.
 MOVES_MAX: Final = 64

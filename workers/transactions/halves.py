@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.kernels import ends as kernels
-from shm.kernels import halfform, halfrows, stretch
-from shm.kernels.halfrows import read_halves, read_ops
-from shm.properties import HALF_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMITTED, ROLLED_BACK
-from workers.transactions.decision import MOVED
-from workers.transactions.firstplace import first_place
-from workers.transactions.table import ROW, OpenHalves
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import ends as kernels
+from gantrymq.shm.kernels import halfform, halfrows, stretch
+from gantrymq.shm.kernels.halfrows import read_halves, read_ops
+from gantrymq.shm.properties import HALF_TOPIC, OP_TOPIC
+from gantrymq.shm.transactionwire import COMMITTED, ROLLED_BACK
+from gantrymq.workers.transactions.decision import MOVED
+from gantrymq.workers.transactions.firstplace import first_place
+from gantrymq.workers.transactions.table import ROW, OpenHalves
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from workers.logviews import LogViews
-    from workers.logwindow import LogWindow
-    from workers.scheduler.othersettled import OtherSettled
-    from workers.transactions.decision import Decision
-    from workers.transactions.ends import Ends
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.logwindow import LogWindow
+    from gantrymq.workers.scheduler.othersettled import OtherSettled
+    from gantrymq.workers.transactions.decision import Decision
+    from gantrymq.workers.transactions.ends import Ends
 
 MS: Final = 1_000_000
 #: By what a row of an END says.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm.properties import GANTRY_TX
+from gantrymq.shm.properties import GANTRY_TX
 
 if TYPE_CHECKING:
-    from workers.logwindow import LogWindow
+    from gantrymq.workers.logwindow import LogWindow
 
 #: Hex digits of a transaction's id in GANTRY_TX; its number in it follows.
 ID_DIGITS: Final = 32

@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from shm import layout
-from shm.codes import Stop
-from shm.errors import Rejected
-from shm.lognames import DIRECTORY, segment_name
-from shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.queuenames import queue_directory
-from shm.storage import map_file
-from shm.transactionwire import ROLLBACK
-from workers.logviews import UNIT, LogRecords
-from workers.scheduler.othersettled import OtherSettled
-from workers.transactions.note import BEFORE_NOTE, Note, read_note
-from workers.transactions.records import CHECKED, read_record
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Stop
+from gantrymq.shm.errors import Rejected
+from gantrymq.shm.lognames import DIRECTORY, segment_name
+from gantrymq.shm.properties import GANTRY_TX, GIVEN_UP_TOPIC, HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from gantrymq.shm.queuenames import queue_directory
+from gantrymq.shm.storage import map_file
+from gantrymq.shm.transactionwire import ROLLBACK
+from gantrymq.workers.logviews import UNIT, LogRecords
+from gantrymq.workers.scheduler.othersettled import OtherSettled
+from gantrymq.workers.transactions.note import BEFORE_NOTE, Note, read_note
+from gantrymq.workers.transactions.records import CHECKED, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from shm.board import Board
-    from shm.record import Record
-    from shm.storage import Storage
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.record import Record
+    from gantrymq.shm.storage import Storage
 
 OPEN: Final = "open"
 GIVEN_UP: Final = "given_up"
@@ -139,11 +139,11 @@ class _Files(LogRecords):
 
     def commits(self, start: int) -> NDArray[np.int64]:
         """Positions of halves of which commit copies lie behind a log position."""
-        from shm import jit
+        from gantrymq.shm import jit
 
         jit.warm()
-        from shm.kernels.origins import COMMITS
-        from workers.origins import Finder
+        from gantrymq.shm.kernels.origins import COMMITS
+        from gantrymq.workers.origins import Finder
 
         at, end = max(start, self.low), self._end()
         finder = Finder(COMMITS)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from shm.notefile import SCAN_BYTES, read_content, write_content
-from shm.valueranges import is_offset, is_small
+from gantrymq.shm.notefile import SCAN_BYTES, read_content, write_content
+from gantrymq.shm.valueranges import is_offset, is_small
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 FILE: Final = "gantry/transactions.json"
 VERSION: Final = 1

@@ -11,21 +11,29 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from shm import layout
-from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMITTED, GIVEN_UP, OUTCOMES, RECHECK, ROLLED_BACK, End, Settle
-from workers.origins import CommitScan
-from workers.transactions import records as transactionnotes
-from workers.transactions.decision import MOVED
-from workers.transactions.identity import unique_at
+from gantrymq.shm import layout
+from gantrymq.shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from gantrymq.shm.transactionwire import (
+    COMMITTED,
+    GIVEN_UP,
+    OUTCOMES,
+    RECHECK,
+    ROLLED_BACK,
+    End,
+    Settle,
+)
+from gantrymq.workers.origins import CommitScan
+from gantrymq.workers.transactions import records as transactionnotes
+from gantrymq.workers.transactions.decision import MOVED
+from gantrymq.workers.transactions.identity import unique_at
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from workers.logviews import LogViews
-    from workers.transactions.decisions import Decisions
-    from workers.transactions.desk import Desk
-    from workers.transactions.givenup import GivenUp
-    from workers.transactions.halves import Halves
+    from gantrymq.shm.board import Board
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.transactions.decisions import Decisions
+    from gantrymq.workers.transactions.desk import Desk
+    from gantrymq.workers.transactions.givenup import GivenUp
+    from gantrymq.workers.transactions.halves import Halves
 
 #: Op records that are read at one time.
 OPS_MAX: Final = 4096

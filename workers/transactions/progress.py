@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from shm import layout
-from shm.marks import mark
-from shm.properties import NOTES_TOPIC
-from workers.transactions.note import LISTED_MAX, Note, read_note, write_note
+from gantrymq.shm import layout
+from gantrymq.shm.marks import mark
+from gantrymq.shm.properties import NOTES_TOPIC
+from gantrymq.workers.transactions.note import LISTED_MAX, Note, read_note, write_note
 
 if TYPE_CHECKING:
-    from shm.board import Board
-    from shm.storage import Storage
-    from workers.transactions.decisions import Decisions
-    from workers.transactions.givenup import GivenUp
-    from workers.transactions.halves import Halves
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.transactions.decisions import Decisions
+    from gantrymq.workers.transactions.givenup import GivenUp
+    from gantrymq.workers.transactions.halves import Halves
 
 #: How often; simulated machines do it more often.
 interval_ns = 5_000_000_000

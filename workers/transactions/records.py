@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from shm.properties import NOTES_TOPIC
-from workers.outlet import Copy
+from gantrymq.shm.properties import NOTES_TOPIC
+from gantrymq.workers.outlet import Copy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

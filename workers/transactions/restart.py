@@ -12,31 +12,31 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.kernels import halfform, halfrows, stretch
-from shm.kernels.halfrows import read_halves
-from shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
-from shm.transactionwire import COMMIT, COMMITTED, GIVEN_UP, RECHECK, ROLLBACK
-from workers.groups.offsetfile import TRANSACTIONS_GROUP, read_offsets
-from workers.origins import CommitScan
-from workers.scheduler.othersettled import OtherSettled
-from workers.transactions import records as transactionnotes
-from workers.transactions.decision import MOVED, Decision
-from workers.transactions.identity import transaction_at, unique_at
-from workers.transactions.note import BEFORE_NOTE, Note
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import halfform, halfrows, stretch
+from gantrymq.shm.kernels.halfrows import read_halves
+from gantrymq.shm.properties import HALF_TOPIC, NOTES_TOPIC, OP_TOPIC
+from gantrymq.shm.transactionwire import COMMIT, COMMITTED, GIVEN_UP, RECHECK, ROLLBACK
+from gantrymq.workers.groups.offsetfile import TRANSACTIONS_GROUP, read_offsets
+from gantrymq.workers.origins import CommitScan
+from gantrymq.workers.scheduler.othersettled import OtherSettled
+from gantrymq.workers.transactions import records as transactionnotes
+from gantrymq.workers.transactions.decision import MOVED, Decision
+from gantrymq.workers.transactions.identity import transaction_at, unique_at
+from gantrymq.workers.transactions.note import BEFORE_NOTE, Note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shm.board import Board
-    from shm.record import Record
-    from shm.storage import Storage
-    from workers.logviews import LogViews
-    from workers.logwindow import LogWindow
-    from workers.transactions.decision import Half
-    from workers.transactions.decisions import Decisions
-    from workers.transactions.givenup import GivenUp
-    from workers.transactions.halves import Halves
+    from gantrymq.shm.board import Board
+    from gantrymq.shm.record import Record
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.logwindow import LogWindow
+    from gantrymq.workers.transactions.decision import Half
+    from gantrymq.workers.transactions.decisions import Decisions
+    from gantrymq.workers.transactions.givenup import GivenUp
+    from gantrymq.workers.transactions.halves import Halves
 
 Words = NDArray[np.int64]
 _NONE: Final = np.zeros((0, 3), np.int64)

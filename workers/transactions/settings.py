@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from workers.scheduler.settings import DelaySettings
+from gantrymq.workers.scheduler.settings import DelaySettings
 
 
 class CheckerSettings(DelaySettings, Protocol):

@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shm import transactionwire as wire
-from shm.properties import HALF_TOPIC
-from shm.record import origin_field
-from shm.transactionwire import Settle, Settled
-from workers.transactions import records as transactionnotes
-from workers.transactions.decision import Decision
-from workers.transactions.delayedcommit import commit_copy, copy_of
-from workers.transactions.firstplace import from_now
+from gantrymq.shm import transactionwire as wire
+from gantrymq.shm.properties import HALF_TOPIC
+from gantrymq.shm.record import origin_field
+from gantrymq.shm.transactionwire import Settle, Settled
+from gantrymq.workers.transactions import records as transactionnotes
+from gantrymq.workers.transactions.decision import Decision
+from gantrymq.workers.transactions.delayedcommit import commit_copy, copy_of
+from gantrymq.workers.transactions.firstplace import from_now
 
 if TYPE_CHECKING:
-    from shm.record import Record
-    from workers.outlet import Copy
-    from workers.transactions.decision import Half
-    from workers.transactions.decisions import Decisions
-    from workers.transactions.desk import Desk
-    from workers.transactions.endings import Endings
-    from workers.transactions.givenup import GivenUp
-    from workers.transactions.halves import Halves
-    from workers.transactions.pastdecisions import PastDecisions
+    from gantrymq.shm.record import Record
+    from gantrymq.workers.outlet import Copy
+    from gantrymq.workers.transactions.decision import Half
+    from gantrymq.workers.transactions.decisions import Decisions
+    from gantrymq.workers.transactions.desk import Desk
+    from gantrymq.workers.transactions.endings import Endings
+    from gantrymq.workers.transactions.givenup import GivenUp
+    from gantrymq.workers.transactions.halves import Halves
+    from gantrymq.workers.transactions.pastdecisions import PastDecisions
 
 
 @dataclass(slots=True)

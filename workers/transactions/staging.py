@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shm import layout
-from shm.codes import Level, Stop
-from shm.kernels import frames, halfform, stretch
-from shm.kernels.decide import has_room, put_commits, stage_entry
-from shm.kernels.halfform import DELAYED
-from shm.kernels.ring import FULL, TOO_LARGE
-from shm.properties import HALF_TOPIC, java_int
-from shm.transactionwire import FOREIGN_GROUP, HALVES_MAX, NOT_A_HALF, UNKNOWN, UNSTORABLE
-from workers.logwindow import LogWindow
-from workers.outlet import entry_of, is_storable
-from workers.topicindex import TopicIndex
-from workers.transactions.batch import Batch
-from workers.transactions.delayedcommit import Delays, commit_copy, copy_of, delayed_copy
-from workers.transactions.firstplace import with_first
+from gantrymq.shm import layout
+from gantrymq.shm.codes import Level, Stop
+from gantrymq.shm.kernels import frames, halfform, stretch
+from gantrymq.shm.kernels.decide import has_room, put_commits, stage_entry
+from gantrymq.shm.kernels.halfform import DELAYED
+from gantrymq.shm.kernels.ring import FULL, TOO_LARGE
+from gantrymq.shm.properties import HALF_TOPIC, java_int
+from gantrymq.shm.transactionwire import FOREIGN_GROUP, HALVES_MAX, NOT_A_HALF, UNKNOWN, UNSTORABLE
+from gantrymq.workers.logwindow import LogWindow
+from gantrymq.workers.outlet import entry_of, is_storable
+from gantrymq.workers.topicindex import TopicIndex
+from gantrymq.workers.transactions.batch import Batch
+from gantrymq.workers.transactions.delayedcommit import Delays, commit_copy, copy_of, delayed_copy
+from gantrymq.workers.transactions.firstplace import with_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shm.board import Board, TopicSlot
-    from shm.record import Record
-    from shm.storage import Storage
-    from workers.logviews import LogViews
-    from workers.outlet import Copy, Outlet
-    from workers.transactions.decision import Decision, Half
+    from gantrymq.shm.board import Board, TopicSlot
+    from gantrymq.shm.record import Record
+    from gantrymq.shm.storage import Storage
+    from gantrymq.workers.logviews import LogViews
+    from gantrymq.workers.outlet import Copy, Outlet
+    from gantrymq.workers.transactions.decision import Decision, Half
 
 #: `stage` could not put all: call it again when the ring has room.
 LATER: Final = "later"

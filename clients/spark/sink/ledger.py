@@ -18,11 +18,11 @@ from typing import Final
 
 import msgspec
 
-from clients.filelock import try_lock
-from clients.spark.sink.staging import SUFFIX, Staged
-from clients.spark.sumfile import load, save
-from shm.errors import Incompatible, StoreBusy
-from shm.storage import PosixStorage
+from gantrymq.clients.filelock import try_lock
+from gantrymq.clients.spark.sink.staging import SUFFIX, Staged
+from gantrymq.clients.spark.sumfile import load, save
+from gantrymq.shm.errors import Incompatible, StoreBusy
+from gantrymq.shm.storage import PosixStorage
 
 FILE: Final = "ledger.json"
 LOCK: Final = "lock"

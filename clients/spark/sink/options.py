@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from clients.message import check_topic
-from clients.spark.options import by_lower_name
-from shm.errors import SettingIllegal
+from gantrymq.clients.message import check_topic
+from gantrymq.clients.spark.options import by_lower_name
+from gantrymq.shm.errors import SettingIllegal
 
 #: The columns that a message is made of, and what Spark may call their types.
 COLUMN_TYPES: Final = {

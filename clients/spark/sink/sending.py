@@ -20,22 +20,22 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clients.delays import is_delayed
-from clients.home import find_home, store_of
-from clients.lane import WriterLane
-from clients.message import Message
-from clients.producer import Producer
-from clients.session import Session, now_ns
-from clients.spark.options import ReadOptions
-from clients.spark.planning import survey
-from clients.spark.scan import read
-from clients.spark.sink.ledger import Ledger, Pending, StagingFolder
-from clients.spark.sink.staging import Staged, staged_messages
-from shm import layout
-from shm.board import Board
-from shm.errors import Incompatible, Rejected, StoreFailed, Timeout
-from shm.lineage import lineage_of
-from shm.storage import PosixStorage
+from gantrymq.clients.delays import is_delayed
+from gantrymq.clients.home import find_home, store_of
+from gantrymq.clients.lane import WriterLane
+from gantrymq.clients.message import Message
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.session import Session, now_ns
+from gantrymq.clients.spark.options import ReadOptions
+from gantrymq.clients.spark.planning import survey
+from gantrymq.clients.spark.scan import read
+from gantrymq.clients.spark.sink.ledger import Ledger, Pending, StagingFolder
+from gantrymq.clients.spark.sink.staging import Staged, staged_messages
+from gantrymq.shm import layout
+from gantrymq.shm.board import Board
+from gantrymq.shm.errors import Incompatible, Rejected, StoreFailed, Timeout
+from gantrymq.shm.lineage import lineage_of
+from gantrymq.shm.storage import PosixStorage
 
 #: What one all-or-nothing batch may have.
 CHUNK_ROWS: Final = 1024

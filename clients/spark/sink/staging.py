@@ -16,11 +16,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clients import message as rules
-from clients.delays import due_of
-from clients.message import Message
-from shm.errors import Corrupt, MessageIllegal
-from shm.limits import RESERVED_KEYS
+from gantrymq.clients import message as rules
+from gantrymq.clients.delays import due_of
+from gantrymq.clients.message import Message
+from gantrymq.shm.errors import Corrupt, MessageIllegal
+from gantrymq.shm.limits import RESERVED_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

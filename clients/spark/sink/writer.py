@@ -20,10 +20,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from clients.spark.sink.ledger import StagingFolder
-from clients.spark.sink.options import FOLDER, WriteOptions
-from clients.spark.sink.staging import Staged, stage
-from shm.errors import SettingIllegal
+from gantrymq.clients.spark.sink.ledger import StagingFolder
+from gantrymq.clients.spark.sink.options import FOLDER, WriteOptions
+from gantrymq.clients.spark.sink.staging import Staged, stage
+from gantrymq.shm.errors import SettingIllegal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +71,7 @@ class _Staging:
 
     def send(self, messages: Sequence[Done | None], batch: int) -> None:
         """Send what the tasks have put aside."""
-        from clients.spark.sink.sending import Target, send_batch
+        from gantrymq.clients.spark.sink.sending import Target, send_batch
 
         target = Target(self.options.home, self.options.timeout_s)
         send_batch(target, StagingFolder(self.folder), batch, _files(messages))

@@ -14,9 +14,9 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
-from clients.spark.sumfile import save
-from clients.spark.table.files import TableFiles
-from clients.spark.table.manifest import (
+from gantrymq.clients.spark.sumfile import save
+from gantrymq.clients.spark.table.files import TableFiles
+from gantrymq.clients.spark.table.manifest import (
     DIRECTORY,
     INTENT,
     MANIFEST,
@@ -27,7 +27,7 @@ from clients.spark.table.manifest import (
     load_intent,
     load_manifest,
 )
-from shm.errors import Corrupt, SettingIllegal
+from gantrymq.shm.errors import Corrupt, SettingIllegal
 
 ASIDE: Final = f"{DIRECTORY}/aside"
 _LOCK: Final = f"{DIRECTORY}/lock"

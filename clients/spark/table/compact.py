@@ -10,9 +10,15 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 
-from clients.spark.table.files import TableFiles
-from clients.spark.table.manifest import DataFile, Swap
-from clients.spark.table.writing import BUFFERED_MAX, ROW_GROUP, file_name, open_writer, schema_of
+from gantrymq.clients.spark.table.files import TableFiles
+from gantrymq.clients.spark.table.manifest import DataFile, Swap
+from gantrymq.clients.spark.table.writing import (
+    BUFFERED_MAX,
+    ROW_GROUP,
+    file_name,
+    open_writer,
+    schema_of,
+)
 
 #: A merged file has about this size at most.
 TARGET_BYTES: Final = 256 << 20

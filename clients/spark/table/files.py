@@ -7,9 +7,9 @@ import errno
 import os
 import shutil
 
-from clients.filelock import try_lock
-from shm.errors import StoreBusy
-from shm.storage import PosixStorage
+from gantrymq.clients.filelock import try_lock
+from gantrymq.shm.errors import StoreBusy
+from gantrymq.shm.storage import PosixStorage
 
 _RENAMEAT2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 _AT_FDCWD = -100

@@ -16,17 +16,17 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from clients.spark.continuity import proof_at, require_same
-from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
-from clients.spark.planning import SegmentRange, Survey, survey, unread_bytes
-from clients.spark.table.commit import Table
-from clients.spark.table.compact import Merged, MergeTask, merge, mergeable
-from clients.spark.table.files import TableFiles
-from clients.spark.table.manifest import LAYOUT, VERSION, Manifest
-from clients.spark.table.pin import Pin
-from clients.spark.table.writing import RangeTask, Written, types_of, write_range
-from clients.spark.topics import require_topics
-from shm.errors import Incompatible, SettingIllegal, StoreFailed
+from gantrymq.clients.spark.continuity import proof_at, require_same
+from gantrymq.clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
+from gantrymq.clients.spark.planning import SegmentRange, Survey, survey, unread_bytes
+from gantrymq.clients.spark.table.commit import Table
+from gantrymq.clients.spark.table.compact import Merged, MergeTask, merge, mergeable
+from gantrymq.clients.spark.table.files import TableFiles
+from gantrymq.clients.spark.table.manifest import LAYOUT, VERSION, Manifest
+from gantrymq.clients.spark.table.pin import Pin
+from gantrymq.clients.spark.table.writing import RangeTask, Written, types_of, write_range
+from gantrymq.clients.spark.topics import require_topics
+from gantrymq.shm.errors import Incompatible, SettingIllegal, StoreFailed
 
 #: Ranges of 64 MiB of one step: what is done again after a kill, and waited for by a clean stop.
 #: The first step of a run has one, each later one twice as many: whatever kills a run every few

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from clients.spark.continuity import Proof
-from clients.spark.sumfile import load
-from shm.errors import Incompatible
+from gantrymq.clients.spark.continuity import Proof
+from gantrymq.clients.spark.sumfile import load
+from gantrymq.shm.errors import Incompatible
 
 if TYPE_CHECKING:
-    from shm.storage import Storage
+    from gantrymq.shm.storage import Storage
 
 #: Spark, pyarrow and DuckDB pass over names that begin so.
 DIRECTORY: Final = "_gantry"

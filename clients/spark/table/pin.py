@@ -6,10 +6,10 @@ import json
 import re
 from typing import Final
 
-from shm.errors import SettingIllegal
-from shm.lineage import lineage_of
-from shm.lognames import PINS
-from shm.storage import PosixStorage, read_file, replace_file
+from gantrymq.shm.errors import SettingIllegal
+from gantrymq.shm.lineage import lineage_of
+from gantrymq.shm.lognames import PINS
+from gantrymq.shm.storage import PosixStorage, read_file, replace_file
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 

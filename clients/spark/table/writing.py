@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from clients.spark.columns import ARROW_TYPES, Rows
-from clients.spark.damage import Damage
-from clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
-from clients.spark.planning import SegmentRange
-from clients.spark.scan import read_plain, require_there
-from clients.spark.table.files import TableFiles
-from clients.spark.table.manifest import LAYOUT, DataFile, Move
+from gantrymq.clients.spark.columns import ARROW_TYPES, Rows
+from gantrymq.clients.spark.damage import Damage
+from gantrymq.clients.spark.options import BAD_TYPES, COLUMN_TYPES, ReadOptions
+from gantrymq.clients.spark.planning import SegmentRange
+from gantrymq.clients.spark.scan import read_plain, require_there
+from gantrymq.clients.spark.table.files import TableFiles
+from gantrymq.clients.spark.table.manifest import LAYOUT, DataFile, Move
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
