@@ -366,6 +366,7 @@ class Metadata:
         board.count_change(layout.BOARD_TOPIC_CHANGES)
         board.set_half(at + layout.TOPIC_SYSTEM, 0)
         board.set_half(at + layout.TOPIC_PERM, config.perm)
+        board.count_change(layout.BOARD_TOPIC_CHANGES)  # what was read amid this is read again
 
     def _add_queues(self, slot: int, numbers: range) -> None:
         """Queues behind a topic's last, which is the board's last as well."""
@@ -400,6 +401,7 @@ class Metadata:
             at = self._on_board.topic_at(slot.slot)
             self._on_board.set_half(at + layout.TOPIC_PERM, 0)
             self._on_board.set_half(at + layout.TOPIC_SYSTEM, 1)
+            self._on_board.count_change(layout.BOARD_TOPIC_CHANGES)
             if not topics.is_retry_kind(name):  # `groups` may still have copies for these
                 self.departing.add(name)
 

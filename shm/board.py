@@ -10,7 +10,8 @@ import errno
 import mmap
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import posix_ipc
 
@@ -42,6 +43,15 @@ class TopicSlot:
     leaving: bool = False
 
 
+class _Table(NamedTuple):
+    """Topics as they were at some time, and the bytes that said so."""
+
+    state: tuple[int, int, int]
+    raw: tuple[bytes, ...]
+    slots: tuple[TopicSlot | None, ...]
+    names: dict[str, TopicSlot]
+
+
 class Board:
     """A mapped board. Its numbers are read and written as native 8-byte words."""
 
@@ -65,6 +75,7 @@ class Board:
         whole = len(memory) // 8 * 8
         self._words = memory[:whole].cast("q")
         self._halves = memory[:whole].cast("I")
+        self._table = _Table((-1, -1, -1), (), (), {})
 
     def array(self) -> NDArray[np.uint8]:
         """The board as bytes, for kernels; read-only where the map is."""
@@ -144,16 +155,40 @@ class Board:
         )
 
     def topics(self) -> list[TopicSlot]:
-        """All complete topics in slot order."""
-        found = (self.topic(slot) for slot in range(self.half(layout.BOARD_TOPIC_COUNT)))
-        return [topic for topic in found if topic is not None]
+        """All complete topics in slot order. Read again only where they have changed."""
+        return [topic for topic in self._follow().slots if topic is not None]
 
     def topic_named(self, name: str) -> TopicSlot | None:
         """A topic by its name; one that was deleted has no `perm`. None if there never was one."""
-        for topic in self.topics():
-            if topic.name == name:
-                return topic
-        return None
+        return self._follow().names.get(name)
+
+    @property
+    def topic_changes(self) -> tuple[int, int, int]:
+        """What is another when topics or their queues are: how many there are, and changes."""
+        return (
+            self.half(layout.BOARD_TOPIC_COUNT),
+            self.half(layout.BOARD_QUEUE_COUNT),
+            self.half(layout.BOARD_TOPIC_CHANGES),
+        )
+
+    def _follow(self) -> _Table:
+        """The topics of now. What is counted as a change was made before it was counted."""
+        known, state = self._table, self.topic_changes
+        if known.state == state:
+            return known
+        first, size = layout.TOPICS_AT, layout.TOPIC_BYTES
+        table = self.memory[first : self.topic_at(state[0])].tobytes()
+        raw = tuple(table[at : at + size] for at in range(0, len(table), size))
+        old = zip_longest(raw, known.raw[: len(raw)], known.slots[: len(raw)])
+        slots = tuple(
+            topic if new == before else self.topic(slot)
+            for slot, (new, before, topic) in enumerate(old)
+        )
+        names: dict[str, TopicSlot] = {}
+        for topic in filter(None, slots):
+            names.setdefault(topic.name, topic)
+        self._table = found = _Table(state, raw, slots, names)
+        return found
 
 
 class BoardConstants(TypedDict):

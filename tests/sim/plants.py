@@ -71,10 +71,10 @@ def leased_twice() -> None:
     put_over(Membership, "_leases", impatient)
     grown = Membership.grown
 
-    def always(membership: Membership) -> bool:
-        for group in membership.groups.values():
-            group.dirty = True
-        return grown(membership)
+    def always(membership: Membership) -> None:
+        for group in membership.groups:
+            membership.mark(group)
+        grown(membership)
 
     put_over(Membership, "grown", always)
 

@@ -63,6 +63,7 @@ class RetryRig:
         self.disk, self.clock = Disk(), SimClock()
         self.board = memory_board(TOPICS, segment_bytes=SEGMENT_BYTES)
         self.board.set_half(self.board.topic_at(0) + layout.TOPIC_LEVEL, level)
+        self.board.count_change(layout.BOARD_TOPIC_CHANGES)
         self.bells = Bells.each(SimBell)
         self.agents: dict[Role, Agent] = {}
         self.tables: dict[Role, MemorySessions] = {}

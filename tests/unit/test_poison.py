@@ -94,7 +94,7 @@ def test_what_a_session_that_has_ended_had_asked_is_set_aside_too() -> None:
     assert deaths_of(rig, bad.die) == 2
     rig.settle()
     assert good.commit(q0=5).lost == {}
-    assert bad.number not in rig.agent.membership.holders()
+    assert bad.number not in rig.agent.ledger.holders()
 
 
 @pytest.mark.usefixtures("killed_by_13")

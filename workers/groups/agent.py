@@ -50,6 +50,12 @@ MINUTE_NS: Final = 60_000_000_000
 #: What requests of all sessions may cost in one cycle, and those of one; a unit is some 20 us.
 CYCLE_COST: Final = 256
 SESSION_COST: Final = 64
+#: A queue whose words say something new.
+COST_OF_WORDS: Final = 1 / 2
+#: Queues whose groups are balanced in one cycle.
+CYCLE_QUEUES: Final = 2048
+#: The end of a session.
+COST_OF_END: Final = 8
 #: A request costs 1, and so much more for each queue or topic that it names; those that make a
 #: group be balanced anew cost more than what they name.
 COST_OF_ITEM: Final = 1 / 8
@@ -217,6 +223,7 @@ class Groups:
         while self._leaving and self._cost < CYCLE_COST:
             peer, session = self._leaving[0], self._leaving[0].session.session
             done += 1 + sum(1 for _ in self._requests(peer, CYCLE_COST))
+            self._cost += COST_OF_END
             if peer.has_more:
                 continue
             self._leaving.popleft()
@@ -241,7 +248,7 @@ class Groups:
     def _serve(self, peer: Peer, now_ns: int) -> int:
         if peer.outbox or self.sendbacks.has_asked(peer.session.session):
             return 0  # no room for answers, or for copies: its requests wait
-        self.reports.look(peer, now_ns)
+        self._cost += COST_OF_WORDS * self.reports.look(peer, now_ns)
         stuck = self.reports.stuck(peer, now_ns)
         if stuck is not None and self._report_stuck(peer, stuck):
             return 1
@@ -384,7 +391,7 @@ class Groups:
         self._filters.join(session, request, self.membership.topics.by_slot)
         tell_joined(self._sessions, session, request, self.membership.topics)
         peer.joined.append(request.serial)
-        for _group, key, lease in list(self.membership.leases_of(session)):
+        for _group, key, lease in self.ledger.leases_of(session):
             queue = self.membership.topics.queue(key)
             if queue is not None:
                 # After a replacement both sides may have missed the last word: say it again.
@@ -394,14 +401,16 @@ class Groups:
     # ----------------------------------------------------------------------------------- notices
 
     def _balance(self) -> int:
-        moves = list(self.membership.moves())
-        for move in moves:
+        done = 0
+        for move in self.membership.moves(CYCLE_QUEUES):
             self._move(move)
-        for peer in self._peers.values():
+            done += 1
+        for session, peer in self._peers.items():
             # Last, so that who hears it has all that could be granted at once.
-            peer.outbox.extend(groupwire.Joined(serial) for serial in peer.joined)
-            peer.joined.clear()
-        return len(moves)
+            if peer.joined and self.membership.is_balanced(session):
+                peer.outbox.extend(groupwire.Joined(serial) for serial in peer.joined)
+                peer.joined.clear()
+        return done + self.membership.has_unbalanced
 
     def _move(self, move: Move) -> None:
         peer = self._peers.get(move.session)

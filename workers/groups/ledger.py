@@ -56,6 +56,7 @@ class Ledger:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.groups: dict[str, GroupProgress] = {}
+        self._held: dict[int, dict[tuple[str, QueueKey], None]] = {}  # by session, what it holds
         self.exports: deque[int] = deque(maxlen=EXPORTS_KEPT)
         self.last_lease = 0
         self.unsynced = False
@@ -83,6 +84,19 @@ class Ledger:
     def group(self, name: str) -> GroupProgress:
         """What is known of a group."""
         return self.groups.setdefault(name, GroupProgress())
+
+    def leases_of(self, session: int) -> list[tuple[str, QueueKey, Lease]]:
+        """Group, queue and lease of everything that a session holds."""
+        found = []
+        for group, key in self._held.get(session, ()):
+            lease = self.groups[group].queues[key].lease
+            assert lease is not None, "leases are noted as they come and go"
+            found.append((group, key, lease))
+        return found
+
+    def holders(self) -> set[int]:
+        """Sessions that hold a lease."""
+        return set(self._held)
 
     def subscribe(self, group: str, topic: str, queues: int) -> None:
         """Note that a group has fixed its start in a topic that had so many queues.
@@ -184,7 +198,7 @@ class Ledger:
         moves_on = kind is Kind.START or (
             kind is Kind.COMMIT and values["offset"] >= progress.queue(key).committed
         )
-        self._apply(kind, progress, key, values)
+        self._apply(kind, group, key, values)
         if moves_on:
             before = self._moved.get((kind, group, key), values)
             self._moved[kind, group, key] = max(before, values, key=itemgetter("offset"))
@@ -225,23 +239,37 @@ class Ledger:
 
     # --------------------------------------------------------------------------- what they mean
 
-    def _apply(self, kind: Kind, group: GroupProgress, key: QueueKey, row: dict[str, Any]) -> None:
+    def _apply(self, kind: Kind, name: str, key: QueueKey, row: dict[str, Any]) -> None:
+        group = self.group(name)
         if kind is Kind.SUBSCRIBED:
             group.subscribed[key[0]] = key[1]
             return
         queue = group.queue(key)
         if kind is Kind.GRANT:
+            self._let_go(name, key, queue)
             queue.lease = Lease(row["value"], row["session"], row["offset"])
+            self._held.setdefault(row["session"], {})[name, key] = None
             self.last_lease = max(self.last_lease, row["value"])
-        else:
-            _MEANING[kind](queue, row)
+            return
+        if kind is Kind.END:
+            self._let_go(name, key, queue)
+        _MEANING[kind](queue, row)
+
+    def _let_go(self, name: str, key: QueueKey, queue: Progress) -> None:
+        """Nobody is noted as the holder of a queue any more."""
+        if queue.lease is None:
+            return
+        held = self._held[queue.lease.session]
+        held.pop((name, key), None)
+        if not held:
+            del self._held[queue.lease.session]
 
     def _apply_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
-            for group in self.groups.values():
-                for queue in group.queues.values():
-                    if queue.lease:
-                        queue.end_lease(failed=True)
+            for held in self._held.values():
+                for group, key in held:
+                    self.groups[group].queues[key].end_lease(failed=True)
+            self._held = {}
         self.epoch = epoch
 
     # ------------------------------------------------------------------------------------- file
@@ -292,7 +320,7 @@ class Ledger:
                 self.copies_from = max(self.copies_from, row["offset"])
             else:
                 key = (names.topics[row["topic"]], row["queue_id"])
-                self._apply(kind, self.group(names.groups[row["group"]]), key, row)
+                self._apply(kind, names.groups[row["group"]], key, row)
         return end
 
     def flush(self) -> bool:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from gantrymq.shm import layout
 from gantrymq.shm.board import Board, TopicSlot
 from gantrymq.shm.groupwire import AVERAGE, ConsumeFrom, Done, Failed, Join
-from gantrymq.shm.limits import DELIVERIES_MAX
+from gantrymq.shm.limits import DELIVERIES_MAX, PROGRESS_WINDOW
 from gantrymq.shm.properties import RETRY_PREFIX
 from gantrymq.workers.groups.assignment import assign, assign_average
 from gantrymq.workers.groups.ledger import Ledger, QueueKey
 from gantrymq.workers.groups.progress import UNSET, Lease, Progress
+
+#: Ranges of what is done with out of order that are noted of one queue: a window of words has a
+#: quarter of these at most.
+DONE_MAX: Final = 2 * PROGRESS_WINDOW
 
 
 @dataclass(slots=True)
@@ -39,7 +44,6 @@ class Group:
 
     name: str
     members: dict[int, Member] = field(default_factory=dict)
-    dirty: bool = True
 
     @property
     def is_averaged(self) -> bool:
@@ -65,36 +69,25 @@ class Topics:
         self.board = board
         self.by_slot: dict[int, TopicSlot] = {}
         self.slots: dict[str, int] = {}
-        self._keys: dict[int, QueueKey] = {}
-        self._seen: tuple[tuple[int, int, int, str], ...] = ()
-        self._counts = (-1, -1, -1)
+        self._seen = (-1, -1, -1)
+        self._changed: set[int] = set()
 
-    def moved(self) -> bool:
-        """True if the board's counts say that there is something to read; costs next to nothing."""
-        counts = (
-            self.board.half(layout.BOARD_TOPIC_COUNT),
-            self.board.half(layout.BOARD_QUEUE_COUNT),
-            self.board.half(layout.BOARD_TOPIC_CHANGES),
-        )
-        moved = counts != self._counts
-        self._counts = counts
-        return moved
-
-    def refresh(self) -> bool:
-        """True if topics or queues have come since the last call."""
-        topics = self.board.topics()
-        seen = tuple((t.slot, t.queue_base, t.queue_count, t.name) for t in topics)
+    def refresh(self) -> None:
+        """Know the topics and queues of now; costs next to nothing where they are the same."""
+        seen = self.board.topic_changes
         if seen == self._seen:
-            return False
+            return
+        topics, before = self.board.topics(), self.by_slot
         self._seen = seen
+        self._changed |= {topic.slot for topic in topics if before.get(topic.slot) is not topic}
         self.by_slot = {topic.slot: topic for topic in topics}
         self.slots = {topic.name: topic.slot for topic in topics if not topic.leaving}
-        self._keys = {
-            topic.queue_base + queue_id: (topic.name, queue_id)
-            for topic in topics
-            for queue_id in range(topic.queue_count)
-        }
-        return True
+
+    def take_changed(self) -> set[int]:
+        """Slots of topics that are others, or have other queues, than at the last call."""
+        self.refresh()
+        changed, self._changed = self._changed, set()
+        return changed
 
     def queues(self, slot: int) -> range:
         """Board queue numbers of a topic."""
@@ -103,7 +96,12 @@ class Topics:
 
     def key(self, queue: int) -> QueueKey | None:
         """Topic's name and queue id of a board queue; None if there is no such queue."""
-        return self._keys.get(queue)
+        if not 0 <= queue < self.board.queues_max:
+            return None
+        topic = self.by_slot.get(self.board.half(self.board.queue_at(queue) + layout.QUEUE_TOPIC))
+        if topic is None or not 0 <= queue - topic.queue_base < topic.queue_count:
+            return None
+        return topic.name, queue - topic.queue_base
 
     def queue(self, key: QueueKey) -> int | None:
         """Board queue of a topic's name and queue id."""
@@ -122,6 +120,7 @@ class Membership:
         self.topics = Topics(board)
         self.groups: dict[str, Group] = {}
         self.group_of: dict[int, str] = {}
+        self._unbalanced: dict[str, None] = {}  # groups, in the order in which they became so
         #: Queues that nobody is to have for now: their offsets are being reset.
         self.blocked: set[tuple[str, int]] = set()
 
@@ -139,7 +138,7 @@ class Membership:
             offered = (queue for slot in member.topics for queue in self.topics.queues(slot))
             member.chosen = frozenset(offered).intersection(request.queues)
         group.members[session] = member
-        group.dirty = True
+        self.mark(group.name)
         self.group_of[session] = request.group
         for slot in sorted(member.topics):
             self._fix_start(group.name, slot, request)
@@ -150,7 +149,8 @@ class Membership:
         Until then it keeps what it holds and gets nothing: it may have chosen by hand. Who comes
         meanwhile with another subscription than its lease was granted under is refused.
         """
-        members = self.groups.setdefault(group, Group(group)).members
+        self.mark(group)
+        members = self.groups[group].members
         known = members.get(member.session)
         topics = member.topics | (known.topics if known else frozenset())
         leases = self._leases(group).items()
@@ -203,7 +203,7 @@ class Membership:
         name = self.group_of.pop(session, None)
         if name is not None:
             self.groups[name].members.pop(session, None)
-        for group, key, _lease in list(self.leases_of(session)):
+        for group, key, _lease in self.ledger.leases_of(session):
             self.ledger.end_lease(group, key, failed)
             self.mark(group)
 
@@ -214,21 +214,19 @@ class Membership:
 
     def mark(self, group: str) -> None:
         """Balance a group anew."""
-        self.groups.setdefault(group, Group(group)).dirty = True
+        self.groups.setdefault(group, Group(group))
+        self._unbalanced[group] = None
+
+    def is_balanced(self, session: int) -> bool:
+        """Whether nothing is to be granted to a session, or asked back, for now."""
+        return self.group_of.get(session) not in self._unbalanced
+
+    @property
+    def has_unbalanced(self) -> bool:
+        """Whether there are groups to balance."""
+        return bool(self._unbalanced)
 
     # ------------------------------------------------------------------------------------ leases
-
-    def leases_of(self, session: int) -> Iterator[tuple[str, QueueKey, Lease]]:
-        """Group, queue and lease of everything that a session holds."""
-        for name, group in self.ledger.groups.items():
-            for key, queue in group.queues.items():
-                if queue.lease and queue.lease.session == session:
-                    yield name, key, queue.lease
-
-    def holders(self) -> set[int]:
-        """Sessions that hold a lease."""
-        queues = (q for group in self.ledger.groups.values() for q in group.queues.values())
-        return {queue.lease.session for queue in queues if queue.lease}
 
     def held(self, session: int, queue: int, lease: int) -> tuple[str, QueueKey, Progress] | None:
         """Group, queue and progress, if the session holds the queue by that very lease."""
@@ -266,6 +264,8 @@ class Membership:
     def finish(self, held: tuple[str, QueueKey, Progress], done: list[Done]) -> None:
         """Note what a holder is done with, as far as it was handed out to it."""
         group, key, progress = held
+        if len(progress.done) >= DONE_MAX:
+            return  # what is not noted is delivered again, if this holder does not get so far
         inside = [(first, min(end, progress.started)) for first, end in done]
         for item in progress.fresh([(a, b) for a, b in inside if progress.committed <= a < b]):
             self.ledger.finish(group, key, item)
@@ -318,20 +318,27 @@ class Membership:
             self.ledger.limit_positions(self.board.word(layout.BOARD_RECOVERED_END))
             self.ledger.begin_epoch(epoch)
 
-    def grown(self) -> bool:
-        """Look for new queues; all groups are then balanced anew."""
-        if not self.topics.moved() or not self.topics.refresh():
-            return False
-        for group in self.groups.values():
-            group.dirty = True
-        return True
+    def grown(self) -> None:
+        """Look for new queues: groups that have subscribed to their topics are balanced anew."""
+        changed = self.topics.take_changed()
+        if not changed:
+            return
+        for name, group in self.groups.items():
+            if any(not changed.isdisjoint(member.topics) for member in group.members.values()):
+                self.mark(name)
 
-    def moves(self) -> Iterator[Move]:
-        """What has to be granted or revoked so that every group is balanced."""
-        for group in self.groups.values():
-            if group.dirty:
-                group.dirty = False
-                yield from self._moves_of(group)
+    def moves(self, queues_max: int = 1 << 30) -> Iterator[Move]:
+        """What has to be granted or revoked so that every group is balanced.
+
+        Groups of so many queues in all are looked at, of which the last may have some more; the
+        others wait for the next call.
+        """
+        left = queues_max
+        while self._unbalanced and left > 0:
+            name = next(iter(self._unbalanced))
+            del self._unbalanced[name]
+            yield from self._moves_of(self.groups[name])
+            left -= 1 + len(self.ledger.group(name).queues)
 
     def _moves_of(self, group: Group) -> Iterator[Move]:
         progress = self.ledger.group(group.name)

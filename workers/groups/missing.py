@@ -25,8 +25,8 @@ class Missing:
     def restore(self) -> None:
         """Take holders of leases for members."""
         self._membership.topics.refresh()
-        for session in self._membership.holders():
-            for group, key, lease in self._membership.leases_of(session):
+        for session in self._membership.ledger.holders():
+            for group, key, lease in self._membership.ledger.leases_of(session):
                 slot = self._membership.topics.slots.get(key[0])
                 topics = frozenset() if slot is None else frozenset([slot])
                 member = Member(session, topics, 0, digest=lease.digest)
@@ -36,7 +36,7 @@ class Missing:
         """End holders that this `groups` was not told of in time."""
         if not self._restoring:
             return
-        missing = self._membership.holders() - set(attached)
+        missing = self._membership.ledger.holders() - set(attached)
         self._restoring = bool(missing)
         if not missing:
             return

@@ -83,6 +83,8 @@ class Peer:
         self.begun: dict[int, Begun] = {}  # queue -> when its messages were started
         #: Words that say what is done with above `committed`: queue -> (lease, bits).
         self.acked: dict[int, tuple[int, int]] = {}
+        #: Queues of `acked` whose bits are on their way into the ledger.
+        self.unfinished: dict[int, None] = {}
         self.stuck = (-1, -1)  # queue and offset that were reported last
         self.acked_ns = 0  # when they went into the ledger last
         self._end_at = -1  # ended by its client: where its last request ends at most

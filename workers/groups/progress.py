@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 from gantrymq.shm.groupwire import ATTEMPTS_MAX, Attempts, Done
@@ -57,7 +58,10 @@ class Progress:
                 if end > offset
             ]
         if self.done and self.done[0][0] < offset:
-            self.done = [(max(first, offset), end) for first, end in self.done if end > offset]
+            del self.done[: bisect_right(self.done, offset, key=itemgetter(1))]
+            if self.done:
+                first, end = self.done[0]
+                self.done[0] = (max(first, offset), end)
         if self.sending and min(self.sending) < offset:
             self.sending = {at: known for at, known in self.sending.items() if at >= offset}
 
@@ -188,11 +192,13 @@ def without(ranges: Iterable[Done], holes: Sequence[Done]) -> Iterator[Done]:
     """What is left of ranges when holes (in order, apart) are cut out."""
     for first, end in ranges:
         at = first
-        for low, high in holes:
-            if high > at and low < end:
-                if low > at:
-                    yield at, low
-                at = high
+        number = bisect_right(holes, first, key=itemgetter(1))
+        while number < len(holes) and holes[number][0] < end:
+            low, high = holes[number]
+            if low > at:
+                yield at, low
+            at = high
+            number += 1
         if at < end:
             yield at, end
 

@@ -24,6 +24,10 @@ LOOK_NS: Final = 500_000_000
 #: Queues in one notice about words: it has to fit into half of the ring.
 LOST_PER_NOTICE: Final = 64
 LEASE_OVER: Final = "the lease of the message's queue is over"
+#: Queues of a session of which that goes into the ledger in one cycle, each as dear as so many
+#: queues whose offsets have moved.
+FINISHED_MAX: Final = 32
+FINISH_COST: Final = 4
 #: A stuck message is noticed later by at most this part of consume_timeout.
 STALL_GRAINS: Final = 64
 
@@ -40,10 +44,11 @@ class Reports:
         self._board = board
         self._found = np.zeros(progress.SLOT_WORDS * limits.PROGRESS_MAX, np.int64)
 
-    def look(self, peer: Peer, now_ns: int, *, final: bool = False) -> None:
-        """Take what a session's words say since the last look.
+    def look(self, peer: Peer, now_ns: int, *, final: bool = False) -> int:
+        """Take what a session's words say since the last look; of how many queues.
 
-        What is done with out of order goes into the ledger every LOOK_NS, and at the `final` look.
+        What is done with out of order goes into the ledger every LOOK_NS, of some queues at a time,
+        and at the `final` look.
         """
         count = progress.changed_slots(peer.session.arena, peer.slots_seen, self._found)
         if count:
@@ -51,7 +56,14 @@ class Reports:
             self._take_rows(peer, rows, now_ns)
         if peer.acked and (final or now_ns - peer.acked_ns >= LOOK_NS):
             peer.acked_ns = now_ns
-            self._finish(peer)
+            peer.unfinished.update(dict.fromkeys(peer.acked))
+        finished = 0
+        while peer.unfinished and (final or finished < FINISHED_MAX):
+            queue = next(iter(peer.unfinished))
+            del peer.unfinished[queue]
+            self._finish(peer, queue)
+            finished += 1
+        return count + FINISH_COST * finished
 
     def look_for(self, peer: Peer, request: groupwire.SendBack, now_ns: int) -> None:
         """Look if what failed was not handed out when a session's words were looked at last."""
@@ -97,14 +109,16 @@ class Reports:
         begun.note(progress.committed, progress.started, now_ns, self._grain_ns)
         return True
 
-    def _finish(self, peer: Peer) -> None:
-        for queue, (lease, bits) in list(peer.acked.items()):
-            held = self._membership.held(peer.session.session, queue, lease)
-            if held is None:
-                del peer.acked[queue]
-                continue
-            done = ranges_of(bits, held[2].committed, held[2].started)
-            self._membership.finish(held, done)
+    def _finish(self, peer: Peer, queue: int) -> None:
+        if queue not in peer.acked:
+            return
+        lease, bits = peer.acked[queue]
+        held = self._membership.held(peer.session.session, queue, lease)
+        if held is None:
+            del peer.acked[queue]
+            return
+        done = ranges_of(bits, held[2].committed, held[2].started)
+        self._membership.finish(held, done)
 
     def commit(self, peer: Peer, request: groupwire.Commit, now_ns: int) -> None:
         """Take a request, and the words: who waits for the ledger means them as well."""

@@ -28,6 +28,8 @@ class _Reset:
     request: groupwire.Reset
     keys: dict[int, QueueKey]
     deadline_ns: int
+    #: Of these queues, those that were not seen to be free; blocked as they are, they stay so.
+    busy: list[QueueKey]
 
     @property
     def name(self) -> tuple[int, int]:
@@ -66,7 +68,7 @@ class Resets:
         topics = self._membership.topics
         keys = {queue: key for queue in request.offsets if (key := topics.key(queue))}
         deadline_ns = now_ns + min(max(request.patience_ms, 0), 3_600_000) * 1_000_000
-        self._open.append(_Reset(session, request, keys, deadline_ns))
+        self._open.append(_Reset(session, request, keys, deadline_ns, list(keys.values())))
         self._membership.blocked.update((request.group, queue) for queue in keys)
         self._membership.mark(request.group)
 
@@ -117,8 +119,12 @@ class Resets:
 
     def _is_free(self, reset: _Reset) -> bool:
         group = self._ledger.group(reset.request.group)
-        queues = [group.queue(key) for key in reset.keys.values()]
-        return not any(queue.lease or queue.sending for queue in queues)
+        while reset.busy:
+            queue = group.queue(reset.busy[-1])
+            if queue.lease or queue.sending:
+                return False
+            reset.busy.pop()
+        return True
 
     def _end_holders(self, reset: _Reset) -> None:
         group = self._ledger.group(reset.request.group)

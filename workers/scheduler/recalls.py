@@ -12,7 +12,7 @@ its turn. A session has so many requests here, the others wait in its ring; they
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ from gantrymq.shm.schedulerwire import (
     Recalled,
 )
 from gantrymq.workers.outlet import Copy
-from gantrymq.workers.scheduler.recalltrace import RecallTrace, Trace, names_target
+from gantrymq.workers.scheduler.recalltrace import RecallTrace, names_target
 from gantrymq.workers.scheduler.timerbuckets import are_together
 from gantrymq.workers.scheduler.timerpool import ENTRY
 from gantrymq.workers.session import pass_turn
@@ -101,7 +101,7 @@ class _Asked:
     named: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
     memory_looks: int = 0
     remembered: Entries = field(default_factory=lambda: np.zeros(0, ENTRY))
-    trace: Trace | None = None
+    trace: Generator[None, None, tuple[int, int] | str | None] | None = None
 
 
 class RecallDesk:
@@ -127,6 +127,7 @@ class RecallDesk:
         self._has_room = True  # on the disk
         self._peers: dict[int, _Peer] = {}  # whose turn it is comes first
         self._flying: dict[int, _Asked] = {}  # by target
+        self._flying_handles: set[schedulerwire.Handle] = set()
         self._cancelled: dict[schedulerwire.Handle, int] = {}  # lately: ends of their records
         self._appended = -1  # where the log ended before the first recall without an answer
         self._begun = -1  # units of the queue in the log when this desk began to serve
@@ -328,17 +329,14 @@ class RecallDesk:
         if now_ns < asked.again_ns or self._traces <= 0:
             return 0
         self._traces -= 1
-        asked.trace = asked.trace or self._trace.begin(asked.handle, asked.appended)
+        asked.trace = asked.trace or self._follow(asked)
         try:
             next(asked.trace)
             return 1
         except StopIteration as end:
             outcome, asked.trace = end.value, None
-        if isinstance(outcome, int):
-            ms = self._timers.seek(outcome)
-            if ms is not None:
-                return self._recall(asked, outcome, ms)
-            outcome = ALREADY_DELIVERED  # as soon as it can be: its topic is not there
+        if isinstance(outcome, tuple):
+            return self._recall(asked, *outcome)
         if outcome is not None:
             return self._close(asked, outcome)
         asked.again_ns = now_ns + TRACE_AGAIN_NS
@@ -347,6 +345,15 @@ class RecallDesk:
             return self._close(asked, "", behind) if now_ns >= asked.patience_ns else 0
         late = asked.handle.due_ms <= now_ms
         return self._close(asked, ALREADY_DELIVERED if late else UNKNOWN_HANDLE)
+
+    def _follow(self, asked: _Asked) -> Generator[None, None, tuple[int, int] | str | None]:
+        """What became of a message, or position and ms of a timer that still waits; in steps."""
+        outcome = yield from self._trace.begin(asked.handle, asked.appended)
+        if not isinstance(outcome, int):
+            return outcome
+        ms = yield from self._timers.seek(outcome)
+        # Delivered as soon as it can be: its topic is not there.
+        return ALREADY_DELIVERED if ms is None else (outcome, ms)
 
     def _recall(self, asked: _Asked, position: int, ms: int) -> int:
         """DT-72, as it comes to stand in the log of a RocketMQ; in its target's bucket, at `ms`."""
@@ -373,6 +380,7 @@ class RecallDesk:
             self._appended = appended
         asked.target = position
         self._flying[position] = asked
+        self._flying_handles.add(handle)
         self._timers.hold(position)
         return 1
 
@@ -391,13 +399,10 @@ class RecallDesk:
         """Whether what is below a position of the log counts in a topic of that name."""
         if self._board.word(layout.BOARD_DURABLE) >= end:
             return True
-        return not any(t.name == name and t.level == Level.DURABLE for t in self._board.topics())
+        topic = self._board.topic_named(name)
+        return topic is None or topic.level != Level.DURABLE
 
     # ------------------------------------------------------------------------------------ outcomes
-
-    @property
-    def _flying_handles(self) -> Iterable[schedulerwire.Handle]:
-        return (asked.handle for asked in self._flying.values())
 
     @property
     def unsure_from(self) -> int:
@@ -414,6 +419,7 @@ class RecallDesk:
         asked = outcome.tag
         assert isinstance(asked, _Asked), "nothing else goes up by this way"
         self._flying.pop(asked.target, None)
+        self._flying_handles.discard(asked.handle)
         if outcome.status <= Status.DUPLICATE:
             self._cancel(asked, outcome.end)
             return
@@ -423,6 +429,7 @@ class RecallDesk:
     def lost(self, found: set[int]) -> None:
         """The writer was replaced: targets in `found` have their recall in the log."""
         flying, self._flying = self._flying, {}
+        self._flying_handles.clear()
         for target, asked in flying.items():
             if target in found:
                 self._cancel(asked, self._board.word(layout.BOARD_APPENDED))

@@ -25,7 +25,7 @@ from gantrymq.workers.scheduler.timerpool import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -39,6 +39,8 @@ SPLIT_ENTRIES: Final = 1_000_000
 OPEN_MAX: Final = 256
 #: Entries that are read from a file at one time.
 CHUNK: Final = 250_000
+#: To look into another file costs as much as so many of its entries.
+FILE_COST: Final = 1_024
 
 
 class TimerBuckets:
@@ -51,6 +53,7 @@ class TimerBuckets:
         self._names_dirty = False
         self._known: set[str] = set()  # buckets not yet opened
         self.changes = 0  # how often one has come to these
+        self.shifts = 0  # how often entries have left their file for memory, or for another
         self._order: list[tuple[int, str]] = []  # the same, by their first ms
         self._split: set[int] = set()  # minutes whose entries go into files of seconds
         self._old: dict[str, int] = {}  # sizes of files that were there at the start
@@ -187,6 +190,7 @@ class TimerBuckets:
             self._split_minute(name)
             return None
         self._known.discard(name)
+        self.shifts += 1
         self.waiting -= self._counts.pop(name, 0)
         self._passed[name] = span_of(name)[1]
         return in_order(self._read(name, 0, size))
@@ -236,13 +240,29 @@ class TimerBuckets:
                 return np.concatenate(parts), False
         return np.concatenate(parts), True
 
-    def seek(self, position: int) -> Entries:
-        """The entry of a record, in whatever bucket that was not opened; none: there is none."""
-        for name in sorted(self._known):
-            entries = self._read(name, 0, self._file(name)[1])
-            hit: Entries = entries[entries["position"] == position][:1]
-            if len(hit):
-                return hit
+    def seek(self, position: int, most: int) -> Generator[None, None, Entries]:
+        """The entry of a record, in whatever bucket that is not opened; none: it is in none.
+
+        Each step looks at `most` entries or so. What leaves its file meanwhile may be missed.
+        """
+        left = most
+        for _start, name in list(self._order):
+            at = 0
+            while name in self._known and at < (size := self._file(name)[1]):
+                end = min(size, at + max(1, left) * ENTRY.itemsize)
+                entries = self._read(name, at, end)
+                hit: Entries = entries[entries["position"] == position][:1]
+                if len(hit):
+                    return hit
+                left -= (end - at) // ENTRY.itemsize
+                at = end
+                if at < size:
+                    yield
+                    left = most
+            left -= FILE_COST
+            if left <= 0:
+                yield
+                left = most
         return np.zeros(0, ENTRY)
 
     def _read(self, name: str, at: int, end: int) -> Entries:
@@ -263,6 +283,7 @@ class TimerBuckets:
             self.append(self._read(name, at, min(size, at + CHUNK * ENTRY.itemsize)))
         while not self.sync_some(64):
             pass
+        self.shifts += 1
         self._known.discard(name)  # until here it is tried again: entries may be there twice
         self.waiting -= self._counts.pop(name, 0)
         self._remove(name)
@@ -275,6 +296,7 @@ class TimerBuckets:
         for name in [name for name in self._passed if "." in name]:
             if self._passed[name] > int(entries["ms"].min()):
                 raise AssertionError(f"second {name} is given back")
+        self.shifts += 1
         self.append(entries)
 
     def has_passed(self, done_ms: int) -> bool:

@@ -37,6 +37,8 @@ from gantrymq.workers.scheduler.timerscounted import Counted
 from gantrymq.workers.scheduler.timerunits import UNITS_MAX, TimerUnits
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from numpy.typing import NDArray
 
     from gantrymq.shm.board import Board
@@ -356,11 +358,26 @@ class Timers:
         runs = (run for pool in self.pools for run in pool.runs())
         return any((run["position"] == position).any() for run in runs)
 
-    def seek(self, position: int) -> int | None:
-        """When a timer is due that waits in another bucket, since the wall was set; or None."""
-        entries = self.buckets.seek(position)
-        wanted = entries[self._counted.leaves(entries) & ~self.moved.among(entries)]
-        return int(wanted["ms"][0]) if len(wanted) and self._may_wait(position) else None
+    def seek(self, position: int) -> Generator[None, None, int | None]:
+        """When a timer is due that waits in another bucket, since the wall was set; or None.
+
+        Each step looks at LOOK_ENTRIES or so. What is opened meanwhile is in memory.
+        """
+        while True:
+            shifts = self.buckets.shifts
+            entries = yield from self.buckets.seek(position, LOOK_ENTRIES)
+            if not len(entries) and shifts != self.buckets.shifts:
+                entries = self._that_are(position)
+                if not len(entries):
+                    yield
+                    continue  # neither here nor there: it was on its way
+            wanted = entries[self._counted.leaves(entries) & ~self.moved.among(entries)]
+            return int(wanted["ms"][0]) if len(wanted) and self._may_wait(position) else None
+
+    def _that_are(self, position: int) -> Entries:
+        runs = (run for pool in self.pools for run in pool.runs())
+        found = [run[run["position"] == position] for run in runs]
+        return np.concatenate([np.zeros(0, ENTRY), *found])
 
     def _may_wait(self, position: int) -> bool:
         """Whether a timer was neither recalled nor has a copy."""
