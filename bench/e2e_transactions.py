@@ -20,7 +20,7 @@ _KIB: Final = 1024
 CHECKS: Final = 15
 #: A half with a body of 1 KiB is the first record; all behind it is what checks have added.
 _OPEN_MAX: Final = 1_000_000
-#: Default of `transaction_timeout` and some more; what is open is looked at once in an interval.
+#: Default of `transaction_timeout_s` and some more; what is open is looked at once in an interval.
 _FIRST_CHECK_S: Final = 8
 _INTERVAL_S: Final = 10
 
@@ -43,7 +43,7 @@ def checked(bench: Bench) -> Measurement:
     """`bytes`: what 15 checks of an open transaction add to the log."""
     from bench.transaction_jobs import NeverSure
 
-    often = {"transaction_timeout": "1", "transaction_check_interval": "1"}
+    often = {"transaction_timeout_s": "1", "transaction_check_interval_s": "1"}
     checks = CHECKS if bench.sizes.rounds > 1 else 2
     settings, patience_s = {**often, "transaction_check_max": "1000"}, bench.sizes.timeout_s
     with (
@@ -67,7 +67,7 @@ def open_halves(bench: Bench) -> Measurement:
 
     count, patience_s = min(bench.sizes.pending_messages, _OPEN_MAX), bench.sizes.timeout_s
     with scratch(bench) as directory:
-        interval = {"transaction_check_interval": str(_INTERVAL_S)}
+        interval = {"transaction_check_interval_s": str(_INTERVAL_S)}
         with serving(directory, interval, patience_s) as server:
             before_mb = _checker_mb(server)
             with Crew(patience_s) as crew:

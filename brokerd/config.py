@@ -1,13 +1,15 @@
 """The settings: one table, one validation, and where each value came from.
 
 Precedence: keyword or `--set`, environment `GANTRYMQ_<NAME>`, `gantrymq.toml` in the home, default.
-What RocketMQ has keeps RocketMQ's name in snake_case. The only module of the broker that looks at
-the environment; it must not load numpy, whose thread count it sets.
+What RocketMQ has keeps RocketMQ's name in snake_case, with the unit behind it where RocketMQ's is
+another; RocketMQ's own names are taken too, in RocketMQ's units. The only module of the broker that
+looks at the environment; it must not load numpy, whose thread count it sets.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -21,6 +23,7 @@ from gantrymq.shm.indexnote import DEFAULT_SHAPE
 from gantrymq.shm.layout import CQ_UNIT_BYTES
 
 T = TypeVar("T", int, str, bool)
+Value = int | str | bool
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 FILE_NAME: Final = "gantrymq.toml"
@@ -142,11 +145,11 @@ class Settings:
         4000, "rounds", "how long the writer looks out for the next send of a lone waiting client"
         " before it sleeps; a round is a pause of some 25 ns", (0, 1 << 20),
     )  # fmt: skip
-    transaction_timeout: int = _setting(
+    transaction_timeout_s: int = _setting(
         6, "seconds", "age at which the producer of a half message is asked for its decision"
         " (RocketMQ's transactionTimeOut); the message may say more", (1, 86_400),
     )  # fmt: skip
-    transaction_check_interval: int = _setting(30, "seconds", "and how often again", (1, 86_400))
+    transaction_check_interval_s: int = _setting(30, "seconds", "and how often again", (1, 86_400))
     transaction_check_max: int = _setting(
         15, "checks", "after so many without a decision it is given up: parked for the operator",
         (1, 10_000),
@@ -236,6 +239,26 @@ PROFILES: Final[Mapping[str, Mapping[str, int | str | bool]]] = {
     },
 }
 
+#: Another name of a setting -> ours, and how many of its units are one of ours: RocketMQ's names,
+#: and two of ours that hid their unit.
+OTHER_NAMES: Final[Mapping[str, tuple[str, int]]] = {
+    "transaction_timeout": ("transaction_timeout_s", 1),
+    "transaction_check_interval": ("transaction_check_interval_s", 1),
+    "transactionTimeOut": ("transaction_timeout_s", 1000),
+    "transactionCheckInterval": ("transaction_check_interval_s", 1000),
+    "listenPort": ("broker_port", 1),
+} | {
+    name: (re.sub(r"[A-Z]", lambda letter: "_" + letter[0].lower(), name), 1)
+    for name in (
+        "brokerName", "brokerClusterName", "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue",
+        "enableConsumeQueueExt", "enableCalcFilterBitMap", "mappedFileSizeConsumeQueueExt",
+        "maxErrorRateOfBloomFilter", "expectConsumerNumUseFilter", "maxMessageSize",
+        "autoCreateTopicEnable", "defaultTopicQueueNums", "messageDelayLevel", "timerPrecisionMs",
+        "flushIntervalCommitLog", "transactionCheckMax", "messageIndexEnable", "maxHashSlotNum",
+        "maxIndexNum", "fileReservedTime", "deleteWhen", "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio",
+    )
+}  # fmt: skip
 RULES: Final[Mapping[str, Rule]] = {item.name: item.metadata["rule"] for item in fields(Settings)}
 DEFAULTS: Final[Mapping[str, Any]] = {item.name: item.default for item in fields(Settings)}
 
@@ -346,11 +369,12 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], t
         for name, value in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX)
     }
-    known = {name.lower(): value for name, value in named.items() if name.lower() in RULES}
+    ours = {*RULES, *OTHER_NAMES}
+    known = {name.lower(): value for name, value in named.items() if name.lower() in ours}
     strange = [
         ENVIRONMENT_PREFIX + name
         for name in named
-        if name.lower() not in RULES and not name.startswith(_NOT_SETTINGS)
+        if name.lower() not in ours and not name.startswith(_NOT_SETTINGS)
     ]
     return known, tuple(sorted(strange))
 
@@ -359,14 +383,29 @@ def _apply(
     sources: list[tuple[str, Mapping[str, object]]], values: dict[str, Any], origins: dict[str, str]
 ) -> None:
     for origin, source in sources:
-        for name, value in source.items():
+        for told, value in source.items():
+            name, units = OTHER_NAMES.get(told, (told, 1))
+            if name != told and name in source:
+                text = f"{origin}: {told} and {name} are one setting: give one of them"
+                raise SettingIllegal(text, setting=name)
             if name not in RULES:
                 raise SettingIllegal(
                     f"{origin}: there is no setting {name!r}{_suggestion(name)}; "
                     "`gantrymq serve --print-config` lists all",
                     setting=name,
                 )
-            values[name], origins[name] = _converted(name, value, origin), origin
+            found = _converted(told, type(DEFAULTS[name]), value, origin)
+            values[name], origins[name] = _in_our_unit(told, found, units, origin), origin
+
+
+def _in_our_unit(told: str, value: Value, units: int, origin: str) -> Value:
+    """A value that was given in RocketMQ's unit. Raises SettingIllegal if ours cannot say it."""
+    if units == 1 or not isinstance(value, int):
+        return value
+    if value % units:
+        text = f"{told} = {value} ({origin}): give a multiple of {units}"
+        raise SettingIllegal(text, setting=told)
+    return value // units
 
 
 def _suggestion(name: str) -> str:
@@ -376,10 +415,9 @@ def _suggestion(name: str) -> str:
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-def _converted(name: str, value: Any, origin: str) -> int | str | bool:  # noqa: ANN401
-    wanted = type(DEFAULTS[name])
-    if type(value) is wanted and (wanted is not str or _can_be_given(value)):
-        same: int | str | bool = value
+def _converted(name: str, wanted: type[Value], value: Any, origin: str) -> Value:  # noqa: ANN401
+    if type(value) is wanted and (not isinstance(value, str) or _can_be_given(value)):
+        same: Value = value
         return same
     if isinstance(value, str):
         text = value.strip().lower()

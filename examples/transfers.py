@@ -38,7 +38,7 @@ def crash(producer: Producer, bank: sqlite3.Connection, number: int) -> None:
 
 with (
     tempfile.TemporaryDirectory() as folder,
-    Broker.temporary(transaction_timeout=1) as broker,
+    Broker.temporary(transaction_timeout_s=1) as broker,
     closing(sqlite3.connect(Path(folder) / "bank.db")) as bank,
 ):
     bank.execute("CREATE TABLE transfer (number INTEGER PRIMARY KEY, amount INTEGER CHECK(amount))")

@@ -119,7 +119,7 @@ def broker(home: Path) -> Iterator[subprocess.Popen[bytes]]:
     process = run(
         "-m", "gantrymq", "serve", "--home", str(home),
         "--set", f"mapped_file_size_commit_log={SEGMENT}", "--set", "log_level=warning",
-        "--set", "transaction_timeout=2",
+        "--set", "transaction_timeout_s=2",
     )  # fmt: skip
     try:
         until(lambda: _ready(home), "the broker")

@@ -46,8 +46,8 @@ _OPTIONS: Final = (
     *("-D", "transactionCheckMax=1000"),
 )
 _SETTINGS: Final[dict[str, object]] = {
-    "transaction_timeout": 1,
-    "transaction_check_interval": 1,
+    "transaction_timeout_s": 1,
+    "transaction_check_interval_s": 1,
     "transaction_check_max": 1,
 }
 _DYING: Final = """

@@ -23,8 +23,8 @@ DECIDED = (COMMITTED, ROLLED_BACK, GIVEN_UP)
 CHECKS_MAX = 3
 #: Of the simulated machine, whose `file_reserved_time` is an hour.
 TRANSACTION_SETTINGS = {
-    "transaction_timeout": 1,
-    "transaction_check_interval": 1,
+    "transaction_timeout_s": 1,
+    "transaction_check_interval_s": 1,
     "transaction_check_max": CHECKS_MAX,
 }
 RESERVED_MS = 3_600_000

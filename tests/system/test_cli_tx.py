@@ -37,7 +37,7 @@ os._exit(0)
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     """Checks come after a second, two of them; then a half is given up."""
-    settings = {"transaction_timeout": 1, "transaction_check_interval": 1}
+    settings = {"transaction_timeout_s": 1, "transaction_check_interval_s": 1}
     with Broker.temporary(**settings, transaction_check_max=2) as running:
         yield running
 
@@ -45,7 +45,7 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def patient_broker() -> Iterator[Broker]:
     """Nothing is given up of which a checker knows, however long its answer takes."""
-    settings = {"transaction_timeout": 1, "transaction_check_interval": 1}
+    settings = {"transaction_timeout_s": 1, "transaction_check_interval_s": 1}
     with Broker.temporary(**settings, transaction_check_max=1000) as running:
         yield running
 

@@ -24,7 +24,7 @@ def killed(home: Path, path: Path, payment: str) -> int:
 def test_it_holds_at_a_real_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_transactions, "_killed", killed)
     said: list[str] = []
-    with Broker.temporary(transaction_timeout=1, transaction_check_interval=1) as broker:
+    with Broker.temporary(transaction_timeout_s=1, transaction_check_interval_s=1) as broker:
         assert demo_transactions.judge(broker.home, tmp_path, said.append), said
     assert re.fullmatch(r"'rescued' delivered \d+\.\d s after .* paid, rescued", said[2]), said
     assert said[-1] == "transactions: hold"

@@ -26,7 +26,7 @@ UNKNOWN = TransactionResolution.UNKNOWN
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    settings = {"transaction_timeout": 1, "transaction_check_interval": 1}
+    settings = {"transaction_timeout_s": 1, "transaction_check_interval_s": 1}
     with Broker.temporary(**settings) as running:
         yield running
 

@@ -38,7 +38,7 @@ sys.stdin.read()
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingBroker]:
     home = tmp_path_factory.mktemp("kills") / "home"
-    with ServingBroker(home, transaction_timeout=1, transaction_check_interval=1) as broker:
+    with ServingBroker(home, transaction_timeout_s=1, transaction_check_interval_s=1) as broker:
         yield broker.wait_until_ready()
 
 
@@ -127,7 +127,7 @@ def test_commit_waits_for_the_next_life(tmp_path: Path, unique_name: str) -> Non
         return TransactionResolution.COMMIT
 
     with ServingBroker(
-        tmp_path / "home", transaction_timeout=1, transaction_check_interval=1
+        tmp_path / "home", transaction_timeout_s=1, transaction_check_interval_s=1
     ) as broker:
         home = broker.wait_until_ready().home
         with Producer(

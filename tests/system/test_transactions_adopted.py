@@ -44,8 +44,8 @@ def test_a_golden_set_is_taken_over_and_finished(tmp_path: Path, name: str) -> N
         "mapped_file_size_commit_log": golden.segment_bytes,
         "mapped_file_size_consume_queue": int(golden.settings["mappedFileSizeConsumeQueue"]),
     }
-    sizes |= {"board_queues_max": 8192, "transaction_timeout": 1}
-    sizes["transaction_check_interval"] = 1
+    sizes |= {"board_queues_max": 8192, "transaction_timeout_s": 1}
+    sizes["transaction_check_interval_s"] = 1
     with ServingBroker(home, **sizes, profile="temporary") as broker:
         broker.wait_until_ready()
         with Producer(home, producer_group="PG_tx", transaction_checker=check):

@@ -28,8 +28,8 @@ def broker() -> Iterator[Broker]:
     settings = {
         **SMALL,
         "profile": "standard",
-        "transaction_timeout": 1,
-        "transaction_check_interval": 1,
+        "transaction_timeout_s": 1,
+        "transaction_check_interval_s": 1,
         "transaction_check_max": 1000,
     }
     with Broker.temporary(**settings) as running:

@@ -8,6 +8,7 @@ import pytest
 
 from gantrymq.brokerd import config
 from gantrymq.shm.errors import SettingIllegal
+from tests.support.trials import mends
 
 
 def test_later_sources_win_and_are_named(tmp_path: Path) -> None:
@@ -120,3 +121,35 @@ def test_settings_of_delays_are_what_rocketmq_takes(table: str) -> None:
     for precision in (100, 200, 500, 1000):
         settings = config.load(given={"timer_precision_ms": precision}, environment={}).settings
         assert settings.timer_precision_ms == precision
+
+
+@mends("A12.12")
+def test_a_name_of_rocketmq_has_rocketmqs_unit(tmp_path: Path) -> None:
+    (tmp_path / "gantrymq.toml").write_text("transactionTimeOut = 9000\nlistenPort = 10921\n")
+    given = {"transactionCheckInterval": "60000", "fileReservedTime": 48}
+    settings = config.load(tmp_path, given, {}).settings
+    assert (settings.transaction_timeout_s, settings.transaction_check_interval_s) == (9, 60)
+    assert (settings.broker_port, settings.file_reserved_time) == (10_921, 48)
+
+
+@mends("A12.12")
+def test_a_time_that_rocketmq_counts_otherwise_says_its_unit() -> None:
+    """As seconds under its old name, in which the unit could not be seen."""
+    settings = config.load(None, {"transaction_timeout": 7}, {}).settings
+    assert settings.transaction_timeout_s == 7
+    assert set(config.RULES) >= {ours for ours, _units in config.OTHER_NAMES.values()}
+    for ours, units in config.OTHER_NAMES.values():
+        assert units == 1 or ours.endswith("_s"), ours
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"transactionTimeOut": 6500}, "transactionTimeOut = 6500 .*: give a multiple of 1000"),
+        ({"transactionTimeOut": 6000, "transaction_timeout_s": 6}, "are one setting"),
+        ({"listenPort": "many"}, "listenPort = 'many' .*: give a whole number"),
+    ],
+)
+def test_other_names_that_cannot_be_taken(given: dict[str, object], says: str) -> None:
+    with pytest.raises(SettingIllegal, match=says):
+        config.load(None, given, {})

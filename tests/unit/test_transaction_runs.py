@@ -21,7 +21,7 @@ from tests.support.transacting import CHECKER, GROUP, Peer, TxnLife
 
 VICTIMS = (CHECKER, CHECKER, Role.WRITER, Role.READER, Role.FLUSHER)
 QUICK: dict[str, object] = {
-    "transaction_timeout": 1, "transaction_check_interval": 1, "transaction_check_max": 3,
+    "transaction_timeout_s": 1, "transaction_check_interval_s": 1, "transaction_check_max": 3,
 }  # fmt: skip
 STEPS = 60
 DECIDED = (COMMITTED, ROLLED_BACK, GIVEN_UP)

@@ -156,7 +156,7 @@ def test_an_operator_settles_what_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
-    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval": 1}
+    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval_s": 1}
     life = TxnLife(tmp_path / "store", SimClock(), few)
     peer = Peer(life, GROUP)
     half = life.half(TX)
@@ -335,7 +335,7 @@ def test_what_was_settled_after_giving_up_is_known_after_a_start(
     tmp_path: Path, action: str
 ) -> None:
     """An END for it is told what the operator decided, not what the op record names."""
-    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval": 1}
+    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval_s": 1}
     life = TxnLife(tmp_path / "store", SimClock(), few)
     peer = Peer(life, GROUP)
     half = life.half(TX)

@@ -115,7 +115,7 @@ def test_immunity_puts_the_first_check_off_and_costs_none(life: TxnLife) -> None
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_what_was_checked_anew_and_given_up_then_is_listed(tmp_path: Path, is_killed: bool) -> None:
     """P10: an operator's recheck of an open half does not settle it, also after a start."""
-    few: dict[str, object] = {"transaction_check_max": 2, "transaction_check_interval": 1}
+    few: dict[str, object] = {"transaction_check_max": 2, "transaction_check_interval_s": 1}
     life = TxnLife(tmp_path / "store", SimClock(), few)
     peer = Peer(life, GROUP)
     half = life.half(TX)

@@ -100,7 +100,7 @@ def test_a_copy_without_op_record_is_a_decision(tmp_path: Path, commit: bool) ->
     Nobody is old enough to be given up at once by the next txn-checker.
     """
     few: dict[str, object] = {
-        "transaction_check_max": 1, "transaction_check_interval": 1, "transaction_timeout": 1,
+        "transaction_check_max": 1, "transaction_check_interval_s": 1, "transaction_timeout_s": 1,
     }  # fmt: skip
     life = TxnLife(tmp_path / "store", SimClock(), few)
     peer = Peer(life, GROUP)

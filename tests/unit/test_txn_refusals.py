@@ -167,7 +167,7 @@ def test_the_holder_holds_what_is_open_or_given_up(
 ) -> None:
     """Also without a note, and more than it lists; what was given up is parked again (ADR 0019)."""
     monkeypatch.setattr(transactionprogress, "interval_ns", 1_000_000_000)
-    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval": 1}
+    few: dict[str, object] = {"transaction_check_max": 1, "transaction_check_interval_s": 1}
     life = TxnLife(tmp_path / "store", SimClock(), few)
     holder = HalvesHolder(life.storage, life.board)
     assert holder.lowest_position(0) is None
@@ -232,7 +232,7 @@ def test_an_end_of_what_has_expired_is_told_so(tmp_path: Path) -> None:
 
 def test_nobody_is_asked_about_what_has_just_gone(tmp_path: Path) -> None:
     """A full disk takes the half: the word says so first, then its blocks are given back."""
-    sizes = {"mapped_file_size_commit_log": 1 << 16, "transaction_check_interval": 1}
+    sizes = {"mapped_file_size_commit_log": 1 << 16, "transaction_check_interval_s": 1}
     life = TxnLife(tmp_path / "store", SimClock(), {**sizes})
     peer = Peer(life, GROUP)
     half = life.half(TX)

@@ -78,9 +78,9 @@ class TxnChecker(OutletAgent):
         settings: CheckerSettings,
     ) -> None:
         super().__init__(storage, clock, board, sessions, bells)
-        self._timeout_s = settings.transaction_timeout
+        self._timeout_s = settings.transaction_timeout_s
         self._times = Times(
-            settings.transaction_check_interval,
+            settings.transaction_check_interval_s,
             settings.transaction_check_max,
             settings.file_reserved_time * HOUR_MS,
         )

@@ -11,12 +11,12 @@ class CheckerSettings(DelaySettings, Protocol):
     """What the txn-checker needs of the broker's settings: commits with a delay are parked."""
 
     @property
-    def transaction_timeout(self) -> int:
+    def transaction_timeout_s(self) -> int:
         """Seconds until a half is checked for the first time."""
         ...
 
     @property
-    def transaction_check_interval(self) -> int:
+    def transaction_check_interval_s(self) -> int:
         """Seconds between checks."""
         ...
 
