@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import map_arena
-from gantrymq.shm.kernels.words import load_word
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,6 +81,8 @@ class Vacancies:
 
     def _words(self, field: int) -> list[int]:
         """A word of the lane of each agent's own session."""
+        from gantrymq.shm.kernels.words import load_word  # a start says first that it compiles
+
         if not self._own:
             self._own = [
                 (map_arena(own.arena_descriptor, own.plan.size), own.plan.writer.control)

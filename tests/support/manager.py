@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,9 @@ class Manager:
     def patted(self) -> int:
         return self.hear().count("WATCHDOG=1")
 
+    def close(self) -> None:
+        self.channel.close()
+
 
 @dataclass(frozen=True, slots=True)
 class FirstStart:
@@ -57,31 +61,31 @@ def step_of(state: str) -> str | None:
 
 def start_first(folder: Path) -> FirstStart:
     """Start a broker that finds nothing compiled, and stop it after a few kernels."""
-    manager = Manager(folder)
-    environment = os.environ | {
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "NOTIFY_SOCKET": manager.address,
-    }
-    environment.pop("NUMBA_DISABLE_JIT", None)
-    command = [sys.executable, "-P", "-m", "gantrymq", "serve", "--home", str(folder / "home")]
-    with Terminal() as terminal:
+    with closing(Manager(folder)) as manager, Terminal() as terminal:
+        environment = os.environ | {
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "NOTIFY_SOCKET": manager.address,
+        }
+        environment.pop("NUMBA_DISABLE_JIT", None)
+        command = [sys.executable, "-P", "-m", "gantrymq", "serve", "--home", str(folder / "home")]
 
         def told() -> bool:
             shown = terminal.read()  # what nobody reads would hold it up
-            steps = {step_of(state) for state in manager.hear()} - {None}
-            return len(steps) >= _STEPS and " starting " in shown
+            states = manager.hear()
+            steps = {step_of(state) for state in states} - {None}
+            if len(steps) >= _STEPS and " starting " in shown:
+                return True
+            assert process.poll() is None, f"it has ended: {shown}"
+            # Whoever loads machine code before the start says so compiles without a word.
+            assert "READY=1" not in states, f"all is compiled, and of it was told: {states}"
+            return False
 
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stderr=terminal.slave, env=environment
         )
         try:
             poll_until(told, f"{_STEPS} steps", START_S)
-            process.send_signal(signal.SIGTERM)
-            code = process.wait(START_S)
         finally:
-            process.kill()
-            process.wait()
-        shown = terminal.read()
-    states = manager.hear()
-    manager.channel.close()
-    return FirstStart(code, shown, states)
+            process.send_signal(signal.SIGTERM)
+            code = process.wait()
+        return FirstStart(code, terminal.read(), manager.hear())

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,11 +47,10 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
-    made = Manager(tmp_path)
-    monkeypatch.setenv("NOTIFY_SOCKET", made.address)
-    monkeypatch.setenv("WATCHDOG_USEC", str(PERIOD_US))
-    yield made
-    made.channel.close()
+    with closing(Manager(tmp_path)) as made:
+        monkeypatch.setenv("NOTIFY_SOCKET", made.address)
+        monkeypatch.setenv("WATCHDOG_USEC", str(PERIOD_US))
+        yield made
 
 
 @pytest.mark.usefixtures("warm")

@@ -19,12 +19,12 @@ from tests.support.trials import mends
 PROGRAM = """
 import os, sys
 import gantrymq
-import gantrymq.shm.jit
+from gantrymq.shm import jit
 
 def refuse(*_):
     os._exit(7)
 
-shm.jit._load = refuse
+jit._load = refuse
 for name in gantrymq.__all__:
     pid = os.fork()
     if pid == 0:
@@ -43,6 +43,15 @@ def test_names_that_need_no_machine_code_compile_none() -> None:
     codes = dict(line.split() for line in done.stdout.splitlines())
     assert {name for name, code in codes.items() if code == "7"} == MACHINE_CODE
     assert set(codes.values()) == {"0", "7"}
+
+
+def test_a_broker_loads_no_machine_code_before_it_says_so() -> None:
+    """Else a first start compiles without progress, and systemd ends it."""
+    program = (
+        "import gantrymq.shm.jit as jit; jit._load = None;"
+        " import gantrymq.brokerd.__main__, gantrymq.brokerd.serve, gantrymq.cli.serve"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @contextmanager
