@@ -7,6 +7,7 @@ is. What is promised against whom: docs/security.md.
 
 from __future__ import annotations
 
+import heapq
 import os
 import socket
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Final, Protocol
 import msgspec
 
 from gantrymq.brokerd.access import Access, Peer, is_reserved, own_access, peer_of
+from gantrymq.brokerd.attachpace import AttachPace
 from gantrymq.brokerd.log import Log
 from gantrymq.brokerd.reactor import Reactor
 from gantrymq.brokerd.sessions import ComingFree
@@ -45,6 +47,8 @@ SILENT_NS: Final = 10_000_000_000
 WAITING_MAX: Final = 128
 #: How long one waits: less than a client does for an answer.
 WAIT_NS: Final = 20_000_000_000
+#: Connections that wait for their process's turn; one more is refused at once.
+PACED_MAX: Final = 1024
 #: Frames of one connection before others have their turn: one may make a topic, which is a write.
 _FRAMES_AT_ONCE: Final = 4
 
@@ -94,6 +98,9 @@ class ControlServer:
         self._silent: dict[int, Connection] = {}  # of them those without a Hello, oldest first
         self._owed: list[tuple[Connection, wire.AnyFrame, Later]] = []
         self._waiting: list[Connection] = []  # for room for their session
+        self._pace = AttachPace()
+        self._paced: list[tuple[int, int, Connection]] = []  # by when their turn is
+        self._now_ns = 0  # of the last look
         self._listener: socket.socket | None = None
 
     def listen(self) -> None:
@@ -152,11 +159,31 @@ class ControlServer:
         self._silent.pop(connection.descriptor, None)
         return True
 
+    def must_wait(self, connection: Connection) -> bool:
+        """Called by a connection that says Hello: whether its turn is later. Raises Unavailable."""
+        turn_ns = self._pace.turn_ns(connection.peer, self._now_ns)
+        if turn_ns <= self._now_ns:
+            return False
+        if len(self._paced) >= PACED_MAX:
+            raise Unavailable(
+                f"{PACED_MAX} connections wait to be attached: keep sessions, and share them"
+            )
+        heapq.heappush(self._paced, (turn_ns, connection.descriptor, connection))
+        self._silent.pop(connection.descriptor, None)
+        return True
+
+    def wait_ns(self, now_ns: int) -> int | None:
+        """How long until the next turn of a connection that waits; None if none does."""
+        return max(0, self._paced[0][0] - now_ns) if self._paced else None
+
     def look(self, now_ns: int) -> None:
         """End connections that have said nothing for too long, let in who has waited for room.
 
         Called now and then, and whenever a session has ended for good.
         """
+        self._now_ns = now_ns
+        while self._paced and self._paced[0][0] <= now_ns:
+            heapq.heappop(self._paced)[2].try_again(now_ns)
         waiting, self._waiting = self._waiting, []
         for connection in waiting:
             connection.try_again(now_ns)
@@ -224,7 +251,8 @@ class Connection:
         self.silent_until_ns = 0  # 0: not looked at yet
         self._serial = 0  # of the request that is being answered
         self._owed = False  # an answer: nothing is taken before
-        self._hello: wire.Hello | None = None  # waits for room
+        self._hello: wire.Hello | None = None  # waits for its turn, or for room
+        self._had_turn = False
         self._wait_until_ns = 0
         server.reactor.watch(self.descriptor, self._hear)
 
@@ -281,7 +309,7 @@ class Connection:
             self._answer(frame, lambda: self.reply(later.answer()))
 
     def try_again(self, now_ns: int) -> None:
-        """Open the session that waits for room, if it is still wanted and there is some."""
+        """Open the session that waits, if it is still wanted and there is room."""
         hello = self._hello
         if self.descriptor < 0 or hello is None:
             return
@@ -346,18 +374,26 @@ class Connection:
             )
         if hello.kind == "look":
             self._server.require_room_for_look()
+        if not self._had_turn:
+            self._had_turn = True  # whoever has waited does not wait again
+            if self._server.must_wait(self):
+                self._wait(hello)
+                return
         try:
             welcome, descriptors = self._server.desk.attach(hello, self.peer)
         except ComingFree as error:
             if not (may_wait and self._server.wait_for_room(self)):
                 raise Unavailable(str(error)) from error
-            self._hello = hello
-            self._server.reactor.forget(self.descriptor)  # its end is seen when there is room
+            self._wait(hello)
             return
         self.greeted = True
         self.session = welcome.session
         self._server.heard_of(self)
         self.reply(welcome, descriptors)
+
+    def _wait(self, hello: wire.Hello) -> None:
+        self._hello = hello
+        self._server.reactor.forget(self.descriptor)  # its end is seen when it is tried again
 
 
 def _has_ended(channel: socket.socket) -> bool:

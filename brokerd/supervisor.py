@@ -100,8 +100,7 @@ class Supervisor:
             return _RETRY_NS
         due = [when - now_ns for when, _roles in self._restarts]
         groups_due = self.broker.metadata.groups.due_in(now_ns)
-        if groups_due is not None:
-            due.append(groups_due)
+        due += [wait for wait in (groups_due, self._control.wait_ns(now_ns)) if wait is not None]
         if self._manager.watchdog_ns:
             due.append(self._manager.watchdog_ns)
         return max(1, min([_TICK_NS, *due]))

@@ -10,12 +10,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from gantrymq.brokerd import epoch
+from gantrymq.brokerd import control, epoch
 from gantrymq.brokerd.access import DESCRIPTORS_KEPT, Peer
+from gantrymq.brokerd.attachpace import BURST, PERIOD_NS, AttachPace
 from gantrymq.brokerd.children import Outbox, socket_pair
 from gantrymq.brokerd.control import LOOKS_MAX, SILENT_MAX, SILENT_NS
 from gantrymq.brokerd.sessions import Sessions
@@ -81,6 +83,7 @@ def test_so_many_command_lines_and_no_more(door: Door) -> None:
     with ExitStack() as stack:
         for _ in range(LOOKS_MAX):
             door.attach(stack.enter_context(door.connect()), kind="look")
+        door.server.look(BURST * PERIOD_NS)  # as many again may come
         late = stack.enter_context(door.connect())
         assert error_of(door.ask(late, look)) == "Unavailable"
         door.attach(stack.enter_context(door.connect()))  # a session has room of its own
@@ -107,12 +110,14 @@ def test_a_storm_of_clients_that_come_and_go(door: Door) -> None:
             failed.append(error)
 
     threads = [threading.Thread(target=storm) for _ in range(8)]
+    times = count(1, PERIOD_NS)
     with door.connect() as good:
         door.attach(good)
         for thread in threads:
             thread.start()
 
         def is_over() -> bool:
+            door.server.look(next(times))
             assert isinstance(door.ask(good, wire.ShowSettings())[0], wire.Settings)  # type: ignore[index]
             return not any(thread.is_alive() for thread in threads)
 
@@ -121,6 +126,55 @@ def test_a_storm_of_clients_that_come_and_go(door: Door) -> None:
         assert door.sessions() == 1
     assert door.sessions() == 0
     assert descriptors() == before
+
+
+def greet(door: Door, kind: str) -> socket.socket:
+    """A connection that has said Hello."""
+    channel = door.connect()
+    wire.send(channel, wire.Hello(os.getpid(), layout.FINGERPRINT, kind))
+    door.turn()
+    return channel
+
+
+@pytest.mark.parametrize("kind", ["client", "look"])
+def test_one_process_opens_a_few_sessions_at_once_and_the_others_in_turn(
+    door: Door, kind: str
+) -> None:
+    """Each is work for all agents. Another process does not wait for these."""
+    now_ns = 1_000_000_000
+    door.server.look(now_ns)
+    with ExitStack() as stack:
+        for _ in range(BURST):
+            with greet(door, kind) as channel:
+                assert has_come(channel)
+            door.turn()
+        late = [stack.enter_context(greet(door, kind)) for _ in range(3)]
+        assert [has_come(channel) for channel in late] == [False] * 3
+        assert door.server.wait_ns(now_ns) == PERIOD_NS
+        for served in range(1, 3):
+            now_ns += PERIOD_NS
+            door.server.look(now_ns - 1)
+            assert [has_come(channel) for channel in late] == [n < served - 1 for n in range(3)]
+            door.server.look(now_ns)
+            assert [has_come(channel) for channel in late] == [n < served for n in range(3)]
+        late[2].close()
+        door.server.look(now_ns + PERIOD_NS)
+        assert door.server.wait_ns(now_ns) is None
+        other = AttachPace()
+        mine = Peer(1, 2, 3)
+        turns = [other.turn_ns(mine, 5) for _ in range(BURST + 2)]
+        assert turns[BURST:] == [5, 5 + PERIOD_NS]
+        assert other.turn_ns(Peer(4, 2, 3), 5) == 5
+
+
+def test_more_than_a_bound_do_not_wait_for_their_turn(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "PACED_MAX", 2)
+    with ExitStack() as stack:
+        channels = [stack.enter_context(greet(door, "client")) for _ in range(BURST + 4)]
+        assert [has_come(c) for c in channels[BURST:]] == [True, False, False, True]
+        assert error_of(wire.receive(channels[-1])) == "Unavailable"
 
 
 @contextmanager
