@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tests.sim.scenario import World
 
 STEPS_MAX = 60_000
+#: After how many moves a dear goal is looked for.
+SELDOM = 16
 #: Longer than agents take to be replaced, and shorter than who waits for the disk is patient.
 STALL_NS = 20_000_000
 

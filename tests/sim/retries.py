@@ -22,7 +22,7 @@ from gantrymq.shm.properties import SCHEDULE_TOPIC
 from gantrymq.workers.groups.pending import Asked
 from gantrymq.workers.groups.sendbacks import SendBacks
 from tests.sim import scenario
-from tests.sim.downfalls import kill_everything, lose_power
+from tests.sim.downfalls import SELDOM, kill_everything, lose_power
 from tests.sim.scenario import World
 from tests.support.delivering import check_all_delivered, check_copies
 from tests.support.model import End, Model
@@ -209,10 +209,10 @@ def run(seed: int, kinds: frozenset[str]) -> Pushing:
         world.dice.choice(chosen)(world)
     scenario.calm(world)
     tarry()
-    simulation.run_until(pushing.settled, STEPS_MAX)
+    simulation.run_until(pushing.settled, STEPS_MAX, SELDOM)
     waited_ns = simulation.clock.monotonic_ns() + WAIT_MS * 1_000_000
     simulation.run_until(lambda: simulation.clock.monotonic_ns() >= waited_ns, STEPS_MAX)
-    simulation.run_until(pushing.settled, STEPS_MAX)
+    simulation.run_until(pushing.settled, STEPS_MAX, SELDOM)
     world.model.log = pushing.read()
     pushing.check()
     check_all_delivered(world.model, simulation.clock.wall_ms(), WAIT_MS)

@@ -16,7 +16,7 @@ from gantrymq.brokerd import epoch
 from gantrymq.brokerd.batchunits import complete_of_board
 from gantrymq.shm import layout, marks
 from gantrymq.shm.codes import Role
-from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything, lose_power
+from tests.sim.downfalls import SELDOM, STEPS_MAX, cut_power, kill_everything, lose_power
 from tests.support.delivering import check_all_delivered
 from tests.support.faults import Fault, Moment, fail_at, kill_at
 from tests.support.model import End, Model
@@ -301,7 +301,7 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
     world = new_world(seed)
     simulation = world.simulation
     go_through(world, faults)
-    simulation.run_until(world.settled, STEPS_MAX)
+    simulation.run_until(world.settled, STEPS_MAX, SELDOM)
     wait(world)
     wall_ms = simulation.clock.wall_ms()
     start_again(world)
@@ -340,7 +340,7 @@ def wait(world: World) -> None:
     waited_ns = simulation.clock.monotonic_ns() + WAIT_MS * 1_000_000
     tarry()
     simulation.run_until(lambda: simulation.clock.monotonic_ns() >= waited_ns, STEPS_MAX)
-    simulation.run_until(world.settled, STEPS_MAX)
+    simulation.run_until(world.settled, STEPS_MAX, SELDOM)
 
 
 def _has_come_to_rest(actor: AgentActor) -> bool:

@@ -15,7 +15,7 @@ from gantrymq.shm.codes import Role
 from gantrymq.shm.marks import MARKS
 from gantrymq.workers.transactions.indoubt import GIVEN_UP, InDoubt
 from tests.sim import scenario
-from tests.sim.downfalls import STEPS_MAX, cut_power, kill_everything, stall_the_disk
+from tests.sim.downfalls import SELDOM, STEPS_MAX, cut_power, kill_everything, stall_the_disk
 from tests.sim.rare_faults import ask_for_timers
 from tests.sim.scenario import World
 from tests.sim.transaction_plants import PLANTS
@@ -126,10 +126,10 @@ def run(seed: int, faults: tuple[Callable[[World], None], ...] = FAULTS) -> Worl
         simulation.add(heir)
     tarry()
     ends = Ends(world)
-    simulation.run_until(ends.reached, STEPS_MAX)
+    simulation.run_until(ends.reached, STEPS_MAX, SELDOM)
     for _ in range(2 * world.dice.randint(0, 1)):  # what is read meanwhile hides other faults
-        simulation.run_until(ParkedAgain(world).reached, STEPS_MAX)
-    simulation.run_until(ends.reached, STEPS_MAX)  # of what came due meanwhile, too
+        simulation.run_until(ParkedAgain(world).reached, STEPS_MAX, SELDOM)
+    simulation.run_until(ends.reached, STEPS_MAX, SELDOM)  # of what came due meanwhile, too
     scenario.start_again(world)
     model, storage = world.model, world.machine.storage_for("oracle")
     doubts = InDoubt(storage, None).read()

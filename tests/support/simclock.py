@@ -26,11 +26,12 @@ class SimClock:
         """The largest that `wall_ms` has been."""
         return max(self._highest_wall_ms, self.wall_ms())
 
-    def advance(self, duration_ns: int) -> None:
-        """Let time pass."""
+    def advance(self, duration_ns: int) -> int:
+        """Let time pass; what monotonic time is then."""
         if duration_ns < 0:
             raise ValueError("monotonic time never steps back")
         self._now_ns += duration_ns
+        return self._now_ns
 
     def step_wall(self, by_ms: int) -> None:
         """Set the wall clock forward or back."""

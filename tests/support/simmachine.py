@@ -54,9 +54,12 @@ SETTINGS = {
 FILE_BYTES_MAX = 64 * 1024  # room in every simulated file; to make and copy it costs time
 ROLES = tuple(agents.CONSTRUCTORS)
 RESTART_NS = 1_000_000
+NEVER_NS = 1 << 62
 #: How much later than the others an agent may be open after a power cut.
 SLOW_NS = 300_000_000
 _TALLIED = ("no_space_for_index", "no_space_for_producers", "segments_removed", "segments_held")
+#: Who moves `appended`, `durable` or `low`, and who makes a board.
+_PUBLISHERS = frozenset({"writer", "flusher", "groups", "supervisor"})
 _PROGRESS = {
     Role.WRITER: layout.BOARD_APPENDED,
     Role.FLUSHER: layout.BOARD_DURABLE,
@@ -85,6 +88,24 @@ class Plans:
 
     agents: dict[Role, Sequence[Fault]] = field(default_factory=dict)
     supervisor: Sequence[Fault] = ()
+
+
+class SimSessions(MemorySessions):
+    """An agent's table, and who is told that the agent has said something."""
+
+    def __init__(self, stir: Callable[[], None]) -> None:
+        super().__init__()
+        self._stir = stir
+
+    def cut_off(self, session: int, why: str) -> None:
+        """The supervisor has something to do."""
+        super().cut_off(session, why)
+        self._stir()
+
+    def note(self, level: str, event: str, **fields: object) -> None:
+        """The supervisor has something to hear."""
+        super().note(level, event, **fields)
+        self._stir()
 
 
 class SimBoard(Board):
@@ -124,7 +145,8 @@ class SimMachine:
         self.model = model
         self.topics = topics
         self.disk = Disk(file_bytes_max=FILE_BYTES_MAX)
-        self.disk.pause = simulation.pause
+        if simulation.pause_share:
+            self.disk.pause = simulation.pause
         self.configuration = load(None, SETTINGS | simbits.settings_of(simulation.seed), {})
         self.plans = Plans()
         self.board: Board | None = None
@@ -147,6 +169,8 @@ class SimMachine:
         self._bells = Bells.each(SimBell)
         self._next_session = 1
         self._due: list[tuple[int, Callable[[], None]]] = []
+        self._next_ns = NEVER_NS  # when the first of these is due
+        self._stirred = False  # an agent has said something that is not heard yet
         self._not_up: set[Role] = set()  # never open yet in this life
         self.open_last: Role | None = None  # at the next start
         self._slowness = random.Random(simulation.seed)  # apart: other seeds' runs stay as they are
@@ -162,26 +186,32 @@ class SimMachine:
 
     def ready_at(self, now_ns: int) -> int:
         """When something is due, or an agent wants something."""
-        if self._has_failed or any(table.cut or table.notes for table in self.tables.values()):
-            return now_ns
-        return min([now_ns + 3_600_000_000_000, *(when for when, _ in self._due)])
+        return now_ns if self._stirred or self._has_failed else self._next_ns
 
     def step(self, now_ns: int) -> None:
         """Do what is due, hear the agents."""
-        for when, what in sorted(self._due, key=lambda item: item[0]):
-            if when <= now_ns:
-                self._due.remove((when, what))
-                what()
-                return
+        if self._next_ns <= now_ns:
+            self._do_next()
+            return
         if self._has_failed:
             self.simulation.note("store failed")
             self.kill_broker(End.KILL)
             return
+        self._stirred = False
         for table in list(self.tables.values()):
             for number, why in table.cut:
                 self._cut_off(number, why)
             table.cut.clear()
             self._heed(table)
+
+    def _do_next(self) -> None:
+        at = min(range(len(self._due)), key=lambda at: self._due[at][0])
+        _when, what = self._due.pop(at)
+        self._find_next()
+        what()
+
+    def _find_next(self) -> None:
+        self._next_ns = min((when for when, _ in self._due), default=NEVER_NS)
 
     @property
     def _has_failed(self) -> bool:
@@ -207,9 +237,9 @@ class SimMachine:
     def killed(self) -> None:
         """The supervisor's steps are whole."""
 
-    def observe(self) -> None:
-        """After each step: what was published as durable once must stay."""
-        if self.board is not None:
+    def observe(self, who: str) -> None:
+        """After each step that may publish: what was published as durable once must stay."""
+        if self.board is not None and who in _PUBLISHERS:
             self.model.durable = max(self.model.durable, self.board.word(layout.BOARD_DURABLE))
             appended = self.board.word(layout.BOARD_APPENDED)
             writer = self.simulation.actors.get(Role.WRITER.name.lower())
@@ -308,13 +338,14 @@ class SimMachine:
             cq_bytes=settings.mapped_file_size_consume_queue,
             started_ms=self.simulation.clock.wall_ms(),
         )
-        return SimBoard(memory, self.simulation.pause)
+        pauses = self.simulation.pause_share > 0
+        return SimBoard(memory, self.simulation.pause) if pauses else Board(memory)
 
     def start_agent(self, role: Role) -> None:
         """Start or replace one agent; it is told of all sessions."""
         if self.board is None:
             return
-        table = self.tables[role] = MemorySessions()
+        table = self.tables[role] = SimSessions(self._stir)
         if role is Role.GROUPS:
             self.told_losses.clear()
         for number, session in self._unsettled.items() if role is Role.GROUPS else ():
@@ -363,6 +394,7 @@ class SimMachine:
         self.simulation.bury()
         self.tables.clear()
         self._due.clear()
+        self._find_next()
         still_down = self.board is None
         self.board, self.metadata = None, None
         if not (still_down and self.ended_by is End.POWER):
@@ -452,8 +484,12 @@ class SimMachine:
             raise AssertionError(f"{entry[1].name} kept the rules and was cut off: {why}")
         self.end_session(number)
 
+    def _stir(self) -> None:
+        self._stirred = True
+
     def _later(self, delay_ns: int, what: Callable[[], None]) -> None:
         self._due.append((self.simulation.clock.monotonic_ns() + delay_ns, what))
+        self._find_next()
 
     def _storage(self, process: str, faults: Sequence[Fault] = ()) -> SimStorage:
         plan = FaultPlan(tuple(faults), random.Random(self.simulation.dice.getrandbits(32)))

@@ -17,6 +17,8 @@ FULL_SOON = {"log_page_cache": 8 * 1024, "max_hash_slot_num": 40, "max_index_num
 #: How often an agent looks for what rings no bell. A real one does each millisecond, or more seldom
 #: where a look costs much: a hundred steps of others here, most of which would be its own.
 LOOK_NS = 5_000_000
+#: The same while nothing but time passes.
+REST_LOOK_NS = 250_000_000
 _LOOKS = (
     (scheduler, "LOOK_NS"), (checker, "LOOK_NS"), (housekeeper, "LOOK_NS"),
     (recalls, "TRACE_AGAIN_NS"),
@@ -48,6 +50,8 @@ def hurry() -> None:
 
 def tarry() -> None:
     """Seconds of rest cost little: what goes by the clock comes as seldom as in a real broker."""
+    for module, name in _LOOKS:
+        setattr(module, name, REST_LOOK_NS)
     progressnote.interval_ns = transactionnote.interval_ns = 2_000_000_000
     retention.PACE.first = retention.PACE.between = retention.PACE.look = 1_000_000_000
 

@@ -14,7 +14,7 @@ from gantrymq.shm.kernels import progress
 from gantrymq.shm.record import Record
 from tests.support.simclients import SimConsumer
 from tests.support.simmachine import SimMachine
-from tests.support.storedlog import QueueName, Stored, broken, require
+from tests.support.storedlog import Stored, broken, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -265,5 +265,6 @@ class SimPusher(SimConsumer):
                 return False
         return super()._may_sleep(session)
 
-    def _name(self, queue: int) -> QueueName:
-        return super()._name(queue)
+    def _wants_of(self, queue: int) -> bool:
+        """Not once it was asked to give the queue back, or while its window is full."""
+        return queue not in self._asked_back and len(self.running[queue]) < WINDOW

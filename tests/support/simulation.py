@@ -7,8 +7,10 @@ happen next is chosen by the dice among those that can go on, and among faults.
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Protocol
 
 from greenlet import getcurrent, greenlet
@@ -135,7 +137,7 @@ class AgentActor:
         if self._overslept:  # nobody comes in between: the work would be his
             done: int | None = self.agent.do_work(now_ns)
         else:
-            done = self._strand.go_on(lambda: self.agent.do_work(now_ns))
+            done = self._strand.go_on(partial(self.agent.do_work, now_ns))
         if done is None:
             return
         if done:
@@ -178,6 +180,7 @@ class Simulation:
         #: How likely an actor stops at a call of storage, board or mark, in the middle of its step.
         self.pause_share = PAUSE_SHARES[seed % len(PAUSE_SHARES)]
         self._pauses = random.Random(seed + 1)
+        self._until_pause = self._draw_pause()
         self.actors: dict[str, Actor] = {}
         self._removed: list[Actor] = []
         self._everybody: list[Actor] = []  # in `actors`
@@ -185,7 +188,7 @@ class Simulation:
         self.current = ""  # who is taking a step
         self.trace: list[str] = []
         self.on_death: Callable[[str], None] = lambda name: None
-        self.after_step: Callable[[], None] = lambda: None
+        self.after_step: Callable[[str], None] = lambda name: None  # who has taken it
         self._mark: tuple[str, int] | None = None
         self.marks_passed: set[str] = set()
         _: Clock = self.clock
@@ -210,9 +213,19 @@ class Simulation:
 
     def pause(self) -> None:
         """Perhaps let others go on, if this is within a step that may stop."""
+        self._until_pause -= 1
+        if self._until_pause > 0:
+            return
+        self._until_pause = self._draw_pause()
         stack = getcurrent()
-        if stack.parent is not None and self._pauses.random() < self.pause_share:
+        if stack.parent is not None:
             stack.parent.switch()
+
+    def _draw_pause(self) -> int:
+        """How many calls there are to the next pause: each is as likely as the others."""
+        if not self.pause_share:
+            return 1 << 62
+        return 1 + int(math.log(1.0 - self._pauses.random()) / math.log(1.0 - self.pause_share))
 
     def note(self, text: str) -> None:
         """A line of the story that a failing seed prints."""
@@ -226,36 +239,41 @@ class Simulation:
         """Whether so many steps were taken."""
         return self.steps >= step
 
-    def run_until(self, goal: Callable[[], bool], most_steps: int) -> None:
-        """Take steps until the goal is reached. Raises StalledError."""
+    def run_until(self, goal: Callable[[], bool], most_steps: int, every: int = 1) -> None:
+        """Take steps until the goal is reached. Raises StalledError.
+
+        It is looked for after `every` so many moves: some goals cost more than a step.
+        """
         marks.set_hook(self._pass_mark)
         try:
             last = self.steps + most_steps
             while not goal():
                 if self.steps >= last:
                     raise StalledError(f"the goal is not reached after {most_steps} steps")
-                self.step()
+                for _ in range(every):
+                    self.step()
         finally:
             marks.set_hook(None)
 
     def step(self) -> None:
         """Let one actor go on; if all sleep, time passes until the first wakes."""
-        now_ns = self.clock.monotonic_ns()
-        name = self._draw(now_ns) or self._choose(now_ns)
-        if not name:
+        clock = self.clock
+        now_ns = clock.monotonic_ns()
+        actor = self._draw(now_ns) or self._choose(now_ns)
+        if actor is None:
             return
         self.steps += 1
-        self.clock.advance(1 + int(self.dice.random() * STEP_NS_MAX))
-        self.current = name
+        now_ns = clock.advance(1 + int(self.dice.random() * STEP_NS_MAX))
+        self.current = name = actor.name
         try:
-            self.actors[name].step(self.clock.monotonic_ns())
+            actor.step(now_ns)
         except KilledError as death:
             self._died(name, str(death))
         self.current = ""
-        self.after_step()
+        self.after_step(name)
 
-    def _draw(self, now_ns: int) -> str:
-        """One of those that can go on; "" if the first that were drawn sleep.
+    def _draw(self, now_ns: int) -> Actor | None:
+        """One of those that can go on; None if the first that were drawn sleep.
 
         Each is as likely as the others, as if all were asked, which costs more.
         """
@@ -263,16 +281,16 @@ class Simulation:
         for _ in range(DRAWS):
             actor = actors[int(random() * len(actors))]
             if actor.ready_at(now_ns) <= now_ns:
-                return actor.name
-        return ""
+                return actor
+        return None
 
-    def _choose(self, now_ns: int) -> str:
+    def _choose(self, now_ns: int) -> Actor | None:
         """Ask all. If all sleep, time passes, and nobody is chosen."""
         ready, first = [], now_ns + STALL_NS
         for actor in self._everybody:
             when = actor.ready_at(now_ns)
             if when <= now_ns:
-                ready.append(actor.name)
+                ready.append(actor)
             elif when < first:
                 first = when
         if ready:
@@ -280,7 +298,7 @@ class Simulation:
         if first - now_ns >= STALL_NS:
             raise StalledError("everybody sleeps for ever")
         self.clock.advance(first - now_ns)
-        return ""
+        return None
 
     def _died(self, name: str, how: str) -> None:
         self.note(f"{name} dies: {how}")

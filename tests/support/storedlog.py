@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 from gantrymq.shm import layout
 from gantrymq.shm.properties import SCHEDULE_TOPIC, TIMER_TOPIC
 from gantrymq.shm.queuenames import has_members, queue_directory
-from gantrymq.shm.record import OWN, Filler, Invalid, Record
-from gantrymq.shm.segment import open_log
+from gantrymq.shm.record import OWN, Filler, Invalid
+from gantrymq.shm.segment import Segment, open_log
 from gantrymq.shm.storage import Storage, read_file
 from tests.support.parked import destination_of
 from tests.support.txnrecords import Doubted, doubted
 
 QueueName = tuple[str, int]
 _PARKED = (SCHEDULE_TOPIC, TIMER_TOPIC)
+_SIZE = struct.Struct(">i")
+#: What records say, by their position and all their bytes: a run reads its log many times.
+_known: dict[tuple[int, bytes], Stored] = {}
+KNOWN_MAX = 20_000
 
 
 class BrokenPromiseError(AssertionError):
@@ -69,45 +75,64 @@ def read_log(storage: Storage, appended: int, low: int = 0, *, whole: bool = Tru
 
     Nothing lies behind the log's end (if `whole`), nor behind the filler of a segment (P13).
     """
-    found = []
+    found: list[Stored] = []
     log = open_log(storage)
-    for position, item in log.scan(low, appended, OWN):
-        if isinstance(item, Invalid):
-            broken("P13", f"no record at {position}: {item}")
-        if isinstance(item, Filler):
-            segment = log.segment_at(position)
-            assert segment is not None, "it has just been read"
-            rest = segment.view[position + layout.FILLER.size - segment.base :]
-            require(not rest.any(), "P13", f"bytes behind the filler at {position}")
-        elif isinstance(item, Record):
-            properties = item.property_map()
-            uniq = properties.get("UNIQ_KEY", "")
-            prepared = item.prepared_transaction_offset
-            origin = -1 - prepared if prepared < 0 else -1
-            found.append(
-                Stored(
-                    uniq[:20].lower(),
-                    int(uniq[20:] or "0", 16),
-                    item.topic,
-                    item.queue_id,
-                    item.queue_offset,
-                    position,
-                    position + item.total_size,
-                    item.body,
-                    destination_of(properties) if item.topic in _PARKED else None,
-                    origin,
-                    item.store_timestamp,
-                    item.reconsume_times,
-                    "TIMER_DEL_UNIQKEY" in properties,
-                    doubted(item, properties),
-                )
-            )
-            if item.physical_offset != position:
-                broken("P13", f"position in {item}")
-    for segment in log.segments if whole else ():
-        rest = segment.view[max(0, appended - segment.base) :]
-        require(not rest.any(), "P13", f"bytes behind the log's end {appended}")
+    for segment in log.segments:
+        if segment.end > low:
+            found += _read_segment(segment, max(low, segment.base), appended)
+        if whole:
+            rest = segment.view[max(0, appended - segment.base) :]
+            require(not rest.any(), "P13", f"bytes behind the log's end {appended}")
     return found
+
+
+def _read_segment(segment: Segment, start: int, appended: int) -> Iterator[Stored]:
+    """Records of one segment from `start` to below `appended`."""
+    position, data = start, segment.view.data
+    while position < min(appended, segment.end):
+        at = position - segment.base
+        size = _SIZE.unpack_from(data, at)[0] if segment.end - position >= _SIZE.size else 0
+        raw = bytes(data[at : at + max(0, size)])
+        stored = _known.get((position, raw)) or _parse(segment, position)
+        if stored is None:
+            rest = segment.view[at + layout.FILLER.size :]
+            require(not rest.any(), "P13", f"bytes behind the filler at {position}")
+            return
+        if len(_known) >= KNOWN_MAX:
+            _known.clear()
+        _known[position, raw] = stored
+        yield stored
+        position = stored.end
+
+
+def _parse(segment: Segment, position: int) -> Stored | None:
+    """The record at a position; None for a filler."""
+    item = segment.item_at(position, OWN)
+    if isinstance(item, Filler):
+        return None
+    if isinstance(item, Invalid):
+        broken("P13", f"no record at {position}: {item}")
+    if item.physical_offset != position:
+        broken("P13", f"position in {item}")
+    properties = item.property_map()
+    uniq = properties.get("UNIQ_KEY", "")
+    prepared = item.prepared_transaction_offset
+    return Stored(
+        uniq[:20].lower(),
+        int(uniq[20:] or "0", 16),
+        item.topic,
+        item.queue_id,
+        item.queue_offset,
+        position,
+        position + item.total_size,
+        item.body,
+        destination_of(properties) if item.topic in _PARKED else None,
+        -1 - prepared if prepared < 0 else -1,
+        item.store_timestamp,
+        item.reconsume_times,
+        "TIMER_DEL_UNIQKEY" in properties,
+        doubted(item, properties),
+    )
 
 
 def check_units(
