@@ -65,3 +65,17 @@ def test_a_look_that_is_interrupted_takes_no_clock_for_set() -> None:
     clock.advance(HOUR_MS * MS)
     due = timeline.due_after(np.array([stored_ms]), 2 * HOUR_MS)
     assert int(due[0]) - timeline.delay_ms() <= HOUR_MS + 2
+
+
+def test_who_waits_for_a_point_in_time_sleeps_as_long_as_the_clock_was_set_back() -> None:
+    """It would look a thousand times a second otherwise, until the clock is where it was."""
+    clock = SimClock()
+    timeline = Timeline(clock)
+    due_ms = clock.wall_ms() + 1
+    clock.step_wall(-HOUR_MS)
+    timeline.look()
+    assert timeline.until_wall_ns(due_ms) == (HOUR_MS + 1) * MS
+    clock.step_wall(2 * HOUR_MS)
+    timeline.look()
+    clock.step_wall(-HOUR_MS)
+    assert timeline.until_wall_ns(due_ms) == 0

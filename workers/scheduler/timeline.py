@@ -114,6 +114,10 @@ class Timeline:
         """The largest wall clock seen."""
         return self._seen_ms
 
+    def until_wall_ns(self, due_ms: int) -> int:
+        """How long a point in time is away, 0 if it has come: a clock that was set back is late."""
+        return 0 if due_ms <= self._seen_ms else (due_ms - self._clock.wall_ms()) * NS
+
     def look(self) -> None:
         """Notice steps of the wall clock. To be called in each cycle."""
         stamp = (

@@ -293,8 +293,10 @@ class Timers:
     def sleep_ns(self) -> int:
         """How long nothing of it is due."""
         ms = 1_000_000
-        horizon = (self.buckets.next_ms() - self._horizon()) * ms
-        at = (self._at.next_ms() - self._time.wall_ms()) * ms
+        opens_ms = self.buckets.next_ms() - LEAD_MS + 1
+        by_filing = opens_ms * ms - self._time.filed_ns()
+        horizon = min(self._time.until_wall_ns(opens_ms), by_filing)
+        at = self._time.until_wall_ns(self._at.next_ms())
         after = (self._after.next_ms() + 1) * ms - self._time.filed_ns()
         loose = NEVER if not len(self._loose) else 0
         return max(0, min(horizon, at, after, loose))
@@ -361,16 +363,17 @@ class Timers:
     def seek(self, position: int) -> Generator[None, None, int | None]:
         """When a timer is due that waits in another bucket, since the wall was set; or None.
 
-        Each step looks at LOOK_ENTRIES or so. What is opened meanwhile is in memory.
+        Each step looks at LOOK_ENTRIES or so. What is opened meanwhile, or was since whoever asks
+        has looked into memory, is there.
         """
         while True:
             shifts = self.buckets.shifts
             entries = yield from self.buckets.seek(position, LOOK_ENTRIES)
-            if not len(entries) and shifts != self.buckets.shifts:
+            if not len(entries):
                 entries = self._that_are(position)
-                if not len(entries):
-                    yield
-                    continue  # neither here nor there: it was on its way
+            if not len(entries) and shifts != self.buckets.shifts:
+                yield
+                continue  # neither here nor there: it was on its way
             wanted = entries[self._counted.leaves(entries) & ~self.moved.among(entries)]
             return int(wanted["ms"][0]) if len(wanted) and self._may_wait(position) else None
 
