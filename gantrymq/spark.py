@@ -36,7 +36,7 @@ _NO_JVM = "JAVA_GATEWAY_EXITED"
 #: A local Spark talks to itself only: nothing of it listens on the network.
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 #: The last line of a Python worker's traceback, as Spark passes it on.
-_OWN_ERROR = re.compile(r"shm\.errors\.(\w+): (.*)")
+_OWN_ERROR = re.compile(r"gantrymq\.([A-Z]\w+): (.*)")
 
 
 def session(
