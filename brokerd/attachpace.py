@@ -25,10 +25,12 @@ class AttachPace:
         self._busy_until: dict[Peer, int] = {}  # by process; its turns up to now
 
     def turn_ns(self, peer: Peer, now_ns: int) -> int:
-        """When the next session of a process may be opened; it is counted as opened then."""
+        """When the next session of a process may be opened: now, or later."""
+        return max(now_ns, self._busy_until.get(peer, 0) - (BURST - 1) * PERIOD_NS)
+
+    def take(self, peer: Peer, now_ns: int) -> None:
+        """The next session of a process is opened when its turn is."""
         if len(self._busy_until) >= _KNOWN:
             known = self._busy_until.items()
             self._busy_until = {process: until for process, until in known if until > now_ns}
-        until = max(self._busy_until.get(peer, 0), now_ns)
-        self._busy_until[peer] = until + PERIOD_NS
-        return max(now_ns, until - BURST * PERIOD_NS)
+        self._busy_until[peer] = max(self._busy_until.get(peer, 0), now_ns) + PERIOD_NS

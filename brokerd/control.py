@@ -162,12 +162,13 @@ class ControlServer:
     def must_wait(self, connection: Connection) -> bool:
         """Called by a connection that says Hello: whether its turn is later. Raises Unavailable."""
         turn_ns = self._pace.turn_ns(connection.peer, self._now_ns)
-        if turn_ns <= self._now_ns:
-            return False
-        if len(self._paced) >= PACED_MAX:
+        if turn_ns > self._now_ns and len(self._paced) >= PACED_MAX:
             raise Unavailable(
                 f"{PACED_MAX} connections wait to be attached: keep sessions, and share them"
             )
+        self._pace.take(connection.peer, self._now_ns)
+        if turn_ns <= self._now_ns:
+            return False
         heapq.heappush(self._paced, (turn_ns, connection.descriptor, connection))
         self._silent.pop(connection.descriptor, None)
         return True

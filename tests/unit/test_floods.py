@@ -110,7 +110,7 @@ def test_a_storm_of_clients_that_come_and_go(door: Door) -> None:
             failed.append(error)
 
     threads = [threading.Thread(target=storm) for _ in range(8)]
-    times = count(1, PERIOD_NS)
+    times = count(1, BURST * PERIOD_NS)
     with door.connect() as good:
         door.attach(good)
         for thread in threads:
@@ -160,11 +160,17 @@ def test_one_process_opens_a_few_sessions_at_once_and_the_others_in_turn(
         late[2].close()
         door.server.look(now_ns + PERIOD_NS)
         assert door.server.wait_ns(now_ns) is None
-        other = AttachPace()
-        mine = Peer(1, 2, 3)
-        turns = [other.turn_ns(mine, 5) for _ in range(BURST + 2)]
-        assert turns[BURST:] == [5, 5 + PERIOD_NS]
-        assert other.turn_ns(Peer(4, 2, 3), 5) == 5
+
+
+def test_each_process_has_its_own_pace() -> None:
+    pace, mine, other = AttachPace(), Peer(1, 2, 3), Peer(4, 2, 3)
+    turns = []
+    for _ in range(BURST + 2):
+        turns.append(pace.turn_ns(mine, 5))
+        pace.take(mine, 5)
+    assert turns == [5] * BURST + [5 + PERIOD_NS, 5 + 2 * PERIOD_NS]
+    assert pace.turn_ns(other, 5) == 5
+    assert pace.turn_ns(mine, 5 + 2 * BURST * PERIOD_NS) == 5 + 2 * BURST * PERIOD_NS
 
 
 def test_more_than_a_bound_do_not_wait_for_their_turn(
@@ -172,9 +178,10 @@ def test_more_than_a_bound_do_not_wait_for_their_turn(
 ) -> None:
     monkeypatch.setattr(control, "PACED_MAX", 2)
     with ExitStack() as stack:
-        channels = [stack.enter_context(greet(door, "client")) for _ in range(BURST + 4)]
-        assert [has_come(c) for c in channels[BURST:]] == [True, False, False, True]
+        channels = [stack.enter_context(greet(door, "client")) for _ in range(BURST + 5)]
+        assert [has_come(c) for c in channels[BURST:]] == [False, False, True, True, True]
         assert error_of(wire.receive(channels[-1])) == "Unavailable"
+        assert door.server.wait_ns(0) == PERIOD_NS, "who is refused takes nobody's turn"
 
 
 @contextmanager
