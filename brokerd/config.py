@@ -200,6 +200,10 @@ class Settings:
     board_queues_max: int = _setting(
         limits.BOARD_QUEUES_MAX, "queues", "slots of the board's queue table", (64, 1 << 20)
     )
+    groups_max: int = _setting(
+        limits.GROUPS_MAX, "groups", "consumer groups that are known; beyond them those go first"
+        " that never consumed anything and have nothing waiting", (8, 1 << 20),
+    )  # fmt: skip
     stop_timeout: int = _setting(
         30, "seconds", "a clean stop that takes longer is cut short", (1, 3600)
     )

@@ -12,7 +12,7 @@ from gantrymq.brokerd.control import Later
 from gantrymq.brokerd.roster import Roster
 from gantrymq.shm import layout, wire
 from gantrymq.shm.codes import Role
-from gantrymq.shm.errors import BrokerGone, Rejected
+from gantrymq.shm.errors import BrokerGone, GroupIllegal, Rejected
 
 if TYPE_CHECKING:
     from gantrymq.brokerd.access import Peer
@@ -116,6 +116,8 @@ class SessionDesk:
             case wire.DeleteTopic(name):
                 answer = metadata.plan_delete(name)
                 return Later(lambda: (answer(), wire.Done())[1])
+            case wire.DeleteGroup(name):
+                return self._delete_group(name)
             case wire.ShowSettings():
                 return self._settings()
             case wire.ShowMembers(group, after):
@@ -125,6 +127,24 @@ class SessionDesk:
                 return wire.Done()
             case _:
                 raise Rejected(f"a client does not send {type(frame).__name__}")
+
+    def _delete_group(self, name: str) -> Later:
+        """Forget a group; how far it was, `groups` has forgotten before."""
+        if self.roster.page(name, 0).members:
+            raise GroupIllegal(
+                f"group {name!r} has members: end them first, `gantrymq group describe {name}`"
+                " shows them"
+            )
+        metadata = self._broker.metadata
+        known = name in metadata.groups
+        topics = metadata.plan_delete_group(name)
+
+        def deleted() -> wire.Frame:
+            for answer in topics.values():
+                answer()
+            return wire.GroupDeleted(known, list(topics))
+
+        return Later(deleted)
 
     def _later(self, session: int, answer: Callable[[], TopicSlot]) -> Later:
         """The answer to who asked for a topic, which keeps its place as long as that one lives."""

@@ -25,7 +25,7 @@ from gantrymq.shm.codes import Level
 from gantrymq.shm.configfile import TableText, read_config, restore_config, write_config
 from gantrymq.shm.errors import Rejected, TopicNotFound
 from gantrymq.shm.jsonsum import with_sum, without_sum
-from gantrymq.shm.properties import DLQ_PREFIX, parse_delay_levels
+from gantrymq.shm.properties import DLQ_PREFIX, RETRY_PREFIX, parse_delay_levels
 from gantrymq.shm.queuenames import has_members, is_folder_name, topic_table
 from gantrymq.shm.storage import Storage, is_disk_full, read_file, replace_file
 
@@ -92,6 +92,7 @@ class Metadata:
         self._unsaved = False
         self._slots: dict[str, int] = {}
         self._places = Places()
+        self._made = 0  # topics of this life
         #: Deleted, and may leave the board as far as is known.
         self.departing: set[str] = set()
         self._leaving: set[str] = set()  # of them those that are marked so
@@ -363,10 +364,15 @@ class Metadata:
         level = config.level(self._settings.default_durability)
         board.set_half(at + layout.TOPIC_LEVEL, int(level))
         board.set_half(at + layout.TOPIC_WRITE_QUEUES, config.write_queues)
+        board.set_half(at + layout.TOPIC_MADE, self._next_made())
         board.count_change(layout.BOARD_TOPIC_CHANGES)
         board.set_half(at + layout.TOPIC_SYSTEM, 0)
         board.set_half(at + layout.TOPIC_PERM, config.perm)
         board.count_change(layout.BOARD_TOPIC_CHANGES)  # what was read amid this is read again
+
+    def _next_made(self) -> int:
+        self._made = self._made + 1 & 0xFFFFFFFF
+        return self._made
 
     def _add_queues(self, slot: int, numbers: range) -> None:
         """Queues behind a topic's last, which is the board's last as well."""
@@ -380,8 +386,25 @@ class Metadata:
             board.set_half(at + layout.TOPIC_QUEUE_COUNT, numbers.stop)
             board.set_half(layout.BOARD_QUEUE_COUNT, base + numbers.stop)
 
-    def plan_delete(self, name: str) -> Callable[[], TopicSlot]:
-        """Forget a topic: nobody can open it any more; its records stay until they expire."""
+    def plan_delete_group(self, name: str) -> dict[str, Callable[[], TopicSlot]]:
+        """Forget a group without members: its entry, its retry topic, an empty dead-letter one.
+
+        Dead letters stay for whoever looks at them: `plan_delete` removes those.
+        """
+        self.groups.remove(name)
+        retry, dead = RETRY_PREFIX + name, DLQ_PREFIX + name
+        found = [topic for topic in (retry, dead) if topic in self._topics]
+        return {
+            topic: self.plan_delete(topic, of_group=True)
+            for topic in found
+            if topic == retry or not self._is_used(self._slot(topic))
+        }
+
+    def plan_delete(self, name: str, *, of_group: bool = False) -> Callable[[], TopicSlot]:
+        """Forget a topic: nobody can open it any more; its records stay until they expire.
+
+        `of_group`: it goes with its group, which nobody is at work for.
+        """
         self._settle(name)
         if name not in self._topics:
             raise TopicNotFound(f"there is no topic {name}", topic=name)
@@ -400,9 +423,10 @@ class Metadata:
         def show() -> None:
             at = self._on_board.topic_at(slot.slot)
             self._on_board.set_half(at + layout.TOPIC_PERM, 0)
-            self._on_board.set_half(at + layout.TOPIC_SYSTEM, 1)
+            self._on_board.set_half(at + layout.TOPIC_SYSTEM, layout.DELETED)
             self._on_board.count_change(layout.BOARD_TOPIC_CHANGES)
-            if not topics.is_retry_kind(name):  # `groups` may still have copies for these
+            # `groups` may still have copies for retry and dead-letter topics.
+            if of_group or not topics.is_retry_kind(name):
                 self.departing.add(name)
 
         def take_back() -> None:
@@ -454,7 +478,7 @@ class Metadata:
         if name in self._leaving:
             self._leaving.discard(name)
             at = self._on_board.topic_at(self._slots[name])
-            self._on_board.set_half(at + layout.TOPIC_SYSTEM, 1)
+            self._on_board.set_half(at + layout.TOPIC_SYSTEM, layout.DELETED)
             self._on_board.count_change(layout.BOARD_TOPIC_CHANGES)
 
     def _adopt(self, found: RecoveredLog) -> None:
@@ -552,6 +576,7 @@ class Metadata:
             board.set_half(at + layout.QUEUE_TOPIC, slot)
             board.set_half(at + layout.QUEUE_ID, queue_id)
         name = config.name.encode()
+        hidden = topics.refuses_sends(config.name) or not config.perm
         at = board.topic_at(slot)
         board.memory[at : at + layout.TOPIC_BYTES] = layout.TOPIC.pack(
             ready=int(slot < count),  # one that is used again has been all the time
@@ -561,7 +586,8 @@ class Metadata:
             level=config.level(self._settings.default_durability),
             perm=config.perm,
             name_bytes=len(name),
-            system=int(topics.refuses_sends(config.name) or not config.perm),
+            system=layout.DELETED if config.name in self._deleted else int(hidden),
+            made=self._next_made(),
             name=name,
         )
         # Whoever uses the slot has learnt of it by a later message, so plain stores are enough.

@@ -95,6 +95,13 @@ class Subscriptions:
             name, {**(before if isinstance(before, dict) else self._default(name)), **fields}
         )
 
+    def remove(self, name: str) -> bool:
+        """Have no such group any more; the next `commit` says so. False if there was none."""
+        if name not in self._table:
+            return False
+        self._stage(name, None)
+        return True
+
     def _stage(self, name: str, group: Any) -> None:  # noqa: ANN401 - JSON; None: none
         self._staged.setdefault(name, self._table.get(name))
         if group is None:

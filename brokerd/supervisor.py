@@ -253,12 +253,8 @@ class Supervisor:
                 self._heed(crew, note)
 
     def _heed(self, crew: Crew, note: wire.Note) -> None:
-        if note.event == wire.GROUP_JOINED:
-            self.desk.roster.joined(note.fields)
-            self.broker.metadata.groups.add(str(note.fields["group"]), fields_of(note.fields))
-            return
-        if note.event == wire.GROUP_LEFT:
-            self.desk.roster.left(note.fields["session"])
+        if note.event in (wire.GROUP_JOINED, wire.GROUP_LEFT, wire.GROUPS_DROPPED):
+            self._heed_groups(note)
             return
         if note.event == wire.QUEUES_BEGIN:
             self.broker.metadata.begin_queues(note.fields["queues"])
@@ -273,6 +269,20 @@ class Supervisor:
         if note.event == wire.TOPIC_WANTED:
             self.broker.metadata.have(str(note.fields["topic"]))
         self._write(crew, note)
+
+    def _heed_groups(self, note: wire.Note) -> None:
+        metadata = self.broker.metadata
+        if note.event == wire.GROUP_JOINED:
+            self.desk.roster.joined(note.fields)
+            metadata.groups.add(str(note.fields["group"]), fields_of(note.fields))
+        elif note.event == wire.GROUP_LEFT:
+            self.desk.roster.left(note.fields["session"])
+        else:
+            names = [str(name) for name in note.fields["groups"]]
+            for name in names:
+                metadata.plan_delete_group(name)
+            metadata.commit()
+            self._log.warning("groups_dropped", groups=", ".join(names))
 
     def _write(self, crew: Crew, note: wire.Note) -> None:
         if note.event == wire.REQUEST_SET_ASIDE:

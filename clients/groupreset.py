@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from gantrymq.clients.logfiles import LogFiles
 from gantrymq.clients.message import MessageQueue
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: How much longer than members have the answer may take.
 _ANSWER_NS: Final = 30_000_000_000
 _SERIAL: Final = 1
+Answer = TypeVar("Answer", bound=groupwire.Notice)
 
 
 def offset_of(place: str, store: str, board: Board, topic: TopicSlot, queue_id: int) -> int:
@@ -58,16 +59,19 @@ def reset_offsets(
     request = groupwire.Reset(_SERIAL, group, dict(offsets), int(patience_s * 1000))
     session = Session(home, groups=True)
     try:
-        answer = _ask(session, request, int(patience_s * 1e9) + _ANSWER_NS)
+        timeout_ns = int(patience_s * 1e9) + _ANSWER_NS
+        return ask_groups(session, request, groupwire.WasReset, timeout_ns).before
     finally:
         session.close()
-    if isinstance(answer, groupwire.Refused):
-        raise getattr(errors, answer.error, errors.Rejected)(answer.text)
-    assert isinstance(answer, groupwire.WasReset), "waited for"
-    return answer.before
 
 
-def _ask(session: Session, request: groupwire.Reset, timeout_ns: int) -> groupwire.AnyNotice:
+def ask_groups(
+    session: Session, request: groupwire.Request, kind: type[Answer], timeout_ns: int
+) -> Answer:
+    """Ask `groups` and wait for an answer of this kind; said again to one that was replaced.
+
+    Raises what a refusal names, Timeout, BrokerGone, ...
+    """
     lane = ControlLane(session.arena, session.plan.groups, End.CLIENT)
     heard: list[groupwire.AnyNotice] = []
 
@@ -81,11 +85,15 @@ def _ask(session: Session, request: groupwire.Reset, timeout_ns: int) -> groupwi
             notice = groupwire.decode_notice(body)
             if isinstance(notice, groupwire.Rejoin):
                 put()  # the `groups` that it was said to has died
-            elif isinstance(notice, groupwire.WasReset | groupwire.Refused):
+            elif isinstance(notice, kind | groupwire.Refused):
                 heard.append(notice)
         return bool(heard)
 
     put()
     if not session.wait(now_ns() + timeout_ns, ready):
-        raise errors.Timeout("groups did not answer: it may still set the offsets")
-    return heard[0]
+        raise errors.Timeout("groups did not answer: it may still do what it was asked for")
+    answer = heard[0]
+    if isinstance(answer, groupwire.Refused):
+        raise getattr(errors, answer.error, errors.Rejected)(answer.text)
+    assert isinstance(answer, kind), "waited for"
+    return answer

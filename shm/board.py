@@ -41,6 +41,10 @@ class TopicSlot:
     system: bool
     #: Deleted, and on its way out: nobody puts anything into it.
     leaving: bool = False
+    #: Deleted; `leaving` or not.
+    deleted: bool = False
+    #: Another number: the name was deleted since, and made again.
+    made: int = 0
 
 
 class _Table(NamedTuple):
@@ -152,6 +156,8 @@ class Board:
             row["perm"],
             bool(row["system"]),
             row["system"] == layout.LEAVING,
+            row["system"] in (layout.LEAVING, layout.DELETED),
+            row["made"],
         )
 
     def topics(self) -> list[TopicSlot]:

@@ -191,6 +191,16 @@ class Reset(Request, frozen=True):
     patience_ms: PatienceMs = 30_000
 
 
+class DeleteGroup(Request, frozen=True):
+    """Forget a group that has no members: how far it is, in its retry topic too.
+
+    Answered `GroupDeleted`, or refused.
+    """
+
+    serial: Serial
+    group: Name
+
+
 class Notice(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Groups to session."""
 
@@ -260,6 +270,13 @@ class WasReset(Notice, frozen=True):
     after: dict[int, int]
 
 
+class GroupDeleted(Notice, frozen=True):
+    """The ledger knows nothing of the group any more; `known`: it did before."""
+
+    serial: int
+    known: bool
+
+
 class Rejoin(Notice, frozen=True):
     """`groups` was replaced: say `Join` again. Leases are as before."""
 
@@ -276,10 +293,11 @@ class Refused(Notice, frozen=True):
     offsets: list[int] = []
 
 
-AnyRequest = Join | Commit | Released | Leave | SendBack | Failed | Reset
+AnyRequest = Join | Commit | Released | Leave | SendBack | Failed | Reset | DeleteGroup
 AnyNotice = (
-    Joined | Granted | Revoke | Committed | Left | SentBack | Counted | WasReset | Rejoin | Refused
-)
+    Joined | Granted | Revoke | Committed | Left | SentBack | Counted | WasReset | GroupDeleted
+    | Rejoin | Refused
+)  # fmt: skip
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[AnyRequest] = msgspec.msgpack.Decoder(AnyRequest)

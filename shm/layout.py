@@ -488,14 +488,19 @@ TOPIC: Final = Struct(
         Field(
             "system",
             "u4",
-            "1: clients may not send to it; LEAVING: agents, too, put nothing into it any more",
+            "1: clients may not send to it; DELETED: it was deleted, and its records may be in the"
+            " log; LEAVING: agents, too, put nothing into it any more",
             "supervisor",
         ),
-        Field("reserved", 32, "zero"),
+        Field(
+            "made", "u4", "another number: the name was deleted and is another topic", "supervisor"
+        ),
+        Field("reserved", 28, "zero"),
         Field("name", 256, "UTF-8", "supervisor"),
     ),
 )
 LEAVING: Final = 2
+DELETED: Final = 3
 TOPICS_AT: Final = PROCESSES_AT + PROCESSES_MAX * PROCESS_BYTES
 TOPIC_BYTES: Final = TOPIC.size
 TOPIC_READY: Final = TOPIC.offset("ready")
@@ -506,6 +511,7 @@ TOPIC_LEVEL: Final = TOPIC.offset("level")
 TOPIC_PERM: Final = TOPIC.offset("perm")
 TOPIC_NAME_BYTES: Final = TOPIC.offset("name_bytes")
 TOPIC_SYSTEM: Final = TOPIC.offset("system")
+TOPIC_MADE: Final = TOPIC.offset("made")
 TOPIC_NAME: Final = TOPIC.offset("name")
 
 QUEUE: Final = Struct(

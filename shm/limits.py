@@ -24,6 +24,7 @@ DELAY_LEVELS_MIN: Final = 18  # queues of SCHEDULE_TOPIC_XXXX, whatever message_
 
 TOPICS_MAX: Final = 4096
 BOARD_QUEUES_MAX: Final = 65_536
+GROUPS_MAX: Final = 16_384
 ROUTES_MAX: Final = 1024
 ROUTE_BLOCK_BYTES_MAX: Final = 240
 INTEREST_MAX: Final = 1024  # queues a session can wait for by name; more = wake for any

@@ -84,6 +84,15 @@ class DeleteTopic(Frame, frozen=True):
     name: Name
 
 
+class DeleteGroup(Frame, frozen=True):
+    """Forgets a group that has no members: its entry, its retry topic (owner only).
+
+    `groups` is asked before, to forget how far it is (groupwire.DeleteGroup).
+    """
+
+    name: Name
+
+
 class ShowSettings(Frame, frozen=True):
     """Asks for the broker's settings and where its files are."""
 
@@ -100,7 +109,9 @@ class StopBroker(Frame, frozen=True):
 
 
 #: Only the broker's owner may send these: they end it, change what all see, or tell of others.
-OWNERS_ONLY: Final = (CreateTopic, DeleteTopic, ShowSettings, ShowMembers, StopBroker)
+OWNERS_ONLY: Final = (
+    CreateTopic, DeleteTopic, DeleteGroup, ShowSettings, ShowMembers, StopBroker,
+)  # fmt: skip
 
 
 # supervisor -> client -------------------------------------------------------------------------
@@ -138,6 +149,13 @@ class TopicOpened(Frame, frozen=True):
 
 class Done(Frame, frozen=True):
     """The request was carried out."""
+
+
+class GroupDeleted(Frame, frozen=True):
+    """The group has no entry any more; `known`: it had. `topics` of it were deleted as well."""
+
+    known: bool
+    topics: list[str]
 
 
 class Settings(Frame, frozen=True):
@@ -242,6 +260,9 @@ class Failed(Frame, frozen=True):
 #: `pid` and `joined_ms`), and which `session` has left its own. The end of a session needs none.
 GROUP_JOINED: Final = "group_joined"
 GROUP_LEFT: Final = "group_left"
+#: Event of the Note by which `groups` says that it has forgotten groups that never consumed
+#: anything (`groups`), since there were too many.
+GROUPS_DROPPED: Final = "groups_dropped"
 #: Event of the Note by which `groups` says whose end is in the ledger (`sessions`): until then the
 #: supervisor keeps their memory for a successor of `groups`.
 SESSIONS_SETTLED: Final = "sessions_settled"
@@ -271,9 +292,9 @@ class Note(Frame, frozen=True):
 
 
 AnyFrame = (
-    Hello | OpenTopic | CreateTopic | DeleteTopic | ShowSettings | ShowMembers | StopBroker
-    | Welcome | TopicOpened | Done | Settings | Members | Refused | SessionAdded
-    | SessionRemoved | Pass | Stop | CutOff | Failed | Note
+    Hello | OpenTopic | CreateTopic | DeleteTopic | DeleteGroup | ShowSettings | ShowMembers
+    | StopBroker | Welcome | TopicOpened | Done | GroupDeleted | Settings | Members | Refused
+    | SessionAdded | SessionRemoved | Pass | Stop | CutOff | Failed | Note
 )  # fmt: skip
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from gantrymq.cli.completion import group_names, topic_names
 from gantrymq.cli.group_show import show_group, show_groups
-from gantrymq.cli.options import HomeOption, JsonOption
+from gantrymq.cli.options import HomeOption, JsonOption, home_of, print_json
 
 app = typer.Typer(help="Look at consumer groups, and move them.", no_args_is_help=True)
 
@@ -96,3 +97,33 @@ def reset_offset(
 
     wish = Wish(name, topic, queue, to, patience)
     show_reset(wish, home=home, dry_run=dry_run, as_json=as_json)
+
+
+@app.command(
+    help="""Forget a group: how far it is in its topics, and its entry in subscriptionGroup.json.
+
+\b
+Its members have to be ended before. Its retry topic is deleted with it; messages that wait in it,
+or for it, are delivered to nobody, or to a group made anew under this name. Its dead-letter topic
+is deleted if it is empty: else `gantrymq dlq` shows what it holds, `gantrymq topic delete` ends it.
+A group that is made anew under the name begins where its first member says.
+
+\b
+Example: gantrymq group delete retired --home ./mq
+Exit codes: 0 done; 2 no such group, or it has members; 69 no broker.
+"""
+)
+def delete(
+    name: Annotated[str, typer.Argument(help="The group.", autocompletion=group_names)],
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a group."""
+    from gantrymq.clients.groupdelete import delete_group
+
+    deleted = delete_group(home_of(home), name)
+    if as_json:
+        print_json({"group": name, "deleted": True, "topics": deleted.topics})
+        return
+    also = f", and {', '.join(deleted.topics)}" if deleted.topics else ""
+    sys.stdout.write(f"group {name} is deleted{also}\n")

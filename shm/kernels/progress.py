@@ -26,7 +26,7 @@ from gantrymq.shm.layout import (
     PROGRESS_QUEUE,
     PROGRESS_STARTED,
 )
-from gantrymq.shm.limits import PROGRESS_MAX, PROGRESS_WINDOW
+from gantrymq.shm.limits import PROGRESS_WINDOW
 
 if TYPE_CHECKING:
     import numpy as np
@@ -157,9 +157,10 @@ def _copy_slot(arena: Bytes, at: int, out: Words, row: int) -> int:
 def changed_slots(arena: Bytes, seen: Words, out: Words) -> int:
     """Agent: copy the slots that have changed since `seen` (SLOT_WORDS each) into `out`.
 
-    Returns how many. A slot that changes hands just now is left for the next call.
+    Slots beyond `seen` are not looked at. Returns how many have changed. A slot that changes hands
+    just now is left for the next call.
     """
-    used = min(atomics.load_acquire32(arena, ARENA_PROGRESS_COUNT), PROGRESS_MAX)
+    used = min(atomics.load_acquire32(arena, ARENA_PROGRESS_COUNT), len(seen) // SLOT_WORDS)
     count = 0
     for slot in range(used):
         at = PROGRESS_AT + slot * PROGRESS_BYTES

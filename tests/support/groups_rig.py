@@ -21,7 +21,7 @@ from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 
 SETTINGS: Any = SimpleNamespace(
-    consume_timeout=15, message_delay_level="1s 5s 10s 30s", timer_precision_ms=1000,
+    consume_timeout=15, groups_max=8, message_delay_level="1s 5s 10s 30s", timer_precision_ms=1000,
     max_error_rate_of_bloom_filter=20, expect_consumer_num_use_filter=32,
 )  # fmt: skip
 N = TypeVar("N", bound=groupwire.Notice)

@@ -103,6 +103,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             for number in range(20):
                 producer.send("orders", b"%d" % number)
         first = ConsumeFrom.FIRST_OFFSET
+        with PullConsumer("retired", ["orders"], home=broker.home):
+            pass
         with PullConsumer("billing", ["orders"], home=broker.home, consume_from=first) as consumer:
             poll_until(lambda: len(consumer.poll(timeout=0.5)), "a message")
             consumer.commit()

@@ -13,6 +13,7 @@ import pytest
 
 from gantrymq.cli.board import running_board
 from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.home import store_of
 from gantrymq.clients.producer import Producer
 from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.shm.codes import Role
@@ -151,3 +152,31 @@ def test_without_a_supervisor_holders_are_shown(unique_name: str) -> None:
         assert "members without queues are not shown" in ran.stderr
         (row,) = json.loads(ran.stdout)["members"]
         assert (row["pid"], row["queues"], row["joined_ms"]) == (None, held, None)
+
+
+def test_a_group_is_deleted_by_hand(broker: Broker, unique_name: str) -> None:
+    """Refused while it has members; then its entry, offsets and retry topic go."""
+    topic, group, at = unique_name, "g-" + unique_name, ("--home", broker.home)
+    with Producer(broker.home) as producer:
+        producer.send(topic, b"one")
+    seen = Seen()
+    first = ConsumeFrom.FIRST_OFFSET
+    with PushConsumer(group, {topic: "*"}, seen, home=broker.home, consume_from=first):
+        poll_until(lambda: len(seen.messages) == 1, "it is delivered")
+        refused = command("group", "delete", group, *at)
+        assert refused.returncode == 2
+        assert "1 member" in refused.stderr
+    done = command("group", "delete", group, "--json", *at)
+    assert done.returncode == 0, done
+    assert json.loads(done.stdout) == {
+        "group": group, "deleted": True, "topics": [f"%RETRY%{group}", f"%DLQ%{group}"],
+    }  # fmt: skip
+    assert group not in [row["group"] for row in all_groups(broker)]
+    table = store_of(broker.home) / "config" / "subscriptionGroup.json"
+    poll_until(lambda: group not in table.read_text(), "its entry is gone")
+    again = command("group", "delete", group, *at)
+    assert (again.returncode, "there is no group" in again.stderr) == (2, True)
+    with PullConsumer(group, [topic], home=broker.home, consume_from=first) as consumer:
+        assert bytes(consumer.poll(1, timeout=60.0).bodies[0]) == b"one", "it begins anew"
+    deleted = command("group", "delete", group, *at)
+    assert deleted.stdout.startswith(f"group {group} is deleted")

@@ -27,8 +27,8 @@ from tests.support.watchdog import PATIENCE_S, poll_until
 
 HELLO = wire.Hello(os.getpid(), layout.FINGERPRINT)
 ADMIN = (
-    wire.CreateTopic("made", 1), wire.DeleteTopic("made"), wire.ShowSettings(),
-    wire.ShowMembers(), wire.StopBroker(),
+    wire.CreateTopic("made", 1), wire.DeleteTopic("made"), wire.DeleteGroup("made"),
+    wire.ShowSettings(), wire.ShowMembers(), wire.StopBroker(),
 )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ SHARED = {
     layout.TOPIC: (
         320,
         "ready 0 queue_base 4 queue_count 8 write_queues 12 level 16 perm 20 name_bytes 24"
-        " system 28 name 64",
+        " system 28 made 32 name 64",
     ),
     layout.QUEUE: (
         256,

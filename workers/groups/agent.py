@@ -29,6 +29,7 @@ from gantrymq.workers.agent import IDLE_NS, Bells
 from gantrymq.workers.failure import declare_failed
 from gantrymq.workers.groups.admission import fault_of
 from gantrymq.workers.groups.filters import FilterTable
+from gantrymq.workers.groups.groupremoval import Removal
 from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.membership import Membership, Move
 from gantrymq.workers.groups.missing import Ends, Missing
@@ -59,7 +60,10 @@ COST_OF_END: Final = 8
 #: A request costs 1, and so much more for each queue or topic that it names; those that make a
 #: group be balanced anew cost more than what they name.
 COST_OF_ITEM: Final = 1 / 8
-COSTS: Final = {groupwire.Join: 32, groupwire.Leave: 32, groupwire.Reset: 32, groupwire.Released: 4}
+COSTS: Final = {
+    groupwire.Join: 32, groupwire.Leave: 32, groupwire.Reset: 32, groupwire.DeleteGroup: 32,
+    groupwire.Released: 4,
+}  # fmt: skip
 #: What counts of a session that has ended: it may have been done before the end.
 COUNTS_AT_END: Final = (
     groupwire.Commit, groupwire.Released, groupwire.SendBack, groupwire.Failed, groupwire.Leave,
@@ -116,6 +120,7 @@ class Groups:
         self._synced_ns = self._exported_ns = 0
         self._exports = Exports(ledger, board)
         self._filters = FilterTable(ledger.storage, board, clock, settings)
+        self.removal = Removal(self.membership, self._filters, sessions, settings.groups_max)
         self._retry_ns = 0  # while the disk is full: when to try again
 
     # -------------------------------------------------------------------------------- duty cycle
@@ -353,15 +358,18 @@ class Groups:
             case groupwire.Failed():
                 self.reports.look(peer, self._clock.monotonic_ns())
                 self.reports.fail(peer, request)
-            case groupwire.Reset():
-                self._reset(peer, request)
+            case groupwire.Reset() | groupwire.DeleteGroup():
+                self._operate(peer, request)
             case groupwire.Leave():
                 self._end(peer, failed=False)
                 tell_left(self._sessions, peer.session.session)
                 peer.outbox.append(groupwire.Left(request.serial))
 
-    def _reset(self, peer: Peer, request: groupwire.Reset) -> None:
-        if self.resets.count_of(peer.session.session) >= RESETS_MAX:
+    def _operate(self, peer: Peer, request: groupwire.Reset | groupwire.DeleteGroup) -> None:
+        """What an operator asks for."""
+        if isinstance(request, groupwire.DeleteGroup):
+            peer.outbox.append(self.removal.delete(request))
+        elif self.resets.count_of(peer.session.session) >= RESETS_MAX:
             text = f"{RESETS_MAX} resets of this session are going on: wait for their answers"
             error = Unavailable.__name__
             peer.outbox.append(groupwire.Refused(request.serial, error, text))
@@ -382,6 +390,8 @@ class Groups:
         session = peer.session.session
         self.membership.topics.refresh()
         fault = fault_of(self.membership, session, request)
+        if not fault:
+            fault = self.removal.make_room(request.group, self._clock.monotonic_ns())
         if fault:
             self.reports.refuse(1)
             text = fault[:FAULT_CHARACTERS]  # it may quote all that the request has room for
@@ -461,6 +471,7 @@ class Groups:
             self.ledger.sync(self.board.word(layout.BOARD_APPENDED))
         if last or (now_ns - self._exported_ns >= EXPORT_NS and self.ledger.may_sync()):
             self._exported_ns = now_ns
+            self.membership.forget_gone()
             if not self._exports.write():
                 self._sessions.note("warning", "no_space_for_consumer_offsets")
         if not self._filters.save(now_ns, last=last):

@@ -90,6 +90,12 @@ class FilterTable:
             self._changed = True
         return bool(dead)
 
+    def forget(self, group: str) -> None:
+        """A group was deleted; it has no members."""
+        for key in [key for key, entry in self._entries.items() if entry.group == group]:
+            del self._entries[key]
+            self._changed = True
+
     def leave(self, session: int) -> None:
         """A session is a member no more: a group without members is dead from now on."""
         gone = self._members.pop(session, None)

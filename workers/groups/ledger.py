@@ -9,7 +9,7 @@ replaced by one that says the same in fewer entries.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -44,10 +44,26 @@ class GroupProgress:
 
     queues: dict[QueueKey, Progress] = field(default_factory=dict)
     subscribed: dict[str, int] = field(default_factory=dict)
+    #: Whether a member has ever said how far it is: not only where it would begin.
+    consumed: bool = False
 
     def queue(self, key: QueueKey) -> Progress:
         """Progress in a queue; a queue met for the first time has no offset."""
         return self.queues.setdefault(key, Progress())
+
+    def topics(self) -> set[str]:
+        """Names of topics of which anything is known."""
+        return {topic for topic, _queue_id in self.queues} | self.subscribed.keys()
+
+    def is_at_work(self, topic: str = "") -> bool:
+        """Whether a member holds a queue (of a topic), or a copy of a failed message goes out."""
+        queues = [queue for key, queue in self.queues.items() if topic in ("", key[0])]
+        return any(queue.lease or queue.sending for queue in queues)
+
+    def forget(self, topic: str) -> None:
+        """Know nothing of a topic any more."""
+        self.subscribed.pop(topic, None)
+        self.queues = {key: queue for key, queue in self.queues.items() if key[0] != topic}
 
 
 class Ledger:
@@ -67,6 +83,7 @@ class Ledger:
         self.compact_bytes = COMPACT_BYTES
         self._group_numbers: dict[str, int] = {}
         self._topic_numbers: dict[str, int] = {}
+        self._next_number = 0  # of a group or a topic; none is given twice in one file
         self._buffer = bytearray()
         # Offsets that have moved forward since the last entry of another kind: the newest counts.
         self._moved: dict[tuple[Kind, str, QueueKey], dict[str, int]] = {}
@@ -168,6 +185,32 @@ class Ledger:
         self._change(Kind.CLAMP, group, key, offset=low, value=high)
         return True
 
+    def forget_topics(self, names: Set[str]) -> set[str]:
+        """Drop what groups know of topics that are deleted; a name made again means another topic.
+
+        Returns names that some group keeps: a member holds a queue, or a copy is on its way.
+        """
+        kept: set[str] = set()
+        for name, group in self.groups.items():
+            for topic in names & group.topics():
+                if group.is_at_work(topic):
+                    kept.add(topic)
+                else:
+                    self._append_moved()
+                    self._buffer += pack_entry(Kind.FORGOTTEN, b"", **self._named(name, (topic, 0)))
+                    group.forget(topic)
+        for topic in names - kept:
+            self._topic_numbers.pop(topic, None)
+        return kept
+
+    def delete(self, name: str) -> None:
+        """Drop a group that nobody is at work for. It stays dropped: `must_sync` from now on."""
+        self._append_moved()
+        number = self._number(Kind.GROUP, self._group_numbers, name)
+        self._buffer += pack_entry(Kind.DELETED, b"", group=number)
+        self.must_sync = True
+        del self.groups[name], self._group_numbers[name]
+
     def exported(self, checksum: int) -> None:
         """Note what consumerOffset.json is about to say."""
         self.exports.append(checksum)
@@ -228,7 +271,8 @@ class Ledger:
 
     def _number(self, kind: Kind, numbers: dict[str, int], name: str) -> int:
         if name not in numbers:
-            numbers[name] = len(numbers)
+            numbers[name] = self._next_number
+            self._next_number += 1
             column = "group" if kind is Kind.GROUP else "topic"
             self._buffer += pack_entry(kind, name.encode(), **{column: numbers[name]})
         return numbers[name]
@@ -244,7 +288,12 @@ class Ledger:
         if kind is Kind.SUBSCRIBED:
             group.subscribed[key[0]] = key[1]
             return
+        if kind is Kind.FORGOTTEN:
+            group.forget(key[0])
+            return
         queue = group.queue(key)
+        moves = kind is Kind.COMMIT and row["session"] > 0 and row["offset"] != queue.committed
+        group.consumed = group.consumed or moves or kind in _CONSUMING
         if kind is Kind.GRANT:
             self._let_go(name, key, queue)
             queue.lease = Lease(row["value"], row["session"], row["offset"])
@@ -285,12 +334,18 @@ class Ledger:
         data = read_file(self.storage, NAME)
         names = Names()
         self._end = self.replay_whole(data, names)
-        self._group_numbers = {name: number for number, name in names.groups.items()}
-        self._topic_numbers = {name: number for number, name in names.topics.items()}
+        self._keep_numbers(names)
         self._file = self.storage.open(NAME, write=True)
         self.unsynced = bool(data)
         if self._end < len(data):
             self._file.truncate(self._end)
+
+    def _keep_numbers(self, names: Names) -> None:
+        """Go on with the numbers that the file has given to what is still known."""
+        known = {topic for group in self.groups.values() for topic in group.topics()}
+        self._next_number = 1 + max([*names.groups, *names.topics], default=-1)
+        self._group_numbers = {n: number for number, n in names.groups.items() if n in self.groups}
+        self._topic_numbers = {n: number for number, n in names.topics.items() if n in known}
 
     def replay_whole(self, data: bytes, names: Names) -> int:
         """`replay` for a file that nobody writes. Raises Corrupt, Incompatible."""
@@ -309,6 +364,9 @@ class Ledger:
             kind = Kind(row["kind"])
             if kind is Kind.GROUP:
                 names.groups[row["group"]] = name
+                self.group(name)
+            elif kind is Kind.DELETED:
+                self.groups.pop(names.groups[row["group"]], None)
             elif kind is Kind.TOPIC:
                 names.topics[row["topic"]] = name
             elif kind is Kind.EPOCH:
@@ -382,7 +440,7 @@ class Ledger:
         Raises OSError.
         """
         self.flush()
-        numbers = self._group_numbers, self._topic_numbers
+        numbers = self._group_numbers, self._topic_numbers, self._next_number
         self._write_state()
         data = bytes(self._buffer)
         self._buffer.clear()
@@ -392,7 +450,8 @@ class Ledger:
             replaced = self.storage.size_of(NAME) != self._end
             if replaced or not is_disk_full(error):
                 raise
-            self._group_numbers, self._topic_numbers = numbers  # the old file goes on
+            # The old file goes on.
+            self._group_numbers, self._topic_numbers, self._next_number = numbers
             self._compacted_bytes = self._end
             if self.storage.exists(f"{NAME}.new"):
                 self.storage.unlink(f"{NAME}.new")
@@ -404,7 +463,7 @@ class Ledger:
         self.unsynced = False
 
     def _write_state(self) -> None:
-        self._group_numbers, self._topic_numbers = {}, {}
+        self._group_numbers, self._topic_numbers, self._next_number = {}, {}, 0
         self._append(Kind.EPOCH, value=self.epoch, offset=self.last_lease)
         self._append(Kind.SYNCED, offset=self.copies_from)
         for checksum in self.exports:
@@ -416,11 +475,13 @@ class Ledger:
                 self._append(Kind.SUBSCRIBED, queue_id=queues, **numbers)
             for (topic, queue_id), queue in progress.queues.items():
                 numbers["topic"] = self._number(Kind.TOPIC, self._topic_numbers, topic)
-                self._write_queue(queue, {**numbers, "queue_id": queue_id})
+                by = int(progress.consumed)
+                self._write_queue(queue, {**numbers, "queue_id": queue_id}, by)
 
-    def _write_queue(self, queue: Progress, numbers: dict[str, int]) -> None:
+    def _write_queue(self, queue: Progress, numbers: dict[str, int], by: int) -> None:
+        """`by`: 1 if a member of its group has ever consumed anything."""
         if queue.committed != UNSET:
-            self._append(Kind.COMMIT, offset=queue.committed, **numbers)
+            self._append(Kind.COMMIT, offset=queue.committed, session=by, **numbers)
         if queue.lease:
             lease = queue.lease
             fields = {"value": lease.number, "session": lease.session, "offset": lease.digest}
@@ -454,6 +515,10 @@ _MEANING: Final[dict[Kind, Callable[[Progress, dict[str, Any]], object]]] = {
     Kind.FAILED: lambda queue, row: queue.fail(row["offset"], row["attempt"]),
     Kind.RESET: lambda queue, row: queue.reset(row["offset"], row["value"]),
 }
+
+
+#: What only a member that consumes brings about, or an operator's hand.
+_CONSUMING: Final = frozenset({Kind.START, Kind.DONE, Kind.FAILED, Kind.SENDING, Kind.RESET})
 
 
 def open_ledger(storage: Storage, epoch: int) -> Ledger:

@@ -38,6 +38,8 @@ class Kind(IntEnum):
     #: value: so many bytes of the file were durable before this entry was written; offset: all
     #: copies of failed messages that lie below in the log are noted in them.
     SYNCED = 17
+    FORGOTTEN = 18  # topic: it was deleted, and nothing is known of it any more in this group
+    DELETED = 19  # group: nothing is known of it any more
 
 
 _KINDS: Final = frozenset(Kind)

@@ -5,7 +5,7 @@ Truth about offsets and leases is the ledger's; here is who is a member and what
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -71,6 +71,9 @@ class Topics:
         self.slots: dict[str, int] = {}
         self._seen = (-1, -1, -1)
         self._changed: set[int] = set()
+        self._made: dict[str, int] = {}  # of topics that are not deleted
+        #: Names that meant another topic than they do now, or none any more, since `forget_gone`.
+        self.gone: set[str] = set()
 
     def refresh(self) -> None:
         """Know the topics and queues of now; costs next to nothing where they are the same."""
@@ -80,6 +83,9 @@ class Topics:
         topics, before = self.board.topics(), self.by_slot
         self._seen = seen
         self._changed |= {topic.slot for topic in topics if before.get(topic.slot) is not topic}
+        made = {topic.name: topic.made for topic in topics if not topic.deleted}
+        self.gone |= {name for name, number in self._made.items() if made.get(name) != number}
+        self._made = made
         self.by_slot = {topic.slot: topic for topic in topics}
         self.slots = {topic.name: topic.slot for topic in topics if not topic.leaving}
 
@@ -88,6 +94,10 @@ class Topics:
         self.refresh()
         changed, self._changed = self._changed, set()
         return changed
+
+    def is_there(self, name: str) -> bool:
+        """Whether a topic is on the board and not deleted."""
+        return name in self._made
 
     def queues(self, slot: int) -> range:
         """Board queue numbers of a topic."""
@@ -129,6 +139,7 @@ class Membership:
     def join(self, session: int, request: Join) -> None:
         """Add or change a member, and fix where the group begins in topics new to it."""
         self.topics.refresh()
+        self.forget_gone()
         group = self.groups.setdefault(request.group, Group(request.group))
         member = Member(session, frozenset(request.topics), request.consume_from)
         member.digest, member.subscription = request.digest, request.subscription
@@ -141,7 +152,8 @@ class Membership:
         self.mark(group.name)
         self.group_of[session] = request.group
         for slot in sorted(member.topics):
-            self._fix_start(group.name, slot, request)
+            if not self.topics.by_slot[slot].deleted:
+                self._fix_start(group.name, slot, request)
 
     def restore_member(self, group: str, member: Member) -> None:
         """Take a holder of leases for a member until it says itself what it wants.
@@ -203,9 +215,15 @@ class Membership:
         name = self.group_of.pop(session, None)
         if name is not None:
             self.groups[name].members.pop(session, None)
+            self.mark(name)
         for group, key, _lease in self.ledger.leases_of(session):
             self.ledger.end_lease(group, key, failed)
             self.mark(group)
+
+    def forget(self, name: str) -> None:
+        """Know nothing of a group without members, for the ledger does not either."""
+        self.groups.pop(name, None)
+        self._unbalanced.pop(name, None)
 
     def unsettle(self, session: int) -> None:
         """Balance a session's group anew."""
@@ -317,12 +335,26 @@ class Membership:
         if is_new:
             self.ledger.limit_positions(self.board.word(layout.BOARD_RECOVERED_END))
             self.ledger.begin_epoch(epoch)
+        known = {topic for group in self.ledger.groups.values() for topic in group.topics()}
+        self.topics.gone |= {topic for topic in known if not self.topics.is_there(topic)}
+        self.forget_gone()
+
+    def forget_gone(self) -> None:
+        """Forget how far groups are in topics that were deleted, as RocketMQ does.
+
+        What a member still holds is kept until it gives it back; if the topic was made again, that
+        goes on in it, behind all that the old one had. Called now and then, too.
+        """
+        if self.topics.gone:
+            kept = self.ledger.forget_topics(self.topics.gone)
+            self.topics.gone = {name for name in kept if not self.topics.is_there(name)}
 
     def grown(self) -> None:
-        """Look for new queues: groups that have subscribed to their topics are balanced anew."""
+        """Look for new and deleted topics: groups that have subscribed are balanced anew."""
         changed = self.topics.take_changed()
         if not changed:
             return
+        self.forget_gone()
         for name, group in self.groups.items():
             if any(not changed.isdisjoint(member.topics) for member in group.members.values()):
                 self.mark(name)
@@ -339,6 +371,8 @@ class Membership:
             del self._unbalanced[name]
             yield from self._moves_of(self.groups[name])
             left -= 1 + len(self.ledger.group(name).queues)
+            if not self.groups[name].members:
+                del self.groups[name]
 
     def _moves_of(self, group: Group) -> Iterator[Move]:
         progress = self.ledger.group(group.name)
@@ -385,7 +419,14 @@ class Membership:
             else:
                 target |= assign(queues_of, subscribed, owned)
         target |= by_hand
-        return {q: session for q, session in target.items() if (group.name, q) not in self.blocked}
+        return {q: session for q, session in target.items() if self._may_have(group, q, owned)}
+
+    def _may_have(self, group: Group, queue: int, owned: Mapping[int, int]) -> bool:
+        """Whether a queue may be anybody's: one of a deleted topic only as long as it is."""
+        if (group.name, queue) in self.blocked:
+            return False
+        key = self.topics.key(queue)
+        return queue in owned or (key is not None and self.topics.is_there(key[0]))
 
     def _is_retry(self, slot: int) -> bool:
         topic = self.topics.by_slot.get(slot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gantrymq.shm import groupwire, layout, limits
 from gantrymq.shm.controllane import ControlLane, End
@@ -79,7 +80,7 @@ class Peer:
         self.lane = ControlLane(session.arena, session.plan.groups, End.AGENT)
         self.outbox: deque[groupwire.AnyNotice] = deque()
         self.joined: list[int] = []  # serials to be answered once queues are dealt out
-        self.slots_seen = np.zeros(progress.SLOT_WORDS * limits.PROGRESS_MAX, np.int64)
+        self._slots_seen = np.empty(0, np.int64)
         self.begun: dict[int, Begun] = {}  # queue -> when its messages were started
         #: Words that say what is done with above `committed`: queue -> (lease, bits).
         self.acked: dict[int, tuple[int, int]] = {}
@@ -96,6 +97,21 @@ class Peer:
         """Whether there may be offsets in the session's progress table."""
         at = layout.ARENA_PROGRESS_COUNT
         return bool(self.session.arena[at : at + 4].any())
+
+    @property
+    def slots_seen(self) -> NDArray[np.int64]:
+        """What was seen of the slots of the progress table; room for those that are used.
+
+        Few sessions have many queues, and many end before they have one.
+        """
+        at = layout.ARENA_PROGRESS_COUNT
+        used = int.from_bytes(self.session.arena[at : at + 4].tobytes(), "little")
+        words = progress.SLOT_WORDS * min(used, limits.PROGRESS_MAX)
+        if words > len(self._slots_seen):
+            room = np.zeros(max(words, 2 * len(self._slots_seen)), np.int64)
+            room[: len(self._slots_seen)] = self._slots_seen
+            self._slots_seen = room[: progress.SLOT_WORDS * limits.PROGRESS_MAX]
+        return self._slots_seen
 
     @property
     def ended(self) -> bool:

@@ -15,3 +15,8 @@ class GroupsSettings(DelaySettings, FilterSettings, Protocol):
     def consume_timeout(self) -> int:
         """Minutes after which a started message ends its consumer's lease."""
         ...
+
+    @property
+    def groups_max(self) -> int:
+        """How many groups are known at most."""
+        ...
