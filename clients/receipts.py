@@ -264,6 +264,25 @@ class Pending(Future[R], OfOneProcess):
         self._finish(_Failure(exception))
 
     @property
+    def is_decided(self) -> bool:
+        """Whether somebody has decided it; nothing that has come is taken for that."""
+        return self._state != _PENDING
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether its completion is there, or it is decided."""
+        return self.is_decided or self._page.row(self._seq)[frames.OUT_SEQ] == self._seq
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether `settle` decides it, once it is answered: nothing is left to wait for."""
+        status = self._page.row(self._seq)[frames.OUT_STATUS]
+        is_refused = status > _DUPLICATE and status != Status.UNKNOWN_POSITION
+        if self.is_decided or is_refused or not self._level:
+            return True
+        return self._page.owner.durable() >= self.wanted_end
+
+    @property
     def wanted_end(self) -> int:
         """Position that must become durable, 0 while the completion has not come."""
         row = self._page.row(self._seq)

@@ -7,13 +7,13 @@ and submits again what may not be in the log; the writer knows what is.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, TypeVar, cast
 
@@ -26,6 +26,7 @@ from gantrymq.clients.lane import DRAIN_ROWS, WriterLane
 from gantrymq.clients.receipts import PAGE_BITS, PAGE_ROWS, Page, Pages, Pending, refusal
 from gantrymq.clients.routes import Routes
 from gantrymq.clients.session import Session, deadline_after, now_ns, pause
+from gantrymq.clients.watched import Watched
 from gantrymq.shm import layout, limits
 from gantrymq.shm.codes import EntryFlag, Status
 from gantrymq.shm.errors import BrokerGone, Closed, GantryError, MessageIllegal, QueueFull, Timeout
@@ -34,6 +35,7 @@ from gantrymq.shm.kernels.words import spin
 from gantrymq.shm.lookout import Lookout
 
 F = TypeVar("F", bound="Pending[Any]")
+T = TypeVar("T")
 RECEIPT: Final = int(EntryFlag.RECEIPT)
 #: Receipts asked for between two looks at the completions.
 LOOK_MASK: Final = 1023
@@ -67,7 +69,6 @@ class WriterLink:
         self._up_bytes = 0
         #: Status, route and queue id of refusals that no receipt tells of.
         self._refused: Counter[tuple[int, int, int]] = Counter()
-        self._watched: list[Pending[Any]] = []
         self._sleepers = 0
         self._is_looking = False
         self._looks = 0
@@ -76,7 +77,7 @@ class WriterLink:
         self._impatient: set[int] = set()  # threads that do not wait for it
         self.backlog = Backlog(self)
         self._unsent: Counter[tuple[type[GantryError], str]] = Counter()
-        self._watcher: threading.Thread | None = None
+        self._watched = Watched(self)
 
     def open(self) -> None:
         """Attach for the first time. Raises BrokerGone, NotPermitted, Incompatible."""
@@ -124,15 +125,27 @@ class WriterLink:
         caller gets then. Waits for room in the ring only. Raises QueueFull, or as both do.
         """
         deadline = self.deadline(timeout)
+        with suppress(BrokerGone):
+            return cast(
+                "F | None", self.at_once(lambda: put(max(0.0, (deadline - now_ns()) / 1e9)))
+            )
+        return self.later(keep, late, deadline)
+
+    def at_once(self, put: Callable[[], T]) -> T:
+        """Hand over without waiting for a broker that is away: raises BrokerGone then."""
+        if self.backlog or self.is_away:
+            raise BrokerGone("the broker is away")
         me = threading.get_ident()
-        if not self.backlog and not self.is_away:
-            self._impatient.add(me)
-            try:
-                return cast("F | None", put(max(0.0, (deadline - now_ns()) / 1e9)))
-            except BrokerGone:
-                self.require_open()
-            finally:
-                self._impatient.discard(me)
+        self._impatient.add(me)
+        try:
+            return put()
+        finally:
+            self._impatient.discard(me)
+
+    def later(
+        self, keep: Callable[[], tuple[Put, str, int]], late: type[F] | None, deadline: int
+    ) -> F | None:
+        """Have a thread hand over what `keep` gives. Raises QueueFull, Closed."""
         self.require_open()
         kept, topic, size = keep()
         future = None if late is None else late()
@@ -189,6 +202,22 @@ class WriterLink:
                     "no receipt yet; the message may still be stored (ask the future again)",
                     seq=receipt._seq,
                 )
+
+    def await_news(
+        self, ready: Callable[[], bool], wanted: int, *, completions: bool, deadline: int
+    ) -> None:
+        """Sleep until `ready`; woken for `completions`, and if the log is durable up to `wanted`.
+
+        0: no position is waited for. Raises what a session raises.
+        """
+
+        def has_news() -> bool:
+            if wanted:
+                ring.publish(self.session.arena, layout.ARENA_DURABLE_WANTED, wanted)
+            return ready() or (completions and not self.lane.arm_completed())
+
+        if not (completions and self.lane.spin_completed(limits.SPIN_ROUNDS)):
+            self._sleep_armed(deadline, has_news)
 
     def _spin(self, receipt: Pending[Any]) -> bool:
         """A short look-out before sleeping: a wake-up costs more than the broker's answer."""
@@ -322,42 +351,8 @@ class WriterLink:
                 self._refused[tuple(row[list(of)].tolist())] += 1
 
     def watch(self, receipt: Pending[Any]) -> None:
-        """Decide receipts that have callbacks in a thread of our own."""
-        with self.lock:
-            self._watched.append(receipt)
-            if self._watcher is None:
-                self._watcher = threading.Thread(
-                    target=self._watch, name="gantrymq-receipts", daemon=True
-                )
-                self._watcher.start()
-
-    def _watch(self) -> None:
-        while True:
-            with self.lock:
-                if not self._watched:
-                    self._watcher = None
-                    return
-                receipt = self._watched[0]
-            self._decide(receipt)
-            with self.lock:
-                self._watched.remove(receipt)
-
-    def _decide(self, receipt: Pending[Any]) -> None:
-        """Wait as long as it takes: how long a caller wishes to wait is the caller's own.
-
-        What a callback raises ends nothing here.
-        """
-        try:
-            while True:
-                try:
-                    return self.drive(receipt, None)
-                except (Timeout, BrokerGone):
-                    self.require_open()
-        except GantryError as error:
-            with contextlib.suppress(BaseException):
-                receipt.set_exception(error)
-        except BaseException:
-            log.exception("a callback of a receipt's future has raised")
+        """Decide receipts that have callbacks in a thread of our own, each as soon as it can be."""
+        self._watched.watch(receipt)
 
     def durable(self) -> int:
         """The board's durable position."""
@@ -498,6 +493,7 @@ def _close_in_child() -> None:
             link.fast.detach()
         link.lock = threading.RLock()
         link.backlog = Backlog(link)
+        link._watched = Watched(link)
 
 
 os.register_at_fork(after_in_child=_close_in_child)

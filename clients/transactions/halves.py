@@ -12,7 +12,7 @@ from gantrymq.clients.message import Message, message_of
 from gantrymq.clients.sends import DURABLE, URGENT
 from gantrymq.clients.transactions.transaction import HalfReceipt, Transaction
 from gantrymq.shm.codes import Level, ParkMode
-from gantrymq.shm.errors import MessageIllegal, shown
+from gantrymq.shm.errors import BrokerGone, MessageIllegal, shown
 from gantrymq.shm.properties import CHECK_IMMUNITY, GANTRY_TX_DELAY, encode_properties
 
 if TYPE_CHECKING:
@@ -43,11 +43,18 @@ class HalfSends:
         *,
         tag: str | None = None,
     ) -> int:
-        """What the native put leaves to Python; `block` is what the extras begin with."""
+        """What the native put leaves to Python; `block` is what the extras begin with.
+
+        Raises BrokerGone at once for who does not wait.
+        """
         wished = Message(topic, body, tag=tag)
-        seq = self._sends.submit(wished, flags, None, HALF, block)
+        seq = self._in_time(flags, lambda: self._sends.submit(wished, flags, None, HALF, block))
         self._sends.teach(topic, tag)
         return seq
+
+    def _in_time(self, flags: int, put: Callable[[], int]) -> int:
+        """Put; who does not wait for the receipt does not wait for the broker."""
+        return put() if flags & URGENT else self._link.at_once(put)
 
     def send(
         self,
@@ -67,12 +74,38 @@ class HalfSends:
         with transaction.lock:
             block = transaction.block(self._link)
             try:
-                half = self._put(block, message, body, wishes, parts)
+                half = self._put_or_keep(block, message, body, wishes, parts)
             except BaseException as error:
                 transaction.fail(error)
                 raise
             transaction.add(half)
         return half
+
+    def _put_or_keep(
+        self,
+        block: bytes,
+        message: Message | str,
+        body: Any,  # noqa: ANN401
+        wishes: tuple[str | None, float | None, int],
+        parts: MessageParts,
+    ) -> HalfReceipt:
+        """Put a half; who does not wait has it put later while the broker is away."""
+        try:
+            return self._put(block, message, body, wishes, parts)
+        except BrokerGone:
+            if wishes[2] & URGENT:
+                raise
+        kept, size = self._sends.kept(message_of(message, body, parts))
+        due_of(kept)
+
+        def put(seconds: float) -> HalfReceipt:
+            return self._put(block, kept, None, (wishes[0], seconds, wishes[2] | URGENT), {})
+
+        late = self._link.later(
+            lambda: (put, kept.topic, size), HalfReceipt, self._link.deadline(wishes[1])
+        )
+        assert late is not None, "its class was given"
+        return late
 
     def send_and_wait(
         self,
@@ -114,10 +147,15 @@ class HalfSends:
         extras, properties = half_extras(due_of(wished), wished.properties)
         if properties is not wished.properties:
             wished = _with_properties(wished, properties)
-        level = self._sends.level_of(wished.topic, durability, timeout)
-        flags |= DURABLE if level == Level.DURABLE else 0
-        seq = self._sends.submit(wished, flags, timeout, HALF, block + extras)
-        return HalfReceipt.of(link.pages.page_of(seq), seq, wished.topic, level)
+        levels = []
+
+        def put() -> int:
+            levels.append(self._sends.level_of(wished.topic, durability, timeout))
+            more = DURABLE if levels[-1] == Level.DURABLE else 0
+            return self._sends.submit(wished, flags | more, timeout, HALF, block + extras)
+
+        seq = self._in_time(flags, put)
+        return HalfReceipt.of(link.pages.page_of(seq), seq, wished.topic, levels[-1])
 
 
 def _with_properties(message: Message, properties: Mapping[str, str]) -> Message:

@@ -23,10 +23,11 @@ from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.queries.client import Client
 from gantrymq.clients.receipts import ReceiptFuture
 from gantrymq.clients.transactions.transaction import Transaction
-from gantrymq.shm.errors import BrokerGone, Unavailable
+from gantrymq.shm.errors import BrokerGone, TransactionFailed, Unavailable
 from gantrymq.temporary import Broker
 from tests.support.applications import FIRST, PATIENCE_S
 from tests.support.trials import mends
+from tests.support.watchdog import poll_until
 
 #: What a call may wait for beyond its timeout: the pause in which it runs out.
 PAUSE_S = 0.06
@@ -110,6 +111,12 @@ WAITS: dict[str, Callable[[Any, Any, float], object]] = {
 SOON: dict[str, Callable[[Any], Any]] = {
     "Producer.send_async": lambda p: p.send_async("new", b"x", timeout=1.5),
     "Producer.send_async, known": lambda p: p.send_async("t", b"x", keys=["k"], timeout=1.5),
+    "Producer.send_async, of a transaction": lambda p: p.send_async(
+        "new", b"x", timeout=1.5, transaction=p.transaction()
+    ),
+    "Producer.send_async, known, of a transaction": lambda p: p.send_async(
+        "t", b"x", keys=["k"], timeout=1.5, transaction=p.transaction()
+    ),
     "Producer.send_oneway": lambda p: p.send_oneway("new", b"x"),
     "Producer.send_batch_async": lambda p: p.send_batch_async("new", [b"x"], timeout=1.5),
 }
@@ -181,3 +188,36 @@ def test_a_loop_goes_on_while_the_broker_is_away_and_all_is_stored_in_order(
     assert len(order) == 3
     assert producer.send("new", Message("new", b"").body, queue_id=0).queue_offset == 5
     assert bytes(consumer.poll(timeout=PATIENCE_S).bodies[0]) == b"first"
+
+
+def test_a_transaction_goes_on_while_the_broker_is_away(
+    away: tuple[Broker, Producer, PullConsumer],
+) -> None:
+    """What it sends without waiting is stored when the broker is back, and committed with it."""
+    broker, producer, consumer = away
+    transaction = producer.transaction()
+    halves = [
+        producer.send_async(topic, body, transaction=transaction, timeout=PATIENCE_S)
+        for topic, body in (("t", b"1"), ("new", b"2"), ("t", b"3"))
+    ]
+    assert not any(half.done() for half in halves)
+    broker.start()
+    transaction.commit(PATIENCE_S)
+    assert all(half.result(0).queue_offset >= 0 for half in halves)
+    bodies: list[bytes] = []
+    while len(bodies) < 3:
+        bodies += [bytes(message.body) for message in consumer.poll(1, PATIENCE_S)]
+    assert sorted(bodies) == [b"1", b"3", b"first"]
+
+
+def test_a_transaction_whose_half_came_to_nothing_is_not_committed(
+    away: tuple[Broker, Producer, PullConsumer],
+) -> None:
+    broker, producer, _consumer = away
+    transaction = producer.transaction()
+    lost = producer.send_async("t", b"1", transaction=transaction, timeout=0.01)
+    poll_until(lost.done, "the message is given up")
+    assert isinstance(lost.exception(0), BrokerGone)
+    broker.start()
+    with pytest.raises(TransactionFailed):
+        transaction.commit(PATIENCE_S)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import queue
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from gantrymq.clients.producer import Producer
+from gantrymq.shm.codes import Role
 from gantrymq.shm.errors import Closed, Timeout
 from gantrymq.temporary import Broker
 from tests.support.applications import PATIENCE_S
+from tests.support.brokers import ServingBroker
 from tests.support.trials import mends
 
 
@@ -61,6 +67,30 @@ def test_a_future_completes_after_a_restart(own: Broker) -> None:
         own.stop()
         assert asyncio.run(send(producer)) >= 0
         producer.flush(PATIENCE_S)
+
+
+def _tell(told: queue.SimpleQueue[str], name: str, _future: object) -> None:
+    told.put(name)
+
+
+def test_a_future_that_waits_for_the_disk_delays_no_other(tmp_path: Path) -> None:
+    """Each callback comes as soon as its own message is safe enough, in whatever order."""
+    broker = ServingBroker(tmp_path / "home").wait_until_ready()
+    flusher = broker.pid_of(Role.FLUSHER)
+    with Producer(broker.home, timeout=PATIENCE_S) as producer:
+        producer.send("t", b"first")
+        told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        os.kill(flusher, signal.SIGSTOP)
+        for name in ("durable", "written"):
+            future = producer.send_async("t", b"x", durability=name)
+            future.add_done_callback(partial(_tell, told, name))
+        assert told.get(timeout=PATIENCE_S) == "written"
+        os.kill(flusher, signal.SIGCONT)
+        assert told.get(timeout=PATIENCE_S) == "durable"
+        later = producer.send_async("t", b"x")
+        later.add_done_callback(lambda _: told.put("later"))
+        assert told.get(timeout=PATIENCE_S) == "later"
+    broker.stop()
 
 
 @mends("H6", "H7")
