@@ -12,8 +12,9 @@ setup: .venv/warm  ## everything a bare machine lacks: .venv, packages, Java, co
 demo: setup  ## the main way with real data: producers, log, consumers, Spark, compared with the CSV
 	@$(RUN) scripts/demo.py
 
-test: setup check  ## static checks, then the whole suite
-	@$(RUN) scripts/suite.py
+test:  ## static checks while kernels are compiled, then the whole suite
+	@$(MAKE) --no-print-directory -j 2 setup check
+	@$(RUN) -m scripts.suite
 
 check: .venv/ready  ## ruff, import contracts, mypy --strict
 	@$(VENV)/python scripts/check.py

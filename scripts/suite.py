@@ -1,40 +1,37 @@
 """Run the whole suite as `make test` does: two runs of pytest beside each other.
 
 Most tests are one busy processor or wait for a process: on two processors, two runs take little
-more than half of the time. Each has whole folders of tests/, so that fixtures, and what tests of
-one kind leave for each other, stay together. Lines of progress come as they come, what each run
-has to say at its end comes in one piece. Arguments go to both.
+more than half of the time. They share the files of tests (tests/support/sharing.py). Lines of
+progress come as they come, their percentages are of all tests; what each run has to say at its end
+comes in one piece, then the time of both by kind of test. Arguments go to both.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.processortime import Times
+
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests"
-#: Folders of the first run; the second has all others, so that none is forgotten.
-FIRST = ("sim", "unit", "property", "spark")
+
+#: How each of the two is to take its files.
+DIRECTIONS: Sequence[Sequence[str]] = ((), ("--backwards",))
 #: pytest's exit codes: all passed; no test was selected by the arguments.
 FINE = (0, 5)
-
-
-def halves() -> tuple[list[str], list[str]]:
-    """Folders of tests/ for the two runs."""
-    folders = {path.parent.name for path in TESTS.glob("*/test_*.py")}
-    return [f"tests/{name}" for name in FIRST], sorted(f"tests/{n}" for n in folders - set(FIRST))
 
 
 class Run:
     """One run of pytest, and what it has said since its summary began."""
 
-    def __init__(self, folders: Sequence[str], arguments: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str]) -> None:
         self.held: list[str] = []
-        command = [sys.executable, "-m", "pytest", *folders, *arguments]
+        command = [sys.executable, "-m", "pytest", "-p", "tests.support.sharing", *arguments]
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -56,11 +53,21 @@ class Run:
         return self._process.wait()
 
 
+def times_in(folder: Path) -> Times:
+    """What the runs have kept there."""
+    whole = Times()
+    for path in folder.glob("times.*"):
+        whole.add(Times.read(path))
+    return whole
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run both; 0 if all tests of both have passed."""
     began = time.monotonic()
-    runs = [Run(folders, arguments) for folders in halves()]
-    codes = [run.wait() for run in runs]
+    with tempfile.TemporaryDirectory() as share:
+        runs = [Run(["--share", share, *each, *arguments]) for each in DIRECTIONS]
+        codes = [run.wait() for run in runs]
+        print("processor time per kind of test:", *times_in(Path(share)).lines(), sep="\n")
     fine = all(code in FINE for code in codes)
     print(f"{'passed' if fine else 'FAILED'}: the suite took {time.monotonic() - began:.0f} s")
     return 0 if fine else 1

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import resource
 import signal
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import forked, leaks
+from tests.support.processortime import Times, kind_of, processor_seconds
+from tests.support.tree import ROOT
 from tests.support.watchdog import poll_until
 
 #: Each broker and client of a test is an interpreter of its own: none compiles the sources again,
@@ -22,36 +22,15 @@ from tests.support.watchdog import poll_until
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-TESTS = Path(__file__).resolve().parent
-
-#: Processor seconds that a kind of test should use in all, its processes included; the report shows
-#: them beside those of the clock, which another run at the same time makes more. Nothing fails.
-BUDGET_S = {
-    "unit": 60,
-    "property": 60,
-    "sim": 120,
-    "golden": 30,
-    "meta": 40,
-    "crash": 120,
-    "system": 100,
-    "spark": 60,
-}
 #: What was told to end may need that long on a loaded machine.
 GRACE_S = float(os.environ.get("GANTRYMQ_TEST_GRACE_S", "5"))
 #: Kinds whose tests start process trees: their leak check looks for orphans too.
 _WITH_PROCESSES = ("crash", "system", "spark")
 
 _numbers = itertools.count()
-_seconds_of_kind: dict[str, float] = defaultdict(float)
+_times = Times()
 _processor_of_test: dict[str, float] = {}
-_processor_of_kind: dict[str, float] = defaultdict(float)
 _traces_at_start = pytest.StashKey[leaks.Traces]()
-
-
-def kind_of(path: Path) -> str:
-    """Return the folder below tests/ that a test file is in."""
-    inside = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
-    return inside[0] if len(inside) > 1 else "other"
 
 
 @pytest.fixture
@@ -190,38 +169,34 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _processor_seconds() -> float:
-    """What this process has used, and all that it has started and seen end."""
-    parts = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    own = sum(part.ru_utime + part.ru_stime for part in parts)
-    return own + forked.seconds_of_nursery()  # which has not ended
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Add what a test has used, with fixtures that it was the first or last to need."""
-    before = _processor_seconds()
+    before = processor_seconds()
     done = yield
-    used = _processor_seconds() - before
+    used = processor_seconds() - before
     _processor_of_test[item.nodeid] = used
-    _processor_of_kind[kind_of(item.path)] += used
+    _times.processor[kind_of(item.path)] += used
     return done
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add a test's set-up, call and tear-down to the time of its kind."""
-    _seconds_of_kind[kind_of(TESTS.parent / report.location[0])] += report.duration
+    _times.clock[kind_of(ROOT / report.location[0])] += report.duration
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the time used per kind beside its budget; with --durations=N who used most."""
-    terminalreporter.section("processor time per kind of test")
-    for kind, used in sorted(_processor_of_kind.items()):
-        budget = BUDGET_S.get(kind)
-        allowed = f"of {budget:4d} s" if budget else "without a budget"
-        over = ", over budget" if budget and used > budget else ""
-        clock = f"{_seconds_of_kind[kind]:.1f} s by the clock"
-        terminalreporter.write_line(f"{kind:10s} {used:7.1f} s {allowed}, {clock}{over}")
+    """Print the time used per kind beside its budget; with --durations=N who used most.
+
+    Of runs that share the tests, who has started them prints the sum.
+    """
+    config = terminalreporter.config
+    if share := config.getoption("share", None):
+        _times.write(share / f"times.{os.getpid()}")
+    else:
+        terminalreporter.section("processor time per kind of test")
+        for line in _times.lines():
+            terminalreporter.write_line(line)
     most = sorted(_processor_of_test.items(), key=lambda each: -each[1])
-    for name, used in most[: terminalreporter.config.getoption("durations") or 0]:
+    for name, used in most[: config.getoption("durations") or 0]:
         terminalreporter.write_line(f"{used:7.2f} s {name}")

@@ -101,11 +101,6 @@ class _Nursery:
         assert answer, "the nursery has ended; what it said is in pytest's output"
         return int.from_bytes(answer, "little")
 
-    def seconds(self) -> float:
-        """Processor seconds that it has used itself, for loading and forking."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-
     def close(self) -> None:
         """It ends when nobody can call it."""
         self._channel.close()
@@ -115,11 +110,6 @@ class _Nursery:
 @cache
 def _nursery() -> _Nursery:
     return _Nursery()
-
-
-def seconds_of_nursery() -> float:
-    """Processor seconds of the process that all this is forked from, 0 without it."""
-    return _nursery().seconds() if _nursery.cache_info().currsize else 0.0
 
 
 def run_forked(

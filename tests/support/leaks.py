@@ -125,6 +125,11 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def seconds_of(pid: int) -> float:
+    """Processor seconds of a process, with those of its children that it has seen end."""
+    return sum(map(int, _stat(pid)[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def _is_living(pid: int) -> bool:
     """False for zombies; arguments tell nothing: a process that begins a program has none yet."""
     return _stat(pid)[:1] not in ([], ["Z"], ["X"])
