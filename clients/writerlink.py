@@ -244,10 +244,13 @@ class WriterLink:
                 return bool(board.word(layout.BOARD_DURABLE) >= wanted)
 
             return self._sleep(deadline, ready)
-        # Another thread may take our completion while we sleep.
-        return self._sleep_armed(
-            deadline, lambda: receipt.settle() or not self.lane.arm_completed()
-        )
+
+        def come() -> bool:
+            # Another thread may take our completion while we sleep: then there is news, too, even
+            # if its level is not reached, for which another word has to be waited for.
+            return receipt.settle() or bool(receipt.wanted_end) or not self.lane.arm_completed()
+
+        return self._sleep_armed(deadline, come)
 
     def _sleep_armed(self, deadline: int, ready: Any) -> bool:  # noqa: ANN401
         """`_sleep` with the lane's flag up; the last of our threads to wake takes it down."""
@@ -310,10 +313,14 @@ class WriterLink:
             self._looks += 1
             look = self._looks
             try:
-                while self._take_completions(look, amid) == DRAIN_ROWS:
-                    pass
+                taken = count = self._take_completions(look, amid)
+                while count == DRAIN_ROWS:
+                    count = self._take_completions(look, amid)
             finally:
                 self._is_looking = amid
+        if taken and self._sleepers:
+            # One may have looked between the ring and the page, and found its row in neither.
+            self.session.bell.ring()
 
     def _take_completions(self, look: int, amid: bool) -> int:
         rows = self.lane.drain(amid=amid)

@@ -11,7 +11,8 @@ from tests.sim.conftest import Program
 
 
 @pytest.mark.parametrize(
-    "module", ["tests.sim.seeds", "tests.sim.retries", "tests.sim.transactions"]
+    "module",
+    ["tests.sim.seeds", "tests.sim.retries", "tests.sim.transactions", "tests.sim.clients"],
 )
 def test_promises_hold_under_a_fresh_seed(module: str, fresh_seed: int, program: Program) -> None:
     done = program(module, "--seeds", f"{fresh_seed}:{fresh_seed + 1}")

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from gantrymq.brokerd import agents, epoch
 from gantrymq.brokerd.agents import AgentEnv
@@ -20,6 +20,7 @@ from gantrymq.brokerd.metadata import Metadata
 from gantrymq.brokerd.recovery import recover
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import plan_arena
+from gantrymq.shm.bell import EventBell
 from gantrymq.shm.board import Board, format_board
 from gantrymq.shm.codes import BrokerState, Role
 from gantrymq.workers.agent import Bells
@@ -135,6 +136,8 @@ class SimMachine:
     """See the module. An actor itself: the supervisor."""
 
     name = "supervisor"
+    #: What the bells of agents are.
+    BELL: ClassVar[type[SimBell | EventBell]] = SimBell
 
     def __init__(
         self, simulation: Simulation, model: Model, topics: dict[str, tuple[int, str]]
@@ -166,7 +169,7 @@ class SimMachine:
         #: Told of each start: where the log ends, and what had gone before.
         self.recovered: Callable[[int, End], None] = lambda end, after: None
         self._old_board: Board | None = None
-        self._bells = Bells.each(SimBell)
+        self._bells = Bells.each(self.BELL)
         self._next_session = 1
         self._due: list[tuple[int, Callable[[], None]]] = []
         self._next_ns = NEVER_NS  # when the first of these is due
@@ -297,7 +300,7 @@ class SimMachine:
         if self.index_holds:
             check_index(self._storage("oracle"), found.appended, settled, self.model.tally)
         self._old_board = board
-        self._bells = Bells.each(SimBell)
+        self._bells = Bells.each(self.BELL)
         self._own = [self._own_session(role) for role in agents.SENDERS]
         self._open_agents()
 

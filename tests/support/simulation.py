@@ -119,6 +119,11 @@ class AgentActor:
         """Whether it has found nothing to do twice, and is not amid another look."""
         return self.idle_cycles >= 2 and not self._strand.is_amid
 
+    @property
+    def is_amid(self) -> bool:
+        """Whether it has stopped within a step."""
+        return self._strand.is_amid
+
     def killed(self) -> None:
         """The work that it is amid never goes on."""
         self._strand.kill()

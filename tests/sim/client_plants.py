@@ -1,0 +1,111 @@
+"""Bugs for the real client code: each is one that somebody may well write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gantrymq.clients.attachment import Attachment
+from gantrymq.clients.consumer import PullConsumer
+from gantrymq.clients.lane import WriterLane
+from gantrymq.clients.push.chunks import Chunk
+from gantrymq.clients.push.handoff import Handoff
+from gantrymq.clients.receipts import Pending
+from gantrymq.shm import layout
+from gantrymq.shm.kernels import frames
+from tests.support import realclients
+
+
+def _put_over(owner: type, name: str, method: Callable[..., Any]) -> None:
+    setattr(owner, name, method)
+
+
+def numbered_anew() -> None:
+    """What had no answer is put into the next session's ring under new numbers."""
+    refill = WriterLane.refill
+
+    def careless(lane: WriterLane, entries: bytes) -> None:
+        data = bytearray(entries)
+        at = 0
+        while at < len(data):
+            lane.words[frames.SEQ] += 1
+            seq = int(lane.words[frames.SEQ])
+            place = at + layout.ENTRY.offset("seq")
+            data[place : place + 8] = seq.to_bytes(8, "little")
+            at += int.from_bytes(data[at : at + 4], "little")
+        refill(lane, bytes(data))
+
+    _put_over(WriterLane, "refill", careless)
+
+
+def committed_when_polled() -> None:
+    """What a poll returns is passed before the application has seen it."""
+    poll = PullConsumer.poll
+
+    def hasty(consumer: PullConsumer, *given: Any, **named: Any) -> Any:  # noqa: ANN401
+        batch = poll(consumer, *given, **named)
+        consumer._pass_all()
+        consumer._guarded(Attachment.report)
+        return batch
+
+    _put_over(PullConsumer, "poll", hasty)
+
+
+def acknowledged_when_taken() -> None:
+    """A chunk is done with once a thread has it, before the listener returns."""
+    take = Handoff.take
+
+    def hasty(handoff: Handoff) -> Chunk | None:
+        chunk = take(handoff)
+        if chunk is not None and chunk.rows:
+            run = chunk.run
+            with handoff.lock:
+                run.window.finish([(run.low(chunk.rows[0]), run.high(chunk.rows[-1]))])
+        return chunk
+
+    _put_over(Handoff, "take", hasty)
+
+
+def interest_forgotten() -> None:
+    """Who attaches again does not say which queues to be woken for."""
+    announce = Attachment._announce_interest
+    announced: set[str] = set()
+
+    def forgetful(attachment: Attachment) -> None:
+        who = f"{realclients.process_name()}: {attachment.session.epoch}"
+        first = not any(known.startswith(f"{realclients.process_name()}: ") for known in announced)
+        if first or who in announced:
+            announced.add(who)
+            announce(attachment)
+
+    _put_over(Attachment, "_announce_interest", forgetful)
+
+
+def settled_twice() -> None:
+    """Of several threads that decide a future each sets it and tells."""
+
+    def careless(receipt: Any, outcome: Any) -> None:  # noqa: ANN401
+        error = getattr(outcome, "error", None)
+        if error is not None:
+            receipt._exception = error
+        else:
+            receipt._result = outcome
+        receipt._state = "FINISHED"
+        for callback in receipt.__dict__.get("_done_callbacks", ()):
+            callback(receipt)
+        with receipt._condition:
+            receipt._condition.notify_all()
+
+    _put_over(Pending, "_finish", careless)
+
+
+PLANTS: dict[str, Callable[[], None]] = {
+    plant.__name__: plant
+    for plant in (
+        numbered_anew,
+        committed_when_polled,
+        acknowledged_when_taken,
+        interest_forgotten,
+        settled_twice,
+    )
+}

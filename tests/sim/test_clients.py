@@ -1,0 +1,54 @@
+"""The real client code under seeded schedules and faults; canaries: bugs in it are found."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.sim.conftest import Program
+
+MODULE = "tests.sim.clients"
+
+
+def test_promises_hold_without_faults(program: Program) -> None:
+    """Nothing comes twice then. In seeds 7 and 56 a thread takes the completion that another one
+    waits for: whose level is not reached, or before its row is in the page. That one slept on.
+    """
+    for seeds in ("7:8", "56:57"):
+        done = program(MODULE, "--seeds", seeds, "--faults", "none")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promises_hold_under_all_faults(program: Program) -> None:
+    """P1 to P6, P8, P10 to P12, as applications see them."""
+    done = program(MODULE, "--seeds", "100:104")
+    assert done.returncode == 0, done.stdout + done.stderr
+    reached = set(re.findall(r"\d+ ([A-Za-z_ ]+)", done.stdout))
+    assert {"receipts", "flushed", "batches", "delivered", "handed out"} <= reached, done.stdout
+
+
+def test_a_seed_replays_exactly(program: Program) -> None:
+    first, again = (program(MODULE, "--seeds", "107:108").stdout for _ in range(2))
+    assert "digest" in first, first
+    assert first == again
+
+
+#: Planted bug -> the first seed that is tried, the faults of the runs, and what is said of it.
+FOUND = {
+    "numbered_anew": (6, "kill_the_broker", "StalledError|P6|P5"),
+    "committed_when_polled": (13, "kill_an_application", "StalledError|P10"),
+    "acknowledged_when_taken": (0, "kill_an_application", "StalledError|P10"),
+    "interest_forgotten": (0, "kill_the_broker", "LostWakeupError"),
+    "settled_twice": (8, "none", "P6"),
+}
+SEEDS = 50
+
+
+@pytest.mark.parametrize("plant", FOUND)
+def test_a_planted_bug_is_found(plant: str, program: Program) -> None:
+    first, faults, verdict = FOUND[plant]
+    seeds = f"{first}:{first + SEEDS}"
+    done = program(MODULE, "--seeds", seeds, "--faults", faults, "--plant", plant)
+    assert done.returncode == 1, f"{plant} was not found: {done.stdout}{done.stderr}"
+    assert re.search(verdict, done.stdout.splitlines()[-2]), done.stdout

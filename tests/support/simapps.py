@@ -1,0 +1,438 @@
+"""Applications in the simulator: they call the public API as anybody does, in threads of their own.
+
+What they are told they tell the books (simbooks.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from gantrymq.clients.consumer import ConsumeFrom, PullConsumer
+from gantrymq.clients.delays import due_of
+from gantrymq.clients.message import Message, ReceivedMessage, SendReceipt
+from gantrymq.clients.producer import Producer
+from gantrymq.clients.push.consumer import PushConsumer
+from gantrymq.clients.push.consumeresult import ConsumeResult
+from gantrymq.shm.errors import (
+    BrokerGone,
+    Closed,
+    DiskFull,
+    Evicted,
+    GantryError,
+    QueueFull,
+    Rejected,
+    StoreFailed,
+    Timeout,
+    Unavailable,
+)
+from tests.support import simthreads
+from tests.support.recalling import Recallable
+from tests.support.simbooks import REFUSED, UNKNOWN, Books
+from tests.support.simthreads import Process, Thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gantrymq.clients.receipts import ReceiptFuture
+    from tests.support.simdoor import DoorMachine
+
+T = TypeVar("T")
+#: Between two tries to attach.
+_RETRY_S: Final = 0.005
+BATCH_MAX: Final = 4
+_SIZES: Final = (0, 10, 200, 1500)
+
+
+def fate_of(error: GantryError) -> str:
+    """What an error says of a message: it is not stored, or nobody knows."""
+    if isinstance(error, Closed):
+        return UNKNOWN
+    return REFUSED if isinstance(error, DiskFull | QueueFull | Rejected) else UNKNOWN
+
+
+class Application:
+    """A process with one thread at first."""
+
+    def __init__(self, name: str, machine: DoorMachine, books: Books) -> None:
+        self.name = name
+        self.machine = machine
+        self.books = books
+        self.dice = random.Random(machine.simulation.dice.getrandbits(64))
+        self.process = Process(name, machine.simulation)
+        self.stopping = False
+        self.process.begin("main", self.main, self)
+
+    def main(self) -> None:
+        """What it does."""
+        raise NotImplementedError
+
+    def die(self) -> None:
+        """SIGKILL: descriptors are closed by the kernel."""
+        self.process.kill()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return not self.process.threads
+
+    def patiently(self, make: Callable[[], T]) -> T | None:
+        """What is made once there is a broker; None if this is to stop."""
+        while not self.stopping:
+            try:
+                return make()
+            except (Unavailable, StoreFailed) as error:
+                self.books.tally[f"not attached by {type(error).__name__}"] += 1
+            simthreads.sleep(_RETRY_S)
+        return None
+
+    def rest(self, most_s: float) -> None:
+        """The application has something else to do, perhaps."""
+        if self.dice.random() < 0.3:
+            simthreads.sleep(self.dice.random() * most_s)
+
+
+class Sender(Application):
+    """One producer, by one thread or two."""
+
+    def __init__(self, name: str, machine: DoorMachine, books: Books, count: int) -> None:
+        self.left = count
+        self.topics = list(machine.topics)
+        self._busy = 0
+        self._futures = 0
+        self._oneway: list[bytes] = []
+        self._producer: Producer | None = None
+        super().__init__(name, machine, books)
+        self._lock: Any = simthreads.Lock()
+        self._threads = self.dice.randint(1, 2)
+        self._timeout_s = self.dice.choice([0.02, 1.0, 10.0, 10.0])
+
+    @property
+    def done(self) -> bool:
+        """All sent, and told of."""
+        return not (self.left > 0 or self._busy or self._futures)
+
+    def send_more(self, count: int) -> None:
+        """The application has more to send."""
+        self.left += count
+
+    def main(self) -> None:
+        """Send by several threads."""
+        self._producer = self.patiently(self._make)
+        threads = [
+            Thread(partial(self._run, f"{self.name}.{number}", number == 0), f"sender-{number}")
+            for number in range(self._threads)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._producer is not None:
+            self._end(self._producer)
+
+    def _make(self) -> Producer:
+        return Producer(self.machine.home, timeout=self._timeout_s)
+
+    def _run(self, who: str, is_first: bool) -> None:
+        while True:
+            simthreads.wait(lambda: self.left > 0 or self.stopping)
+            producer = self._producer
+            if self.left <= 0 or producer is None:
+                return
+            self.left -= 1
+            self._busy += 1
+            try:
+                self._one(producer, who, is_first)
+            except StoreFailed:
+                self._renew(producer)
+            self._busy -= 1
+            self.rest(0.002)
+
+    def _renew(self, old: Producer) -> None:
+        """The store has failed: a producer of the next broker."""
+        with self._lock:
+            if self._producer is old:
+                self._end(old)
+                self._producer = self.patiently(self._make)
+
+    def _end(self, producer: Producer) -> None:
+        pending, self._oneway = self._oneway, []
+        try:
+            producer.close()
+        except GantryError as error:
+            self._all_ended(pending, UNKNOWN, error)
+        else:
+            for body in pending:
+                self.books.passed(body)
+
+    # --------------------------------------------------------------------------------- ways to send
+
+    def _one(self, producer: Producer, who: str, is_first: bool) -> None:
+        drawn = self.dice.random()
+        if drawn < 0.3:
+            self._send(producer, who)
+        elif drawn < 0.5:
+            self._send_async(producer, who)
+        elif drawn < 0.7:
+            self._send_batch(producer, who)
+        elif drawn < 0.85:
+            self._send_later(producer, who)
+        elif is_first:
+            self._send_oneway(producer, who)
+        else:
+            self._send(producer, who)
+
+    def _chosen(self) -> tuple[str, int]:
+        return self.dice.choice(self.topics), self.dice.choice(_SIZES)
+
+    def _send(self, producer: Producer, who: str) -> None:
+        topic, size = self._chosen()
+        durability = self.dice.choice([None, None, "durable", "written"])
+        body = self.books.begin(who, topic, size)
+        wished: Any = {"durability": durability} if durability else {}
+        wished |= {"tag": "a"} if self.dice.random() < 0.5 else {}
+        self._told([body], lambda: [producer.send(topic, body, **wished)])
+
+    def _send_async(self, producer: Producer, who: str) -> None:
+        topic, size = self._chosen()
+        body = self.books.begin(who, topic, size)
+        futures: list[ReceiptFuture] = []
+
+        def send() -> None:
+            futures.append(producer.send_async(topic, body))
+
+        self._told([body], send)
+        if not futures:
+            return
+        self._futures += 1
+        if self.dice.random() < 0.5:
+            futures[0].add_done_callback(lambda future: self._decided(body, future))
+            if self.dice.random() < 0.5:  # several threads may ask for it
+                Thread(partial(self._look_at, futures[0]), "looks").start()
+        else:
+            Thread(partial(self._await, body, futures[0]), "awaits").start()
+
+    def _look_at(self, future: ReceiptFuture) -> None:
+        while not future.done():
+            self.rest(0.002)
+            if self.stopping:
+                return
+
+    def _await(self, body: bytes, future: ReceiptFuture) -> None:
+        while True:
+            try:
+                receipt = future.result()
+            except GantryError as error:
+                if isinstance(error, Timeout | BrokerGone) and not future.done():
+                    self.books.tally["asked again"] += 1
+                    continue
+                self.books.ended(body, fate_of(error), error)
+            else:
+                self.books.acknowledged(body, receipt)
+            self._futures -= 1
+            return
+
+    def _decided(self, body: bytes, future: Any) -> None:  # noqa: ANN401 - a Future
+        with simthreads.judged():  # callbacks may raise what they like
+            self._futures -= 1
+            error = future.exception(0)
+            if error is None:
+                self.books.acknowledged(body, future.result(0))
+            else:
+                self.books.ended(body, fate_of(error), error)
+
+    def _send_batch(self, producer: Producer, who: str) -> None:
+        topic, _size = self._chosen()
+        batch = self.books.new_batch()
+        count = self.dice.randint(2, BATCH_MAX)
+        bodies = [self.books.begin(who, topic, 10 * n, batch=batch) for n in range(count)]
+        self._told(bodies, lambda: producer.send_batch(topic, bodies))
+
+    def _send_later(self, producer: Producer, who: str) -> None:
+        topic, size = self._chosen()
+        now_ms = self.machine.simulation.clock.wall_ms()
+        wishes: list[dict[str, Any]] = [
+            {"delay": 0.02}, {"delay": 0.4}, {"delay_level": 1},
+            {"delivery_timestamp": now_ms + 300},
+        ]  # fmt: skip
+        wished = self.dice.choice(wishes)
+        due = due_of(Message(topic, b"", **wished))
+        body = self.books.begin(who, topic, size, (int(due.mode), due.value))
+        receipts: list[SendReceipt] = []
+
+        def send() -> list[SendReceipt]:
+            receipts.append(producer.send(topic, body, **wished))
+            return receipts
+
+        self._told([body], send)
+        if receipts and receipts[0].recall_handle and self.dice.random() < 0.6:
+            self._recall(producer, topic, receipts[0])
+
+    def _recall(self, producer: Producer, topic: str, receipt: SendReceipt) -> None:
+        handle, unique = receipt.recall_handle, receipt.message_id
+        assert handle is not None, "chosen by that"
+        name = unique[:20].lower(), int(unique[20:], 16)
+        position = self.books.letters_by_id[unique].position
+        message = Recallable(name, topic, handle, position)
+        recalls = self.books.recalls
+        recalls.known.append(message)
+        self.rest(0.5)
+        try:
+            outcome = producer.recall_message(topic, handle)
+        except (Unavailable, StoreFailed, Closed) as error:
+            self.books.tally[f"recalls end by {type(error).__name__}"] += 1
+            return
+        gone = self.books.may_be_gone(message) or bool(self.books.tally["no_space_for_index"])
+        recalls.answered(message, outcome, gone=gone)
+
+    def _send_oneway(self, producer: Producer, who: str) -> None:
+        topic, size = self._chosen()
+        body = self.books.begin(who, topic, size)
+        self._oneway.append(body)
+        try:
+            producer.send_oneway(topic, body)
+        except GantryError as error:
+            self._oneway.remove(body)
+            self.books.ended(body, fate_of(error), error)
+            self._raise_failure(error)
+        if self.dice.random() < 0.4:
+            self._flush(producer)
+
+    def _flush(self, producer: Producer) -> None:
+        pending = list(self._oneway)
+        try:
+            producer.flush()
+        except (BrokerGone, Timeout):
+            return  # nothing is known yet
+        except GantryError as error:
+            self._oneway.clear()
+            self._all_ended(pending, UNKNOWN, error)
+            self._raise_failure(error)
+            return
+        for body in pending:
+            self._oneway.remove(body)
+            self.books.passed(body)
+
+    # --------------------------------------------------------------------------------- what is told
+
+    def _told(self, bodies: list[bytes], call: Callable[[], Sequence[SendReceipt] | None]) -> None:
+        try:
+            receipts = call()
+        except GantryError as error:
+            self._all_ended(bodies, fate_of(error), error)
+            self._raise_failure(error)
+            return
+        for body, receipt in zip(bodies, receipts or (), strict=False):
+            self.books.acknowledged(body, receipt)
+
+    def _all_ended(self, bodies: list[bytes], state: str, error: GantryError) -> None:
+        for body in bodies:
+            self.books.ended(body, state, error)
+
+    def _raise_failure(self, error: GantryError) -> None:
+        if isinstance(error, StoreFailed) and not isinstance(error, DiskFull):
+            raise error
+
+
+class Reader(Application):
+    """One PullConsumer of a group."""
+
+    def __init__(self, name: str, machine: DoorMachine, books: Books, group: str) -> None:
+        self.group = group
+        self.topics = list(machine.topics)
+        super().__init__(name, machine, books)
+        self._by_hand = self.dice.random() < 0.4  # it commits itself
+        self._most = self.dice.choice([1, 3, 100])
+
+    def main(self) -> None:
+        """Read, process; again if the session is lost for good."""
+        while not self.stopping:
+            consumer = self.patiently(self._make)
+            if consumer is not None:
+                self._serve(consumer)
+
+    def _make(self) -> PullConsumer:
+        return PullConsumer(
+            self.group, self.topics, home=self.machine.home, auto_commit=not self._by_hand,
+            consume_from=ConsumeFrom.FIRST_OFFSET, timeout=0.2,
+        )  # fmt: skip
+
+    def _serve(self, consumer: PullConsumer) -> None:
+        try:
+            while not self.stopping:
+                self._turn(consumer)
+        except StoreFailed as error:
+            self.books.tally[f"readers end by {type(error).__name__}"] += 1
+        try:
+            consumer.close()
+        except (Unavailable, StoreFailed) as error:
+            self.books.tally[f"not closed by {type(error).__name__}"] += 1
+
+    def _turn(self, consumer: PullConsumer) -> None:
+        try:
+            batch = consumer.poll(self._most)
+            for message in batch:
+                self.take(message)
+            if self._by_hand and len(batch):
+                consumer.commit()
+        except (BrokerGone, Evicted, Timeout, DiskFull) as error:
+            self.books.tally[f"polls end by {type(error).__name__}"] += 1
+            simthreads.sleep(_RETRY_S)
+
+    def take(self, message: ReceivedMessage) -> None:
+        """Process one message."""
+        settings = self.machine.configuration.settings
+        storage = self.machine.storage_for("oracle")
+        self.books.got(self.group, message, storage, settings.mapped_file_size_consume_queue)
+        self.rest(0.002)
+        self.books.done_with(self.group, bytes(message.body))
+
+
+class Listener(Application):
+    """One PushConsumer of a group."""
+
+    def __init__(self, name: str, machine: DoorMachine, books: Books, group: str) -> None:
+        self.group = group
+        self.topics = list(machine.topics)
+        super().__init__(name, machine, books)
+        self._concurrency = self.dice.randint(1, 3)
+        self._failed: set[bytes] = set()
+
+    def main(self) -> None:
+        """Consume until stopped; again if the consumer ends by itself."""
+        while not self.stopping:
+            consumer = self.patiently(self._make)
+            if consumer is None:
+                return
+            self._serve(consumer)
+
+    def _serve(self, consumer: PushConsumer) -> None:
+        simthreads.wait(lambda: self.stopping or not consumer.is_running)
+        try:
+            consumer.stop()
+        except (Unavailable, StoreFailed) as error:
+            self.books.tally[f"listeners end by {type(error).__name__}"] += 1
+
+    def _make(self) -> PushConsumer:
+        consumer = PushConsumer(
+            self.group, self.topics, self.listen, home=self.machine.home,
+            concurrency=self._concurrency, consume_from=ConsumeFrom.FIRST_OFFSET,
+        )  # fmt: skip
+        consumer.start()
+        return consumer
+
+    def listen(self, message: ReceivedMessage) -> ConsumeResult | None:
+        """Process one message; some fail once."""
+        settings = self.machine.configuration.settings
+        storage, body = self.machine.storage_for("oracle"), bytes(message.body)
+        with simthreads.judged():  # a listener may raise what it likes
+            self.books.got(self.group, message, storage, settings.mapped_file_size_consume_queue)
+        self.rest(0.002)
+        if body not in self._failed and self.dice.random() < 0.05:
+            self._failed.add(body)
+            self.books.tally["listeners fail"] += 1
+            return message.retry_after(0.1)
+        self.books.done_with(self.group, body)
+        return None
