@@ -15,7 +15,7 @@ from gantrymq.clients.logfiles import LogFiles
 from gantrymq.clients.member import ANSWER_NS, GroupMember
 from gantrymq.clients.message import MessageQueue
 from gantrymq.clients.queries.bytime import offset_at
-from gantrymq.clients.session import Session, now_ns
+from gantrymq.clients.session import NEVER_NS, Session, now_ns
 from gantrymq.shm import layout, limits
 from gantrymq.shm.errors import GroupIllegal, Timeout
 from gantrymq.shm.filter import Filter, SqlFilter
@@ -37,15 +37,17 @@ class Attachment:
         filters: Mapping[str, Filter],
         member: Callable[..., GroupMember] = GroupMember,
         of_store: str = "",
+        answer_by: int = NEVER_NS,
     ) -> None:
         """Attach and open the topics. Raises BrokerGone, TopicNotFound, Incompatible, ...
 
         `member` makes the member that `join` lets join; `of_store` is the id of the
-        store of a session before, "" without one.
+        store of a session before, "" without one; `answer_by` the deadline of all, `join` too.
         """
         self.group = group
         self._make_member = member
-        self.session = Session(home, groups=True).require_store(of_store)
+        session = Session(home, groups=True, answer_by=answer_by)
+        self.session = session.require_store(of_store)
         try:
             own = (RETRY_PREFIX + group, DLQ_PREFIX + group)
             self._opened = [
@@ -82,6 +84,7 @@ class Attachment:
             self.member.join(consume_from, starts, self.numbers(chosen))
             descriptors = self.session.descriptors
             self._fetcher.attach(self.session.arena, self.member.lane_words, descriptors)
+            self.session.answer_by = NEVER_NS
         except BaseException:
             self.session.close()
             raise
@@ -129,7 +132,7 @@ class Attachment:
         """
         word = self.session.board.word
         appended = word(layout.BOARD_APPENDED)
-        deadline_ns = now_ns() + ANSWER_NS
+        deadline_ns = min(now_ns() + ANSWER_NS, self.session.answer_by)
         if not self.session.wait(deadline_ns, lambda: word(layout.BOARD_DISPATCHED) >= appended):
             raise Timeout(
                 "the broker is still making its queues from the log, so no place can be found by"

@@ -19,7 +19,7 @@ from gantrymq.clients.member import GroupMember, Terms
 from gantrymq.clients.message import MessageQueue, ReceivedMessage
 from gantrymq.clients.queries.bytime import offset_at
 from gantrymq.clients.queries.moments import milliseconds
-from gantrymq.clients.session import Session, deadline_after, now_ns, pause
+from gantrymq.clients.session import NEVER_NS, Session, deadline_after, now_ns, pause
 from gantrymq.clients.subscription import Subscription, describe, digest
 from gantrymq.shm.errors import (
     ArgumentIllegal,
@@ -41,6 +41,8 @@ MARK_NS: Final = 1_000_000
 #: How long calls without a timeout wait for a broker that is gone.
 REATTACH_NS: Final = 60_000_000_000
 _RETRY_S: Final = 0.05
+#: So long a `poll` with a shorter timeout waits for the broker's answers when it attaches again.
+_ATTACH_S: Final = 1.0
 
 
 class PullConsumer(OfOneProcess):
@@ -287,7 +289,7 @@ class PullConsumer(OfOneProcess):
         gone_since = deadline_ns = 0
         while True:
             try:
-                attachment = self._attachment or self._attach_again(mode)
+                attachment = self._attachment or self._attach_again(mode, timeout)
                 gone_since = 0
                 batch = attachment.take(rows, mode)
                 if len(batch):
@@ -335,10 +337,12 @@ class PullConsumer(OfOneProcess):
         member.terms = self._terms
         return member
 
-    def _attach(self, places: dict[MessageQueue, tuple[int, int]]) -> Attachment:
+    def _attach(
+        self, places: dict[MessageQueue, tuple[int, int]], answer_by: int = NEVER_NS
+    ) -> Attachment:
         """Begin a session and join; `places` are those of the session before."""
         make, store = self._make_member, self._store_id
-        attachment = Attachment(self._home, self.group, self._filters, make, store)
+        attachment = Attachment(self._home, self.group, self._filters, make, store, answer_by)
         self._store_id = attachment.session.store_id
         attachment.join(self._consume_from, self._consume_ms, places, self._chosen)
         self._attachment = attachment
@@ -346,10 +350,11 @@ class PullConsumer(OfOneProcess):
         self._lost_before += before.lost_commits if before else 0
         return attachment
 
-    def _attach_again(self, mode: int) -> Attachment:
+    def _attach_again(self, mode: int, timeout: float) -> Attachment:
         if mode & poll.PASS:
             self._pass_all()  # all of it was returned: a poll that fails hands nothing out
-        return self._attach(self._member.places())
+        answer_by = deadline_after(max(timeout, _ATTACH_S))
+        return self._attach(self._member.places(), answer_by)
 
     def _guarded(self, act: Callable[[Attachment], None]) -> None:
         """Do something that a broker's end may cut short; `_collect` attaches again."""

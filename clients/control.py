@@ -33,25 +33,32 @@ class ControlChannel(Closing):
         """`answer_s`: how long an answer is waited for. Raises BrokerGone."""
         self.home = home
         self.channel = connect(home, answer_s)
-        self.channel.settimeout(min(_AGAIN_S, answer_s))
+        self.channel.settimeout(_AGAIN_S)
         self._answer_s = answer_s
         self._serial = 0  # of the last request
         #: By serial, of requests in hand: what has come for them.
         self._answers: dict[int, tuple[wire.AnyFrame, list[int]] | None] = {}
 
-    def ask(self, frame: wire.Frame) -> tuple[wire.AnyFrame, list[int]]:
+    def ask(
+        self, frame: wire.Frame, answer_s: float | None = None
+    ) -> tuple[wire.AnyFrame, list[int]]:
         """Send a request; the caller owns the descriptors of the answer.
 
+        `answer_s`: how long that is waited for, if not as long as usual.
         Raises what the broker refuses with, Timeout, or BrokerGone.
         """
         self._serial += 1
         serial = self._serial
         self._answers[serial] = None
+        patience_s = self._answer_s if answer_s is None else answer_s
+        until = time.monotonic() + patience_s
         try:
-            received = self._exchange(msgspec.structs.replace(frame, serial=serial), serial)
+            whole = msgspec.structs.replace(frame, serial=serial)
+            received = self._exchange(whole, serial, until)
         except TimeoutError as error:
             raise Timeout(
-                f"the broker at {self.home} did not answer in {self._answer_s:.0f} s"
+                f"the broker at {self.home} did not answer in {patience_s:.1f} s: it is busy, or"
+                " stopped. Try again later"
             ) from error
         except OSError as error:
             raise gone(self.home) from error
@@ -64,9 +71,10 @@ class ControlChannel(Closing):
             raise answer.as_error()
         return answer, descriptors
 
-    def _exchange(self, frame: wire.Frame, serial: int) -> tuple[wire.AnyFrame, list[int]] | None:
+    def _exchange(
+        self, frame: wire.Frame, serial: int, until: float
+    ) -> tuple[wire.AnyFrame, list[int]] | None:
         """Send it and take what comes, for requests that this one came amid of, too."""
-        until = time.monotonic() + self._answer_s
         sent = False
         while self._answers[serial] is None:
             try:

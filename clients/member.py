@@ -160,10 +160,10 @@ class GroupMember:
         self._unanswered[serial] = request
         self._put(request)
         self.session.groups_bell.ring()
-        deadline_ns = now_ns() + ANSWER_NS
+        deadline_ns = min(now_ns() + ANSWER_NS, self.session.answer_by)
         try:
             if not self._wait(lambda: serial in self._answers, deadline_ns):
-                raise errors.Timeout(f"groups did not answer {type(request).__name__} in 30 s")
+                raise errors.Timeout(f"groups did not answer {type(request).__name__} in time")
             answer = self._answers.pop(serial)
         finally:
             self._unanswered.pop(serial, None)

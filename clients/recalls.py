@@ -64,7 +64,8 @@ class Recaller:
 
     def _ask(self, topic: str, handle: str, deadline_ns: int) -> RecallOutcome:
         if self._session is None:
-            self._session = Session(self._home, scheduler=True).require_store(self._store_id)
+            session = Session(self._home, scheduler=True, answer_by=deadline_ns)
+            self._session = session.require_store(self._store_id)
             self._store_id = self._session.store_id
             self._lane = ControlLane(self._session.arena, self._session.plan.scheduler, End.CLIENT)
         session, lane = self._session, self._lane

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from gantrymq.clients.closing import Closing, OfOneProcess
-from gantrymq.clients.control import ControlChannel, close_all, expect, gone
+from gantrymq.clients.control import ANSWER_S, ControlChannel, close_all, expect, gone
 from gantrymq.clients.home import find_home
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
@@ -51,7 +51,7 @@ class Session(Closing, OfOneProcess):
     `arena` and `plan` are its lanes, `board` the broker's numbers, `store` the store's root.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a wish of its own, by name
         self,
         home: str | os.PathLike[str] | None = None,
         producer: bytes = b"",
@@ -59,14 +59,18 @@ class Session(Closing, OfOneProcess):
         up_bytes: int = 0,
         scheduler: bool = False,
         transactions: bool = False,
+        *,
+        answer_by: int = NEVER_NS,
     ) -> None:
         """Attach to the broker at `home`.
 
         `producer` is the 10 bytes of a session that sends, `up_bytes` the size of its ring if not
         the default; `groups`, `scheduler` and `transactions` open lanes with these agents.
-        Raises BrokerGone, NotPermitted, Incompatible or Unavailable.
+        `answer_by` is a deadline for the supervisor's answers, which are waited for 30 s at most.
+        Raises BrokerGone, NotPermitted, Incompatible, Unavailable or Timeout.
         """
         self.home: Path = find_home(home)
+        self.answer_by = answer_by
         self.is_open = False
         self.session = 0
         self._why_over: GantryError | None = None
@@ -74,7 +78,7 @@ class Session(Closing, OfOneProcess):
         self._requests = threading.RLock()
         self._turn = threading.Condition()
         self._poller = 0  # the thread that sleeps on the descriptors, or was broken off there
-        self._control = ControlChannel(self.home)
+        self._control = ControlChannel(self.home, self._answer_s)
         try:
             hello = wire.Hello(
                 os.getpid(), layout.FINGERPRINT, "client", producer, groups, scheduler,
@@ -154,9 +158,13 @@ class Session(Closing, OfOneProcess):
         close_all(descriptors)
         return answer
 
+    @property
+    def _answer_s(self) -> float:
+        return min(ANSWER_S, max(0.0, (self.answer_by - now_ns()) / 1e9))
+
     def _ask(self, frame: wire.Frame) -> tuple[wire.AnyFrame, list[int]]:
         try:
-            return self._control.ask(frame)
+            return self._control.ask(frame, self._answer_s)
         except (BrokerGone, Evicted) as error:
             if self._why_over is None and self.session and not self.is_open:
                 raise Closed(_CLOSED) from error

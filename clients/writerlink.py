@@ -81,7 +81,8 @@ class WriterLink:
 
     def open(self) -> None:
         """Attach for the first time. Raises BrokerGone, NotPermitted, Incompatible."""
-        session = Session(self._home, self._identity, up_bytes=self._up_bytes)
+        answer_by = deadline_after(self.timeout)
+        session = Session(self._home, self._identity, up_bytes=self._up_bytes, answer_by=answer_by)
         self._attach(session, WriterLane(session.arena, session.plan.writer, 0, 0))
         self.is_open = True
         _links.add(self)
@@ -377,6 +378,7 @@ class WriterLink:
             self.session.check()
         except BrokerGone:
             self._attach_again(deadline)
+        self.session.answer_by = deadline
         return self.session
 
     def _attach_again(self, deadline: int) -> None:
@@ -416,7 +418,7 @@ class WriterLink:
             lock._acquire_restore(held)
 
     def _replace(self, deadline: int, up_bytes: int) -> None:
-        session = self._open_session(up_bytes)
+        session = self._open_session(up_bytes, deadline)
         self._wait_for_handover(session, deadline)
         # Only now will nothing more be taken from the old ring. What was taken is answered, in
         # the ring or from the log: so first the entries that were left, then the answers.
@@ -446,9 +448,9 @@ class WriterLink:
             session.close()
             raise
 
-    def _open_session(self, up_bytes: int) -> Session:
+    def _open_session(self, up_bytes: int, deadline: int) -> Session:
         """A session under the old identity that knows all routes. Raises Incompatible."""
-        session = Session(self._home, self._identity, up_bytes=up_bytes)
+        session = Session(self._home, self._identity, up_bytes=up_bytes, answer_by=deadline)
         session.require_store(self.session.store_id)
         try:
             self.routes.attach(session)

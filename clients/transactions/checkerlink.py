@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gantrymq.clients.session import Session, now_ns, pause
+from gantrymq.clients.session import NEVER_NS, Session, now_ns, pause
 from gantrymq.shm import controllane, layout, limits, transactionwire
 from gantrymq.shm.codes import ClientState
 from gantrymq.shm.controllane import ControlLane
@@ -152,7 +152,7 @@ class CheckerLink:
         The txn-checker answers what the writer does not tell, or tells to somebody who waits for
         several. What `is_put` is not put again before it must have been lost.
         """
-        session, lane = self.living()
+        session, lane = self.living(deadline_ns)
         arena, told_at = session.arena, _told_at(serial)
 
         def is_answered() -> bool:
@@ -250,8 +250,11 @@ class CheckerLink:
 
     # ------------------------------------------------------------------------------------ sessions
 
-    def living(self) -> tuple[Session, ControlLane]:
-        """The session and its lane, opened if there is none. Raises BrokerGone, Closed."""
+    def living(self, answer_by: int = NEVER_NS) -> tuple[Session, ControlLane]:
+        """The session and its lane, opened if there is none, until then.
+
+        Raises BrokerGone, Closed, Timeout.
+        """
         session, lane = self._session, self._lane
         if session is not None and lane is not None and not self._is_closed:
             return session, lane
@@ -260,7 +263,7 @@ class CheckerLink:
                 raise Closed("this producer is closed")
             session, lane = self._session, self._lane
             if session is None or lane is None:
-                session = Session(self._home, transactions=True)
+                session = Session(self._home, transactions=True, answer_by=answer_by)
                 session.require_store(self._store_id)
                 self._store_id = session.store_id
                 lane = ControlLane(session.arena, session.plan.transactions, controllane.End.CLIENT)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from gantrymq.clients.push.consumer import PushConsumer
 from gantrymq.clients.queries.client import Client
 from gantrymq.clients.receipts import ReceiptFuture
 from gantrymq.clients.transactions.transaction import Transaction
-from gantrymq.shm.errors import BrokerGone, TransactionFailed, Unavailable
+from gantrymq.shm.errors import BrokerGone, Timeout, TransactionFailed, Unavailable
 from gantrymq.temporary import Broker
 from tests.support.applications import FIRST, PATIENCE_S
 from tests.support.trials import mends
@@ -31,6 +32,8 @@ from tests.support.watchdog import poll_until
 
 #: What a call may wait for beyond its timeout: the pause in which it runs out.
 PAUSE_S = 0.06
+#: Of a message that was never sent.
+HANDLE = "djEgdCBiIDE3MDAwMDAwMDAwMDAgS0tLS0tLS0tLS0tLS0tLS0tLS0tLS0tLS0tLS0tLS0s="
 
 
 class _Clock:
@@ -221,3 +224,44 @@ def test_a_transaction_whose_half_came_to_nothing_is_not_committed(
     broker.start()
     with pytest.raises(TransactionFailed):
         transaction.commit(PATIENCE_S)
+
+
+@pytest.fixture
+def hung() -> Iterator[Broker]:
+    """Return a broker that answers nothing, and whose socket takes connections."""
+    with Broker.temporary() as broker:
+        with Producer(broker.home) as producer:
+            producer.send("t", b"first")
+        broker.process.send_signal(signal.SIGSTOP)
+        yield broker
+        broker.process.send_signal(signal.SIGCONT)
+
+
+def test_attaching_to_a_broker_that_hangs_waits_as_long_as_it_was_told(hung: Broker) -> None:
+    """The error says what the wait was bounded by."""
+    with pytest.raises(Timeout, match=r"did not answer in 0\.[0-3] s"):
+        Producer(hung.home, timeout=0.3)
+
+
+def test_a_topic_is_opened_within_the_calls_own_timeout(own: Broker) -> None:
+    with (
+        Producer(own.home) as producer,
+        PullConsumer("g", ["t"], home=own.home) as consumer,
+    ):
+        consumer.poll(timeout=0)
+        producer.send("t", b"x")
+        own.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(Timeout, match=r"did not answer in 0\.[0-2] s"):
+            producer.send("another", b"x", timeout=0.2)
+        with pytest.raises(Timeout, match=r"did not answer in 0\.[0-2] s"):
+            producer.recall_message("t", HANDLE, timeout=0.2)
+        own.process.send_signal(signal.SIGCONT)
+        producer.send("another", b"x", timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def own() -> Iterator[Broker]:
+    """Return a broker that may be held up."""
+    with Broker.temporary() as broker:
+        yield broker
+        broker.process.send_signal(signal.SIGCONT)

@@ -34,6 +34,7 @@ class InMemory:
         self.board = rig.board
         self.groups_bell = SimBell()
         self.store_id = "one"
+        self.answer_by = 1 << 62
         rig.sessions.attach(made)
 
     def wait(self, deadline_ns: int, ready: Callable[[], bool]) -> bool:
