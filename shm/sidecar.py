@@ -7,7 +7,7 @@ segment. Bytes and numbers only; files are the caller's. Nothing here imports nu
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -164,29 +164,53 @@ def build_from_segment(view: NDArray[np.uint8], base: int) -> Sidecar:
     Raises Corrupt where a record's lengths or position are wrong, or where neither a filler nor
     the log's end (zeroes) follows the last record. Checksums are not looked at.
     """
-    bounds = walk(view, base)
-    end = int(bounds[-1])
-    _require_end(Segment(base, view), end)
+    steps = build_in_steps(view, base, len(view))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Sidecar = end.value
+            return found
+
+
+def build_in_steps(
+    view: NDArray[np.uint8], base: int, piece_bytes: int
+) -> Generator[int, None, Sidecar]:
+    """`build_from_segment`, some bytes of the segment at a time; yields 0 between."""
     known: dict[str, int] = {}
-    numbers, times = [], []
-    for columns in _chunks(view, base, bounds):
-        local, names = number_topics(view, columns)
-        shared = np.array([known.setdefault(name, len(known)) for name in names], np.uint16)
-        numbers.append(shared[local])
-        times += [int(columns.store_timestamp[0]), int(columns.store_timestamp[-1])]
+    places: list[NDArray[np.uint32]] = []
+    numbers: list[NDArray[np.uint16]] = []
+    times: list[int] = []
+    at = end = 0
+    while end < len(view):
+        end = min(len(view), max(at, end) + piece_bytes)
+        bounds = walk(view, base, at, end)
+        for columns in _chunks(view, base, bounds):
+            local, names = number_topics(view, columns)
+            shared = np.array([known.setdefault(name, len(known)) for name in names], np.uint16)
+            numbers.append(shared[local])
+            times += [int(columns.store_timestamp[0]), int(columns.store_timestamp[-1])]
+        places.append(bounds[:-1].astype(np.uint32))
+        at = int(bounds[-1])
+        yield 0
+    _require_end(Segment(base, view), at)
+    crcs = []
+    for block in range(-(-len(view) // layout.SIDECAR_BLOCK_BYTES)):
+        crcs.append(block_crcs(view.data, block, 1))
+        yield 0
     topic_numbers, sorted_names = by_name(
         np.concatenate(numbers) if numbers else np.empty(0, np.uint16), list(known)
     )
     return Sidecar(
         base=base,
         segment_bytes=len(view),
-        end=base + end,
+        end=base + at,
         first_ms=times[0] if times else 0,
         last_ms=times[-1] if times else 0,
-        positions=bounds[:-1].astype(np.uint32),
+        positions=np.concatenate(places),
         topic_numbers=topic_numbers,
         names=sorted_names,
-        block_crcs=block_crcs(view.data),
+        block_crcs=np.concatenate(crcs),
     )
 
 

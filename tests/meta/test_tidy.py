@@ -28,7 +28,7 @@ PARAMETERS_MAX = 6
 WIDE_PARAMETERS_MAX = 14
 WIDE_FOLDERS = (ROOT / "shm" / "kernels", ROOT / "gantrymq" / "cli")
 #: Settings of a public class, each by name.
-SETTINGS_MAX = {ROOT / "clients" / "consumer.py": 8}
+SETTINGS_MAX = {ROOT / "clients" / "consumer.py": 8, ROOT / "clients" / "session.py": 7}
 BANNED_NAMES = {"util", "utils", "common", "helper", "helpers", "compat", "misc"}
 #: The only places of the installed packages that may look at the environment.
 ENVIRONMENT_READERS = {

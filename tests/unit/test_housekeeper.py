@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gantrymq.shm import layout, sidecar
 from gantrymq.shm.codes import Role
@@ -115,6 +116,37 @@ def test_a_segment_with_a_topic_that_nobody_knows_is_sealed(tmp_path: Path) -> N
     life.kill(Role.HOUSEKEEPER)
     life.run_for(1000)
     assert read_file(life.storage, path) == before
+
+
+def test_records_of_unknown_topics_are_found_step_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step walks more of a segment than its share, however small that is."""
+    life = a_life(tmp_path)
+    fill(life, 2)
+    name = sealed(life.storage)[0]
+    view = map_file(life.storage, segment_name(int(name)))
+    spans: list[int] = []
+    walk = sidecar.walk
+
+    def noted(view: NDArray[np.uint8], base: int, *limits: int) -> NDArray[np.int64]:
+        found = walk(view, base, *limits)
+        spans.append(len(found))
+        return found
+
+    monkeypatch.setattr(sidecar, "walk", noted)
+    steps = sidecar.build_in_steps(view, int(name), 1000)
+    built = None
+    while built is None:
+        before = len(spans)
+        try:
+            next(steps)
+        except StopIteration as end:
+            built = end.value
+        assert len(spans) - before <= 1
+    assert max(spans) <= 1000 // layout.RECORD_BYTES_MIN + 1
+    assert built.encode() == read_file(life.storage, f"{sidecar.DIRECTORY}/{name}")
+    life.stop()
 
 
 def test_units_made_anew_are_noted_though_all_is_sealed(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.support.memory_sessions import grow_topic, memory_board
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 
-GROUPS = 300
+GROUPS = 30
 MS = 1_700_000_000_000
 
 

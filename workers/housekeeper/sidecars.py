@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Records that are noted, and blocks that are summed, in one step.
 RECORDS_A_STEP: Final = 2048
 BLOCKS_A_STEP: Final = 1
+#: Bytes of a segment whose records are found by their names in one step, without a kernel.
+WALKED_A_STEP: Final = 64 << 10
 #: Pieces of so many records that are written in one step.
 PIECES_A_STEP: Final = 32
 
@@ -63,7 +65,7 @@ class SidecarWriter:
                 crcs = yield from _sum_blocks(view)
                 yield from self._write(view, crcs)
             else:
-                self._build_whole(view)
+                yield from self._build(view)
             del view
             if cold:
                 with contextlib.suppress(OSError):
@@ -148,9 +150,9 @@ class SidecarWriter:
         assert topic is not None, "it was found by its name"
         return topic.name
 
-    def _build_whole(self, view: NDArray[np.uint8]) -> None:
+    def _build(self, view: NDArray[np.uint8]) -> Steps:
         """Of topics that nobody has told the board of: an old segment's, in a restored store."""
-        found = sidecar.build_from_segment(view, self._base)
+        found = yield from sidecar.build_in_steps(view, self._base, WALKED_A_STEP)
         self.last_ms = found.last_ms
         replace_file(self._storage, self._name, found.encode())
 
