@@ -542,9 +542,21 @@ class Metadata:
         slots += sum(change.slots for change in staged)
         queues += sum(change.queues for change in staged)
         if board.half(layout.BOARD_TOPIC_COUNT) + slots > board.topics_max:
-            raise Rejected(f"the broker has {board.topics_max} topics: raise topics_max")
+            held = self._held_by_deleted("topics", len(self._deleted))
+            raise Rejected(f"the broker has {board.topics_max} topics{held}raise topics_max")
         if board.half(layout.BOARD_QUEUE_COUNT) + queues > board.queues_max:
-            raise Rejected(f"the broker has {board.queues_max} queues: raise board_queues_max")
+            held = self._held_by_deleted("queues", sum(self._deleted.values()))
+            raise Rejected(f"the broker has {board.queues_max} queues{held}raise board_queues_max")
+
+    def _held_by_deleted(self, what: str, count: int) -> str:
+        """What is said of places that deleted topics still have."""
+        if not count:
+            return ": "
+        return (
+            f", {count} of them {'of ' * (what == 'queues')}deleted topics: those that had no"
+            " message leave as soon as no session has them open, the others at the first start"
+            " after retention has removed their messages (`file_reserved_time`); restart then, or "
+        )
 
     def _save(self) -> None:
         self._unsaved = False

@@ -42,6 +42,8 @@ _TICK_NS: Final = 500_000_000
 _RETRY_NS: Final = 1_000_000
 #: After a failure of the store, agents have this long to tell their clients.
 _FAILED_STOP_NS: Final = 5_000_000_000
+#: Between two lines about groups that were dropped.
+_DROPPED_PAUSE_NS: Final = 60_000_000_000
 #: What a service manager gives the last steps of a stop, behind `stop_timeout`.
 _GRACE_S: Final = 10
 
@@ -74,6 +76,7 @@ class Supervisor:
         self._stopping = False
         self._stop_deadline_ns = 0
         self._told_to_stop: Crew | None = None
+        self._dropped = self._tell_dropped_ns = 0  # groups that were dropped since the last line
 
     # ------------------------------------------------------------------------------- as an agent
 
@@ -282,7 +285,16 @@ class Supervisor:
             for name in names:
                 metadata.plan_delete_group(name)
             metadata.commit()
-            self._log.warning("groups_dropped", groups=", ".join(names))
+            self._tell_dropped(names)
+
+    def _tell_dropped(self, names: Sequence[str]) -> None:
+        """One line now and then: whoever makes group after group does not fill the log."""
+        self._dropped += len(names)
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._tell_dropped_ns:
+            self._tell_dropped_ns = now_ns + _DROPPED_PAUSE_NS
+            self._log.warning("groups_dropped", count=self._dropped, group=names[-1])
+            self._dropped = 0
 
     def _write(self, crew: Crew, note: wire.Note) -> None:
         if note.event == wire.REQUEST_SET_ASIDE:

@@ -12,9 +12,11 @@ from gantrymq.cli.output import home_of, print_json, print_rows
 from gantrymq.clients.home import store_of
 from gantrymq.clients.running import find_board
 from gantrymq.shm import layout
-from gantrymq.shm.board import Board
+from gantrymq.shm.board import NOBODYS, Board
 from gantrymq.shm.codes import BrokerState, ExitCode, Role
 from gantrymq.shm.errors import BrokerGone
+
+_TABLES = ("topics", "queues")
 
 
 def show(*, home: Path | None, as_json: bool) -> int:
@@ -60,6 +62,7 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
         "sessions": board.half(layout.BOARD_SESSION_COUNT),
         "topics": len([topic for topic in board.topics() if topic.perm and not topic.system]),
         "queues": board.half(layout.BOARD_QUEUE_COUNT),
+        "places": _places(board),
         "store": _store(board, home),
         "log": {
             "appended": appended,
@@ -77,6 +80,19 @@ def describe(board: Board, home: Path) -> dict[str, Any]:
         "processes": [_process(board, role) for role in Role if board.process(role)["started_ms"]],
         "groups": _groups(board, home),
         "dead_letters": _dead_letters(board, home),
+    }
+
+
+def _places(board: Board) -> dict[str, int]:
+    """Slots of the board's tables: those of deleted topics are not free at once."""
+    deleted = [topic for topic in board.topics() if topic.deleted]
+    return {
+        "topics_used": sum(1 for topic in board.topics() if not topic.name.startswith(NOBODYS)),
+        "topics_max": board.topics_max,
+        "queues_used": board.half(layout.BOARD_QUEUE_COUNT),
+        "queues_max": board.queues_max,
+        "deleted_topics": len(deleted),
+        "deleted_queues": sum(topic.queue_count for topic in deleted),
     }
 
 
@@ -171,6 +187,21 @@ def _disk_line(store: dict[str, int]) -> str:
     return line + "\n"
 
 
+def _places_line(places: dict[str, int]) -> str:
+    """Nothing unless deleted topics keep places, or few are left."""
+    line = (
+        f"board: {places['topics_used']} of {places['topics_max']} topics,"
+        f" {places['queues_used']} of {places['queues_max']} queues"
+    )
+    few = any(10 * places[f"{what}_used"] > 9 * places[f"{what}_max"] for what in _TABLES)
+    if places["deleted_topics"]:
+        return (
+            f"{line}; {places['deleted_topics']} topics with {places['deleted_queues']} queues are"
+            " deleted: what had messages leaves at the first start after retention took them\n"
+        )
+    return f"{line}\n" if few else ""
+
+
 def _print(shown: dict[str, Any]) -> None:
     log = shown["log"]
     index = "no index" if log["indexed"] is None else f"index {log['index_lag_bytes']} behind"
@@ -182,7 +213,7 @@ def _print(shown: dict[str, Any]) -> None:
         f"({log['durable_lag_bytes']} behind), dispatched {log['dispatched']} "
         f"({log['dispatch_lag_bytes']} behind), {index}, low {log['low']}\n"
     )
-    sys.stdout.write(_disk_line(shown["store"]))
+    sys.stdout.write(_places_line(shown["places"]) + _disk_line(shown["store"]))
     halves = shown["transactions"]
     if halves["open"] or halves["given_up"]:
         age = "" if halves["oldest_s"] is None else f", the oldest {halves['oldest_s']} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 from dataclasses import dataclass
@@ -46,5 +47,6 @@ def footprint(pid: int) -> Footprint:
 def footprints(broker: ServingBroker) -> dict[str, Footprint]:
     """Of each process of a broker, by its role, and of this one, the application."""
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what its allocator has of free pages is nobody's
     found = {role.name.lower(): footprint(pid) for role, pid in broker.pids().items()}
     return {**found, "application": footprint(os.getpid())}

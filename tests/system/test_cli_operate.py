@@ -55,13 +55,17 @@ def rows(*arguments: object) -> list[dict[str, Any]]:
 #: The documented schema of `status --json`: docs/operate.md names each of these.
 STATUS = {
     "home": str, "state": str, "epoch": str, "uptime_s": float, "failed_errno": int,
-    "sessions": int, "topics": int, "queues": int, "store": dict, "log": dict,
+    "sessions": int, "topics": int, "queues": int, "places": dict, "store": dict, "log": dict,
     "transactions": dict, "delayed": dict, "processes": list, "groups": list,
     "dead_letters": list,
 }  # fmt: skip
 PARTS = {
     "store": {"segment_bytes", "segments", "log_bytes", "disk_free_bytes",
               "disk_used_percent", "disk_full"},
+    "places": {
+        "topics_used", "topics_max", "queues_used", "queues_max", "deleted_topics",
+        "deleted_queues",
+    },
     "log": {
         "appended", "settled", "durable", "dispatched", "indexed", "low", "durable_lag_bytes",
         "dispatch_lag_bytes", "index_lag_bytes",

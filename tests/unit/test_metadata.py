@@ -258,6 +258,17 @@ def test_a_full_board_refuses(store_dir: Path) -> None:
     metadata.create("c", 4, "written")
 
 
+def test_a_full_board_names_deleted_topics_that_keep_their_places(store_dir: Path) -> None:
+    board = make_board(queues_max=64)
+    metadata = open_metadata(store_dir, board)
+    slot = metadata.create("old", 40, "written")
+    board.set_word(board.queue_at(slot.queue_base) + layout.QUEUE_NEXT_OFFSET, 1)
+    metadata.delete("old")
+    assert metadata.begin_leaving(()) == []
+    with pytest.raises(Rejected, match=r"40 of them of deleted topics.*after retention.*restart"):
+        metadata.create("new", 30, "written")
+
+
 def test_a_restart_finds_topics_and_offsets(store_dir: Path) -> None:
     open_metadata(store_dir, make_board()).create("orders", 2, "durable")
     board = make_board()
