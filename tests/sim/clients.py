@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
+import logging
 import os
 import pickle
 import random
@@ -27,6 +28,7 @@ from typing import IO
 
 from gantrymq.shm import jit, layout, marks
 from gantrymq.shm.codes import Role
+from gantrymq.workers.transactions.indoubt import GIVEN_UP, InDoubt
 from tests.sim.client_plants import PLANTS
 from tests.support import realclients
 from tests.support.faults import Moment, fail_at, kill_at
@@ -37,6 +39,7 @@ from tests.support.simdisk import ROOM_FOR_ALL
 from tests.support.simdoor import DoorMachine
 from tests.support.simmachine import ROLES
 from tests.support.simpace import tarry
+from tests.support.simpayer import Payer
 from tests.support.simulation import AgentActor, Simulation
 
 TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
@@ -58,7 +61,7 @@ class Clients:
     simulation: Simulation
     books: Books
     machine: DoorMachine
-    senders: list[Sender] = field(default_factory=list)
+    senders: list[Sender | Payer] = field(default_factory=list)
     readers: list[Application] = field(default_factory=list)
     born: int = 0
 
@@ -74,6 +77,10 @@ class Clients:
     def add_sender(self, count: int) -> None:
         """A process that sends."""
         self.senders.append(Sender(self._name("sender"), self.machine, self.books, count))
+
+    def add_payer(self, count: int) -> None:
+        """A process with transactions."""
+        self.senders.append(Payer(self._name("payer"), self.machine, self.books, count))
 
     def add_reader(self) -> None:
         """A process with a PullConsumer."""
@@ -116,6 +123,8 @@ def new_run(seed: int, home: Path) -> Clients:
     clients = Clients(simulation, books, machine)
     for _ in range(simulation.dice.randint(1, 2)):
         clients.add_sender(simulation.dice.randint(5, 30))
+    if simulation.dice.random() < 0.5:
+        clients.add_payer(simulation.dice.randint(2, 6))
     for _ in range(simulation.dice.randint(1, 2)):
         clients.add_reader()
         clients.add_listener()
@@ -164,6 +173,7 @@ def cut_power(clients: Clients) -> None:
     clients.readers.clear()
     clients.machine.kill_broker(End.POWER)
     clients.add_sender(left)
+    clients.add_payer(2)
     clients.add_reader()
     clients.add_listener()
 
@@ -175,7 +185,9 @@ def kill_an_application(clients: Clients) -> None:
         dead = clients.senders.pop(clients.dice.randrange(len(clients.senders)))
         clients.simulation.note(f"kill {dead.name}")
         dead.die()
-        clients.add_sender(max(0, dead.left) + 5)
+        (clients.add_payer if isinstance(dead, Payer) else clients.add_sender)(
+            max(0, dead.left) + 5
+        )
         return
     of_kind = [r for r in clients.readers if r.name.startswith(kind)]
     if of_kind:
@@ -253,6 +265,10 @@ def run(seed: int, faults: tuple[Callable[[Clients], None], ...], home: Path) ->
     _end(clients)
     for group in (PULLED, PUSHED):
         clients.books.check_all_processed(group, set(TOPICS))
+    storage = clients.machine.storage_for("oracle")
+    doubts = InDoubt(storage, None).read()
+    given_up = {doubt.position for doubt in doubts if doubt.state == GIVEN_UP}
+    clients.books.transactions.check_all_ended(clients.books.log, given_up)
     if not faults:
         clients.books.check_once(PULLED)
         clients.books.check_once(PUSHED)
@@ -273,6 +289,7 @@ def _calm(clients: Clients) -> None:
     clients.machine.plans.supervisor = ()
     for storage in clients.machine.stores.values():
         storage.faults.faults = ()
+    clients.add_payer(0)
     clients.add_reader()
     clients.add_listener()
 
@@ -329,6 +346,7 @@ def _be_child(
     told: IO[bytes],
 ) -> None:
     faulthandler.dump_traceback_later(HUNG_S, exit=True)
+    logging.disable()  # clients tell of every fault
     gc.disable()  # what it takes apart would depend on what there was before
     while os.dup(0) < 63:  # descriptors have the same numbers in every run
         pass

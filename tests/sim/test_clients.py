@@ -12,12 +12,9 @@ MODULE = "tests.sim.clients"
 
 
 def test_promises_hold_without_faults(program: Program) -> None:
-    """Nothing comes twice then. In seeds 7 and 56 a thread takes the completion that another one
-    waits for: whose level is not reached, or before its row is in the page. That one slept on.
-    """
-    for seeds in ("7:8", "56:57"):
-        done = program(MODULE, "--seeds", seeds, "--faults", "none")
-        assert done.returncode == 0, done.stdout + done.stderr
+    """Nothing comes twice then, and no thread sleeps over a completion that another has taken."""
+    done = program(MODULE, "--seeds", "7:10", "--faults", "none")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_promises_hold_under_all_faults(program: Program) -> None:
@@ -25,7 +22,9 @@ def test_promises_hold_under_all_faults(program: Program) -> None:
     done = program(MODULE, "--seeds", "100:104")
     assert done.returncode == 0, done.stdout + done.stderr
     reached = set(re.findall(r"\d+ ([A-Za-z_ ]+)", done.stdout))
-    assert {"receipts", "flushed", "batches", "delivered", "handed out"} <= reached, done.stdout
+    assert {"receipts", "flushed", "batches", "delivered", "handed out", "payments"} <= reached, (
+        done.stdout
+    )
 
 
 def test_a_seed_replays_exactly(program: Program) -> None:

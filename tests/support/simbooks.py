@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gantrymq.shm.board import Board
     from gantrymq.shm.storage import Storage
     from tests.support.model import Sender
+    from tests.support.txnoracle import Transaction
 
 BEGUN, STORED, REFUSED, UNKNOWN = "begun", "stored", "refused", "unknown"
 
@@ -52,6 +53,8 @@ class Books(Model):
         super().__init__(safe_topics)
         self.letters: dict[bytes, Letter] = {}
         self.letters_by_id: dict[str, Letter] = {}
+        self.transactions_of: dict[bytes, Transaction] = {}
+        self._undecided = False
         self.processed: dict[str, Counter[bytes]] = defaultdict(Counter)
         self.finished: dict[str, set[bytes]] = defaultdict(set)  # and the group was told so
         self._numbers: Counter[str] = Counter()
@@ -108,6 +111,11 @@ class Books(Model):
         self.tally["receipts"] += 1
         self.tell("receipt", body, letter.position, letter.place)
 
+    def places_of(self, known: Transaction) -> list[int]:
+        """Log positions of a transaction's halves, as its producer was told."""
+        bodies = [body for body, other in self.transactions_of.items() if other is known]
+        return [place for body in bodies if (place := self.letters[body].position) >= 0]
+
     def passed(self, body: bytes) -> None:
         """A one-way message: the flush behind it has ended well."""
         letter = self.letters[body]
@@ -154,6 +162,9 @@ class Books(Model):
             self._visible_end = (board.epoch, end)
             log = read_log(storage, end, low, whole=False)
             self._visible = {record.body for record in log if record.topic in topics}
+            self._undecided = bool(self.transactions.undecided(log))
+        if self._undecided:
+            return False
         return all(self.processed[group].keys() >= self._visible for group in groups)
 
     def check_all_processed(self, group: str, topics: set[str]) -> None:

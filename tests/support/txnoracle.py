@@ -159,6 +159,8 @@ class Transactions:
         for record in found:
             if record.doubted is None or record.doubted.kind is not Kind.COMMIT:
                 continue
+            if record.attempt:
+                continue  # of a message that was consumed, and has failed
             half = self._halves.get(self.first(record.doubted.half))
             if half is None or half.doubted is None:
                 broken("P7", f"{record} was never a half")
