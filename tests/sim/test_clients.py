@@ -13,13 +13,13 @@ MODULE = "tests.sim.clients"
 
 def test_promises_hold_without_faults(program: Program) -> None:
     """Nothing comes twice then, and no thread sleeps over a completion that another has taken."""
-    done = program(MODULE, "--seeds", "7:10", "--faults", "none")
+    done = program(MODULE, "--seeds", "7:9", "--faults", "none")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_promises_hold_under_all_faults(program: Program) -> None:
     """P1 to P6, P8, P10 to P12, as applications see them."""
-    done = program(MODULE, "--seeds", "100:104")
+    done = program(MODULE, "--seeds", "100:103")
     assert done.returncode == 0, done.stdout + done.stderr
     reached = set(re.findall(r"\d+ ([A-Za-z_ ]+)", done.stdout))
     assert {"receipts", "flushed", "batches", "delivered", "handed out", "payments"} <= reached, (
@@ -28,7 +28,7 @@ def test_promises_hold_under_all_faults(program: Program) -> None:
 
 
 def test_a_seed_replays_exactly(program: Program) -> None:
-    first, again = (program(MODULE, "--seeds", "107:108").stdout for _ in range(2))
+    first, again = (program(MODULE, "--seeds", "7:8").stdout for _ in range(2))
     assert "digest" in first, first
     assert first == again
 
