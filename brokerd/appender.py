@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gantrymq.shm.clock import Clock
     from gantrymq.shm.storage import Storage
     from gantrymq.workers.agent import Bells
+    from gantrymq.workers.inhand import InHand
     from gantrymq.workers.session import SessionTable
 
 DISK_RETRY_NS = 100_000_000
@@ -124,6 +125,18 @@ class Appender:
         view[frames.CYCLE_BEGINS] = 1
         self._drain(now_ns, 0, self.lanes.count)
         return int(view[frames.TAKEN])
+
+    def cycle_one_by_one(self, now_ns: int, hand: InHand) -> int:
+        """The same, each lane by itself to the end, with its session in hand."""
+        view, taken, more = self.view, 0, 0
+        for number, lane in enumerate(self.lanes.lanes):
+            hand.take(lane.session.session)
+            view[frames.CYCLE_BEGINS] = 1
+            self._drain(now_ns, number, number + 1)
+            taken, more = taken + view[frames.TAKEN], more | view[frames.MORE]
+        hand.drop()
+        view[frames.TAKEN], view[frames.MORE] = taken, more
+        return taken
 
     def drain_last(self, lane: Lane, now_ns: int) -> None:
         """What a session that ended has published is appended all the same; nobody is answered.

@@ -24,7 +24,7 @@ from gantrymq.brokerd import config, lock, temporaryhome
 from gantrymq.brokerd.checkpoint import CheckpointFile, read_checkpoint
 from gantrymq.brokerd.epoch import STORE_FILE, settle_sizes
 from gantrymq.brokerd.synctree import rename_durably
-from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.clients.home import owner_of, read_board_file, store_of
 from gantrymq.shm import layout, ownfiles
 from gantrymq.shm.board import attach_board
 from gantrymq.shm.codes import BrokerState
@@ -116,7 +116,7 @@ def _copy(home: Path, run: _Run) -> tuple[int, int, int]:
         name = read_board_file(home).get("board")
         if not name:
             raise Rejected(f"the broker at {home} is starting, or no GantryMQ: try again")
-        return run.from_running(attach_board(name))
+        return run.from_running(attach_board(name, owner=owner_of(home)))
     descriptor = lock.acquire(source, 0, to_write=False)
     try:
         return run.from_stopped(home)

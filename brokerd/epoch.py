@@ -24,7 +24,7 @@ from gantrymq.shm.board import (
     format_board,
     unlink_board,
 )
-from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible
+from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted
 from gantrymq.shm.jsonsum import sum_holds, with_sum
 from gantrymq.shm.lineage import COPIED_AT, FIELD, FILE, Lineage, lineage_of
 from gantrymq.shm.ownfiles import replace_whole
@@ -228,7 +228,7 @@ def find_old_board(home: Path) -> Board | None:
         return None
     try:
         return attach_board(name)
-    except (BrokerGone, Incompatible):
+    except (BrokerGone, Incompatible, NotPermitted):
         return None
 
 

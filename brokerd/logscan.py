@@ -90,7 +90,7 @@ def queues_of(piece: Piece) -> dict[tuple[str, int], tuple[int, int]]:
         row = rows[number]
         at = int(row[scan.TOPIC_AT])
         name = piece.view[at : at + int(row[scan.TOPIC_SIZE])].tobytes()
-        found[name.decode(errors="replace"), int(row[scan.QUEUE_ID])] = (first, highest)
+        found[name.decode(errors="surrogateescape"), int(row[scan.QUEUE_ID])] = (first, highest)
     return found
 
 

@@ -587,7 +587,7 @@ class Metadata:
             at = board.queue_at(base + queue_id)
             board.set_half(at + layout.QUEUE_TOPIC, slot)
             board.set_half(at + layout.QUEUE_ID, queue_id)
-        name = config.name.encode()
+        name = config.name.encode(errors="surrogateescape")
         hidden = topics.refuses_sends(config.name) or not config.perm
         at = board.topic_at(slot)
         board.memory[at : at + layout.TOPIC_BYTES] = layout.TOPIC.pack(

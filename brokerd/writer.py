@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from gantrymq.brokerd.appender import Appender
 from gantrymq.brokerd.lanes import LOOPBACK, open_lane, take_cursors
 from gantrymq.shm import limits
-from gantrymq.shm.codes import EntryFlag
+from gantrymq.shm.codes import EntryFlag, Role
 from gantrymq.shm.kernels import frames
 from gantrymq.shm.kernels.lanes import arm_lanes, nap_lanes
 from gantrymq.workers.agent import IDLE_NS, is_busy
+from gantrymq.workers.inhand import InHand
 from gantrymq.workers.session import Attached
 
 if TYPE_CHECKING:
@@ -42,7 +43,12 @@ class Writer:
     name = "writer"
 
     def __init__(
-        self, appender: Appender, clock: Clock, sessions: SessionTable, settings: Settings
+        self,
+        appender: Appender,
+        clock: Clock,
+        sessions: SessionTable,
+        settings: Settings,
+        hand: InHand,
     ) -> None:
         self._appender = appender
         self._lanes = appender.lanes
@@ -50,6 +56,7 @@ class Writer:
         self._clock = clock
         self._sessions = sessions
         self._spin_rounds = settings.spin_rounds
+        self._hand = hand
         self._store_host = LOOPBACK + int(settings.broker_port).to_bytes(4, "big")
         self._naps = 0
         self._lone: Lane | None = None  # the last client that was alone
@@ -80,7 +87,11 @@ class Writer:
             return 0
         if events:
             self._meet(events, now_ns)
-        taken = self._appender.cycle(now_ns)
+        hand = self._hand
+        if hand.is_successor and hand.is_careful(now_ns):
+            taken = self._appender.cycle_one_by_one(now_ns, hand)
+        else:
+            taken = self._appender.cycle(now_ns)
         self._worked = taken > 0
         if taken:
             self._naps = NAPS_MAX if is_busy(taken, now_ns - self._work_ns) else 0
@@ -126,6 +137,7 @@ class Writer:
         for event in events:
             if isinstance(event, Attached):
                 if event.session.producer:
+                    self._hand.take(event.session.session)
                     self._adopt(event.session, now_ns)
                 if event.session.transactions:
                     self._appender.listeners.add(event.session)
@@ -133,11 +145,17 @@ class Writer:
                 self._appender.listeners.remove(event.session)
                 lane = self._lanes.of(event.session)
                 if lane is not None:
+                    self._hand.take(event.session)
                     self._appender.drain_last(lane, now_ns)
                     self._lanes.remove(lane)
+        self._hand.drop()
 
     def _adopt(self, session: Session, now_ns: int) -> None:
         """Take a lane over where it stands, and tell its client what is in the log already."""
+        if self._hand.is_condemned(session.session):
+            why = self._hand.set_aside(self._sessions, session.session, 0, "what was sent")
+            self._sessions.cut_off(session.session, why)
+            return
         words = take_cursors(session)
         if words is None:
             self._sessions.cut_off(session.session, "its ring cursors are impossible")
@@ -163,4 +181,6 @@ def open_writer(
     """A writer that goes on where the log ends. Raises OSError, Corrupt."""
     appender = Appender(storage, clock, board, sessions, bells, settings)
     appender.recover()
-    return Writer(appender, clock, sessions, settings)
+    hand = InHand(board, Role.WRITER)
+    hand.watch_all()
+    return Writer(appender, clock, sessions, settings, hand)

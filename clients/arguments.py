@@ -23,7 +23,7 @@ from numbers import Real
 from typing import Any, Final
 
 from gantrymq.clients.home import find_home
-from gantrymq.clients.message import MessageQueue, check_topic, is_name, level_of
+from gantrymq.clients.message import MessageQueue, check_topic, is_name, level_of, plain
 from gantrymq.clients.push.messagemodel import MessageModel
 from gantrymq.clients.queries.moments import milliseconds
 from gantrymq.clients.subscription import check_group, is_unicode, parse_subscription
@@ -151,9 +151,9 @@ def choice(choices: Iterable[str], kind: type[ArgumentIllegal] = ArgumentIllegal
     allowed = " or ".join(map(repr, known))
 
     def judge(name: str, value: Any) -> str:  # noqa: ANN401
-        if not isinstance(value, str) or value not in known:
+        if not isinstance(value, str) or plain(value) not in known:
             raise refused(name, value, allowed, kind)
-        return value
+        return plain(value)
 
     return judge
 
@@ -167,16 +167,11 @@ def text(allowed: str, kind: type[ArgumentIllegal] = ArgumentIllegal) -> Judge:
     """Judge texts that can be stored and sent."""
 
     def judge(name: str, value: Any) -> str:  # noqa: ANN401
-        if not isinstance(value, str) or not is_unicode(value):
+        if not isinstance(value, str) or not is_unicode(plain(value)):
             raise refused(name, value, allowed, kind)
         return plain(value)
 
     return judge
-
-
-def plain(value: str) -> str:
-    """A text as `str` itself, for what is encoded: numpy's and enums' are subclasses."""
-    return str.__str__(value)
 
 
 def home(name: str, value: Any) -> Any:  # noqa: ANN401
@@ -217,11 +212,12 @@ def queue(name: str, value: Any) -> MessageQueue:  # noqa: ANN401
     if not isinstance(value, MessageQueue):
         raise refused(name, value, "a MessageQueue(topic, queue_id)", GroupIllegal)
     try:
-        check_topic(value.topic)
+        given = topic("topic", value.topic)
         number = QUEUE_ID("queue_id", value.queue_id)
     except ArgumentIllegal as error:
         raise GroupIllegal(f"{name} is {shown(value)}: {error}", argument=name) from None
-    return value if number is value.queue_id else MessageQueue(value.topic, number)
+    is_plain = number is value.queue_id and given is value.topic
+    return value if is_plain else MessageQueue(given, number)
 
 
 def queues(name: str, value: Any) -> list[MessageQueue]:  # noqa: ANN401
@@ -243,8 +239,8 @@ def place(name: str, value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, datetime):
         _milliseconds(name, value)
         return value
-    if isinstance(value, str) and value in ("begin", "end"):
-        return value
+    if isinstance(value, str) and plain(value) in ("begin", "end"):
+        return plain(value)
     return _PLACE(name, value)
 
 
@@ -318,10 +314,10 @@ def callback(name: str, value: Any) -> Any:  # noqa: ANN401
 
 
 def _instance(name: str, value: Any) -> str:  # noqa: ANN401
-    if not isinstance(value, str) or not is_name(value) or len(value) > INSTANCE_MAX:
+    if not isinstance(value, str) or not is_name(plain(value)) or len(plain(value)) > INSTANCE_MAX:
         allowed = f"up to {INSTANCE_MAX} letters, digits and _-%|"
         raise refused(name, value, allowed, GroupIllegal)
-    return value
+    return plain(value)
 
 
 def _as_group(judge: Callable[[Any], Any], value: Any) -> Any:  # noqa: ANN401

@@ -58,15 +58,16 @@ class Wished:
         if isinstance(messages, str):
             if bodies is None:
                 raise MessageIllegal("a batch needs bodies: send_batch(topic, bodies, ...)")
-            self.items = bodies if type(bodies) is list else _listed("bodies", bodies)
-            self.topic = self.common_topic = messages
+            self.items = _listed("bodies", bodies)
+            self.topic = self.common_topic = rules.plain(messages)
             if parts:
-                self.tag = parts.get("tag")
+                tag = parts.get("tag")
+                self.tag = rules.plain(tag) if isinstance(tag, str) else tag
                 self.is_plain = parts.keys() == _TAG
         else:
             if bodies is not None or parts:
                 raise MessageIllegal("give messages, or topic and bodies, not both")
-            self.items = messages if type(messages) is list else _listed("messages", messages)
+            self.items = _listed("messages", messages)
             self.topic = _message(0, self.items[0]).topic if self.items else ""
         if len(self.items) > BATCH_MAX:
             raise MessageIllegal(f"a batch of {len(self.items)} messages: {BATCH_MAX} are allowed")
@@ -74,7 +75,7 @@ class Wished:
     def messages(self) -> list[Message]:
         """All as messages. Raises MessageIllegal if they have delays, or several queues (RD-61)."""
         if self.common_topic is not None:
-            items = [Message(self.topic, body, **self._parts) for body in self.items]
+            items = [rules.as_new(Message(self.topic, body, **self._parts)) for body in self.items]
         else:
             items = [_message(number, item) for number, item in enumerate(self.items)]
         first = _message(0, items[0])
@@ -95,7 +96,10 @@ class Wished:
 
 
 def _listed(name: str, given: Any) -> list[Any]:  # noqa: ANN401 - of any kind
-    """Items of what a batch was given. Raises MessageIllegal."""
+    """Items of what a batch was given, as it is now: its caller may change it, in a thread as well.
+
+    Raises MessageIllegal.
+    """
     what = "bytes-like bodies" if name == "bodies" else "Message objects, or a topic and bodies"
     if isinstance(given, str | bytes | bytearray | Mapping) or not isinstance(given, Iterable):
         raise MessageIllegal(f"{name} is {shown(given)}: give an iterable of {what}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from gantrymq.shm.errors import BrokerGone, NotPermitted, Timeout
+from gantrymq.shm.ownfiles import may_be_believed, open_file
 
 SYSTEM_HOME: Final = Path("/var/lib/gantrymq")
 SOCKET_NAME: Final = "control.sock"
+_UCRED: Final = struct.Struct("3i")
 #: Between two looks whether the backlog has room, at first and at most.
 _PAUSE_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
@@ -60,9 +63,14 @@ def board_file(home: Path) -> Path:
 def read_board_file(home: Path) -> dict[str, str]:
     """Name, boot id and epoch of the board that was made last; empty if there is none."""
     try:
-        content: dict[str, str] = json.loads(board_file(home).read_text(encoding="utf-8"))
+        with os.fdopen(open_file(board_file(home), os.O_RDONLY), "rb") as file:
+            content: dict[str, str] = json.loads(file.read())
     except FileNotFoundError:
         return {}
+    except PermissionError:
+        if board_file(home).is_symlink():
+            return {}  # it names nothing of ours; a start puts a file there
+        raise
     except ValueError:
         # It is replaced atomically, so this was not us; a start writes it anew.
         return {}
@@ -98,6 +106,33 @@ def _connect_in_turn(channel: socket.socket, address: str, timeout_s: float | No
             return
 
 
+def owner_of(home: Path) -> int:
+    """The user whose broker may run at a home; -1 where none ever did."""
+    try:
+        return os.lstat(run_of(home)).st_uid
+    except OSError:
+        return -1
+
+
+def peer_uid(channel: socket.socket) -> int:
+    """The user at the other end, by SO_PEERCRED."""
+    credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    uid: int = _UCRED.unpack(credentials)[1]
+    return uid
+
+
+def _require_peer(channel: socket.socket, home: Path) -> None:
+    """Raise NotPermitted before anything is said to somebody else's broker."""
+    uid = peer_uid(channel)
+    if not may_be_believed(uid, owner_of(home)):
+        raise NotPermitted(
+            f"a process of user {uid} answers at {home}, and this process is of user"
+            f" {os.geteuid()}: nothing was said to it. See who may write into that folder, or name"
+            " another home",
+            home=str(home),
+        )
+
+
 def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
     """Connect to the broker at `home`; where many are about to, wait `timeout_s` for a turn.
 
@@ -108,6 +143,10 @@ def connect(home: Path, timeout_s: float | None = None) -> socket.socket:
         with socket_address(home) as address:
             _connect_in_turn(channel, address, timeout_s)
         channel.settimeout(timeout_s)
+        _require_peer(channel, home)
+    except NotPermitted:
+        channel.close()
+        raise
     except BlockingIOError as error:
         channel.close()
         raise Timeout(

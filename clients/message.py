@@ -31,6 +31,7 @@ GROUP_PROPERTY: Final = "__SHARDINGKEY"
 #: So much of a body is in the repr of its message.
 BODY_SHOWN_BYTES: Final = 32
 #: Of parts that can be compared with their default.
+_PLAIN_TEXTS: Final = frozenset({str, type(None)})
 _PLAIN: Final = (str, int, float, tuple, Mapping)
 #: Bodies up to here need no look at limits.
 SMALL_BODY_BYTES: Final = 65_536
@@ -214,8 +215,22 @@ def attempt_of(topic: str, reconsume_times: int) -> int:
     return reconsume_times if is_dead else reconsume_times + 1
 
 
+def plain(text: str) -> str:
+    """A text as `str` itself: numpy's and enums' are subclasses, whose methods may be anything."""
+    return str.__str__(text)
+
+
 def as_new(message: Message) -> Message:
-    """What a send takes of a message: of a received one, what its sender gave."""
+    """What a send takes of a message: of a received one, what its sender gave.
+
+    Texts by which it is looked up are plain.
+    """
+    texts = (type(message.topic), type(message.tag), type(message.message_group))
+    if not _PLAIN_TEXTS.issuperset(texts):
+        parts = ("topic", "tag", "message_group")
+        given = {part: getattr(message, part) for part in parts}
+        plainly = {part: plain(text) for part, text in given.items() if isinstance(text, str)}
+        message = msgspec.structs.replace(message, **plainly)
     if not isinstance(message, ReceivedMessage):
         return message
     return Message(
@@ -286,7 +301,7 @@ def message_of(message: object, body: object, parts: Mapping[str, Any]) -> Messa
         raise MessageIllegal(f"message is {kind}: give a Message, or a topic's name and a body")
     if body is None:
         raise MessageIllegal("a message needs a body: send(topic, body, ...)", topic=message)
-    return Message(message, body, **parts)  # type: ignore[arg-type] # judged when it is sent
+    return as_new(Message(message, body, **parts))  # type: ignore[arg-type] # judged when it is sent
 
 
 def as_sent(topic: str, stored: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -300,11 +315,12 @@ def as_sent(topic: str, stored: Mapping[str, str]) -> tuple[str, dict[str, str]]
 
 def check_topic(topic: object, what: str = "topic") -> None:
     """Names of topics (CQ-100, SF-35, SF-36). Raises MessageIllegal."""
-    if not isinstance(topic, str) or not is_name(topic):
+    if not isinstance(topic, str) or not is_name(plain(topic)):
         raise MessageIllegal(
             f"{what} is {shown(topic)}, which is no topic name: letters, digits and _-%| only",
             topic=topic,
         )
+    topic = plain(topic)
     derived = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     most = limits.RETRY_TOPIC_BYTES_MAX if derived else limits.TOPIC_BYTES_MAX
     if len(topic) > most:
@@ -358,7 +374,7 @@ def tag_block(tag: str | None) -> bytes:
         return b""
     if not isinstance(tag, str):
         raise MessageIllegal(f"tag is {type(tag).__name__}, not str")
-    _check_text("tag", tag)
+    tag = _check_text("tag", tag)
     if tag != tag.strip() or not tag or "||" in tag:
         raise MessageIllegal(
             f"tag {tag!r} could never match a subscription: no blanks around it, no ||", tag=tag
@@ -383,8 +399,7 @@ def extra_block(
             properties = _without_reserved(properties)
         _add_properties(stored, properties)
     if message_group is not None:
-        _check_text("message_group", message_group)
-        stored[GROUP_PROPERTY] = message_group
+        stored[GROUP_PROPERTY] = _check_text("message_group", message_group)
     return encode_properties(stored)
 
 
@@ -394,9 +409,8 @@ def _words(keys: Iterable[str]) -> list[str]:
         raise MessageIllegal("keys is a sequence of texts, not one text", keys=keys)
     if not isinstance(keys, Iterable) or isinstance(keys, Mapping):
         raise MessageIllegal(f"keys is a sequence of texts, not {type(keys).__name__}")
-    words = list(keys)
+    words = [_check_text("keys: a key", key) for key in keys]
     for key in words:
-        _check_text("keys: a key", key)
         if not key:
             raise MessageIllegal("keys: a key is empty: leave it out", key=key)
         if key.split() != [key]:
@@ -423,13 +437,12 @@ def _add_properties(stored: dict[str, str], properties: Mapping[str, str]) -> No
         what = type(properties).__name__
         raise MessageIllegal(f"properties is a mapping of names to texts, not {what}")
     for name, value in properties.items():
-        _check_property(name, value)
-        stored[name] = value
+        text = _check_text("properties: a name", name)
+        stored[text] = _check_text(f"properties: the value of {text!r:.60}", value)
+        _check_property(text, stored[text])
 
 
 def _check_property(name: str, value: str) -> None:
-    _check_text("properties: a name", name)
-    _check_text(f"properties: the value of {name!r:.60}", value)
     if not name or not value:
         raise MessageIllegal(
             f"properties: {name!r} has an empty name or value, which is lost on reading"
@@ -440,9 +453,11 @@ def _check_property(name: str, value: str) -> None:
         )
 
 
-def _check_text(what: str, text: str) -> None:
+def _check_text(what: str, text: str) -> str:
+    """The text, plain. Raises MessageIllegal."""
     if not isinstance(text, str):
         raise MessageIllegal(f"{what} is {type(text).__name__}, not str")
+    text = plain(text)
     if any(separator in text for separator in "\x00\x01\x02"):
         raise MessageIllegal(
             f"{what} is {shown(text)}, which holds a byte that separates properties (0, 1 or 2)"
@@ -451,6 +466,7 @@ def _check_text(what: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise MessageIllegal(f"{what} is {shown(text)}, which is no Unicode text") from None
+    return text
 
 
 def check_properties_bytes(block_bytes: int, extra_bytes: int) -> None:
@@ -464,7 +480,7 @@ def check_properties_bytes(block_bytes: int, extra_bytes: int) -> None:
 
 def level_of(durability: object, what: str = "durability") -> Level:
     """The level that a sender names. Raises MessageIllegal."""
-    level = LEVELS.get(durability) if isinstance(durability, str) else None
+    level = LEVELS.get(plain(durability)) if isinstance(durability, str) else None
     if level is None:
         raise MessageIllegal(f"{what} is {shown(durability)}: it is 'written' or 'durable'")
     return level

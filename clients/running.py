@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.clients.home import owner_of, read_board_file, store_of
 from gantrymq.shm.board import Board, attach_board
 from gantrymq.shm.storelock import is_held
 
@@ -24,4 +24,4 @@ def board_name(home: Path) -> str:
 def find_board(home: Path) -> Board | None:
     """None where no broker runs."""
     name = board_name(home)
-    return attach_board(name) if name else None
+    return attach_board(name, owner=owner_of(home)) if name else None

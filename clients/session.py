@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.clients.control import ANSWER_S, ControlChannel, close_all, expect, gone
-from gantrymq.clients.home import find_home
+from gantrymq.clients.home import find_home, owner_of
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import check_header, map_arena, plan_arena
 from gantrymq.shm.bell import EventBell
@@ -98,7 +98,7 @@ class Session(Closing, OfOneProcess):
             self.plan = plan_arena(*welcome.ring_bytes)
             self.arena = map_arena(descriptors[0], self.plan.size)
             check_header(self.arena)
-            self.board = attach_board(welcome.board)
+            self.board = attach_board(welcome.board, owner=owner_of(self.home))
         except BaseException:
             close_all(descriptors)
             raise

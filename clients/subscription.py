@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gantrymq.clients.message import check_topic, is_name
+from gantrymq.clients.message import check_topic, is_name, plain
 from gantrymq.shm import limits
 from gantrymq.shm.errors import FilterSyntaxError, GroupIllegal, MessageIllegal, shown
 from gantrymq.shm.filter import EVERYTHING, Filter, TagFilter, parse_sql, parse_tags
@@ -109,10 +109,11 @@ Subscription = Iterable[str] | Mapping[str, str | FilterExpression | None]
 
 def check_group(group: object, what: str = "group") -> None:
     """Names of groups (CQ-100). Raises GroupIllegal."""
-    if not isinstance(group, str) or not is_name(group):
+    if not isinstance(group, str) or not is_name(plain(group)):
         raise GroupIllegal(
             f"{what} is {shown(group)}, which is no group name: letters, digits and _-%| only"
         )
+    group = plain(group)
     if group.startswith(SYSTEM_GROUP_PREFIX):
         raise GroupIllegal(
             f"{what}: groups {SYSTEM_GROUP_PREFIX}... are the broker's own: take another name",
@@ -136,12 +137,13 @@ def parse_subscription(subscription: Subscription, what: str = "subscription") -
         topics = list(subscription)
         for topic in topics:
             check_topic(topic, f"{what}: a topic")
-        subscription = dict.fromkeys(topics, EVERYTHING)
+        subscription = dict.fromkeys(map(plain, topics), EVERYTHING)
     if not subscription:
         raise GroupIllegal(f"{what} is empty: name at least one topic")
     filters = {}
-    for topic, wanted in subscription.items():
-        check_topic(topic, f"{what}: a topic")
+    for name, wanted in subscription.items():
+        check_topic(name, f"{what}: a topic")
+        topic = plain(name)
         if topic in _HIDDEN_TOPICS:
             raise GroupIllegal(
                 f"topic {topic} is the broker's own: what it holds is not due, or not decided, yet."
@@ -149,7 +151,7 @@ def parse_subscription(subscription: Subscription, what: str = "subscription") -
                 " `gantrymq tx list` show what waits",
                 topic=topic,
             )
-        filters[str.__str__(topic)] = _parsed(f"{what}: the filter of {topic}", wanted)
+        filters[topic] = _parsed(f"{what}: the filter of {topic}", wanted)
     return filters
 
 

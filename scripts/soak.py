@@ -98,6 +98,8 @@ PARTS = (
           "groups that come and go": 5_000}),
     Part("floods", module("tests.system.floods", "--seconds", "30"),
          counts={"seconds of a flood of each kind of request": 30}),
+    Part("extremes", module("tests.extremes", "--seed", "{seed}"),
+         counts={"random and extreme calls, requests, frames and words each": 1_000_000}),
     Part("ends", suite("tests/system/test_method_ends.py"), {"GANTRYMQ_TEST_ENDS": "100000"},
          {"orders in which producers and their methods end": 100_000}),
     Part("bench", suite("tests/meta/test_bench_smoke.py"), {"GANTRYMQ_TEST_BENCH": "all"},

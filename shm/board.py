@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import posix_ipc
 
-from gantrymq.shm import layout
-from gantrymq.shm.errors import BrokerGone, Incompatible
+from gantrymq.shm import layout, ownfiles
+from gantrymq.shm.errors import BrokerGone, Incompatible, NotPermitted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,6 +62,8 @@ class Board:
     def __init__(self, memory: memoryview, name: str = "") -> None:
         self.memory = memory
         self.name = name
+        if len(memory) < layout.BOARD_BYTES:
+            raise Incompatible(f"{name} is no board: it has {len(memory)} bytes", name=name)
         header = layout.BOARD.unpack(memory)
         if header["magic"] != layout.BOARD_MAGIC or header["fingerprint"] != layout.FINGERPRINT:
             raise Incompatible(
@@ -148,7 +150,7 @@ class Board:
             return None
         return TopicSlot(
             slot,
-            row["name"][: row["name_bytes"]].decode(),
+            row["name"][: row["name_bytes"]].decode(errors="surrogateescape"),
             row["queue_base"],
             row["queue_count"],
             row["write_queues"],
@@ -238,13 +240,21 @@ def create_region(name: str, size: int) -> memoryview:
         region.close_fd()
 
 
-def attach_board(name: str, *, write: bool = False) -> Board:
-    """Map an existing board. Raises BrokerGone if there is none of that name."""
+def attach_board(name: str, *, write: bool = False, owner: int = -1) -> Board:
+    """Map an existing board of this user's, of root's, or of `owner`'s where this is root.
+
+    Anybody may make a region of any name: what another user has put there is not believed, and
+    could be cut short while it is read. Raises BrokerGone if there is none of that name,
+    NotPermitted, Incompatible.
+    """
     try:
         region = posix_ipc.SharedMemory(name, read_only=not write)
     except posix_ipc.ExistentialError:
         raise BrokerGone(f"no board {name}: the broker is not running", name=name) from None
+    except posix_ipc.PermissionsError:
+        raise NotPermitted(f"the board {name} belongs to another user", name=name) from None
     try:
+        ownfiles.require_mappable(name, os.fstat(region.fd), owner)
         access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
         return Board(memoryview(mmap.mmap(region.fd, 0, access=access)), name)
     finally:

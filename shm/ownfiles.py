@@ -165,6 +165,25 @@ def require_own(path: Path, *, or_root: bool = False) -> None:
     _require_owner(path, path.stat(), or_root=or_root)
 
 
+def may_be_believed(uid: int, owner: int = -1) -> bool:
+    """Whether what a user says is believed: this one, root, `owner` where this is root.
+
+    Root looks at the broker of another user when it names its home.
+    """
+    return uid in (user(), _ROOT) or (user() == _ROOT and uid == owner)
+
+
+def require_mappable(name: str, status: os.stat_result, owner: int = -1) -> None:
+    """Raise NotPermitted for shared memory that somebody else may cut short or write."""
+    if may_be_believed(status.st_uid, owner) and not status.st_mode & _OTHERS_WRITE:
+        return
+    raise NotPermitted(
+        f"the shared memory {name} belongs to user {status.st_uid}, or others may write it: no"
+        " broker of this user has made it. Remove it if it is in the way",
+        name=name,
+    )
+
+
 def require_trusted(path: Path) -> None:
     """Raise PermissionError for what another user has, or others may write, or is a link."""
     _require_trusted(path, path.lstat())

@@ -7,6 +7,7 @@ the place, with a unit for each message: those of an inner batch (RD-70) all nam
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm import limits
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from gantrymq.shm.storage import Storage
 
 DIRECTORY: Final = "consumequeue"
-_NOT_IN_NAMES: Final = str.maketrans("/\0", "\ufffd\ufffd")
+#: How the folder of a topic begins whose name is none for a folder: no topic can be called so.
+_NO_NAME: Final = "\ufffd"
 #: Has a folder for each topic of type BatchCQ from the start of a broker on, and for no other.
 MEMBERS: Final = "gantry/memberqueues"
 
@@ -37,11 +39,15 @@ def is_folder_name(topic: str) -> bool:
 
 
 def folder_of(topic: str) -> str:
-    """Name of a topic's folders: its own, but for one that could lead elsewhere.
+    """Name of a topic's folders: its own, but for one that could lead elsewhere, or cannot be one.
 
-    Only records that another program has forged have such, and nobody can use such a topic.
+    Only records that another program has forged have such, and nobody can use such a topic. Each
+    has a folder of its own, so that their units do not mix; bytes that are no UTF-8 are surrogates.
     """
-    return topic if is_folder_name(topic) else topic.translate(_NOT_IN_NAMES).replace(".", "\ufffd")
+    if is_folder_name(topic):
+        return topic
+    raw = topic.encode(errors="surrogatepass")
+    return f"{_NO_NAME}{hashlib.blake2b(raw, digest_size=16).hexdigest()}"
 
 
 def topic_table(content: Any, path: str) -> dict[str, Any]:  # noqa: ANN401 - JSON

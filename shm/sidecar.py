@@ -73,7 +73,7 @@ def ends(about: Sidecar, records: int) -> tuple[bytes, bytes]:
     For who writes a file of so many `records` piece by piece: the arrays of `about` may be empty.
     The CRC is that of the first bytes and of all that follows.
     """
-    raw = [name.encode() for name in about.names]
+    raw = [name.encode(errors="surrogateescape") for name in about.names]
     dictionary = b"".join(len(name).to_bytes(2, "big") + name for name in raw)
     head = layout.SIDECAR.pack(
         magic=layout.SIDECAR_MAGIC,

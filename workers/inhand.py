@@ -3,6 +3,10 @@
 A request that is in hand when its agent dies of itself is suspected. After two such deaths the
 successor does not carry it out: it refuses it, and the session is cut off. So a request that ends
 its agent by a defect of ours ends one session, and not the broker.
+
+Writer and `groups` work for many sessions by one call, and write what they asked by another: of a
+death there nobody is suspected. Their successor is careful for as long as deaths count as quick: it
+serves one session at a time to the end, with that session in hand.
 """
 
 from __future__ import annotations
@@ -22,6 +26,10 @@ DEATHS_MAX: Final = 2
 DEATHS_OF_SESSION_MAX: Final = 3
 _SUSPECTS: Final = struct.Struct("<9I")
 _LOW: Final = 0xFFFFFFFF
+#: In place of a session: the agent was at work, for nobody in particular.
+ANYBODY: Final = 1 << 32
+#: How long a successor is careful: an agent that has lived longer is replaced without end.
+CAREFUL_NS: Final = 15_000_000_000
 
 #: Session, serial, deaths.
 Suspect = tuple[int, int, int]
@@ -40,9 +48,12 @@ class InHand:
         self._words = words[first : first + 2]  # serial, session
         self._suspects = self._read()
         serial, session = self._words
-        if session:
+        #: Whether the predecessor died of itself.
+        self.is_successor = session != 0
+        if session and session != ANYBODY:
             self._suspect(session & _LOW, serial & _LOW)
-            self._words[1] = 0
+        self._idle = self._words[1] = 0
+        self._careful_until_ns = 0
 
     def _read(self) -> list[Suspect]:
         numbers = _SUSPECTS.unpack_from(self._memory, self._at)
@@ -65,7 +76,19 @@ class InHand:
 
     def drop(self) -> None:
         """Nothing is in hand."""
-        self._words[1] = 0
+        self._words[1] = self._idle
+
+    def watch_all(self) -> None:
+        """From now on a death is noted also while nothing is in hand."""
+        self._idle = self._words[1] = ANYBODY
+
+    def is_careful(self, now_ns: int) -> bool:
+        """Whether one session at a time is to be served: the predecessor died of somebody."""
+        if not self.is_successor:
+            return False
+        self._careful_until_ns = self._careful_until_ns or now_ns + CAREFUL_NS
+        self.is_successor = now_ns < self._careful_until_ns
+        return self.is_successor
 
     def is_poison(self, session: int, serial: int) -> bool:
         """Whether a request has ended its agent too often."""

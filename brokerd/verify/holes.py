@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from gantrymq.shm.ownfiles import open_file
 from gantrymq.shm.storage import PosixFile
 
 _BLOCK: Final = 1 << 20
@@ -13,7 +14,7 @@ _ZEROES: Final = bytes(_BLOCK)
 
 def first_nonzero(path: str, start: int, stop: int) -> int | None:
     """Place of the first byte in [start, stop) of a file that is not zero. Raises OSError."""
-    file = PosixFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
+    file = PosixFile(open_file(path, os.O_RDONLY), path)
     try:
         for begin, end in file.extents(start, stop):
             for at in range(begin, end, _BLOCK):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd.checkpoint import FILE as CHECKPOINT_FILE
 from gantrymq.brokerd.checkpoint import read_checkpoint
-from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.clients.home import owner_of, read_board_file, store_of
 from gantrymq.shm import layout
 from gantrymq.shm.board import attach_board
-from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, StoreBusy
+from gantrymq.shm.errors import BrokerGone, Corrupt, Incompatible, NotPermitted, StoreBusy
 from gantrymq.shm.jsonsum import sum_holds
 from gantrymq.shm.ranges import EVERYTHING, FILE, Ranges, read_ranges
 from gantrymq.shm.storage import Storage, read_file
@@ -113,8 +113,8 @@ def _dispatched(root: Path) -> int:
     name = read_board_file(home).get("board", "")
     try:
         if name and store_of(home).resolve() == root.resolve():
-            return attach_board(name).word(layout.BOARD_DISPATCHED)
-    except (BrokerGone, Incompatible):
+            return attach_board(name, owner=owner_of(home)).word(layout.BOARD_DISPATCHED)
+    except (BrokerGone, Incompatible, NotPermitted):
         pass  # a broker that is starting, or another program
     raise StoreBusy(
         f"a broker holds {root}, and how far its store is complete can't be told: stop it first",

@@ -19,7 +19,7 @@ from gantrymq.clients.session import Session, now_ns
 from gantrymq.shm import groupwire
 from gantrymq.shm.errors import Corrupt, GroupIllegal, Incompatible
 from gantrymq.shm.groupwire import ConsumeFrom
-from gantrymq.shm.ownfiles import replace_whole
+from gantrymq.shm.ownfiles import open_file, replace_whole
 
 SAVE_NS: Final = 5_000_000_000
 
@@ -56,9 +56,13 @@ class OffsetFile:
             raise
         self._saved = (self.life, dict(self.offsets))
 
+    def _text(self) -> bytes:
+        with os.fdopen(open_file(self.path, os.O_RDONLY), "rb") as file:
+            return file.read()
+
     def _read(self) -> dict[MessageQueue, int]:
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
+            content = json.loads(self._text())
             self._store = str(content.get("store", ""))
             self.life = int(content.get("life", "0"), 16)
             return {

@@ -29,6 +29,7 @@ from gantrymq.shm.indexnote import (
     read_note,
 )
 from gantrymq.shm.lognames import DIRECTORY as LOG
+from gantrymq.shm.ownfiles import open_file
 from gantrymq.shm.queuenames import DIRECTORY as _QUEUES
 from gantrymq.shm.queuenames import MEMBERS, queue_directory, root_of
 from gantrymq.shm.ranges import FILE as RANGES_FILE
@@ -141,7 +142,7 @@ def read_ahead(storage: Storage, pieces: Iterable[tuple[str, int, int]]) -> None
     """
     for name, at, count in pieces:
         try:
-            descriptor = os.open(os.path.join(storage.root, name), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_file(os.path.join(storage.root, name), os.O_RDONLY)
         except OSError:
             continue
         try:

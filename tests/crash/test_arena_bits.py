@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,9 +86,9 @@ class Machine:
         self.board = memory_board({"orders": 1}, segment_bytes=1 << 20)
         self.tables = {role: MemorySessions() for role in agents.CONSTRUCTORS}
         bells = Bells.each(SimBell)
-        storage = PosixStorage(str(folder))
+        self.env = AgentEnv(PosixStorage(str(folder)), self.clock, self.board, bells, settings)
         self.agents: list[Agent] = [
-            agents.build(role, AgentEnv(storage, self.clock, self.board, bells, settings, table))
+            agents.build(role, replace(self.env, sessions=table))
             for role, table in self.tables.items()
         ]
         self._last = 0

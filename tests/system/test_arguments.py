@@ -532,3 +532,36 @@ def test_a_time_to_begin_at_counts_with_timestamp_only(scene: Scene) -> None:
 def test_errors_of_arguments_are_value_errors(kind: type[GantryError]) -> None:
     assert issubclass(kind, ValueError)
     assert issubclass(kind, gantrymq.Rejected)
+
+
+class OddText(str):
+    """A text whose own methods say something else."""
+
+    def __eq__(self, other: object) -> bool:
+        return not str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def encode(self, *_given: object) -> bytes:
+        return b"odd"
+
+
+def test_texts_of_a_class_of_their_own_are_taken_as_texts(scene: Scene) -> None:
+    """numpy's and enums' are such; what the methods of one do is no business of a send."""
+    topic = OddText(scene.topic)
+    parts: Any = {"tag": OddText("t"), "message_group": OddText("g")}
+    properties: Any = {OddText("a"): OddText("b")}
+    message = Message(topic, b"x", keys=[OddText("k")], properties=properties, **parts)
+    level: Any = OddText("written")
+    for way in ("send", "send_async", "send_oneway", "send_batch", "send_batch_async"):
+        SENDS[way](scene, message)
+    scene.producer.send_batch(topic, [b"x"], **parts)
+    scene.producer.send(topic, b"x", durability=level, **parts)
+    queue = MessageQueue(topic, 0)
+    while scene.queue not in scene.pull.assignment():
+        scene.pull.poll(timeout=0.1)
+    scene.pull.seek(queue, OddText("begin"))  # type: ignore[arg-type]
+    assert scene.pull.position(queue) == scene.client.min_offset(queue)
+    with pytest.raises(gantrymq.ArgumentIllegal, match="to is"):
+        scene.pull.seek(queue, OddText("x"))  # type: ignore[arg-type]

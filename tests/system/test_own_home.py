@@ -26,9 +26,10 @@ from gantrymq.shm import layout
 from gantrymq.shm.board import Board, attach_board
 from gantrymq.shm.codes import BrokerState, ExitCode
 from gantrymq.shm.layout import BOARD_STATE
+from gantrymq.shm.queuenames import folder_of
 from gantrymq.shm.storage import PosixStorage
 from gantrymq.temporary import Broker
-from tests.support.brokers import SMALL, ServingBroker
+from tests.support.brokers import SMALL, ServingBroker, command
 from tests.support.forked import run_forked, start_forked, start_program
 from tests.support.golden import unpack
 from tests.support.otherselves import OTHER_UID, is_root
@@ -277,8 +278,37 @@ def test_a_topic_of_an_adopted_log_leads_nowhere(tmp_path: Path) -> None:
             assert other is not None
             assert broker.stop()[0] == ExitCode.OK
         assert "../../" not in json.loads(topics.read_bytes())["topicConfigTable"]
-        assert (golden.store / "consumequeue" / ("\ufffd" * 6) / "0").is_dir()
+        assert (golden.store / "consumequeue" / folder_of("../../") / "0").is_dir()
         assert {path.name for path in (tmp_path / "home").iterdir()} == before | {"run"}
+
+
+def test_a_topic_that_is_no_text_stops_nobody(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8, by two names that look the same: each has queues of its own."""
+    golden = unpack("plain", tmp_path / "home")
+    (tmp_path / "home").chmod(0o700)
+    for path in (golden.store / "commitlog").iterdir():
+        data = path.read_bytes().replace(b"\x06PlainA", b"\x06Plain\xff")
+        path.write_bytes(data.replace(b"\x06PlainB", b"\x06Plain\xfe"))
+    topics = golden.store / "config" / "topics.json"
+    content = json.loads(topics.read_bytes())
+    for name in ("PlainA", "PlainB"):
+        del content["topicConfigTable"][name]
+    topics.write_text(json.dumps(content))
+    shutil.rmtree(golden.store / "consumequeue")
+    for _start in range(2):
+        with begin(tmp_path / "home", golden.sizes) as broker:
+            board = broker.wait_until_ready().board
+            poll_until(partial(is_dispatched, board), "all is dispatched")
+            for name in ("Plain\udcff", "Plain\udcfe"):
+                slot = board.topic_named(name)
+                assert slot is not None
+                assert (slot.perm, slot.system) == (0, True)
+            listed = command("topic", "list", "--home", tmp_path / "home")
+            assert listed.returncode == ExitCode.OK, listed.stderr
+            assert broker.stop()[0] == ExitCode.OK
+    names = {folder_of("Plain\udcff"), folder_of("Plain\udcfe")}
+    assert len(names) == 2
+    assert names <= {path.name for path in (golden.store / "consumequeue").iterdir()}
 
 
 @mends("H5")

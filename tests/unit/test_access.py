@@ -13,7 +13,7 @@ import pytest
 
 from gantrymq.brokerd.access import Access, Peer, started_of
 from gantrymq.brokerd.sessions import Sessions
-from gantrymq.clients.home import connect, run_of
+from gantrymq.clients.home import board_file, connect, read_board_file, run_of, socket_address
 from gantrymq.shm import layout, wire
 from gantrymq.shm.arena import create_arena, plan_arena
 from gantrymq.shm.board import attach_board
@@ -239,6 +239,54 @@ def test_clients_see_the_board_and_cannot_write_it(door: Door) -> None:
     lines = Path("/proc/self/maps").read_text().splitlines()
     rights = sorted(line.split()[1] for line in lines if line.endswith(str(region)))
     assert rights == ["r--s", "rw-s"], "the client's, the broker's"
+
+
+@pytest.mark.skipif(not is_root(), reason="gives shared memory to another user")
+def test_shared_memory_of_another_user_is_no_board(door: Door) -> None:
+    """It has the name of ours: its owner could cut it short while it is read."""
+    region = Path("/dev/shm") / door.board.name[1:]
+    os.chown(region, OTHER_UID, OTHER_UID)
+    with pytest.raises(NotPermitted, match="belongs to user 65534"):
+        attach_board(door.board.name)
+    assert attach_board(door.board.name, owner=OTHER_UID).epoch == door.board.epoch
+    os.chown(region, 0, 0)
+    region.chmod(0o622)
+    with pytest.raises(NotPermitted, match="others may write it"):
+        attach_board(door.board.name)
+    region.chmod(0o600)
+
+
+@pytest.mark.skipif(not is_root(), reason="lets another user listen")
+def test_a_client_says_nothing_to_another_users_broker(tmp_path: Path) -> None:
+    """Who may write into the run directory could have put a socket of his own there."""
+    run = tmp_path / "run"
+    run.mkdir()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with listener, socket_address(tmp_path) as address:
+        listener.bind(address)
+        os.seteuid(OTHER_UID)  # it is the one who listens that the kernel names
+        try:
+            listener.listen()
+        finally:
+            os.seteuid(0)
+        with pytest.raises(NotPermitted, match="a process of user 65534 answers"):
+            connect(tmp_path, 5.0)
+        accepted, _address = listener.accept()
+        with accepted:
+            assert accepted.recv(1) == b""
+        os.chown(run, OTHER_UID, OTHER_UID)  # root that names another user's home means it
+        connect(tmp_path, 5.0).close()
+
+
+def test_a_note_that_names_a_board_is_not_read_by_way_of_a_link(tmp_path: Path) -> None:
+    note = board_file(tmp_path)
+    note.parent.mkdir()
+    elsewhere = note.with_name("elsewhere")
+    elsewhere.write_text('{"board": "/gantrymq-of-nobody"}')
+    note.symlink_to(elsewhere)
+    assert read_board_file(tmp_path) == {}
+    elsewhere.rename(note)
+    assert read_board_file(tmp_path) == {"board": "/gantrymq-of-nobody"}
 
 
 # --------------------------------------------------------------------------------- mixed versions

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gantrymq.brokerd import agents
+from gantrymq.brokerd.appender import Appender
 from gantrymq.shm import groupwire, schedulerwire, transactionwire
-from gantrymq.shm.codes import Role
+from gantrymq.shm.codes import Role, Status
+from gantrymq.shm.kernels import frames
 from gantrymq.shm.wire import REQUEST_SET_ASIDE
+from gantrymq.workers.groups.ledger import Ledger
 from gantrymq.workers.groups.membership import Membership
-from gantrymq.workers.inhand import InHand, forget_hand
+from gantrymq.workers.inhand import DEATHS_MAX, InHand, forget_hand
 from gantrymq.workers.scheduler.recalls import RecallDesk
 from gantrymq.workers.transactions.endings import Endings
+from tests.crash.test_arena_bits import Machine, Worker
 from tests.support.groups_rig import Hand, Rig, only
 from tests.support.memory_sessions import MemorySessions, memory_board
 from tests.support.parking import Life, at_message
@@ -217,3 +223,80 @@ def test_two_that_end_it_in_turn_are_both_found() -> None:
     hand = InHand(board, Role.GROUPS)
     assert [hand.is_poison(session, 9) for session in (3, 4, 5)] == [True, True, False]
     assert not hand.is_poison(3, 8)
+
+
+# ---------------------------------------------------------------- calls that serve several sessions
+
+
+@pytest.fixture
+def killed_in_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offset of 13 in group `bad` ends `groups` when it is written."""
+    flush = Ledger.flush
+
+    def planted(ledger: Ledger) -> None:
+        if ledger.group("bad").queue(("orders", 0)).committed == KILLER:
+            raise PlantedError
+        flush(ledger)
+
+    monkeypatch.setattr(Ledger, "flush", planted)
+
+
+@pytest.mark.usefixtures("killed_in_flush")
+def test_what_ends_groups_when_it_is_written_is_set_aside_too() -> None:
+    """Several sessions' requests are written by one call: whose it was shows one by one."""
+    rig, good, bad = members()
+    for hand, offset in ((good, 5), (bad, KILLER)):
+        request = groupwire.Commit(7, {0: hand.leases[0]}, {0: offset})
+        assert hand.lane.put(groupwire.encode(request))
+    deaths = deaths_of(rig, rig.settle)
+    assert deaths <= DEATHS_MAX + 1
+    assert [session for session, _why in rig.sessions.cut] == [bad.number]
+    assert only(good.listen(), groupwire.Committed).serial == 7
+    assert good.commit(q0=6).lost == {}
+    assert rig.agent.ledger.group("good").queue(("orders", 0)).committed == 6
+
+
+def test_the_writer_sets_aside_what_has_ended_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drains all rings by one call: whose entries have ended it shows when it does so singly."""
+    machine = Machine(tmp_path)
+    good, bad = workers = machine.attach("good"), machine.attach("bad")
+    machine.settle()
+    drain = Appender._drain
+
+    def planted(appender: Appender, now_ns: int, number: int, end: int) -> None:
+        for lane in appender.lanes.lanes[number:end]:
+            if lane.session is bad.session and lane.published() > lane.view[frames.UP_CURSOR]:
+                raise PlantedError
+        drain(appender, now_ns, number, end)
+
+    monkeypatch.setattr(Appender, "_drain", planted)
+    bad.send()
+    good.send()
+    deaths = 0
+    while not machine.tables[Role.WRITER].cut:
+        try:
+            machine.settle()
+        except PlantedError:
+            deaths += 1
+            replace_writer(machine, workers)
+    assert deaths == DEATHS_MAX + 1  # of the first one nobody was suspected
+    assert [session for session, _why in machine.tables[Role.WRITER].cut] == [bad.session.session]
+    assert len(set_aside(machine.tables[Role.WRITER])) == 1
+    machine.settle()
+    good.send()
+    machine.settle()
+    assert good.answers() == [Status.OK, Status.OK]
+    for agent in machine.agents:
+        agent.close()
+
+
+def replace_writer(machine: Machine, workers: Iterable[Worker]) -> None:
+    """Another one takes the lanes over."""
+    place = list(machine.tables).index(Role.WRITER)
+    machine.agents[place].close()
+    table = machine.tables[Role.WRITER] = MemorySessions()
+    machine.agents[place] = agents.build(Role.WRITER, replace(machine.env, sessions=table))
+    for worker in workers:
+        table.attach(worker.session)

@@ -57,6 +57,8 @@ COST_OF_WORDS: Final = 1 / 2
 CYCLE_QUEUES: Final = 2048
 #: The end of a session.
 COST_OF_END: Final = 8
+#: What one request costs at least.
+ONE_REQUEST: Final = 1
 #: A request costs 1, and so much more for each queue or topic that it names; those that make a
 #: group be balanced anew cost more than what they name.
 COST_OF_ITEM: Final = 1 / 8
@@ -101,6 +103,8 @@ class Groups:
         self.reports = Reports(self.membership, board, settings.consume_timeout * MINUTE_NS)
         self.reader = LiveReader(ledger.storage, board)
         self._hand = hand = InHand(board, Role.GROUPS)
+        hand.watch_all()
+        self._careful = False  # one request a cycle, in hand until it is in the ledger
         maker = CopyMaker(self.membership.topics, clock, settings)
         self.sendbacks = SendBacks(
             self.membership, self.reader, maker, self._answer, sessions, hand
@@ -146,6 +150,7 @@ class Groups:
         return done
 
     def _cycle(self, now_ns: int) -> int:
+        self._careful = self._hand.is_careful(now_ns)
         done = self._hear_sessions() + self._let_leave()
         done += self.sendbacks.collect(now_ns)
         self.missing.end(self._peers.keys(), now_ns)
@@ -157,6 +162,7 @@ class Groups:
         done += self.resets.work(now_ns)
         done += self._balance()
         stored = self._store(now_ns)
+        self._hand.drop()
         self._taken.publish(stored=stored)
         if stored:
             self._ends.say()
@@ -227,7 +233,10 @@ class Groups:
         done, self._cost = 0, 0.0
         while self._leaving and self._cost < CYCLE_COST:
             peer, session = self._leaving[0], self._leaving[0].session.session
-            done += 1 + sum(1 for _ in self._requests(peer, CYCLE_COST))
+            most = ONE_REQUEST if self._careful else CYCLE_COST
+            done += 1 + sum(1 for _ in self._requests(peer, most))
+            if self._careful and self._cost:
+                break
             self._cost += COST_OF_END
             if peer.has_more:
                 continue
@@ -242,10 +251,12 @@ class Groups:
     # ---------------------------------------------------------------------------------- requests
 
     def _serve_all(self, now_ns: int) -> int:
+        if self._careful and self._cost:
+            return 1  # who leaves was heard
         done, self._cost = 0, 0.0
         for number, peer in enumerate(list(self._peers.values()), 1):
             done += self._serve(peer, now_ns)
-            if self._cost >= CYCLE_COST:
+            if self._cost >= (ONE_REQUEST if self._careful else CYCLE_COST):
                 pass_turn(self._peers, number)
                 break
         return done
@@ -253,11 +264,14 @@ class Groups:
     def _serve(self, peer: Peer, now_ns: int) -> int:
         if peer.outbox or self.sendbacks.has_asked(peer.session.session):
             return 0  # no room for answers, or for copies: its requests wait
+        if self._careful:
+            self._hand.take(peer.session.session)
         self._cost += COST_OF_WORDS * self.reports.look(peer, now_ns)
         stuck = self.reports.stuck(peer, now_ns)
         if stuck is not None and self._report_stuck(peer, stuck):
             return 1
-        return sum(1 for _ in self._requests(peer, SESSION_COST))
+        most = ONE_REQUEST if self._careful else SESSION_COST
+        return sum(1 for _ in self._requests(peer, most))
 
     def _requests(self, peer: Peer, most: float) -> Iterator[None]:
         """Handle requests of this cost; a broken ring or body ends the session."""
@@ -295,7 +309,8 @@ class Groups:
             return
         self._hand.take(session, serial)
         self._handle(peer, request)
-        self._hand.drop()
+        if not self._careful:
+            self._hand.drop()
 
     def _set_aside(self, peer: Peer, serial: int, what: str) -> None:
         """Refuse a request that has ended `groups`, and end its session."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gantrymq.shm.errors import Corrupt
 from gantrymq.shm.notefile import read_content, write_content
+from gantrymq.shm.ownfiles import open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +118,7 @@ def write_note(storage: Storage, note: DeadLetterNote) -> None:
 @contextmanager
 def locked(store: Path) -> Iterator[None]:
     """Alone among those who change the file: waits for others. Raises OSError."""
-    descriptor = os.open(store / "gantry", os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_file(store / "gantry", os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
