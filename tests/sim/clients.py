@@ -44,7 +44,7 @@ from tests.support.simulation import AgentActor, Simulation
 
 TOPICS = {"plain": (2, "written"), "safe": (1, "durable")}
 PULLED, PUSHED = "pulled", "pushed"
-STEPS_MAX = 20_000
+STEPS_MAX = 40_000
 FILE_BYTES_MAX = 256 * 1024
 #: Between two statements of client code others come in so often, by the seed.
 SHARES = (0.0, 0.003, 0.03)
