@@ -53,6 +53,15 @@ def seed() -> int:
     return int(os.environ.get("GANTRYMQ_TEST_SEED", "20131"))
 
 
+@pytest.fixture
+def fresh_seed() -> int:
+    """Return a seed that no run has had, or GANTRYMQ_TEST_FRESH_SEED: who fails prints it."""
+    given = os.environ.get("GANTRYMQ_TEST_FRESH_SEED")
+    seed = int(given) if given else int.from_bytes(os.urandom(4), "big")
+    print(f"GANTRYMQ_TEST_FRESH_SEED={seed}")
+    return seed
+
+
 @pytest.fixture(name="poll_until")
 def poll_until_fixture() -> Callable[..., object]:
     """Return tests.support.watchdog.poll_until, for tests that use nothing else of it."""

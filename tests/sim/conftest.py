@@ -54,12 +54,3 @@ def program_fixture() -> Iterator[Program]:
     forks = Forks()
     yield forks.run
     forks.close()
-
-
-@pytest.fixture
-def fresh_seed() -> int:
-    """Return a seed that no run has had, or GANTRYMQ_TEST_FRESH_SEED: who fails prints it."""
-    given = os.environ.get("GANTRYMQ_TEST_FRESH_SEED")
-    seed = int(given) if given else int.from_bytes(os.urandom(4), "big")
-    print(f"GANTRYMQ_TEST_FRESH_SEED={seed}")
-    return seed
