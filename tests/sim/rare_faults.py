@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gantrymq.shm import layout
@@ -92,8 +92,59 @@ def lose_what_came_due(world: World) -> None:
     machine.open_last = Role.GROUPS
 
 
+def let_pass(world: World, most_ms: int, is_over: Callable[[], bool] = lambda: False) -> None:
+    """So many milliseconds, or until something has happened."""
+    clock = world.simulation.clock
+    until_ns = clock.monotonic_ns() + most_ms * 1_000_000
+    world.simulation.run_until(lambda: is_over() or clock.monotonic_ns() >= until_ns, STEPS_MAX)
+
+
+def send_delayed(world: World, delays_ms: Sequence[int]) -> None:
+    """Most messages are due after one of these times, from now on."""
+    for producer in world.producers:
+        producer.waits = [(ParkMode.AFTER, ms) for ms in delays_ms]
+        producer.at_once = 0.2
+        producer.send_more(20)
+
+
+def wait_for_short_delays(world: World) -> None:
+    """Nothing else is going on when they come due: whoever is early is seen to be."""
+    send_delayed(world, [3, 5, 10, 20, 40, 60])
+    now_ms = world.simulation.clock.wall_ms()
+    for producer in world.producers:
+        producer.waits += [(ParkMode.AT, now_ms + ms) for ms in range(5, 80, 7)]
+    let_pass(world, 150)
+
+
+def lose_a_recall(world: World) -> None:
+    """The writer stands still while recalls are asked for, until the whole broker dies."""
+    send_delayed(world, [2_000, 3_000])
+    _ask_for_recalls(world)
+    let_pass(world, 20)
+    world.simulation.note("the writer stands still")
+    world.simulation.remove(Role.WRITER.name.lower())
+    let_pass(world, 60)
+    kill_everything(world)
+
+
+def replace_who_recalled(world: World) -> None:
+    """What it has cancelled, its successor finds in buckets only."""
+    send_delayed(world, [700, 900, 1_100])
+    _ask_for_recalls(world)
+    let_pass(world, 150)
+    world.machine.kill_agent(Role.SCHEDULER)
+    let_pass(world, 1_200)
+
+
+def _ask_for_recalls(world: World) -> None:
+    """Of many, and in a row."""
+    for recaller in world.recallers:
+        recaller.left += 20
+        recaller.pause_ns = 3_000_000
+
+
 #: By name.
 RARE: tuple[Callable[[World], None], ...] = (
     leave_unanswered, die_amid_appends, stall_the_writer, hold_by_timers, ask_for_timers,
-    join_otherwise, lose_what_came_due,
+    join_otherwise, lose_what_came_due, wait_for_short_delays, lose_a_recall, replace_who_recalled,
 )  # fmt: skip

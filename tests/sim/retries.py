@@ -45,7 +45,7 @@ from tests.support.storedlog import Stored, broken, read_log, require
 TOPICS = {PUSHED: 2, RETRY: 2, DEAD: 1}
 LEVELS = ("written", "durable")
 MEMBERS = 3
-STEPS_MAX = 150_000
+STEPS_MAX = 60_000
 #: Room in each file: each attempt costs the ledger some entries.
 FILE_BYTES_MAX = 256 * 1024
 #: After all is calm: longer than the shorter delays.

@@ -62,6 +62,8 @@ def a_millisecond_early() -> None:
     """Delays and points in time come a little too soon."""
     put_over(Timeline, "delay_ns", lambda time: time._clock.monotonic_ns() + time.base_ns + 2 * NS)
     put_over(Timeline, "wall_ms", lambda time: time._seen_ms + 1)
+    until = Timeline.until_wall_ns
+    put_over(Timeline, "until_wall_ns", lambda time, due_ms: until(time, due_ms - 1))
 
 
 def by_the_wall_clock() -> None:

@@ -23,14 +23,13 @@ def test_what_retention_removes_after_a_step_of_the_clock_is_remembered(program:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-#: Planted bug -> the first seed that is tried, and how many may be.
-WITHIN = {"not_looked_for": (18, 4), "answered_before_put": (8, 10)}
+#: Most seeds that a planted bug is looked for in: one in six or more finds it.
+MOST = 40
 
 
-@pytest.mark.parametrize("plant", WITHIN)
-def test_a_planted_bug_is_found(plant: str, program: Program) -> None:
-    first, count = WITHIN[plant]
-    arguments = ("--seeds", f"{first}:{first + count}", "--plant", plant)
+@pytest.mark.parametrize("plant", ["not_looked_for", "answered_before_put"])
+def test_a_planted_bug_is_found(plant: str, seed: int, program: Program) -> None:
+    arguments = ("--seeds", f"{seed}:{seed + MOST}", "--plant", plant)
     done = program("tests.sim.retries", *arguments)
     assert done.returncode == 1, f"{plant} was not found: {done.stdout}"
     assert re.search(r"fails: (BrokenPromise|Stalled)Error", done.stdout), done.stdout

@@ -91,13 +91,12 @@ def test_a_client_that_writes_garbage_is_cut_off_alone(seed: int, simulate: Prog
     assert re.search(r"\d\d+ cut off", done.stdout), done.stdout
 
 
-def test_what_a_full_disk_takes_unread_is_told(simulate: Program) -> None:
+def test_what_a_full_disk_takes_unread_is_told(seed: int, simulate: Program) -> None:
     """SF-100, P6, P10: who is too slow finds a gap of just what the log names, nothing wrong."""
-    done = simulate("--seeds", "308:320", "--faults", "overfill_the_disk")  # which have gaps
+    done = simulate("--seeds", f"{seed}:{seed + 20}", "--faults", "overfill_the_disk")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d+ messages lost unread", done.stdout), done.stdout
     assert re.search(r"\d+ messages lost waiting", done.stdout), done.stdout
-    assert re.search(r"\d+ gaps", done.stdout), done.stdout
 
 
 def test_what_timers_alone_hold_is_freed_and_no_timer_is_lost(seed: int, simulate: Program) -> None:
@@ -121,42 +120,44 @@ def test_what_came_due_and_was_lost_is_consumed_again(plant: str, simulate: Prog
     assert ("StalledError" in done.stdout) == bool(plant), done.stdout
 
 
-#: Planted bug -> the first seed that is tried, how many may be, and the faults of these runs.
+#: Most seeds that a planted bug is looked for in: of its faults, one in ten or more finds it.
+MOST = 120
+#: Planted bug -> faults that make it likely.
 WITHIN = {
-    "ack_before_append": (2, 60, "kill_at_a_mark"),
-    "recovery_without_zeroing": (0, 100, "kill_at_a_call,kill_everything,cut_power"),
-    "durable_before_sync": (1, 30, "all"),
-    "leased_twice": (0, 30, "all"),
-    "appended_again": (0, 30, "leave_unanswered"),
-    "forgotten_with_its_session": (2, 40, "drop_a_connection"),
-    "visible_before_durable": (0, 20, "all"),
-    "told_before_written": (0, 30, "kill_at_a_mark,kill_at_a_call,kill_everything"),
-    "words_of_the_dead_unread": (38, 120, "change_members"),
-    "batch_in_pieces": (0, 30, "die_amid_appends"),
-    "noted_before_synced": (0, 100, "cut_power"),
-    "noted_before_written": (1, 100, "kill_everything,die_together_at_a_mark"),
-    "keys_lost_at_a_full_file": (0, 20, "none"),
-    "removed_unannounced": (0, 20, "let_time_pass"),
-    "removed_unread": (0, 40, "let_time_pass"),
-    "losses_untold": (0, 20, "overfill_the_disk"),
-    "removed_undispatched": (0, 20, "overfill_the_disk"),
-    "counted_before_durable": (2, 40, "cut_power"),
-    "counted_before_answered": (1, 30, "stall_the_writer"),
-    "origins_not_looked_for": (12, 60, "kill_an_agent"),
-    "a_millisecond_early": (13, 40, "none"),
-    "by_the_wall_clock": (0, 20, "step_the_clock"),
-    "cancelled_before_stored": (71, 100, "kill_everything,die_together_at_a_mark"),
-    "recalls_forgotten": (0, 100, "kill_an_agent"),
-    "freed_when_asked": (1, 60, "hold_by_timers"),
-    "moved_twice": (1, 20, "hold_by_timers"),
-    "lost_at_the_minute": (1, 20, "none"),
+    "ack_before_append": "kill_at_a_mark",
+    "recovery_without_zeroing": "kill_at_a_call,kill_everything,cut_power",
+    "durable_before_sync": "all",
+    "leased_twice": "all",
+    "appended_again": "leave_unanswered",
+    "forgotten_with_its_session": "drop_a_connection",
+    "visible_before_durable": "all",
+    "told_before_written": "kill_at_a_mark,kill_at_a_call,kill_everything",
+    "words_of_the_dead_unread": "change_members",
+    "batch_in_pieces": "die_amid_appends",
+    "noted_before_synced": "cut_power",
+    "noted_before_written": "kill_everything,die_together_at_a_mark",
+    "keys_lost_at_a_full_file": "none",
+    "removed_unannounced": "let_time_pass",
+    "removed_unread": "let_time_pass",
+    "losses_untold": "overfill_the_disk",
+    "removed_undispatched": "overfill_the_disk",
+    "counted_before_durable": "lose_what_came_due",
+    "counted_before_answered": "stall_the_writer",
+    "origins_not_looked_for": "kill_an_agent",
+    "a_millisecond_early": "wait_for_short_delays",
+    "by_the_wall_clock": "step_the_clock",
+    "cancelled_before_stored": "lose_a_recall",
+    "recalls_forgotten": "replace_who_recalled",
+    "freed_when_asked": "hold_by_timers",
+    "moved_twice": "hold_by_timers",
+    "lost_at_the_minute": "none",
 }
 
 
 @pytest.mark.parametrize("plant", WITHIN)
-def test_a_planted_bug_is_found(plant: str, simulate: Program) -> None:
-    first, seeds, faults = WITHIN[plant]
-    done = simulate("--seeds", f"{first}:{first + seeds}", "--faults", faults, "--plant", plant)
+def test_a_planted_bug_is_found(plant: str, seed: int, simulate: Program) -> None:
+    chosen = ("--faults", WITHIN[plant], "--plant", plant)
+    done = simulate("--seeds", f"{seed}:{seed + MOST}", *chosen)
     assert done.returncode == 1, f"{plant} was not found: {done.stdout}{done.stderr}"
     verdict, replay = done.stdout.splitlines()[-2:]
     assert "BrokenPromiseError" in verdict or "Corrupt" in verdict, done.stdout

@@ -30,6 +30,7 @@ class SimRecaller(SimClient):
     def __init__(self, name: str, machine: SimMachine, count: int) -> None:
         super().__init__(name, machine)
         self.left = count
+        self.pause_ns = PAUSE_NS
         self._serial = 0
         self._asked: tuple[Recallable | None, bytes] | None = None
         self._unput = False
@@ -87,7 +88,7 @@ class SimRecaller(SimClient):
         )
         gone = model.may_be_gone(message) if message else blind
         model.recalls.answered(message, notice.outcome, gone=gone)
-        self._next_ns = now_ns + self.dice.randint(0, PAUSE_NS)
+        self._next_ns = now_ns + self.dice.randint(0, self.pause_ns)
 
     def _choose(self) -> None:
         known = self.model.recalls.known
