@@ -99,7 +99,7 @@ def _put_in_place() -> None:
             if id(value) in meant:
                 setattr(module, name, meant[id(value)])
     _replace(control, wire=simthreads.wire, connect=_connect)
-    _replace(session, attach_board=BOARDS.__getitem__)
+    _replace(session, attach_board=lambda name, owner: BOARDS[name])
     _replace(attachment, poll=_Poll())
     _replace(handoff, set=simthreads.OrderedSet)
     first = {n: v for n, v in vars(consumeresult._Wish).items() if not n.startswith("_")}
