@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Words = NDArray[np.int64]
 
 #: Requests of one session that are taken at one time.
-REQUESTS_MAX: Final = 128
+REQUESTS_MAX: Final = 256
 #: Requests of one session without an answer; its others wait in its ring.
 UNANSWERED_MAX: Final = 1024
 #: Requests of one session that wait for what is found in old records, which takes long.
