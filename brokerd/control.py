@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -100,6 +101,7 @@ class ControlServer:
         self._waiting: list[Connection] = []  # for room for their session
         self._pace = AttachPace()
         self._paced: list[tuple[int, int, Connection]] = []  # by when their turn is
+        self._arrivals = count()  # of those that have the same turn
         self._now_ns = 0  # of the last look
         self._listener: socket.socket | None = None
 
@@ -169,7 +171,7 @@ class ControlServer:
         self._pace.take(connection.peer, self._now_ns)
         if turn_ns <= self._now_ns:
             return False
-        heapq.heappush(self._paced, (turn_ns, connection.descriptor, connection))
+        heapq.heappush(self._paced, (turn_ns, next(self._arrivals), connection))
         self._silent.pop(connection.descriptor, None)
         return True
 

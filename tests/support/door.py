@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,9 +58,11 @@ class Door:
         self.server.listen()
 
     def turn(self) -> None:
-        """Let the broker do all that is ready."""
-        while self.supervisor.reactor.poll():
+        """Let the broker do all that is ready, and what waits for its turn."""
+        while self.supervisor.reactor.poll() or self.server.wait_ns(0) is not None:
             self.server.answer()
+            if self.server.wait_ns(0) is not None:
+                self.server.look(time.monotonic_ns())
 
     def connect(self) -> socket.socket:
         """A client's end, which has said nothing yet."""
