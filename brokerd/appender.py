@@ -117,17 +117,14 @@ class Appender:
 
     def cycle(self, now_ns: int) -> int:
         """One turn of all hot lanes: drain, append, answer. Returns how many entries were taken."""
-        view = self.view
-        disk_full = self._board.half(layout.BOARD_DISK_FULL)
-        if disk_full != self._disk_full:
-            self._disk_full = disk_full
-            self._choose_refusal()
-        view[frames.CYCLE_BEGINS] = 1
+        self._look_at_the_disk()
+        self.view[frames.CYCLE_BEGINS] = 1
         self._drain(now_ns, 0, self.lanes.count)
-        return int(view[frames.TAKEN])
+        return int(self.view[frames.TAKEN])
 
     def cycle_one_by_one(self, now_ns: int, hand: InHand) -> int:
         """The same, each lane by itself to the end, with its session in hand."""
+        self._look_at_the_disk()
         view, taken, more = self.view, 0, 0
         for number, lane in enumerate(self.lanes.lanes):
             hand.take(lane.session.session)
@@ -137,6 +134,13 @@ class Appender:
         hand.drop()
         view[frames.TAKEN], view[frames.MORE] = taken, more
         return taken
+
+    def _look_at_the_disk(self) -> None:
+        """Take up what retention says of the disk."""
+        disk_full = self._board.half(layout.BOARD_DISK_FULL)
+        if disk_full != self._disk_full:
+            self._disk_full = disk_full
+            self._choose_refusal()
 
     def drain_last(self, lane: Lane, now_ns: int) -> None:
         """What a session that ended has published is appended all the same; nobody is answered.
