@@ -55,7 +55,7 @@ class Removal:
     def is_due(self) -> bool:
         """Whether an earlier life has left something to do."""
         low = self._board.word(layout.BOARD_LOW)
-        if self._storage.list(EXPIRED) or self._segments_below(low):
+        if self._storage.list(EXPIRED) or self._segments_below(low) or self._sidecars_below(low):
             return True
         noted = read_starts(self._storage)
         return low > 0 and (noted is None or noted[0] != low)
@@ -147,11 +147,15 @@ class Removal:
             self._storage.unlink(path)
             yield 0
 
+    def _sidecars_below(self, low: int) -> list[str]:
+        """A power cut may leave them where the segments' own renames are durable."""
+        names = self._storage.list(sidecar.DIRECTORY)
+        return [name for name in names if name.isdigit() and int(name) < low]
+
     def _remove_sidecars(self, low: int) -> Steps:
-        for name in self._storage.list(sidecar.DIRECTORY):
-            if name.isdigit() and int(name) < low:
-                self._storage.unlink(f"{sidecar.DIRECTORY}/{name}")
-                yield 0
+        for name in self._sidecars_below(low):
+            self._storage.unlink(f"{sidecar.DIRECTORY}/{name}")
+            yield 0
 
     def _remove_queue_files(self, firsts: dict[int, int]) -> Steps:
         """Files whose units all name removed records, never a queue's last one (SF-70)."""

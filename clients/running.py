@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from gantrymq.clients.home import owner_of, read_board_file, store_of
 from gantrymq.shm.board import Board, attach_board
+from gantrymq.shm.codes import BrokerState
+from gantrymq.shm.errors import BrokerGone
+from gantrymq.shm.layout import BOARD_STATE
 from gantrymq.shm.storelock import is_held
 
 if TYPE_CHECKING:
@@ -25,3 +28,18 @@ def find_board(home: Path) -> Board | None:
     """None where no broker runs."""
     name = board_name(home)
     return attach_board(name, owner=owner_of(home)) if name else None
+
+
+def ready_board(home: Path, *, but: str = "") -> Board | None:
+    """The board of a broker that is ready; None as long as there is none.
+
+    `but` is the name of an earlier life's board, which the next one takes away only when it starts.
+    """
+    name = board_name(home)
+    if not name or name == but:
+        return None
+    try:
+        board = attach_board(name, owner=owner_of(home))
+    except BrokerGone:  # its life has just ended
+        return None
+    return board if board.half(BOARD_STATE) == BrokerState.READY else None

@@ -16,10 +16,10 @@ from typing import IO, Final, Self
 from gantrymq.brokerd import temporaryhome
 from gantrymq.clients.closing import Closing, OfOneProcess
 from gantrymq.clients.home import read_board_file
-from gantrymq.shm.board import attach_board, unlink_board
-from gantrymq.shm.codes import BrokerState, ExitCode
-from gantrymq.shm.errors import BrokerGone, Closed, GantryError, SettingIllegal, StoreFailed
-from gantrymq.shm.layout import BOARD_STATE
+from gantrymq.clients.running import ready_board
+from gantrymq.shm.board import unlink_board
+from gantrymq.shm.codes import ExitCode
+from gantrymq.shm.errors import Closed, GantryError, SettingIllegal, StoreFailed
 from gantrymq.shm.ownfiles import appending, replace_whole
 
 #: Kernels may have to be compiled first.
@@ -46,7 +46,7 @@ class Broker(Closing, OfOneProcess):
         #: Its process; tests kill it.
         self.process = process
         self._word = word
-        self._earlier_board: str | None = None
+        self._earlier_board = ""
         self._pid = os.getpid()
         self._is_closed = False
         _brokers.add(self)
@@ -98,7 +98,7 @@ class Broker(Closing, OfOneProcess):
         self.stop()
         given = json.loads((self.home / _SETTINGS_NAME).read_text(encoding="utf-8"))
         # What a killed life announced must not be taken for the next one's.
-        self._earlier_board = read_board_file(self.home).get("board")
+        self._earlier_board = read_board_file(self.home).get("board", "")
         self.process = _start(self.home, self._word, given)
         self._wait_until_ready()
 
@@ -149,13 +149,7 @@ class Broker(Closing, OfOneProcess):
             time.sleep(_PAUSE_S)
 
     def _is_ready(self) -> bool:
-        name = read_board_file(self.home).get("board")
-        if not name or name == self._earlier_board:
-            return False
-        try:
-            return attach_board(name).half(BOARD_STATE) == BrokerState.READY
-        except BrokerGone:
-            return False
+        return ready_board(self.home, but=self._earlier_board) is not None
 
 
 _brokers: weakref.WeakSet[Broker] = weakref.WeakSet()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gantrymq.brokerd import checkpoint as gantry_checkpoint
 from gantrymq.brokerd import producers, reserve
+from gantrymq.brokerd.queuestarts import read_starts
 from gantrymq.brokerd.verify.config import ConfigCheck, read_object
 from gantrymq.brokerd.verify.ledger import LedgerCheck
 from gantrymq.brokerd.verify.scope import STORE_FILE
@@ -232,7 +233,10 @@ class FileCheck:
             self._report.add(
                 PROGRESS_FILE, 0, "wrong position", str(self._found.log_end), str(position)
             )
-        wanted = {f"{queue.topic}@{queue.queue_id}": queue.next for queue in self._found.queues}
+        # A queue whose records have all expired goes on where retention has noted.
+        noted = (read_starts(self._storage) or (0, {}))[1]
+        wanted = {f"{topic}@{queue_id}": first for (topic, queue_id), first in noted.items()}
+        wanted |= {f"{queue.topic}@{queue.queue_id}": queue.next for queue in self._found.queues}
         for name in sorted(wanted.keys() | units.keys()):
             left, right = wanted.get(name, 0), units.get(name, 0)
             if left != right:

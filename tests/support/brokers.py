@@ -13,10 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from gantrymq.clients.home import read_board_file, store_of
+from gantrymq.clients.running import ready_board
 from gantrymq.shm.board import Board, attach_board, unlink_board
-from gantrymq.shm.codes import BrokerState, Role
-from gantrymq.shm.errors import BrokerGone
-from gantrymq.shm.layout import BOARD_STATE
+from gantrymq.shm.codes import Role
 from gantrymq.shm.storelock import is_held
 from tests.support.forked import run_forked, start_forked
 from tests.support.watchdog import poll_until
@@ -71,14 +70,8 @@ class ServingBroker:
 
     def _is_ready(self, not_epoch: int) -> bool:
         assert self.process.poll() is None, self.process.communicate()
-        name = read_board_file(self.home).get("board")
-        try:
-            board = attach_board(name) if name else None
-        except BrokerGone:
-            return False
-        if board is None or board.epoch == not_epoch:
-            return False
-        return board.half(BOARD_STATE) == BrokerState.READY
+        board = ready_board(self.home)
+        return board is not None and board.epoch != not_epoch
 
     def pid_of(self, role: Role) -> int:
         """An agent's process, 0 while it is not running."""

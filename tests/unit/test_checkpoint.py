@@ -8,9 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 from gantrymq.brokerd.checkpoint import FILE, CheckpointFile, read_checkpoint
+from gantrymq.brokerd.queuestarts import save_starts
 from gantrymq.brokerd.verify import verify
+from gantrymq.clients.home import store_of
 from gantrymq.shm import layout
 from gantrymq.shm.storage import PosixStorage
+from gantrymq.workers.housekeeper.progress import read_progress, save_progress
+from tests.support.brokers import ServingBroker
 from tests.support.simdisk import Disk
 from tests.support.simstorage import SimStorage
 from tests.support.small_stores import RECORDS
@@ -89,3 +93,24 @@ def tear(storage: SimStorage) -> None:
     """Damage both slots inside a sector."""
     for at in (0, layout.GANTRY_CHECKPOINT_SLOT_BYTES):
         storage.open(FILE, write=True).write_at(bytes(20), at + 30)
+
+
+def test_a_store_without_a_message_has_its_checkpoint_too(tmp_path: Path) -> None:
+    """A clean stop of an empty store leaves RocketMQ's file as RocketMQ does: zeroes (P14)."""
+    with ServingBroker(tmp_path) as broker:
+        assert broker.wait_until_ready().stop()[0] == 0
+    assert not any((store_of(tmp_path) / "checkpoint").read_bytes())
+    assert verify(store_of(tmp_path)).findings == []
+
+
+def test_a_queue_whose_records_have_all_expired_is_no_finding(
+    plain_store: Path, tmp_path: Path
+) -> None:
+    """P14: the log says nothing of it, retention has noted where it goes on."""
+    store = Path(shutil.copytree(plain_store, tmp_path / "store"))
+    storage = PosixStorage(str(store))
+    position, queues = read_progress(storage) or (0, {})
+    save_progress(storage, position, queues | {("gone", 0): 7})
+    assert [str(one.what) for one in verify(store).findings] == ["wrong number of units in gone@0"]
+    save_starts(storage, 0, {("gone", 0): 7})
+    assert verify(store).findings == []

@@ -17,7 +17,7 @@ from gantrymq.brokerd.removal import EXPIRED
 from gantrymq.shm import layout
 from gantrymq.shm.codes import BrokerState
 from gantrymq.shm.queuenames import has_members, queue_directory
-from gantrymq.shm.storage import replace_file
+from gantrymq.shm.storage import read_file, replace_file
 from gantrymq.workers.housekeeper.progress import PROGRESS_FILE, save_progress
 from tests.sim import scenario
 from tests.support.faults import FaultPlan, KilledError, Moment, fail_at, kill_at
@@ -292,6 +292,23 @@ def test_a_queue_whose_records_have_all_expired_goes_on_at_its_offset(machine: S
     found = recover(rig.storage, rig.settings, None)
     assert found.queues["plain", 5] == (77, 77, 77)
     assert rig.storage.exists(PROGRESS_FILE), "the next start believes it: nothing is made anew"
+
+
+def test_a_sidecar_that_a_power_cut_has_brought_back_goes_at_the_next_start(
+    machine: SimMachine,
+) -> None:
+    """P14: its segment is out of the log for good, its own removal was not on the disk yet."""
+    rig = Rig(machine)
+    name = rig.storage.list("gantry/segments")[0]
+    data = read_file(rig.storage, f"gantry/segments/{name}")
+    rig.run(rig.open())
+    assert int(name) < rig.low
+    replace_file(rig.storage, f"gantry/segments/{name}", data)
+    rig.restart()
+    low = rig.low
+    rig.run(rig.open(), for_ns=retention.PACE.first // 2)
+    assert rig.low == low, "before it decides anything"
+    assert not rig.storage.exists(f"gantry/segments/{name}")
 
 
 def test_where_queues_go_on_is_noted_before_their_last_records_go(machine: SimMachine) -> None:

@@ -151,27 +151,30 @@ class Sealer:
         self._sealed.add(f"{base:020d}")
         mark("housekeeper.after_sidecar")
         yield 0
-        yield from self._save(synced, writer.last_ms)
+        yield from self._save(synced, writer.last_ms or None)
 
     def _sync(self) -> Steps:
         """Units that a start has had made anew, of segments that were sealed before."""
-        yield from self._save((yield from self._queues.round()), 0)
+        yield from self._save((yield from self._queues.round()), None)
 
     def _finish(self) -> Steps:
         """A clean stop: the writer, the flusher and the reader have nothing left."""
         synced = yield from self._queues.round()
         at_rest = synced.position == synced.end
-        yield from self._save(synced, self._board.word(layout.BOARD_STORE_MS) if at_rest else 0)
+        yield from self._save(synced, self._board.word(layout.BOARD_STORE_MS) if at_rest else None)
 
-    def _save(self, synced: Synced, last_ms: int) -> Steps:
-        """Say so, once no power cut can take the records of units that count."""
+    def _save(self, synced: Synced, last_ms: int | None) -> Steps:
+        """Say so, once no power cut can take the records of units that count.
+
+        `last_ms`: the time of the last message (0: the log has none); None: not known.
+        """
         while self._board.word(layout.BOARD_DURABLE) < synced.end:
             yield _DURABLE_NS
         save_progress(self._storage, synced.position, synced.written)
         self._queues.position = synced.position
         mark("housekeeper.after_progress")
         yield 0
-        if last_ms:
+        if last_ms is not None:
             self._save_checkpoint(last_ms)
 
     def _save_checkpoint(self, last_ms: int) -> None:
