@@ -116,6 +116,37 @@ def test_a_successor_syncs_nothing_before_the_copies_of_its_predecessor(torn: by
     assert made_durable(rig.disk.log[before:])
 
 
+@mends("R1")
+def test_a_copy_counts_before_the_reader_says_again_where_its_message_is() -> None:
+    """P9: a power cut takes units of a queue that the reader makes anew, before or after."""
+    rig = filled()
+    hand = member(rig)
+    rig.stalled.add(Role.WRITER)
+    assert not hand.say(SendBack(9, 0, hand.leases[0], 17, [0], [LADDER], ["no"]))
+    rig.step(Role.WRITER)
+    assert len(rig.copies()) == 1
+    rig.stalled = {Role.READER}
+    storage = SimStorage(rig.disk, "power cut")
+    queue = storage.open(f"consumequeue/orders/0/{0:020}", write=True)
+    unit = bytearray(layout.CQ_UNIT_BYTES)
+    queue.read_into(unit, 0)
+    queue.write_at(bytes(len(unit)), 0)
+    dispatched = rig.board.word(layout.BOARD_DISPATCHED)
+    rig.board.set_word(layout.BOARD_RECOVERED_END, rig.board.word(layout.BOARD_APPENDED))
+    rig.board.set_word(layout.BOARD_DISPATCHED, 0)
+    rig.start(Role.GROUPS)
+    rig.settle()
+    queue.write_at(bytes(unit), 0)
+    rig.board.set_word(layout.BOARD_DISPATCHED, dispatched)
+    rig.stalled = set()
+    rig.clock.advance(1_000_000_000)
+    rig.settle()
+    ledger = Ledger(SimStorage(rig.disk, "oracle"))
+    ledger.load()
+    assert ledger.group("g").queue(("orders", 0)).is_done(0)
+    assert len(rig.copies()) == 1
+
+
 def test_a_successor_tells_nobody_of_a_durable_topics_copy_before_it_is_durable() -> None:
     """P10: a power cut would still take the copy that its predecessor has put."""
     rig = RetryRig(Level.DURABLE)
